@@ -1,0 +1,41 @@
+# Two commands matter: `make run` sets up and does the main job, `make test` sets up and passes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+
+.PHONY: run test lint bench clean
+run: $(VENV)/.run
+	$(BIN)/stackmark run train/resnet50 $(ARGS)
+
+test: $(VENV)/.dev
+	scripts/test-parts
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "stackmark needs Python 3.11 to 3.13; name one with: make run PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch is named with its exact version: an open range would resolve to the newest build there is.
+$(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt torch==2.13.0 -e '.[torch,data]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,postgres]' \
+	  hypothesis import-linter mypy pytest pytest-timeout ruff scipy
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

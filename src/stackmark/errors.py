@@ -1,0 +1,82 @@
+"""How trouble is said: one tree of errors, one table of exit codes.
+
+    StackmarkError
+    ├── SpecError       what was asked for cannot be: a name, a type, a range                    exit 2
+    ├── WorkerError     the run failed: it ran out of memory, its loss was not finite …          exit 3
+    │   └── StreamError     the worker's stream of events cannot be read                         exit 3
+    ├── PlaceError      the place failed: no worker was started there, or it was lost            exit 4
+    ├── LedgerError     the ledger cannot be opened, read or written                             exit 5
+    └── ClusterError    the cluster, or a check of it, failed                                    exit 6
+
+Users see `message` and `hint` as sentences; `command`, where something was run, lets them try it by hand. The codes are
+part of the command line's contract (docs/exit-codes.md): scripts depend on them, so they never change their meaning.
+"""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What the command line exits with."""
+
+    DONE = 0
+    WRONG_USE = 2
+    RUN_FAILED = 3
+    PLACE_FAILED = 4
+    LEDGER_FAILED = 5
+    CLUSTER_FAILED = 6
+    PART_FAILED = 7
+    VERDICT_NAMED = 8
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class StackmarkError(Exception):
+    """Something that a person can be told in a sentence."""
+
+    exit_code: Exit = Exit.RUN_FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None, command: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.command = command
+
+
+class SpecError(StackmarkError):
+    exit_code = Exit.WRONG_USE
+
+
+class WorkerError(StackmarkError):
+    exit_code = Exit.RUN_FAILED
+
+
+class StreamError(WorkerError):
+    """A line that began as an event and could not be read; `line` counts from 1."""
+
+    def __init__(self, message: str, *, line: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.line = line
+
+
+class PlaceError(StackmarkError):
+    exit_code = Exit.PLACE_FAILED
+
+
+class LedgerError(StackmarkError):
+    exit_code = Exit.LEDGER_FAILED
+
+
+class ClusterError(StackmarkError):
+    exit_code = Exit.CLUSTER_FAILED
+
+
+class Terminated(BaseException):
+    """SIGTERM reached the driver. Like KeyboardInterrupt it is no Exception: it passes everything but the borders."""
+
+
+def nearest_names(wrong: str, known: list[str]) -> str:
+    """'; did you mean …?' for a name nobody knows, or nothing where no known name is like it."""
+    from difflib import get_close_matches  # only when somebody mistyped
+
+    close = get_close_matches(wrong, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,135 @@
+"""What goes into a worker: the request a person made, the spec that a probe froze, the task that carries either.
+
+A request holds only what was typed. Only a worker sees the device, so a probe (a worker too) turns the request into a
+spec, in which every parameter is written out; that spec is then the same for all runs. Its hash covers its canonical
+JSON and neither the place nor our version: two runs with one hash did the same work.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from stackmark.errors import SpecError
+
+SCHEMA_VERSION: Literal[1] = 1
+AUTO = "auto"
+SPEC_VARIABLE = "STACKMARK_SPEC"
+# Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
+SPEC_LIMIT_BYTES = 100 * 1024
+
+Scalar = str | int | float | bool | None
+WorkloadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*/[a-z0-9][a-z0-9._-]*$")]
+
+
+class Frozen(BaseModel):
+    """The base of all our data: frozen, closed, and finite, since NaN is not JSON and never a measurement."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Request(Frozen):
+    """What a person asked. A parameter that is absent or `auto` is chosen by the probe."""
+
+    schema_version: Literal[1] = 1
+    workload: WorkloadName
+    params: dict[str, Scalar] = {}
+    ranks: int = Field(default=1, ge=1)
+
+    def typed(self) -> dict[str, Scalar]:
+        """The parameters that were decided by the person."""
+        return {name: value for name, value in self.params.items() if value != AUTO and value is not None}
+
+
+class Spec(Frozen):
+    """A workload with all its parameters written out. `params` is the dump of the workload's own parameter model."""
+
+    schema_version: Literal[1] = 1
+    workload: WorkloadName
+    params: dict[str, Scalar]
+    ranks: int = Field(default=1, ge=1)
+
+    def canonical(self) -> str:
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+
+class Params(Frozen):
+    """The base of every workload's parameters: how it is placed and how long it measures.
+
+    The command line's options and the documentation are made from these fields: `description` is the help text, and a
+    field marked by `auto()` may be left to the probe.
+    """
+
+    device: str = Field(
+        description="cpu or cuda:N", pattern=r"^(cpu|cuda(:\d{1,3})?)$", json_schema_extra={"auto": True}
+    )
+    seed: int = Field(default=1, ge=0, lt=2**31, description="of weights, data and their order")
+    steps: int = Field(
+        default=0, ge=0, le=10_000_000, description="measure exactly this many steps; 0: go by --seconds"
+    )
+    seconds: float = Field(
+        gt=0,
+        le=86_400,
+        description="measure this long after warm-up; 10 on a GPU, 30 on a CPU",
+        json_schema_extra={"auto": True, "quantity": "seconds"},
+    )
+    at_least_steps: int = Field(
+        ge=0,
+        description="with --seconds, measure at least this many steps, for up to three times the seconds",
+        json_schema_extra={"auto": True},
+    )
+    warmup_steps: int = Field(
+        ge=0, description="warm up for at least this many steps", json_schema_extra={"auto": True}
+    )
+    warmup_seconds: float = Field(
+        ge=0,
+        le=3600,
+        description="warm up until rate and clock stand still, for at most this long; 0: just --warmup-steps",
+        json_schema_extra={"auto": True, "quantity": "seconds"},
+    )
+
+
+class Task(Frozen):
+    """The one line that a worker reads."""
+
+    schema_version: Literal[1] = 1
+    do: Literal["run", "probe", "facts"]
+    request: Request | None = None
+    spec: Spec | None = None
+    rank: int = Field(default=0, ge=0)
+    # Whether standard input stays open and its end means that the driver is dead. Off in a pod.
+    lifeline: bool = True
+
+    @model_validator(mode="after")
+    def _has_what_it_does(self) -> "Task":
+        if self.do == "run" and self.spec is None:
+            raise ValueError("a task to run needs a spec")
+        if self.do == "probe" and self.request is None:
+            raise ValueError("a task to probe needs a request")
+        return self
+
+
+def read_task(text: str | bytes) -> Task:
+    """A task from its JSON line; what is wrong with it is said in a sentence."""
+    if len(text) > SPEC_LIMIT_BYTES:
+        raise SpecError(f"the task has {len(text)} bytes, more than the {SPEC_LIMIT_BYTES} that are read")
+    try:
+        return Task.model_validate_json(text)
+    except ValidationError as error:
+        raise SpecError(f"the task cannot be read: {explain(error)}") from error
+
+
+def explain(error: ValidationError) -> str:
+    """Pydantic's findings as one sentence: `batch: Input should be greater than 0 (got -1); …`."""
+    parts = []
+    for finding in error.errors(include_url=False):
+        where = ".".join(str(step) for step in finding["loc"])
+        value: JsonValue | object = finding.get("input")
+        got = f" (got {value!r})" if isinstance(value, str | int | float | bool) else ""
+        parts.append(f"{where}: {finding['msg']}{got}" if where else f"{finding['msg']}{got}")
+    return "; ".join(parts)

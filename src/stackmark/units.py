@@ -1,0 +1,99 @@
+"""Quantities as people type them, in one grammar for every place.
+
+`64m` means 64 MiB to podman and 0.064 bytes to Kubernetes; `8Gi` is Kubernetes' and `8g` is docker's word for the same
+thing. So people type one grammar here, and each place translates. Binary prefixes are 1024 with or without the `i`, for
+sizes in bytes (as memory is sold and limited); `GB`, with the B and without the `i`, is 1000, as the SI says.
+"""
+
+import re
+
+from stackmark.errors import SpecError
+
+KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
+
+_SIZE = {
+    "": 1, "b": 1,
+    "k": KIB, "ki": KIB, "kib": KIB, "kb": 10**3,
+    "m": MIB, "mi": MIB, "mib": MIB, "mb": 10**6,
+    "g": GIB, "gi": GIB, "gib": GIB, "gb": 10**9,
+    "t": TIB, "ti": TIB, "tib": TIB, "tb": 10**12,
+}  # fmt: skip
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ%]*)\s*")
+
+
+def _split(text: str, kind: str, example: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        raise SpecError(f"{text!r} is not {kind}", hint=f"write it like {example}")
+    return float(match[1]), match[2]
+
+
+def parse_size(text: str) -> int:
+    """Bytes: `64MiB`, `64m`, `8Gi`, `1.5g`, `10GB`, `4096`."""
+    number, unit = _split(text, "a size", "64MiB, 8Gi or 10GB")
+    if unit.lower() not in _SIZE:
+        raise SpecError(f"{text!r} is not a size: unknown unit {unit!r}", hint="write it like 64MiB, 8Gi or 10GB")
+    return round(number * _SIZE[unit.lower()])
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds: `1.5s`, `250ms`, `2min`, `1h`, `30`."""
+    number, unit = _split(text, "a time", "30s, 250ms or 2min")
+    if unit not in _SECONDS:
+        raise SpecError(f"{text!r} is not a time: unknown unit {unit!r}", hint="write it like 30s, 250ms or 2min")
+    return number * _SECONDS[unit]
+
+
+def parse_share(text: str) -> float:
+    """A share of one: `1%` or `0.01`."""
+    number, unit = _split(text, "a share", "1% or 0.01")
+    if unit not in ("", "%"):
+        raise SpecError(f"{text!r} is not a share: unknown unit {unit!r}", hint="write it like 1% or 0.01")
+    share = number / 100 if unit == "%" else number
+    if not 0 <= share <= 1:
+        raise SpecError(f"{text!r} is not a share between 0 and 100 %", hint="write it like 1% or 0.01")
+    return share
+
+
+def say_seconds(seconds: float) -> str:
+    """`2.3 µs`, `12.5 ms`, `4.21 s`, `3 min 20 s`: three significant figures, or whole seconds past two minutes."""
+    if seconds < 0:
+        return f"-{say_seconds(-seconds)}"
+    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
+        if seconds < limit:
+            return f"{_three_figures(seconds * factor)} {unit}"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def say_size(size_bytes: float) -> str:
+    """`512 B`, `64.0 MiB`, `139 GiB`."""
+    for limit, factor, unit in ((KIB, 1, "B"), (MIB, KIB, "KiB"), (GIB, MIB, "MiB"), (TIB, GIB, "GiB")):
+        if abs(size_bytes) < limit:
+            return f"{_three_figures(size_bytes / factor)} {unit}" if factor > 1 else f"{size_bytes:.0f} B"
+    return f"{_three_figures(size_bytes / TIB)} TiB"
+
+
+def say_count(number: float) -> str:
+    """`820`, `12.4 k`, `25.6 M`, `4.09 G`, `1.24 T`: decimal prefixes, for counts of parameters and operations."""
+    for limit, factor, unit in ((1e3, 1.0, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (1e12, 1e9, " G")):
+        if abs(number) < limit:
+            return f"{_three_figures(number / factor)}{unit}" if factor > 1 else f"{number:g}"
+    return f"{_three_figures(number / 1e12)} T"
+
+
+def say_rate(rate: float) -> str:
+    """A throughput with four significant figures and thousands separated: `4.213`, `142.6`, `7,087`."""
+    if rate >= 1000:
+        return f"{rate:,.0f}"
+    decimals = 1 if rate >= 100 else 2 if rate >= 10 else 3
+    return f"{rate:.{decimals}f}"
+
+
+def _three_figures(number: float) -> str:
+    if abs(number) >= 99.95:
+        return f"{number:.0f}"
+    return f"{number:.1f}" if abs(number) >= 9.995 else f"{number:.2f}"
