@@ -1,0 +1,5 @@
+"""What was seen: runs and their events (`store.py`), and what others published (`published.py`).
+
+Nothing is imported here on purpose. SQLAlchemy costs a quarter of a second, and neither the table of published results
+nor `stackmark --help` should pay it: import `Ledger` from `stackmark.ledger.store`, rows from `stackmark.ledger.rows`.
+"""

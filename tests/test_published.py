@@ -1,0 +1,409 @@
+"""Published results: chips have one name, the shipped table is sound, and what is nearest says all that differs."""
+
+import csv
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stackmark.errors import LedgerError
+from stackmark.ledger.chips import chip_distance, normalise_chip, parse_chip
+from stackmark.ledger.published import FIELDS, Match, Published, load, nearest, parse
+from stackmark.workloads.train.zoo import MODELS
+
+ROOT = Path(__file__).resolve().parent.parent
+SHIPPED = ROOT / "src" / "stackmark" / "ledger" / "data" / "published.csv"
+SCRIPT = ROOT / "scripts" / "make_published.py"
+
+
+# --- chips ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("printed", "name"),
+    [
+        # as NVML prints them
+        ("NVIDIA H200", "NVIDIA H200"),
+        ("NVIDIA H200 NVL", "NVIDIA H200 NVL"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB"),
+        ("NVIDIA H100 PCIe", "NVIDIA H100 80GB PCIe"),
+        ("NVIDIA H100 NVL", "NVIDIA H100 94GB NVL"),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB"),
+        ("NVIDIA A100 80GB PCIe", "NVIDIA A100 80GB PCIe"),
+        ("NVIDIA A100-PCIE-40GB", "NVIDIA A100 40GB PCIe"),
+        ("Tesla V100-SXM2-16GB", "NVIDIA V100 16GB"),
+        ("Tesla P100-SXM2-16GB", "NVIDIA P100"),
+        ("Tesla K80", "NVIDIA K80"),
+        ("Tesla T4", "NVIDIA T4"),
+        ("NVIDIA GeForce RTX 4090", "NVIDIA RTX 4090"),
+        ("NVIDIA GeForce RTX 3080 Ti", "NVIDIA RTX 3080 Ti"),
+        ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "NVIDIA RTX PRO 6000 Max-Q"),
+        ("NVIDIA GH200 480GB", "NVIDIA GH200"),
+        # as tables print them
+        ("NVIDIA H200 140GB SXM", "NVIDIA H200"),
+        ("NVIDIA H200-SXM5-141GB", "NVIDIA H200"),
+        ("NVIDIA H100-PCIe-80GB", "NVIDIA H100 80GB PCIe"),
+        ("V100 16G", "NVIDIA V100 16GB"),
+        ("NVIDIA B200-SXM-180GB", "NVIDIA B200"),
+        ("NVIDIA RTX Pro 6000 SE PCIe 96GB", "NVIDIA RTX PRO 6000 Server"),
+        ("AMD Instinct MI300X-NPS1-SPX-192GB-750W", "AMD MI300X"),
+        # as /proc/cpuinfo prints them
+        ("Intel(R) Core(TM) i9-10940X CPU @ 3.30GHz", "Intel Core i9-10940X"),
+        ("12th Gen Intel(R) Core(TM) i7-12700H", "Intel Core i7-12700H"),
+        ("AMD EPYC 9374F 32-Core Processor", "AMD EPYC 9374F"),
+    ],
+)
+def test_a_chip_has_one_name_whoever_wrote_it(printed: str, name: str) -> None:
+    assert normalise_chip(printed) == name
+
+
+@pytest.mark.parametrize("part", ["NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-40C"])
+def test_a_slice_of_a_gpu_is_not_the_gpu(part: str) -> None:
+    assert normalise_chip(part) != normalise_chip("NVIDIA A100-SXM4-40GB")
+
+
+def test_a_laptop_part_is_not_the_card() -> None:
+    assert normalise_chip("NVIDIA GeForce RTX 4090 Laptop GPU") != normalise_chip("NVIDIA GeForce RTX 4090")
+
+
+def test_two_unnamed_cpus_are_not_the_same_cpu() -> None:
+    assert chip_distance(parse_chip("CPU"), parse_chip("CPU (not named)")) > 0
+
+
+def test_only_ampere_and_later_may_call_tf32_fp32() -> None:
+    with_tf32 = {
+        name: parse_chip(name).has_tf32 for name in ("NVIDIA A100 80GB", "NVIDIA H200", "Tesla V100", "Tesla T4")
+    }
+    assert with_tf32 == {"NVIDIA A100 80GB": True, "NVIDIA H200": True, "Tesla V100": False, "Tesla T4": False}
+
+
+@given(st.text(max_size=60))
+def test_any_name_is_taken_without_an_error(name: str) -> None:
+    chip = parse_chip(name)
+    assert chip_distance(chip, parse_chip("NVIDIA H200")) >= 0
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_table_has_so_many_rows_of_each_source() -> None:
+    # 423 rows of core.csv less 12 coefficients of variation and 4 model costs; 209 less 2 N/A; 25 less 2 ratios.
+    assert Counter(row.source for row in load()) == {
+        "timm results (huggingface/pytorch-image-models)": 48 - 4,
+        "Lambda deeplearning-benchmark v1": 72,
+        "Lambda deeplearning-benchmark v2": 60 - 12,
+        "NVIDIA DeepLearningExamples (PyTorch)": 88,
+        "NVIDIA DeepLearningExamples (TensorFlow)": 12,
+        "NVIDIA DeepLearningExamples (MXNet)": 24,
+        "NVIDIA DeepLearningExamples (PaddlePaddle)": 8,
+        "MLPerf Training v5.1 logs": 27,
+        "MLPerf Inference v4.1 official summary": 20,
+        "MLPerf Inference v5.1 official summary": 23,
+        "Baidu DeepBench": 41,
+        "TensorFlow performance guide (tf_cnn_benchmarks)": 209 - 2,
+        "GPU Host vs Container (blog, Korean)": 8,
+        "GPU on Kubernetes (LG CNS slides)": 10,
+        "Machine Learning benchmarking with OpenStack and Kubernetes (slides)": 5,
+    }
+
+
+def values(**wanted: object) -> list[float]:
+    return [row.value for row in load() if all(getattr(row, name) == value for name, value in wanted.items())]
+
+
+# Read by eye in the sources: NVIDIA's READMEs, Lambda's CSVs, TensorFlow's guide of May 2017.
+V15 = "train/resnet50_v1.5"
+A100 = {"workload": V15, "chip": "NVIDIA A100 80GB", "count": 1}
+V100 = {"workload": V15, "chip": "NVIDIA V100 16GB", "count": 1}
+TF = {"framework": "TensorFlow (NGC 20.06)"}
+DGX1 = {"system": "NVIDIA DGX-1", "chip": "NVIDIA P100", "data": "synthetic", "framework": "TensorFlow 1.x"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [
+        ({"workload": "train/resnet50", "batch": 64, "count": 1, **DGX1}, 219),
+        ({"workload": "train/resnet50", "batch": 64, "count": 8, **DGX1}, 1734),
+        ({"workload": "train/alexnet", "batch": 512, "count": 4, **DGX1}, 10509),
+        ({"workload": "train/vgg16", "batch": 64, "count": 1, **DGX1}, 154),
+        ({"workload": V15, "system": "NVIDIA DGX-1 16GB (8x V100 16GB)", "count": 1, "precision": "fp32"}, 367),
+        ({"workload": V15, "system": "NVIDIA DGX-1 16GB (8x V100 16GB)", "count": 8, "precision": "mixed"}, 8322),
+        ({"precision": "mixed", "batch": 256, **V100, **TF}, 1270),
+        ({"precision": "fp32", "batch": 128, **V100, **TF}, 412),
+        ({"framework": "PyTorch (NGC 21.03)", "precision": "tf32", **A100}, 938),
+        ({"framework": "MXNet (NGC 22.10)", "precision": "mixed", **A100}, 3410.52),
+        ({"workload": V15, "chip": "NVIDIA H200", "count": 1, "precision": "fp16"}, 3079),
+        ({"workload": V15, "chip": "NVIDIA H200", "count": 1, "precision": "fp32"}, 2259),
+        ({"workload": V15, "chip": "NVIDIA B200", "count": 8, "precision": "fp16"}, 24461),
+        ({"model": "llama2_70b_lora", "chip": "NVIDIA H200", "unit": "min"}, 22.937),
+        ({"workload": "train/resnet50", "chip": "unnamed CPU", "batch": 32, "unit": "images/s"}, 2.24),
+    ],
+)
+def test_a_row_says_what_its_source_prints(wanted: dict[str, object], value: float) -> None:
+    assert values(**wanted) == [value]
+
+
+def test_a_batch_that_counts_accumulated_steps_is_not_taken_for_the_batch_of_a_device() -> None:
+    rows = [row for row in load() if "batch_with_accumulation" in row.extra]
+    assert len(rows) == 8
+    assert all(row.batch is None and row.chip == "NVIDIA V100 32GB" for row in rows)
+
+
+def test_fp32_of_a_source_that_does_not_state_tf32_is_marked_on_chips_that_have_it() -> None:
+    fp32 = [row for row in load() if row.source.startswith("Lambda") and row.precision == "fp32"]
+    marked = {row.chip for row in fp32 if row.extra.get("may_be_tf32")}
+    assert {row.chip for row in fp32} - marked == {"NVIDIA V100 16GB", "NVIDIA Quadro RTX 8000"}
+
+
+def test_every_training_workload_in_the_table_is_one_of_ours_with_its_unit() -> None:
+    named = {(row.workload.removeprefix("train/"), row.unit) for row in load() if row.workload.startswith("train/")}
+    assert len(named) == 8
+    assert named == {(name, f"{MODELS[name].sample}s/s") for name, _ in named}
+
+
+def test_no_row_is_there_twice() -> None:
+    lines = SHIPPED.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(set(lines))
+
+
+# --- a broken table ---------------------------------------------------------------------------------------------------
+
+GOOD = dict.fromkeys(FIELDS, "") | {
+    "workload": "train/resnet50", "model": "resnet50", "task": "training", "chip": "NVIDIA P100", "count": "1",
+    "precision": "fp32", "value": "219", "unit": "images/s", "data": "synthetic", "date": "2017-05",
+    "source": "a guide",
+}  # fmt: skip
+
+
+def table(*rows: dict[str, str]) -> str:
+    return "\n".join([",".join(FIELDS), *(",".join(row.values()) for row in rows)]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"value": "N/A"}, "value 'N/A' is not a number above 0"),
+        ({"value": "nan"}, "value 'nan' is not a number above 0"),
+        ({"count": "0"}, "count '0' is not a whole number above 0"),
+        ({"batch": "64.5"}, "batch '64.5' is not a whole number above 0"),
+        ({"unit": "img/s"}, "unit 'img/s' is none of"),
+        ({"precision": "half"}, "precision 'half' is none of"),
+        ({"chip": "Tesla P100"}, "chip 'Tesla P100' is not a normalised name ('NVIDIA P100' is)"),
+        ({"date": "May 2017"}, "date 'May 2017' is not YYYY-MM or YYYY-MM-DD"),
+        ({"source": ""}, "source is empty"),
+        ({"extra": "[1]"}, "extra '[1]' is not a JSON object"),
+        ({"extra": "{"}, "extra '{' is not a JSON object"),
+        ({"extra": "{},more"}, "18 cells instead of 17"),
+        ({"extra": '"open'}, "unexpected end of data"),
+    ],
+)
+def test_a_broken_row_is_a_sentence_with_its_line(wrong: dict[str, str], sentence: str) -> None:
+    with pytest.raises(LedgerError) as caught:
+        parse(table(GOOD, GOOD | wrong), "some.csv")
+    assert caught.value.message.startswith("some.csv, line 3: ")
+    assert sentence in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["", "workload,model\n"])
+def test_a_table_with_another_header_is_refused_at_line_1(text: str) -> None:
+    with pytest.raises(LedgerError, match=r"some\.csv, line 1: the header"):
+        parse(text, "some.csv")
+
+
+# --- what is nearest --------------------------------------------------------------------------------------------------
+
+
+def near(
+    workload: str = V15,
+    chip: str | None = "NVIDIA H200",
+    *,
+    rows: tuple[Published, ...] | None = None,
+    precision: str = "bf16",
+    batch: int | None = 256,
+    unit: str = "images/s",
+    count: int = 1,
+    limit: int = 3,
+) -> list[Match]:
+    return nearest(
+        load() if rows is None else rows,
+        workload=workload,
+        chip=chip,
+        count=count,
+        precision=precision,
+        batch=batch,
+        unit=unit,
+        framework="PyTorch 2.13",
+        data="synthetic",
+        limit=limit,
+    )
+
+
+def test_on_an_h200_the_h200_rows_come_first_half_precision_before_fp32_before_eight_gpus() -> None:
+    assert [match.row.value for match in near()] == [3079, 2259, 21735.5]
+
+
+def test_everything_that_differs_is_said() -> None:
+    row = next(row for row in load() if row.value == 1218.01)  # timm, nhwc
+    (match,) = near(rows=(row,), count=8)
+    assert match.differs == (
+        "RTX 3090 instead of H200",
+        "1 GPU instead of 8",
+        "mixed (AMP) instead of bf16",
+        "batch 512 instead of 256",
+        "PyTorch 1.12 instead of PyTorch 2.13",
+        "layout nhwc",
+    )
+
+
+def test_what_was_not_stated_is_said_too() -> None:
+    best = near(precision="fp32")[0]
+    assert best.differs == (
+        "fp32 that may be TF32 (not stated)",
+        "batch not stated",
+        "PyTorch (NGC container) (version not stated) instead of PyTorch 2.13",
+        "data path not stated",
+    )
+
+
+def test_nothing_is_said_of_a_row_with_the_same_recipe() -> None:
+    (row,) = parse(table(GOOD | {"framework": "PyTorch 2.13", "batch": "64"}), "some.csv")
+    (match,) = near("train/resnet50", "Tesla P100-SXM2-16GB", rows=(row,), precision="fp32", batch=64)
+    assert match.differs == ()
+
+
+def test_among_equals_the_newest_is_first() -> None:
+    rows = parse(table(GOOD, GOOD | {"date": "2019-01-31"}, GOOD | {"date": "2018-02"}), "some.csv")
+    found = near("train/resnet50", "Tesla P100", rows=rows, precision="fp32", batch=None)
+    assert [match.row.date for match in found] == ["2019-01-31", "2018-02", "2017-05"]
+
+
+def test_the_same_workload_comes_first_and_a_relation_on_the_same_chip_is_not_lost() -> None:
+    found = near("train/resnet50")
+    assert [match.row.workload for match in found] == ["train/resnet50", "train/resnet50", V15]
+    assert found[-1].row.chip == "NVIDIA H200"
+    assert found[-1].differs[0] == "resnet50 v1.5 instead of v1 (v1.5 has 6 % more multiply-adds than v1)"
+
+
+def test_the_six_per_cent_are_those_of_the_networks() -> None:
+    more = MODELS["resnet50_v1.5"].forward_macs / MODELS["resnet50"].forward_macs
+    assert round((more - 1) * 100) == 6
+    assert MODELS["resnet50_v2"].forward_macs == MODELS["resnet50"].forward_macs
+
+
+def test_fine_tuning_is_offered_for_bert_with_a_warning() -> None:
+    found = near("train/bert-large", unit="sequences/s")
+    assert found[-1].row.value == 350
+    assert found[-1].differs[0].startswith("fine-tuning on SQuAD")
+
+
+def test_on_a_cpu_the_one_cpu_row_comes_first_and_gpus_after_it() -> None:
+    found = near("train/resnet50", "Intel(R) Xeon(R) Platinum 8480+", precision="fp32", batch=32)
+    assert [parse_chip(match.row.chip).kind for match in found] == ["cpu", "gpu", "gpu"]
+    assert found[0].row.value == 2.24
+    assert found[0].differs[0] == "unnamed CPU instead of Intel Xeon Platinum 8480+"
+
+
+@pytest.mark.parametrize("chip", [None, "", "Some New Chip 9000", "CPU"])
+def test_an_unknown_chip_still_gets_rows_and_every_one_says_that_the_chip_differs(chip: str | None) -> None:
+    found = near(chip=chip)
+    assert len(found) == 3
+    for match in found:
+        assert any(words.startswith(parse_chip(match.row.chip).short) for words in match.differs)
+
+
+def test_rows_in_another_unit_are_never_offered() -> None:
+    assert near("infer/resnet50_v1.5", unit="ms")
+    assert {match.row.unit for match in near("infer/resnet50_v1.5", unit="ms", limit=1000)} == {"ms"}
+
+
+@pytest.mark.parametrize("workload", ["train/gpt2", "train/lenet", "serve/resnet50", ""])
+def test_a_workload_that_nobody_published_has_no_rows(workload: str) -> None:
+    assert near(workload) == []
+
+
+def test_a_unit_may_be_spelled_as_the_classic_does() -> None:
+    assert near(unit="images/sec") == near(unit="images/s")
+
+
+def test_no_more_rows_than_asked_for() -> None:
+    assert [len(near("train/resnet50", limit=limit)) for limit in (0, 1, 2, 5)] == [0, 1, 2, 5]
+
+
+# --- the script -------------------------------------------------------------------------------------------------------
+
+
+def run_script(reference: Path, output: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), str(reference), "--output", str(output)],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+CORE = "source,url_or_repo_path,date,model,task,precision,batch,accelerator,count,metric,value,unit"
+CLASSIC = "system,gpu,data,model,batch_per_gpu,gpus,images_per_sec,source"
+FIELD = "source,date,model,task,framework,precision,batch,accelerator,count,place,metric,value,unit,note"
+LAMBDA = "Lambda deeplearning-benchmark v2,x@1:a.csv,2025-12-10,resnet50,training;NVIDIA,fp16,,NVIDIA H200 140GB SXM,1"
+
+
+def reference_folder(folder: Path, core: list[str], classic: list[str]) -> Path:
+    (folder / "published").mkdir(parents=True)
+    (folder / "published" / "core.csv").write_text("\n".join([CORE, *core]) + "\n", encoding="utf-8")
+    (folder / "tf_published.csv").write_text("\n".join([CLASSIC, *classic]) + "\n", encoding="utf-8")
+    (folder / "field_reports.csv").write_text(FIELD + "\n", encoding="utf-8")
+    return folder
+
+
+def test_the_script_writes_a_table_that_loads_and_says_what_it_left_out(tmp_path: Path) -> None:
+    core = [f"{LAMBDA},throughput,3079.0,img/s", f"{LAMBDA},CV over 39 rows (hosts),0.07,%"]
+    reference = reference_folder(tmp_path / "in", core, ["NVIDIA DGX-1,Tesla P100,real,alexnet,512,8,N/A,a"])
+    done = run_script(reference, tmp_path / "out.csv")
+    assert done.returncode == 0, done.stderr
+    (row,) = parse((tmp_path / "out.csv").read_text(encoding="utf-8"), "out.csv")
+    assert (row.workload, row.chip, row.value, row.unit) == (V15, "NVIDIA H200", 3079, "images/s")
+    assert "left out 1: published/core.csv: a coefficient of variation" in done.stderr
+    assert "left out 1: tf_published.csv: a cell printed as N/A" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        LAMBDA.replace("NVIDIA H200 140GB SXM", "Quantum Brick") + ",throughput,3079.0,img/s",
+        LAMBDA.replace("fp16", "half") + ",throughput,3079.0,img/s",
+        LAMBDA.replace("resnet50", "tacotron2") + ",throughput,3079.0,img/s",
+        LAMBDA.replace("Lambda", "Somebody's") + ",throughput,3079.0,img/s",
+        LAMBDA + ",speed-up,2.18,x",
+        LAMBDA + ",throughput,fast,img/s",
+        LAMBDA + ",throughput",
+    ],
+)
+def test_a_row_that_cannot_be_normalised_stops_the_script_with_its_line(broken: str, tmp_path: Path) -> None:
+    reference = reference_folder(tmp_path / "in", [f"{LAMBDA},throughput,3079.0,img/s", broken], [])
+    done = run_script(reference, tmp_path / "out.csv")
+    assert done.returncode == 1
+    assert done.stderr.startswith("published/core.csv, line 3: ")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_script_makes_the_shipped_table_byte_for_byte(tmp_path: Path) -> None:
+    named = os.environ.get("STACKMARK_REFERENCE")
+    reference = Path(named) if named else ROOT.parent / "shared" / "reference"
+    if not (reference / "tf_published.csv").is_file():
+        pytest.skip("the reference data are not here; STACKMARK_REFERENCE names their folder")
+    done = run_script(reference, tmp_path / "out.csv")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.csv").read_bytes() == SHIPPED.read_bytes()
+
+
+def test_the_shipped_table_is_plain_csv_that_other_programs_read() -> None:
+    with SHIPPED.open(encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(load())
