@@ -1,0 +1,82 @@
+"""Which layers are around this process: a container engine, Kubernetes, Slurm.
+
+There is no one mark of a container, so each known mark is looked for, and the one that was found is stored beside the
+answer. The service account's token lies next to the namespace's name that is read here; it is never opened.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from stackmark.worker.facts.reading import ROOT, Facts, Reading, table, text
+
+# Marks in a cgroup path, the more telling first: a pod's container has both `kubepods` and its runtime's name.
+PATH_MARKS = (
+    ("cri-containerd", "containerd"),
+    ("crio", "cri-o"),
+    ("libpod", "podman"),
+    ("docker", "docker"),
+    ("containerd", "containerd"),
+    ("lxc", "lxc"),
+    ("machine.slice", "systemd-nspawn"),
+)
+POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+WHOLE_UID_MAP = ["0", "0", "4294967295"]
+
+
+def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading:
+    environ = os.environ if environ is None else environ
+    cgroups = text(root / "proc/self/cgroup") or ""
+    engine, mark = _engine(root, environ, cgroups)
+    secrets = root / "var/run/secrets/kubernetes.io"
+    kubernetes = secrets.is_dir() or "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroups
+    pod = POD_UID.search(cgroups)
+    ids = (text(root / "proc/self/uid_map") or "").split()
+    facts: Facts = {
+        "engine": engine or ("unknown" if kubernetes else "none"),
+        "mark": mark,
+        "rootless": _rootless(root),
+        "user_namespace": ids[:3] != WHOLE_UID_MAP if ids else None,
+        "root_filesystem": _root_filesystem(root),
+        "kubernetes": kubernetes,
+        "pod_uid": pod.group(1).replace("_", "-") if pod else None,
+        "namespace": text(secrets / "serviceaccount/namespace"),
+        "slurm_job_id": environ.get("SLURM_JOB_ID"),
+    }
+    return Reading(facts)
+
+
+def _engine(root: Path, environ: Mapping[str, str], cgroups: str) -> tuple[str | None, str | None]:
+    """The engine and the mark it was known by."""
+    if (root / "run/.containerenv").exists():
+        named = table(text(root / "run/.containerenv"), "=").get("engine", "podman").strip('"')
+        return named.partition("-")[0], "/run/.containerenv"
+    if (root / ".dockerenv").exists():
+        return "docker", "/.dockerenv"
+    for variable in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        if variable in environ:
+            return "apptainer", variable
+    for mark, engine in PATH_MARKS:
+        if mark in cgroups:
+            return engine, f"{mark} in /proc/self/cgroup"
+    if environ.get("container"):  # lower case: what systemd asks container managers to set
+        return environ["container"], "the variable `container`"
+    manager = text(root / "run/systemd/container")
+    return (manager, "/run/systemd/container") if manager else (None, None)
+
+
+def _rootless(root: Path) -> bool | None:
+    marks = table(text(root / "run/.containerenv"), "=")
+    return marks["rootless"] == "1" if "rootless" in marks else None
+
+
+def _root_filesystem(root: Path) -> str | None:
+    """`overlay` in most containers; what is mounted last on / is what is seen."""
+    found = None
+    for line in (text(root / "proc/self/mountinfo") or "").splitlines():
+        place, _, kind = line.partition(" - ")
+        words = place.split()
+        if len(words) > 4 and words[4] == "/" and kind:
+            found = kind.split()[0]
+    return found
