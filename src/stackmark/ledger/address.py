@@ -1,0 +1,149 @@
+"""Where the ledger is: a path or a URL becomes an engine.
+
+SQLite unless a URL says PostgreSQL. Three choices for SQLite:
+
+- WAL, so that `stackmark results` reads while a run is being written. It is a property of the file and set once, when
+  the ledger is made (store.py).
+- `synchronous=FULL`. With NORMAL a killed process loses nothing either, but a power failure may take back runs that
+  were already reported as stored. FULL costs one fsync a transaction, three a run, outside of what is measured.
+- Every write begins with BEGIN IMMEDIATE. A transaction that begins as a reader and becomes a writer fails at once when
+  another wrote in between, whatever the busy timeout is; one that begins as a writer waits its turn. Python's own
+  implicit BEGIN is switched off for it (`isolation_level = None`), which makes DDL transactional too, for migrations.
+"""
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool
+
+from stackmark.errors import LedgerError, SpecError
+
+VARIABLE = "STACKMARK_LEDGER"
+# Our writes take milliseconds; who holds the lock for this long is another program, or stuck.
+BUSY_S = 15.0
+# PostgreSQL: our tables live in a schema of their own, so that they can share a database with anybody's.
+POSTGRES_SCHEMA = "stackmark"
+_CONNECT_S = 10
+
+
+@dataclass(frozen=True)
+class Address:
+    """One of `file` and `url` is set. `shown` is how messages name the ledger: without a password."""
+
+    shown: str
+    file: Path | None = None
+    url: URL | None = None
+
+
+def find(where: str | None, environment: Mapping[str, str] | None = None) -> Address:
+    """The ledger meant by `--ledger`, else by STACKMARK_LEDGER, else the default file."""
+    environment = os.environ if environment is None else environment
+    text = where or environment.get(VARIABLE) or str(default_file(environment))
+    if text == ":memory:":
+        raise SpecError("a ledger in memory would forget its runs", hint="give a file or a PostgreSQL URL")
+    if "://" not in text:
+        return _file(Path(text))
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise SpecError("the ledger's URL cannot be read", hint=_FORMS) from error
+    kind = url.drivername.split("+")[0]
+    if kind == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise SpecError("the ledger's URL names no file", hint=_FORMS)
+        return _file(Path(url.database))
+    if kind not in ("postgresql", "postgres"):
+        raise SpecError(f"a ledger cannot be kept in {kind!r}", hint=_FORMS)
+    url = url.set(drivername="postgresql+psycopg")
+    return Address(shown=url.render_as_string(hide_password=True).replace("+psycopg", ""), url=url)
+
+
+_FORMS = "write a path, or postgresql://USER@HOST/DATABASE"
+
+
+def _file(path: Path) -> Address:
+    try:
+        file = path.expanduser().absolute()
+    except RuntimeError as error:
+        raise SpecError(f"{path} names a home folder that does not exist") from error
+    return Address(shown=str(file), file=file)
+
+
+def default_file(environment: Mapping[str, str]) -> Path:
+    """`$XDG_DATA_HOME/stackmark/ledger.sqlite3`; the XDG specification says to ignore a path that is not absolute."""
+    data = Path(environment.get("XDG_DATA_HOME", ""))
+    if not data.is_absolute():
+        home = Path(environment.get("HOME", ""))
+        if not home.is_absolute():
+            try:
+                home = Path.home()
+            except RuntimeError as error:  # a UID without a name, as containers have
+                raise LedgerError(
+                    "there is no home folder to keep the ledger in", hint=f"set {VARIABLE} or give --ledger FILE"
+                ) from error
+        data = home / ".local" / "share"
+    return data / "stackmark" / "ledger.sqlite3"
+
+
+def is_read_only(file: Path) -> bool:
+    """SQLite writes a journal beside its file, so a folder that cannot be written makes the file read-only too."""
+    return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
+
+
+def make_engine(address: Address, *, busy_s: float = BUSY_S) -> Engine:
+    """An engine that has not connected yet."""
+    if address.file is not None:
+        return _sqlite(address.file, busy_s)
+    assert address.url is not None
+    try:
+        engine = create_engine(
+            address.url,
+            pool_pre_ping=True,  # hours pass between the start of a run and its end: the server may have hung up
+            connect_args={} if "connect_timeout" in address.url.query else {"connect_timeout": _CONNECT_S},
+        )
+    except ImportError as error:
+        raise LedgerError(
+            "a ledger in PostgreSQL needs the package psycopg, which is not installed",
+            hint="pip install 'stackmark[postgres]'",
+        ) from error
+    event.listen(engine, "connect", _enter_schema)
+    return engine
+
+
+def _sqlite(file: Path, busy_s: float) -> Engine:
+    options = "?mode=rwc"
+    if is_read_only(file):
+        # Without a -wal file nobody is writing, and `immutable` lets SQLite read where it cannot make its -shm file.
+        options = "?mode=ro" if file.with_name(file.name + "-wal").exists() else "?immutable=1"
+    uri = f"file:{quote(str(file))}{options}"
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(uri, uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False)
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _configure(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _enter_schema(connection: object, _record: object) -> None:
+    # psycopg's connection, untyped here so that psycopg is imported by SQLAlchemy alone, when it is used.
+    connection.execute(f"SET search_path TO {POSTGRES_SCHEMA}")  # type: ignore[attr-defined]
+    connection.commit()  # type: ignore[attr-defined]

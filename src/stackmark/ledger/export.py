@@ -1,0 +1,154 @@
+"""Runs for other programs: CSV, JSON, JSON lines, Parquet.
+
+Rows come from the ledger in batches and leave in batches, so a million runs need no more memory than a few thousand. A
+file appears whole or not at all: it is written beside its name and then renamed. JSON keeps the spec and the options as
+objects; CSV and Parquet keep them as JSON text, because their keys differ from workload to workload.
+"""
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Literal, get_args
+
+from sqlalchemy import BigInteger, Double, Integer
+
+from stackmark.errors import LedgerError, SpecError
+from stackmark.ledger.rows import RunFilter
+from stackmark.ledger.schema import JsonText, runs
+from stackmark.ledger.store import Ledger
+
+Format = Literal["csv", "json", "jsonl", "parquet"]
+FORMATS: tuple[str, ...] = get_args(Format)
+COLUMNS = [column.name for column in runs.c]
+_AS_JSON = {column.name for column in runs.c if isinstance(column.type, JsonText)}
+# Rows in one Parquet row group: enough to compress well, a few MiB in memory.
+_ROW_GROUP = 10_000
+
+Row = Mapping[str, object]
+
+
+def export_to_file(ledger: Ledger, wanted: RunFilter, form: Format, path: Path) -> int:
+    """Writes the runs that are meant into a file, atomically; gives their number."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                written = export_to_stream(ledger, wanted, form, out)
+                out.flush()
+                os.fsync(out.fileno())
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise SpecError(f"cannot write {path}: {error.strerror}", hint="give another file with -o") from error
+    except OSError as error:
+        raise LedgerError(
+            f"cannot write {path}: {error.strerror}; no file was left", hint="make room on the disk"
+        ) from error
+    return written
+
+
+def export_to_stream(ledger: Ledger, wanted: RunFilter, form: Format, out: BinaryIO) -> int:
+    """Writes the runs that are meant, oldest first, to a binary stream such as standard output; gives their number."""
+    rows = ledger.every(wanted)
+    if form == "parquet":
+        return _parquet(rows, out)
+    text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=False)
+    try:
+        if form == "csv":
+            return _csv(rows, text)
+        return _json(rows, text, lines=form == "jsonl")
+    finally:
+        text.detach()  # flushes, and leaves the stream open: it is not ours
+
+
+def _csv(rows: Iterator[Row], out: io.TextIOWrapper) -> int:
+    # Lines end in CR LF, as RFC 4180 says: only then does Python's writer quote a lone CR and a lone LF in a value.
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    count = 0
+    for row in rows:
+        writer.writerow([_flat(name, row[name]) for name in COLUMNS])
+        count += 1
+    return count
+
+
+def _json(rows: Iterator[Row], out: io.TextIOWrapper, *, lines: bool) -> int:
+    count = 0
+    if not lines:
+        out.write("[")
+    for row in rows:
+        out.write(
+            ("" if lines else ",\n" if count else "\n") + json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
+        )
+        if lines:
+            out.write("\n")
+        count += 1
+    if not lines:
+        out.write("\n]\n")
+    return count
+
+
+def _parquet(rows: Iterator[Row], out: BinaryIO) -> int:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise SpecError(
+            "writing Parquet needs the package pyarrow, which is not installed", hint="pip install 'stackmark[parquet]'"
+        ) from error
+    if out.isatty():
+        raise SpecError("Parquet is not for a terminal", hint="give a file with -o, or use --format csv")
+    kinds = {Double: pyarrow.float64(), BigInteger: pyarrow.int64(), Integer: pyarrow.int64()}
+    table = pyarrow.schema(
+        [pyarrow.field(c.name, kinds.get(type(c.type), pyarrow.string()), nullable=bool(c.nullable)) for c in runs.c]
+    )
+    count = 0
+    with pyarrow.parquet.ParquetWriter(
+        pyarrow.PythonFile(_Forward(out), mode="w"), table, compression="zstd"
+    ) as writer:
+        while group := list(islice(rows, _ROW_GROUP)):
+            flat = [{name: _flat(name, row[name]) for name in COLUMNS} for row in group]
+            writer.write_table(pyarrow.Table.from_pylist(flat, schema=table))
+            count += len(group)
+    return count
+
+
+class _Forward(io.RawIOBase):
+    """A pipe cannot say where it stands, and Parquet's footer holds offsets: so the bytes are counted here."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._written
+
+    def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
+        self._out.write(data)
+        self._written += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+
+def _flat(name: str, value: object) -> object:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if name in _AS_JSON else value
+
+
+def _umask() -> int:
+    """Python can read the umask only by setting it."""
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,184 @@
+"""What the ledger keeps of an experiment and of a run, as frozen data.
+
+A run is written twice: `RunStart` when it begins (the row is `running`), `RunEnd` when it ends. What stands in the spec
+(device, precision, batch, tuning) is taken from the spec here, so that a column can never disagree with it; what is
+derived from the stream (rate, percentiles, steadiness) is the caller's to derive, and can be derived again from the
+stream, which is kept whole. `RunRow` is a row without its spec, for lists; `RunDetail` has the spec too.
+"""
+
+from typing import Annotated, Literal, NamedTuple, get_args
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from stackmark.spec import Frozen, Scalar, Spec
+
+Ended = Literal["done", "failed", "invalid"]
+Status = Literal["running", "done", "failed", "invalid"]
+STATUSES: tuple[str, ...] = get_args(Status)
+# The failure of a run whose process was gone when the next command looked.
+LOST = "lost"
+
+
+def storable(text: str) -> str:
+    """Text as every database takes it: PostgreSQL has no NUL, and neither stores half of a surrogate pair.
+
+    Messages hold what a crashed library printed, and a run must not be lost over it.
+    """
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+
+
+Text = Annotated[str, AfterValidator(storable)]
+Json = dict[str, JsonValue]
+
+
+class Experiment(Frozen):
+    """Runs that were asked for together. `request` is what the person asked; `note` is theirs to write."""
+
+    id: str = Field(pattern=r"^x-[0-9a-z]{26}$")
+    created_unix_s: float
+    command: Text = ""
+    request: Json = {}
+    note: Text = ""
+
+
+class RunStart(Frozen):
+    """A run as it begins. `handle` is what its place needs to find the worker again, and may come later."""
+
+    id: str = Field(pattern=r"^r-[0-9a-z]{26}$")
+    experiment_id: str
+    position: int = Field(default=0, ge=0, description="the run's number in its experiment, from 0")
+    spec: Spec
+    place: Text
+    place_options: Json = {}
+    started_unix_s: float
+    machine_id: Text
+    boot_id: Text
+    driver_pid: int
+    handle: Json = {}
+    stackmark_version: Text
+
+
+class RunEnd(Frozen):
+    """How a run ended. A failure is never a number, so a failed run has a kind and no rate; an invalid one keeps its
+    rate, which is no result."""
+
+    status: Ended
+    ended_unix_s: float
+    chip: Text | None = None
+    chip_uuid: Text | None = None
+    framework: Text | None = None
+    rate_per_s: float | None = None
+    rate_unit: Text | None = None
+    steps_total: int | None = None
+    steps_used: int | None = None
+    steady: Text | None = None
+    step_p50_s: float | None = None
+    step_p90_s: float | None = None
+    step_p99_s: float | None = None
+    step_cv: float | None = None
+    wall_s: float | None = None
+    setup_s: float | None = None
+    memory_peak_mib: float | None = None
+    energy_j: float | None = None
+    data_share: float | None = None
+    failure_kind: Text | None = None
+    failure_message: Text | None = None
+    failure_hint: Text | None = None
+    flags: list[str] = []
+
+    @model_validator(mode="after")
+    def _a_failure_is_never_a_number(self) -> "RunEnd":
+        if self.status == "failed" and (self.failure_kind is None or self.rate_per_s is not None):
+            raise ValueError("a failed run has a failure_kind and no rate_per_s")
+        if self.status == "done" and self.failure_kind is not None:
+            raise ValueError("a run that is done has no failure_kind")
+        return self
+
+
+class Cursor(NamedTuple):
+    """Where a page of a list ended: the next page is what lies before it."""
+
+    started_unix_s: float
+    id: str
+
+
+class RunRow(Frozen):
+    """One run as the ledger has it, without its spec."""
+
+    id: str
+    experiment_id: str
+    position: int
+    workload: str
+    spec_digest: str
+    place: str
+    place_options: Json
+    status: Status
+    started_unix_s: float
+    ended_unix_s: float | None
+    machine_id: str
+    boot_id: str
+    driver_pid: int
+    handle: Json
+    device: str | None
+    chip: str | None
+    chip_uuid: str | None
+    precision: str | None
+    batch: int | None
+    tune: str | None
+    framework: str | None
+    rate_per_s: float | None
+    rate_unit: str | None
+    steps_total: int | None
+    steps_used: int | None
+    steady: str | None
+    step_p50_s: float | None
+    step_p90_s: float | None
+    step_p99_s: float | None
+    step_cv: float | None
+    wall_s: float | None
+    setup_s: float | None
+    memory_peak_mib: float | None
+    energy_j: float | None
+    data_share: float | None
+    failure_kind: str | None
+    failure_message: str | None
+    failure_hint: str | None
+    flags: list[str]
+    stackmark_version: str
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.started_unix_s, self.id)
+
+
+class RunDetail(RunRow):
+    """One run with its spec."""
+
+    spec: Spec
+
+
+class RunFilter(Frozen):
+    """Which runs are meant: all conditions together. `workload`, `chip` and `place` may be globs (`train/*`)."""
+
+    workload: str | None = None
+    since_unix_s: float | None = None
+    until_unix_s: float | None = None
+    status: Status | None = None
+    chip: str | None = None
+    place: str | None = None
+    experiment_id: str | None = None
+
+
+def of_spec(spec: Spec) -> dict[str, Scalar]:
+    """The columns that repeat the spec, for lists and filters; empty where a workload has no such parameter."""
+    params = spec.params
+    batch = params.get("batch")
+    return {
+        "workload": spec.workload,
+        "spec_digest": spec.digest,
+        "batch": batch if isinstance(batch, int) and not isinstance(batch, bool) else None,
+        **{
+            name: str(params[name]) if params.get(name) is not None else None
+            for name in ("device", "precision", "tune")
+        },
+    }

@@ -1,0 +1,134 @@
+"""Every trouble a database can make, as a sentence. The one place where a database's exceptions are caught.
+
+SQLite names its errors (`SQLITE_BUSY`), PostgreSQL numbers them (SQLSTATE), and libpq has only text for a connection
+that was never made: the text is matched for the two cases that have their own remedy, and otherwise shown.
+"""
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from stackmark.errors import LedgerError
+from stackmark.ledger.address import Address
+from stackmark.spec import explain
+
+
+@contextmanager
+def said(address: Address) -> Iterator[None]:
+    """Turns what the database raises inside into a LedgerError."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _sentence(address, error.orig) from error
+    except SQLAlchemyError as error:
+        raise LedgerError(f"the ledger {address.shown} cannot be used: {_first_line(error)}") from error
+    except sqlite3.Error as error:
+        raise _sentence(address, error) from error
+    except ValidationError as error:
+        raise _unreadable_row(address, explain(error)) from error
+    except (json.JSONDecodeError, zlib.error, UnicodeDecodeError) as error:
+        raise _unreadable_row(address, str(error)) from error
+
+
+def _sentence(address: Address, error: BaseException | None) -> LedgerError:
+    if address.file is not None:
+        return _sqlite(address.file, error)
+    return _postgres(address.shown, error)
+
+
+def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
+    name = str(getattr(error, "sqlite_errorname", "")).removeprefix("SQLITE_")
+    if name.startswith(("BUSY", "LOCKED")):
+        return LedgerError(
+            f"the ledger {file} is locked by another process; nothing was written",
+            hint=f"try again when it has ended; `fuser -v {file}` names it",
+        )
+    if name.startswith(("NOTADB", "CORRUPT")):
+        return damaged(file, _first_line(error))
+    if name.startswith("READONLY"):
+        return read_only(str(file))
+    if name.startswith("FULL"):
+        return LedgerError(
+            f"the disk is full: the ledger {file} was not written; what it held before is intact",
+            hint=f"make room (`df -h {file.parent}`), or give another --ledger",
+        )
+    if name.startswith("IOERR"):
+        return LedgerError(
+            f"the ledger {file} cannot be read or written: {_first_line(error)}; the transaction was undone",
+            hint=f"look at the disk (`df -h {file.parent}`), the quota and `ulimit -f`, and the kernel's log (`dmesg`)",
+        )
+    if name.startswith("CANTOPEN"):
+        return cannot_open(file, "it is a folder" if file.is_dir() else _first_line(error))
+    if name.startswith("CONSTRAINT"):
+        return LedgerError(f"the ledger {file} refused a row: {_first_line(error)}")
+    return LedgerError(f"the ledger {file} cannot be used: {_first_line(error)}")
+
+
+def _postgres(shown: str, error: BaseException | None) -> LedgerError:
+    state = getattr(error, "sqlstate", None) or ""
+    line = _first_line(error)
+    if state.startswith("28") or "authentication failed" in line or "no password supplied" in line:
+        return LedgerError(
+            f"the PostgreSQL server refused the user of the ledger {shown}: {line}",
+            hint="check the user and the password: in ~/.pgpass, in PGPASSWORD, or in the URL",
+        )
+    if state == "3D000" or ("database" in line and "does not exist" in line):
+        return LedgerError(
+            f"the database of the ledger {shown} does not exist", hint="make it with `createdb`, or correct its name"
+        )
+    if state == "42501":
+        return LedgerError(
+            f"the user of the ledger {shown} may not do this: {line}",
+            hint="an owner of the database can say: CREATE SCHEMA stackmark AUTHORIZATION the_user",
+        )
+    if state == "25006":
+        return read_only(shown)
+    if state.startswith("53"):
+        return LedgerError(f"the PostgreSQL server of the ledger {shown} has no room: {line}; nothing was written")
+    if state.startswith("23"):
+        return LedgerError(f"the ledger {shown} refused a row: {line}")
+    if not state or state.startswith(("08", "57")):
+        return LedgerError(
+            f"the PostgreSQL server of the ledger {shown} cannot be reached: {line}",
+            hint="check that it runs and that host and port are right (`pg_isready -h HOST -p PORT`), then try again",
+        )
+    return LedgerError(f"the ledger {shown} cannot be used: {line}")
+
+
+def damaged(file: Path, reason: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger {file} is damaged, or is not a ledger: {reason}; it was left as it is",
+        hint=f"put a backup in its place, or save what can be read: sqlite3 {file} .recover | sqlite3 NEW.sqlite3",
+    )
+
+
+def read_only(shown: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger {shown} is read-only; nothing was written",
+        hint="get the right to write the file and its folder, or give another --ledger",
+    )
+
+
+def cannot_open(file: Path, reason: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger {file} cannot be opened: {reason}",
+        hint="give another place with --ledger, or set STACKMARK_LEDGER",
+    )
+
+
+def _unreadable_row(address: Address, reason: str) -> LedgerError:
+    return LedgerError(
+        f"a row of the ledger {address.shown} cannot be read: {reason}",
+        hint="it was changed by hand or damaged; `stackmark delete RUN` removes a run",
+    )
+
+
+def _first_line(error: BaseException | None) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0].strip() if text else type(error).__name__

@@ -1,0 +1,31 @@
+"""Fixtures that several test files share."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postgres import PACKAGES, PostgresServer, find_binaries, running_server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A real PostgreSQL for the session. Skipped where Debian's package is not installed, but not in CI."""
+    binaries = find_binaries()
+    if binaries is None:
+        reason = f"PostgreSQL's server is not installed (apt-get install {PACKAGES})"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with running_server(binaries) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new ledger may be made, once for each database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "ledger.sqlite3")
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.emptied_database()
