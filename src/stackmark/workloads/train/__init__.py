@@ -1,0 +1,1 @@
+"""The workload family `train/`: one optimizer step after another, on one device."""
