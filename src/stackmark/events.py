@@ -45,6 +45,8 @@ FAILURE_EXIT_CODES: dict[str, int] = {
 
 class Event(Frozen):
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+    # What a newer worker adds is JSON too: finite, and not nested without end.
+    __pydantic_extra__: dict[str, JsonValue]
 
     event: str
     seq: int = Field(ge=0)
@@ -170,7 +172,7 @@ def read_event(line: str, number: int) -> Event | None:
     if not line.startswith(EVENT_PREFIX):
         return None
     try:
-        data = json.loads(line)
+        data = json.loads(line, parse_constant=_refuse_constant)
         if isinstance(data.get("event"), str) and data["event"] not in _KINDS:
             return Unknown.model_validate(data)
         return _KNOWN.validate_python(data)
@@ -178,8 +180,12 @@ def read_event(line: str, number: int) -> Event | None:
         raise StreamError(
             f"line {number} of the worker's output is a broken event: {explain(error)}", line=number
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StreamError(f"line {number} of the worker's output is a broken event: {error}", line=number) from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
 
 
 class Stream:

@@ -18,6 +18,9 @@ AUTO = "auto"
 SPEC_VARIABLE = "STACKMARK_SPEC"
 # Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
 SPEC_LIMIT_BYTES = 100 * 1024
+# What a sentence about wrong input shows of it: a value may be of any length, and one input may be wrong in many ways.
+SHOWN_CHARACTERS = 80
+SHOWN_FINDINGS = 5
 
 Scalar = str | int | float | bool | None
 WorkloadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*/[a-z0-9][a-z0-9._-]*$")]
@@ -116,8 +119,9 @@ class Task(Frozen):
 
 def read_task(text: str | bytes) -> Task:
     """A task from its JSON line; what is wrong with it is said in a sentence."""
-    if len(text) > SPEC_LIMIT_BYTES:
-        raise SpecError(f"the task has {len(text)} bytes, more than the {SPEC_LIMIT_BYTES} that are read")
+    size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape"))
+    if size > SPEC_LIMIT_BYTES:
+        raise SpecError(f"the task has more than the {SPEC_LIMIT_BYTES} bytes that are read")
     try:
         return Task.model_validate_json(text)
     except ValidationError as error:
@@ -127,9 +131,15 @@ def read_task(text: str | bytes) -> Task:
 def explain(error: ValidationError) -> str:
     """Pydantic's findings as one sentence: `batch: Input should be greater than 0 (got -1); …`."""
     parts = []
-    for finding in error.errors(include_url=False):
-        where = ".".join(str(step) for step in finding["loc"])
+    for finding in error.errors(include_url=False)[:SHOWN_FINDINGS]:
+        where = _short(".".join(str(step) for step in finding["loc"]))
         value: JsonValue | object = finding.get("input")
-        got = f" (got {value!r})" if isinstance(value, str | int | float | bool) else ""
-        parts.append(f"{where}: {finding['msg']}{got}" if where else f"{finding['msg']}{got}")
-    return "; ".join(parts)
+        got = f" (got {_short(repr(value))})" if isinstance(value, str | int | float | bool) else ""
+        said = finding["msg"].removeprefix("Value error, ")  # pydantic's, before the sentences of our own validators
+        parts.append(f"{where}: {said}{got}" if where else f"{said}{got}")
+    more = error.error_count() - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -10,6 +10,10 @@ import re
 from stackmark.errors import SpecError
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
+# No quantity that anybody types is larger in any unit, and times any unit it is still a finite number.
+LARGEST = 1e18
+# From here on three figures would round up to 1000 of a unit; it is 1.00 of the next.
+_ROUNDS_UP = 0.9995
 
 _SIZE = {
     "": 1, "b": 1,
@@ -18,15 +22,29 @@ _SIZE = {
     "g": GIB, "gi": GIB, "gib": GIB, "gb": 10**9,
     "t": TIB, "ti": TIB, "tib": TIB, "tb": 10**12,
 }  # fmt: skip
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ%]*)\s*")
+_SECONDS = {
+    "": 1.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+_NUMBER = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµμ%]*)\s*")
 
 
 def _split(text: str, kind: str, example: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text)
     if not match:
         raise SpecError(f"{text!r} is not {kind}", hint=f"write it like {example}")
-    return float(match[1]), match[2]
+    number = float(match[1])
+    if number > LARGEST:
+        raise SpecError(f"{text!r} is too large for {kind}", hint=f"write it like {example}")
+    return number, match[2]
 
 
 def parse_size(text: str) -> int:
@@ -61,7 +79,7 @@ def say_seconds(seconds: float) -> str:
     if seconds < 0:
         return f"-{say_seconds(-seconds)}"
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
-        if seconds < limit:
+        if seconds < limit * (_ROUNDS_UP if limit <= 1 else 1):
             return f"{_three_figures(seconds * factor)} {unit}"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
@@ -80,16 +98,16 @@ def say_size(size_bytes: float) -> str:
 def say_count(number: float) -> str:
     """`820`, `12.4 k`, `25.6 M`, `4.09 G`, `1.24 T`: decimal prefixes, for counts of parameters and operations."""
     for limit, factor, unit in ((1e3, 1.0, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (1e12, 1e9, " G")):
-        if abs(number) < limit:
+        if abs(number) < limit * (_ROUNDS_UP if factor > 1 else 1):
             return f"{_three_figures(number / factor)}{unit}" if factor > 1 else f"{number:g}"
     return f"{_three_figures(number / 1e12)} T"
 
 
 def say_rate(rate: float) -> str:
     """A throughput with four significant figures and thousands separated: `4.213`, `142.6`, `7,087`."""
-    if rate >= 1000:
+    if rate >= 999.95:
         return f"{rate:,.0f}"
-    decimals = 1 if rate >= 100 else 2 if rate >= 10 else 3
+    decimals = 1 if rate >= 99.995 else 2 if rate >= 9.9995 else 3
     return f"{rate:.{decimals}f}"
 
 

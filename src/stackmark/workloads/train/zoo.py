@@ -6,7 +6,7 @@ a change of a network that changes its arithmetic cannot go unnoticed.
 
 Names are the classic's (tf_cnn_benchmarks) where it has the network; a CIFAR-10 network whose ImageNet namesake exists
 gets the suffix `_cifar10`. The classic's defaults are kept beside ours: a batch that filled a K80 leaves a present GPU
-idle (`gpu_batch`: a power of two that fits a GPU of 80 GB in bf16 and keeps it busy).
+idle (`gpu_batch`: a power of two that fits a GPU of 80 GB in bf16 and keeps it busy for a millisecond and more).
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def _text(name: str, tokens: int, vocabulary: int, batches: tuple[int, int], tit
 
 # Name, size of a sample, batch per device (the classic's or a small one, ours), learning rate, title.
 _ROWS = (
-    _imagenet("trivial", 227, (32, 1024), 0.005, "Trivial, 3×227×227 → 1 → 4096 → classes: a step's overhead"),
-    _imagenet("lenet", 28, (32, 1024), 0.005, "LeNet-5 of TensorFlow's MNIST tutorial, on 28×28×3"),
+    _imagenet("trivial", 227, (32, 8192), 0.005, "Trivial, 3×227×227 → 1 → 4096 → classes: a step's overhead"),
+    _imagenet("lenet", 28, (32, 8192), 0.005, "LeNet-5 of TensorFlow's MNIST tutorial, on 28×28×3"),
     _imagenet("alexnet", 227, (512, 1024), 0.005, "AlexNet, one tower: no groups, no response normalisation"),
     _imagenet("overfeat", 231, (32, 256), 0.005, "OverFeat, the fast model"),
     _imagenet("vgg11", 224, (64, 128), 0.005, "VGG-11 (model A), no batch normalisation"),
@@ -170,7 +170,7 @@ _ROWS = (
     _imagenet("resnet152_v2", 224, (32, 128), 0.128, "ResNet-152 v2: pre-activation, stride 2 in the first 1×1"),
     _imagenet("mobilenet", 224, (32, 512), 0.005, "MobileNetV2 1.0 (torchvision's mobilenet_v2)"),
     _imagenet("nasnet", 224, (32, 256), 0.005, "NASNet-A mobile (4 @ 1056), no auxiliary head (Keras' NASNetMobile)"),
-    _cifar10("trivial_cifar10", (32, 4096), 0.005, "Trivial, 3×32×32 → 1 → 4096 → classes: a step's overhead"),
+    _cifar10("trivial_cifar10", (32, 65536), 0.005, "Trivial, 3×32×32 → 1 → 4096 → classes: a step's overhead"),
     _cifar10(
         "alexnet_cifar10", (128, 4096), 0.1, "AlexNet of TensorFlow's CIFAR-10 tutorial, with response normalisation"
     ),

@@ -1,0 +1,108 @@
+"""The static table of what can be measured, without importing a framework.
+
+The command line reads names, parameters and help texts from here, so it may be imported from the driver's side, unlike
+the workloads themselves. A built-in family stands in this table; other people's packages announce theirs by the entry
+point group `stackmark.workloads`, whose object is a `Family`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from stackmark.errors import SpecError, nearest_names
+from stackmark.spec import Params, Request, explain
+from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.zoo import MODELS
+from stackmark.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One workload, as `stackmark workloads` lists it. Counts are of one forward pass of one sample."""
+
+    name: str
+    title: str
+    sample: str
+    sequence_tokens: int
+    params: int
+    forward_macs: int
+    training_flops: int
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    params: type[Params]
+    module: str
+    entries: tuple[Entry, ...]
+
+    def load(self) -> Workload:
+        """Imports the family's module, and with it the framework: only a worker does this."""
+        return cast(Workload, import_module(self.module))
+
+
+def _train() -> Family:
+    entries = tuple(
+        Entry(f"train/{m.name}", m.title, m.sample, m.sequence_tokens, m.params, m.forward_macs, m.training_flops)
+        for m in MODELS.values()
+    )
+    return Family("train", TrainParams, "stackmark.workloads.train.train", entries)
+
+
+def families() -> dict[str, Family]:
+    """Ours, and those of other packages; a name of ours cannot be taken by another."""
+    from importlib.metadata import entry_points
+
+    table = {"train": _train()}
+    for point in entry_points(group="stackmark.workloads"):
+        try:
+            family = point.load()
+        except (ImportError, AttributeError) as error:
+            family = error
+        if not isinstance(family, Family):
+            package = point.dist.name if point.dist else point.value
+            raise SpecError(
+                f"the package {package} announces the workloads {point.name!r}, but {point.value} is no Family: {family}",
+                hint=f"repair or remove it: pip uninstall {package}",
+            )
+        table.setdefault(family.name, family)
+    return table
+
+
+def entries() -> Iterator[Entry]:
+    for family in families().values():
+        yield from family.entries
+
+
+def find(workload: str) -> tuple[Family, Entry]:
+    """The family and entry of a name; a name nobody knows is a sentence with the nearest ones."""
+    table = families()
+    family = table.get(workload.partition("/")[0])
+    for entry in family.entries if family else ():
+        if entry.name == workload:
+            assert family is not None
+            return family, entry
+    known = [entry.name for entry in entries()]
+    raise SpecError(
+        f"there is no workload {workload!r}{nearest_names(workload, known)}", hint="list them with: stackmark workloads"
+    )
+
+
+def check_request(request: Request) -> None:
+    """Refuses what can be refused without seeing the device: names, types and ranges of what was typed."""
+    family, _ = find(request.workload)
+    fields = family.params.model_fields
+    for name, value in request.typed().items():
+        if name not in fields:
+            raise SpecError(
+                f"{request.workload} has no parameter {name!r}{nearest_names(name, list(fields))}",
+                hint="list them with: stackmark run --help",
+            )
+        try:
+            TypeAdapter(fields[name].rebuild_annotation()).validate_python(value)
+        except ValidationError as error:
+            option = f"--{name.replace('_', '-')}"
+            raise SpecError(f"{option}: {explain(error)}", hint="see: stackmark run --help") from error

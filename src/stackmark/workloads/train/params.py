@@ -1,0 +1,106 @@
+"""The parameters of `train/…`: what the command line offers, what a spec freezes.
+
+A parameter marked auto is chosen by the probe (choose.py) for the device, and its reason is said. `tune` is only
+a name for a set of choices: the choices themselves (layout, autotune, fused, cuda_graph, compile) are parameters too, so
+that a spec says what was done and not what it was called.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from stackmark.spec import Params
+
+AUTO: JsonDict = {"auto": True}
+CLASSIC: JsonDict = {"group": "Optimizer and schedule, as tf_cnn_benchmarks names them"}
+OUTPUT: JsonDict = {"group": "Files"}
+
+
+class TrainParams(Params):
+    batch: int = Field(ge=1, le=1_000_000, description="samples per step and device", json_schema_extra=AUTO)
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        description="arithmetic of the matrix products; bf16 and fp16 by autocast, weights stay fp32",
+        json_schema_extra=AUTO,
+    )
+    tune: Literal["off", "fast", "max"] = Field(
+        description="off: the framework's defaults; fast: layout, autotune, fused optimizer, CUDA graph; max: compile too",
+        json_schema_extra=AUTO,
+    )
+    mode: Literal["train", "forward", "eval"] = Field(
+        default="train",
+        description="train; forward: no loss and no backward pass; eval: the quality of a checkpoint on validation data",
+    )
+    optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw"] = Field(
+        description="momentum is Nesterov's, as in tf_cnn_benchmarks", json_schema_extra=AUTO
+    )
+    data: str = Field(
+        default="device",
+        min_length=1,
+        description="device: synthetic, on the device; host: synthetic, copied each step; or a folder (ImageFolder, CIFAR-10)",
+    )
+    classes: int = Field(ge=1, le=1_000_000, description="outputs of the last layer", json_schema_extra=AUTO)
+
+    layout: Literal["nchw", "nhwc"] = Field(description="order of an image's axes in memory", json_schema_extra=AUTO)
+    autotune: bool = Field(description="let cuDNN time its algorithms and keep the fastest", json_schema_extra=AUTO)
+    fused: bool = Field(description="one kernel for the whole optimizer step", json_schema_extra=AUTO)
+    cuda_graph: bool = Field(description="record the whole step once and replay it", json_schema_extra=AUTO)
+    compile: bool = Field(description="torch.compile the model", json_schema_extra=AUTO)
+    threads: int = Field(
+        ge=0, le=4096, description="intra-op threads; 0: the framework's choice", json_schema_extra=AUTO
+    )
+    data_workers: int = Field(
+        ge=0, le=1024, description="processes that read and decode a folder", json_schema_extra=AUTO
+    )
+    distortions: bool = Field(default=True, description="random crop and flip of images from a folder")
+
+    learning_rate: float = Field(ge=0, description="at the first step", json_schema_extra={**AUTO, **CLASSIC})
+    lr_schedule: str = Field(
+        default="", description="piecewise by epoch: LR0;E1;LR1;…;En;LRn", json_schema_extra=CLASSIC
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="of momentum", json_schema_extra=CLASSIC)
+    weight_decay: float = Field(default=4e-5, ge=0, description="L2", json_schema_extra=CLASSIC)
+    gradient_clip: float = Field(
+        default=0.0, ge=0, description="clip gradients by value; 0: off", json_schema_extra=CLASSIC
+    )
+    rmsprop_decay: float = Field(default=0.9, ge=0, lt=1, description="of rmsprop", json_schema_extra=CLASSIC)
+    rmsprop_momentum: float = Field(default=0.9, ge=0, lt=1, description="of rmsprop", json_schema_extra=CLASSIC)
+    rmsprop_epsilon: float = Field(default=1.0, ge=0, description="of rmsprop", json_schema_extra=CLASSIC)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of adam and adamw", json_schema_extra=CLASSIC)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of adam and adamw", json_schema_extra=CLASSIC)
+    adam_epsilon: float = Field(default=1e-8, ge=0, description="of adam and adamw", json_schema_extra=CLASSIC)
+    loss_scale: float = Field(
+        default=0.0, ge=0, description="of fp16; 0: adjusted as it goes; else this constant", json_schema_extra=CLASSIC
+    )
+
+    loss_every: int = Field(default=10, ge=1, description="read the loss at the first step and then every so many")
+    accuracy: bool = Field(default=False, description="compute top-1 and top-5 too, in every step")
+    checkpoint_dir: str = Field(
+        default="", description="write checkpoints here; eval reads them", json_schema_extra=OUTPUT
+    )
+    checkpoint_every: int = Field(
+        default=0, ge=0, description="write one every so many steps; 0: only at the end", json_schema_extra=OUTPUT
+    )
+    checkpoint_keep: int = Field(default=5, ge=1, description="how many to keep", json_schema_extra=OUTPUT)
+    trace_file: str = Field(
+        default="", description="write a Chrome trace of one warm-up step here", json_schema_extra=OUTPUT
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> "TrainParams":
+        if self.precision == "fp16" and self.device == "cpu" and self.mode == "train":
+            raise ValueError("fp16 training needs a GPU; on a CPU take bf16 or fp32")
+        if self.precision == "tf32" and self.device == "cpu":
+            raise ValueError("tf32 is arithmetic of NVIDIA GPUs; on a CPU take fp32 or bf16")
+        if self.cuda_graph and self.device == "cpu":
+            raise ValueError("a CUDA graph needs a CUDA device")
+        if self.cuda_graph and self.lr_schedule:
+            raise ValueError("a CUDA graph replays one learning rate; take --no-cuda-graph with a schedule")
+        if self.fused and self.optimizer == "rmsprop":
+            raise ValueError("rmsprop has no fused kernel; take --no-fused")
+        scaled = self.precision == "fp16" and self.mode == "train" and not self.loss_scale
+        if self.cuda_graph and scaled and not self.fused:
+            raise ValueError("a CUDA graph with an adjusted loss scale needs a fused optimizer; give a --loss-scale")
+        if self.mode == "eval" and not self.checkpoint_dir:
+            raise ValueError("eval needs the checkpoint_dir that a training run wrote")
+        return self

@@ -1,0 +1,77 @@
+"""What a workload is: a parameter model, a probe that completes it, and a function that sets itself up and yields.
+
+The function yields one `Ready` when it stands at its first measured step; the worker times its steps and then lets it go
+on to its end. So a workload holds no clock and the worker knows no network.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stackmark.spec import Params, Request
+
+Values = dict[str, float]
+
+
+class WorkloadFailure(Exception):
+    """A failure that the workload understands; `kind` is one of events.FAILURE_EXIT_CODES."""
+
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.hint = hint
+
+
+class Rig(Protocol):
+    """What the worker offers to a workload while it sets itself up."""
+
+    def part(self, name: str, note: str = "") -> AbstractContextManager[None]:
+        """Times a part of the set-up: model, compile, first step …"""
+
+    def flag(self, sentence: str) -> None:
+        """Says something that a reader of the result must know."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    value: float
+    unit: str
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A workload at its first step.
+
+    `step` does one step, or enqueues it on the device. `peek` starts to read the loss of the step just done without
+    waiting for it, and gives a function that may be called once that step is complete.
+    """
+
+    step: Callable[[], None]
+    device: str
+    sample: str
+    samples_per_step: int
+    peek: Callable[[], Callable[[], Values]] | None = None
+    peek_every: int = 10
+    operations_per_sample: float | None = None
+    least_bytes_per_sample: float | None = None
+    # Seconds in which the loop waited for its next batch, since the beginning.
+    data_wait_s: Callable[[], float] = field(default=lambda: 0.0)
+    # Called between warm-up and the measured part: what is summed up begins here.
+    reset: Callable[[], None] = field(default=lambda: None)
+    # Called once after warm-up and once after the measured part, when the device is idle; raises WorkloadFailure.
+    check: Callable[[], None] = field(default=lambda: None)
+    metrics: Callable[[], list[Metric]] = field(default=list)
+
+
+class Workload(Protocol):
+    """One family. `name` is the part after the family: `resnet50` of `train/resnet50`."""
+
+    def probe(self, request: Request, rig: Rig) -> tuple[Params, dict[str, str]]:
+        """Completes a request for the device at hand; beside it, why each value was chosen."""
+
+    def run(self, name: str, params: Params, rig: Rig) -> Generator[Ready, None, None]:
+        """Sets up, yields once, tears down."""
