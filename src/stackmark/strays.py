@@ -1,0 +1,57 @@
+"""Finding what a run left behind: every process of a run carries the run's id in its environment.
+
+A process group is ended as a group, but a child may have left it (a compiler's helper, a daemon), and after kill -9 of the
+driver nobody ended anything. The mark in the environment is inherited by all of them, unless one was given another
+environment on purpose. The place looks for it at the end of a run, an orphaned worker when it goes, and the next command.
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+MARK_VARIABLE = "STACKMARK_RUN"
+PROC = Path("/proc")
+
+
+def marked(mark: str) -> list[int]:
+    """Processes of a run. Only our own can be looked at, and only our own can be ours."""
+    wanted = f"{MARK_VARIABLE}={mark}".encode()
+    found = []
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if wanted in environment.split(b"\0"):
+            found.append(int(entry.name))
+    return found
+
+
+def end_marked(mark: str, wait_s: float = 2.0) -> int:
+    """Kills what is left of a run, and says how many processes that were."""
+    ended: set[int] = set()
+    deadline = time.monotonic() + wait_s
+    # Again and again: between a look and a kill a process may have had a child.
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                ended.add(pid)
+        time.sleep(0.01)
+    return len(ended)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process began, in ticks since boot: with the pid, a name that is never given twice. None: it is dead."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command's name stands in brackets and may hold anything, brackets too.
+    state, *fields = text.rpartition(")")[2].split()
+    # A zombie is dead, though nobody has asked after it yet: as process 1 of a container may never do.
+    return None if state in ("Z", "X") else int(fields[18])

@@ -1,0 +1,158 @@
+"""The worker's own descriptor 1, guarded, and the events that go out on it.
+
+Libraries print: NCCL, cuDNN, MKL and OpenMP write to descriptor 1 from C, where replacing `sys.stdout` does not help. So
+the real standard output is moved to a descriptor of its own and number 1 is pointed at standard error: whatever else in
+the process writes there cannot break an event.
+
+One thread of its own numbers and writes the events. Writing where they arise was tried: a signal becomes an exception in
+the main thread, and between two bytecodes of a write it tore a line, or left an event written and not counted, so that the
+last word had the number of the one before and was dropped as a repeat. Now a blocked reader, too, blocks nobody but this
+thread, in any part of a run.
+"""
+
+import errno
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+from pydantic import JsonValue
+
+from stackmark import events
+
+# How many steps fit into an event: the bytes of the longest step (a day, in nanoseconds) and of the longest value that
+# was read at one (its index, and a number of 17 digits with an exponent), and the room that the event's own keys leave.
+STEP_BYTES = 19
+VALUE_BYTES = 40
+STEPS_ROOM_BYTES = 7600
+STEPS_PER_EVENT = STEPS_ROOM_BYTES // STEP_BYTES
+# How long the last word waits for a blocked reader, and the rest of the process for its end when the reader is gone.
+LAST_WORD_S = 1.0
+# Texts by which an event is known or its numbers are understood: never cut.
+_NEVER_CUT = {"event", "phase", "state", "kind", "subject", "spec", "name", "unit", "sample"}
+
+
+def guard_stdout() -> int:
+    """Moves standard output away and gives its new descriptor; number 1 is standard error from now on."""
+    sys.stdout.flush()
+    private = os.dup(1)
+    os.set_inheritable(private, False)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return private
+
+
+class Emitter:
+    """Takes events from any thread and writes them in that order.
+
+    When they cannot be written, the process has no purpose any more: `leave` is called with its exit code.
+    """
+
+    def __init__(self, descriptor: int, rank: int = 0, leave: Callable[[int], object] | None = None) -> None:
+        self.rank = rank
+        self._descriptor = descriptor
+        self._leave = leave
+        self._begin = time.monotonic()
+        self._queue: SimpleQueue[events.Event | threading.Event | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write_all, name="events", daemon=True)
+        self._writer.start()
+
+    def __call__(self, kind: type[events.Event], /, **fields: Any) -> None:
+        # Its number is given by the writer. The call is one `put`, which a signal's exception cannot cut in two.
+        self._queue.put(kind(seq=0, rank=self.rank, t=round(time.monotonic() - self._begin, 6), **fields))
+
+    def last(self, kind: type[events.Event], /, **fields: Any) -> None:
+        """The event after which none comes. It does not wait long for a blocked reader."""
+        self(kind, **fields)
+        self.close(LAST_WORD_S)
+
+    def rest(self) -> None:
+        """Lets the writer catch up, so that it is idle while the next steps are timed; a blocked reader is not waited for."""
+        reached = threading.Event()
+        self._queue.put(reached)
+        reached.wait(LAST_WORD_S)
+
+    def close(self, timeout_s: float = math.inf) -> None:
+        """Waits until everything is written; what comes later is not."""
+        self._queue.put(None)
+        deadline = time.monotonic() + timeout_s
+        # In small waits: the main thread must hear a signal in between, in every version of Python.
+        while self._writer.is_alive() and (left := deadline - time.monotonic()) > 0:
+            self._writer.join(min(left, 0.2))
+
+    def _write_all(self) -> None:
+        seq = 0
+        while (event := self._queue.get()) is not None:
+            if isinstance(event, threading.Event):
+                event.set()
+                continue
+            try:
+                self._write(_line(event.model_copy(update={"seq": seq})))
+                seq += 1
+            except OSError as error:
+                print(f"the events cannot be written: {error}", file=sys.stderr, flush=True)
+                # The lifeline may end in the same moment, and whoever watches it has more to clean up than we.
+                time.sleep(LAST_WORD_S)
+                kind = "lost_driver" if error.errno == errno.EPIPE else "bad_output"
+                if self._leave:
+                    self._leave(events.FAILURE_EXIT_CODES[kind])
+                return
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+    def steps(self, phase: str, first: int, step_s: list[float], values: list[tuple[int, dict[str, float]]]) -> None:
+        """Step seconds in as many events as they need; `values` are what was read at some of the steps."""
+        for start, end in _pieces(first, len(step_s), values):
+            low, high = first + start, first + end
+            read = {
+                name: [(i, v[key]) for i, v in values if low <= i < high and key in v and math.isfinite(v[key])]
+                for name, key in (("losses", "loss"), ("top_1", "top_1"), ("top_5", "top_5"))
+            }
+            self(events.Steps, phase=phase, first=low, step_s=[round(s, 9) for s in step_s[start:end]], **read)
+
+    @contextmanager
+    def part(self, name: str, note: str = "", expected_s: float | None = None) -> Iterator[None]:
+        """Announces a part of the run, and its seconds when it ends well."""
+        self(events.Phase, phase=name, state="begin", note=note, expected_s=expected_s)
+        begin = time.perf_counter()
+        yield
+        self(events.Phase, phase=name, state="end", seconds=round(time.perf_counter() - begin, 6), note=note)
+
+
+def _pieces(first: int, steps: int, values: list[tuple[int, dict[str, float]]]) -> Iterator[tuple[int, int]]:
+    """Where to cut, so that each piece fits into an event."""
+    read = {index: len(found) for index, found in values}
+    start, room = 0, STEPS_ROOM_BYTES
+    for place in range(steps):
+        size = STEP_BYTES + VALUE_BYTES * read.get(first + place, 0)
+        if size > room:
+            yield start, place
+            start, room = place, STEPS_ROOM_BYTES
+        room -= size
+    if start < steps:
+        yield start, steps
+
+
+def _line(event: events.Event) -> bytes:
+    """An event past the limit loses the end of its longest texts; numbers are never cut."""
+    line = events.write_event(event)
+    longest = events.EVENT_LIMIT_BYTES
+    while len(line) + 1 > events.EVENT_LIMIT_BYTES and longest > 32:
+        longest //= 2
+        line = events.write_event(type(event).model_validate(_shortened(event.model_dump(mode="json"), longest)))
+    return line.encode() + b"\n"
+
+
+def _shortened(value: JsonValue, longest: int) -> Any:
+    if isinstance(value, dict):
+        return {name: part if name in _NEVER_CUT else _shortened(part, longest) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_shortened(part, longest) for part in value]
+    return f"{value[:longest]} …(cut)" if isinstance(value, str) and len(value) > longest else value
