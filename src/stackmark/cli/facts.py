@@ -1,0 +1,28 @@
+"""`stackmark facts`."""
+
+import click
+
+from stackmark.cli.options import json_option
+from stackmark.cli.saying import print_json
+from stackmark.errors import Exit
+
+
+@click.command("facts", epilog="\b\nExamples:\n  stackmark facts\n  stackmark facts gpu cpu\n  stackmark facts --json")
+@click.argument("subjects", nargs=-1)
+@json_option
+def command(subjects: tuple[str, ...], as_json: bool) -> int:
+    """Show what this stack is, as a worker sees it from here: chip, driver, versions, limits.
+
+    SUBJECTS narrows it to some of: host cpu numa memory cgroup container limits process gpu gpu_amd software packages
+    environment stackmark.
+    """
+    from stackmark.lab.facts import look
+    from stackmark.lab.placing import find_place
+    from stackmark.show.facts import print_facts
+
+    seen = look(find_place("host"), subjects)
+    if as_json:
+        print_json({"facts": seen.facts, "problems": seen.problems})
+    else:
+        print_facts(seen.facts, seen.problems)
+    return Exit.DONE

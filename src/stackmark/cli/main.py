@@ -1,0 +1,157 @@
+"""The door: which verb, what comes out when something goes wrong, and with which exit code.
+
+Verbs stand in a static table with their help, and a verb's file is imported when it is called: `stackmark --help` answers
+at once. This is the second of the two borders where any exception is caught; `--debug` shows the traceback instead.
+"""
+
+import io
+import os
+import signal
+import sys
+import traceback
+from importlib import import_module
+from types import FrameType
+
+import click
+
+from stackmark import __version__
+from stackmark.cli.saying import say
+from stackmark.errors import Exit, StackmarkError, Terminated, nearest_names
+
+VERBS = {
+    "run": "Measure a workload on this machine.",
+    "workloads": "List what can be measured.",
+    "tf-cnn": "The classic tf_cnn_benchmarks command line, drop-in.",
+    "facts": "Show what this stack is, as seen from here.",
+    "results": "List stored runs.",
+    "show": "Show one stored run.",
+    "export": "Write stored runs to a file.",
+    "delete": "Delete stored runs.",
+}
+EPILOG = """\b
+Examples:
+  stackmark run train/resnet50
+  stackmark run train/vgg16 --batch 32 --precision bf16 --device cuda:0 --steps 200 --json
+  stackmark results --since 7d
+
+Exit codes: 0 done, 2 wrong use, 3 the run failed, 4 the place failed, 5 the ledger failed, 7 part of a list failed,
+130 interrupted, 143 terminated."""
+
+
+class Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = import_module(f"stackmark.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            known = nearest_names(args[0], list(VERBS))
+            raise click.UsageError(f"there is no command {args[0]!r}{known}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table: asking each command for its help would import them all."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
+@click.version_option(__version__, message="stackmark %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; it may stand anywhere.")
+def stackmark(debug: bool) -> None:
+    """Benchmarks the machine-learning stack: one workload, one worker, every layer."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    _open_standard_streams()
+    signal.signal(signal.SIGTERM, _terminate)
+    code = _answer(arguments, debug)
+    try:
+        if not sys.stdout.closed:  # as it is where an export could not write its end
+            sys.stdout.flush()
+    except OSError as error:
+        # What is left in the buffer cannot be written, and Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if not isinstance(error, BrokenPipeError):
+            say(f"standard output cannot be written: {error.strerror}")
+            return code or Exit.PLACE_FAILED
+    return code
+
+
+def _answer(arguments: list[str], debug: bool) -> int:
+    try:
+        # Not click's main(): that ends the process with code 1 where the reader of our output is gone.
+        with stackmark.make_context("stackmark", list(arguments) or ["--help"], obj=tuple(arguments)) as ctx:
+            return int(stackmark.invoke(ctx) or 0)
+    except click.exceptions.Exit as error:
+        return error.exit_code if arguments else Exit.WRONG_USE
+    except click.ClickException as error:
+        say(_one_line(error.format_message()), f"see: stackmark {_verb(arguments)}--help")
+        return Exit.WRONG_USE
+    except StackmarkError as error:
+        if debug:
+            traceback.print_exc()
+        say(error.message, error.hint, error.command)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted; what was finished is stored")
+        return Exit.INTERRUPTED
+    except Terminated:
+        say("terminated; what was finished is stored")
+        return Exit.TERMINATED
+    except BrokenPipeError:
+        return Exit.DONE  # whoever read our output (head, less) has seen enough
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        about = f"{error.filename}: " if error.filename else ""
+        say(f"the system refused: {about}{error.strerror or error}")
+        return Exit.PLACE_FAILED
+    except Exception as error:  # noqa: BLE001 - the border
+        if debug:
+            traceback.print_exc()
+        say(
+            f"stackmark itself failed: {type(error).__name__}: {error}",
+            "run it again with --debug and report what it shows",
+        )
+        return Exit.RUN_FAILED
+
+
+def _open_standard_streams() -> None:
+    """Where a standard stream is closed (`2>&-`), the next file that is opened would take its number, and its output."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+        elif isinstance(stream, io.TextIOWrapper):
+            # A terminal that has no ± shows it as an escape; a path may hold bytes that are no text.
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _verb(arguments: list[str]) -> str:
+    first = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return f"{first} " if first in VERBS else ""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,0 +1,72 @@
+"""`stackmark run`: its options. What it does with them is in measuring.py, so that `--help` need not load it."""
+
+from typing import Any
+
+import click
+
+from stackmark.cli.options import (
+    InSections,
+    json_option,
+    ledger_option,
+    parameter_options,
+    read_requests,
+    read_seconds,
+)
+from stackmark.errors import SpecError
+from stackmark.workloads.catalog import check_request
+
+
+@click.command(
+    "run",
+    cls=InSections,
+    epilog="""\b
+Examples:
+  stackmark run train/resnet50
+  stackmark run train/resnet50_v1.5 --batch 512
+  stackmark run train/vgg16,train/resnet50 --precision bf16,fp32 --runs 5 --json
+  stackmark run train/resnet50 --data ~/imagenet --seconds 60
+""",
+)
+@click.argument("workload")
+@click.option("--on", "place", default="host", metavar="PLACE", help="Where the worker runs. [default: host]")
+@click.option(
+    "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: 5 on a GPU, 3 on a CPU]"
+)
+@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@ledger_option
+@json_option
+@parameter_options
+@click.pass_obj
+def command(
+    asked: tuple[str, ...],
+    /,
+    workload: str,
+    place: str,
+    runs: int | None,
+    time_limit: str | None,
+    ledger: str | None,
+    as_json: bool,
+    **typed: Any,
+) -> int:
+    """Measure WORKLOAD on this machine: several fresh processes, a rate with its interval, and what it ran on.
+
+    What is not typed is chosen for the device (auto), and said. A list with commas makes several measurements.
+    """
+    requests = read_requests([name.strip() for name in workload.split(",") if name.strip()], typed)
+    if not requests:
+        raise SpecError("no workload was named", hint="list them with: stackmark workloads")
+    for request in requests:
+        check_request(request)
+    limit_s = _read_limit(time_limit)
+    from stackmark.cli.measuring import Session, measure_all
+
+    return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked))
+
+
+def _read_limit(text: str | None) -> float | None:
+    if text is None:
+        return None
+    seconds = read_seconds("--time-limit", text)
+    if seconds <= 0:
+        raise SpecError(f"--time-limit: {text!r} is no time to run in", hint="write it like 10min")
+    return seconds

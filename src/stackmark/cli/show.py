@@ -1,0 +1,94 @@
+"""`stackmark show`."""
+
+import click
+
+from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.cli.saying import print_json
+from stackmark.errors import StreamError
+from stackmark.events import EVENT_PREFIX, Stream, gathered_facts
+from stackmark.lab.cleaning import clean_up
+from stackmark.lab.judging import STDERR_PREFIX, judged_again, setup_parts
+from stackmark.ledger.rows import RunDetail, RunFilter
+from stackmark.ledger.store import Ledger
+from stackmark.show.safe import safe
+
+# More runs than an experiment has: `stackmark run` makes at most this many.
+MOST_RUNS = 1000
+
+
+@click.command(
+    "show", epilog="\b\nExamples:\n  stackmark show last\n  stackmark show r-01k9 --json\n  stackmark show last --log"
+)
+@click.argument("run", callback=not_empty)
+@click.option("--events", "what", flag_value="events", help="Print the worker's events as they came, one a line.")
+@click.option("--log", "what", flag_value="log", help="Print what else the worker and its libraries wrote.")
+@click.option("--spec", "what", flag_value="spec", help="Print the spec: the workload with all its parameters.")
+@ledger_option
+@json_option
+def command(run: str, what: str | None, ledger: str | None, as_json: bool) -> int:
+    """Show one stored RUN whole: its numbers, computed again from its events, its settings and its facts.
+
+    RUN is an id, any unique beginning of one, or `last`. The id of an experiment (x-…) lists its runs.
+    """
+    with Ledger.open(ledger, create=False) as book:
+        for sentence in clean_up(book):
+            click.echo(sentence, err=True)
+        if run.lower().startswith("x-"):
+            _show_experiment(book, run, as_json)
+            return 0
+        row = book.run(run)
+        lines = book.stream(row.id)
+    if what == "events":
+        for line in lines:
+            if line.startswith(EVENT_PREFIX):
+                click.echo(safe(line))
+    elif what == "log":
+        for line in lines:
+            if not line.startswith(EVENT_PREFIX):
+                click.echo(safe(line.removeprefix(STDERR_PREFIX)))
+    elif what == "spec":
+        click.echo(row.spec.canonical())
+    else:
+        _show_run(row, lines, as_json)
+    return 0
+
+
+def _show_run(row: RunDetail, lines: list[str], as_json: bool) -> None:
+    stream, doubts = _read(lines)
+    facts, setup = gathered_facts(stream.events), setup_parts(stream.events)
+    if row.status in ("done", "invalid") and not doubts:
+        again = judged_again(stream)
+        if again is None or row.rate_per_s is None or abs(again / row.rate_per_s - 1) > 1e-9:
+            doubts.append(f"the stored rate is {row.rate_per_s}; its events give {again} by the rules of today")
+    if as_json:
+        print_json({"run": row.model_dump(mode="json"), "setup_s": dict(setup), "facts": facts, "doubts": doubts})
+        return
+    from stackmark.show.run import print_run
+
+    print_run(row.model_dump(mode="json"), setup, facts, doubts)
+
+
+def _read(lines: list[str]) -> tuple[Stream, list[str]]:
+    """A stored stream up to where it breaks: a run may have failed because of just that."""
+    stream = Stream()
+    try:
+        for line in lines:
+            if not line.startswith(STDERR_PREFIX):
+                stream.feed(line)
+    except StreamError as error:
+        return stream, [error.message]
+    return stream, []
+
+
+def _show_experiment(book: Ledger, prefix: str, as_json: bool) -> None:
+    experiment = book.experiment(prefix)
+    rows = book.runs(RunFilter(experiment_id=experiment.id), limit=MOST_RUNS)[::-1]
+    if as_json:
+        print_json(
+            {"experiment": experiment.model_dump(mode="json"), "runs": [row.model_dump(mode="json") for row in rows]}
+        )
+        return
+    from stackmark.show.runs import print_runs
+
+    click.echo(f"{experiment.id}  {safe(experiment.command)}")
+    print_runs(rows)

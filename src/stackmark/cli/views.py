@@ -1,0 +1,167 @@
+"""From what the lab measured to what is shown: the one place that knows both."""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+from stackmark.errors import StackmarkError
+from stackmark.events import Result
+from stackmark.lab.judging import Facts, setup_parts
+from stackmark.lab.run import Measured
+from stackmark.lab.watching import Watcher
+from stackmark.ledger.published import Match, load, nearest
+from stackmark.ledger.rows import RunRow
+from stackmark.show.facts import say_stack
+from stackmark.show.result import Failure, PublishedLine, ResultView, say_flag
+from stackmark.spec import Request, Spec
+from stackmark.workloads.catalog import find
+
+# What a person wants to see of the settings; all of them are in the spec: stackmark show RUN.
+SHOWN = ("device", "batch", "precision", "tune", "layout", "optimizer", "data")
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[Watcher]:
+    """Progress goes to standard error, so that standard output holds the result and nothing else."""
+    from stackmark.show.console import is_screen, standard_error
+    from stackmark.show.live import LiveBar, Notices, PlainLines
+
+    console = standard_error()
+    if is_screen(console):
+        with LiveBar(console, unit_of=lambda workload: f"{find(workload)[1].sample}s") as bar:
+            yield bar
+    else:
+        yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr)
+
+
+def _middle(rows: list[RunRow], name: str) -> float | None:
+    values = [value for row in rows if (value := getattr(row, name)) is not None]
+    return median(values) if values else None
+
+
+def published_near(spec: Spec, chip: str | None, framework: str | None) -> list[Match]:
+    _, entry = find(spec.workload)
+    workload = spec.workload
+    if spec.params.get("mode") in ("forward", "eval"):
+        workload = f"infer/{spec.workload.partition('/')[2]}"
+    return nearest(
+        load(),
+        workload=workload,
+        chip=chip,
+        count=spec.ranks,
+        precision=str(spec.params.get("precision")),
+        batch=int(str(spec.params["batch"])),
+        unit=f"{entry.sample}s/s",
+        framework=framework,
+        data=str(spec.params.get("data")),
+        sequence_length=entry.sequence_tokens or None,
+    )
+
+
+def _published_line(match: Match) -> PublishedLine:
+    row = match.row
+    what = f"{row.model}, {row.count} × {row.chip}" if row.count != 1 else f"{row.model}, {row.chip}"
+    return PublishedLine(
+        f"{row.value:,g} {row.unit}", f"{what}, {row.precision} ({row.source}, {row.date})", match.differs
+    )
+
+
+def result_view(measured: Measured, repeat: str) -> ResultView:
+    spec = measured.spec
+    _, entry = find(spec.workload)
+    good = [row for row in measured.runs if row.status == "done"]
+    any_row = next(iter(good or measured.runs), None)
+    result = next((event for event in measured.events if isinstance(event, Result)), None)
+    energies = [
+        row.energy_j / (row.steps_total * row.batch) for row in good if row.energy_j and row.steps_total and row.batch
+    ]
+    settings = [(name, str(spec.params[name]), measured.choices.get(name, "")) for name in SHOWN if name in spec.params]
+    framework = any_row.framework if any_row else None
+    chip = any_row.chip if any_row else None
+    return ResultView(
+        workload=spec.workload,
+        title=entry.title,
+        chip=_say_chip(chip, spec, measured.facts),
+        stack=say_stack(measured.facts, framework),
+        place=any_row.place if any_row else "host",
+        sample=entry.sample,
+        throughput=measured.throughput,
+        operations_per_sample=result.operations_per_sample if result else None,
+        step_p50_s=_middle(good, "step_p50_s"),
+        step_p90_s=_middle(good, "step_p90_s"),
+        step_p99_s=_middle(good, "step_p99_s"),
+        steady=tuple(Counter(row.steady for row in good if row.steady).items()),
+        settings=tuple((name, value, reason if name in ("device", "batch", "precision", "tune") else "")
+                       for name, value, reason in settings),
+        setup=tuple(setup_parts(measured.events)),
+        data_share=_middle(good, "data_share"),
+        memory_peak_mib=_middle(good, "memory_peak_mib"),
+        energy_j_per_sample=median(energies) if energies else None,
+        flags=tuple(_flags(good)),
+        failures=tuple(
+            Failure(row.id, row.failure_message or "", row.failure_hint or "") for row in measured.failed
+        ),
+        published=tuple(_published_line(match) for match in published_near(spec, chip, framework)),
+        repeat=repeat,
+        experiment_id=measured.experiment.id,
+        run_ids=tuple(row.id for row in measured.runs),
+    )  # fmt: skip
+
+
+def _flags(rows: list[RunRow]) -> list[str]:
+    """Each flag once, with how many runs had it. The sentence is the first run's; its numbers differ from run to run."""
+    kinds = [{_NUMBERS.sub("#", flag): flag for flag in row.flags} for row in rows]
+    counts = Counter(kind for of_run in kinds for kind in of_run)
+    first = {kind: flag for of_run in reversed(kinds) for kind, flag in of_run.items()}
+    of = f" of {len(rows)} runs)"
+    return [say_flag(first[kind]) + (f"  ({count}{of}" if len(rows) > 1 else "") for kind, count in counts.items()]
+
+
+_NUMBERS = re.compile(r"[\d.,]+")
+
+
+def _say_chip(chip: str | None, spec: Spec, facts: Facts) -> str:
+    """A CPU's name says little without the number of its cores."""
+    cores = facts.get("cpu", {}).get("cores") if spec.params.get("device") == "cpu" else None
+    return f"{chip or 'unknown'}, {cores} core{'' if cores == 1 else 's'}" if cores else chip or "unknown"
+
+
+def error_json(request: Request, error: StackmarkError) -> dict[str, Any]:
+    return {"request": request.model_dump(mode="json"), "error": error.message, "hint": error.hint}
+
+
+def result_json(measured: Measured, repeat: str) -> dict[str, Any]:
+    throughput = measured.throughput
+    first = measured.runs[0] if measured.runs else None
+    matches = published_near(measured.spec, first.chip if first else None, first.framework if first else None)
+    return {
+        "experiment": measured.experiment.id,
+        "workload": measured.spec.workload,
+        "spec": measured.spec.model_dump(mode="json"),
+        "spec_digest": measured.spec.digest,
+        "choices": measured.choices,
+        "throughput": None
+        if throughput is None
+        else {
+            "rate_per_s": throughput.rate_per_s,
+            "low_per_s": throughput.low_per_s,
+            "high_per_s": throughput.high_per_s,
+            "confidence": 0.95,
+            "runs": throughput.runs,
+            "cv": throughput.cv,
+            "unit": first.rate_unit if first else None,
+        },
+        "runs": [row.model_dump(mode="json") for row in measured.runs],
+        "setup_s": dict(setup_parts(measured.events)),
+        "facts": measured.facts,
+        "published": [
+            {"value": m.row.value, "unit": m.row.unit, "chip": m.row.chip, "count": m.row.count, "model": m.row.model,
+             "precision": m.row.precision, "source": m.row.source, "date": m.row.date, "differs": list(m.differs)}
+            for m in matches
+        ],
+        "command": repeat,
+    }  # fmt: skip

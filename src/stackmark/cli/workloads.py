@@ -1,0 +1,58 @@
+"""`stackmark workloads`."""
+
+from dataclasses import asdict
+from fnmatch import fnmatch
+
+import click
+
+from stackmark.cli.options import json_option
+from stackmark.cli.saying import print_json
+from stackmark.errors import SpecError, nearest_names
+from stackmark.units import say_count
+from stackmark.workloads.catalog import Entry, entries
+
+
+@click.command(
+    "workloads",
+    epilog="\b\nExamples:\n  stackmark workloads\n  stackmark workloads 'train/resnet*'\n  stackmark workloads --json",
+)
+@click.argument("pattern", default="*")
+@json_option
+def command(pattern: str, as_json: bool) -> int:
+    """List what can be measured, with parameters, size and operations of one sample."""
+    found = [entry for entry in entries() if fnmatch(entry.name, pattern)]
+    if not found:
+        known = nearest_names(pattern, [entry.name for entry in entries()])
+        raise SpecError(f"no workload is like {pattern!r}{known}", hint="list all with: stackmark workloads")
+    if as_json:
+        print_json({"workloads": [asdict(entry) for entry in found]})
+    else:
+        _print(found)
+    return 0
+
+
+def _print(found: list[Entry]) -> None:
+    from stackmark.show.console import standard_output
+    from stackmark.show.table import Column, print_table
+
+    columns = (
+        Column("workload", style="cyan"),
+        Column("parameters", right=True),
+        Column("fp32 size", right=True, drop=1),
+        Column("forward MACs", right=True, drop=2),
+        Column("training FLOPs", right=True, drop=3),
+        Column("what it is"),
+    )
+    rows = [
+        [
+            entry.name,
+            say_count(entry.params),
+            f"{entry.params * 4 / 2**20:,.1f} MiB",
+            say_count(entry.forward_macs),
+            say_count(entry.training_flops),
+            entry.title,
+        ]
+        for entry in found
+    ]
+    print_table(standard_output(), columns, rows)
+    click.echo("MACs and FLOPs are of one sample; a multiply-add is one MAC and two FLOPs.", err=True)

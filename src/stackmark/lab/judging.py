@@ -1,0 +1,159 @@
+"""From what a worker said, and what its place saw, to the row that the ledger keeps.
+
+Everything derived here can be derived again: the stream is stored whole, and `judged_again` does just that.
+"""
+
+import time
+from collections.abc import Sequence
+
+from pydantic import JsonValue, ValidationError
+
+from stackmark.errors import StreamError
+from stackmark.events import Event, Failed, Metric, Phase, Result, Stream, gathered_facts, measured_steps
+from stackmark.ledger.rows import RunEnd
+from stackmark.places.place import Outcome, PlaceFailure
+from stackmark.spec import explain
+from stackmark.verdict.throughput import RunVerdict, judge_run
+
+# How a line of standard error stands in a stored stream, between the lines of standard output.
+STDERR_PREFIX = "stderr\t"
+Facts = dict[str, dict[str, JsonValue]]
+
+
+def judge(stream: Stream, outcome: Outcome, broken: StreamError | None = None) -> RunEnd:
+    """The end of a run. A failure the place saw comes first: it is why the worker could not speak for itself."""
+    facts = gathered_facts(stream.events)
+    about = {**_about(facts), "ended_unix_s": time.time(), "setup_s": setup_seconds(stream.events)}
+    failure = _failure(stream, outcome, broken)
+    if failure:
+        hint = failure.hint or None
+        return RunEnd(
+            status="failed", failure_kind=failure.kind, failure_message=failure.message, failure_hint=hint, **about
+        )
+    result = stream.ended()
+    assert isinstance(result, Result)
+    try:
+        return _end_with_numbers(stream, result, about)
+    except (ValueError, OverflowError) as error:
+        what = explain(error) if isinstance(error, ValidationError) else str(error)
+        message = f"the worker's numbers cannot be: {what}"
+        return RunEnd(status="failed", failure_kind="broken_stream", failure_message=message, **about)
+
+
+def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
+    verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
+    flags = [*verdict.flags, *result.flags]
+    if stream.foreign_count:
+        flags.append(f"foreign-lines: {stream.foreign_count} lines of the worker's output were not events")
+    return RunEnd(
+        status="invalid" if result.invalid else "done",
+        failure_kind="hardware_error" if result.invalid else None,
+        failure_message="; ".join(result.invalid) or None,
+        flags=flags,
+        **_numbers(result, verdict, stream.events),
+        **about,
+    )
+
+
+def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> dict[str, float | int | str | None]:
+    energy = {event.name: event.value for event in events if isinstance(event, Metric)}
+    return {
+        "rate_per_s": verdict.rate_per_s,
+        "rate_unit": f"{result.sample}s/s",
+        "steps_total": verdict.steps_total,
+        "steps_used": verdict.steps_used,
+        "steady": verdict.steady.kind,
+        "step_p50_s": verdict.step_p50_s,
+        "step_p90_s": verdict.step_p90_s,
+        "step_p99_s": verdict.step_p99_s,
+        "step_cv": verdict.cv,
+        "wall_s": result.wall_s,
+        "memory_peak_mib": result.memory_peak_mib,
+        "energy_j": energy.get("energy_j"),
+        "data_share": min(1.0, result.data_wait_s / result.wall_s) if result.data_wait_s is not None else None,
+    }
+
+
+def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None) -> PlaceFailure | None:
+    closed = stream.ended()
+    if outcome.failure:
+        # Before a broken stream: whoever is killed in the middle of a line leaves half a line.
+        return outcome.failure
+    if broken:
+        return PlaceFailure("broken_stream", broken.message, broken.hint or "the worker's version may differ from ours")
+    if isinstance(closed, Failed):
+        return PlaceFailure(closed.kind, closed.message, closed.hint)
+    if closed is None:
+        last = next((line for line in reversed(outcome.stderr) if line.strip()), "")
+        said = f"; its last words were: {last[:300]}" if last else ""
+        return PlaceFailure("cut_off", f"the worker ended with code {outcome.exit_code} and without a result{said}")
+    steps = len(measured_steps(stream.events))
+    if steps != closed.steps:
+        return PlaceFailure("broken_stream", f"the worker measured {closed.steps} steps and {steps} were received")
+    if outcome.exit_code:
+        return PlaceFailure("crash", f"the worker ended with code {outcome.exit_code} after it had given its result")
+    return None
+
+
+def _about(facts: Facts) -> dict[str, str | None]:
+    """What the run ran on, for the columns of a list; the facts themselves are in the stream."""
+    gpu, cpu, software = facts.get("gpu", {}), facts.get("cpu", {}), facts.get("software", {})
+    uuid = gpu.get("under_test")
+    devices = gpu.get("devices")
+    chip = None
+    for device in devices if isinstance(devices, list) else []:
+        if not isinstance(device, dict):
+            continue
+        # A slice of a GPU is a chip of its own: it has its own name and UUID, and its own speed.
+        for part in (device, device.get("mig_device")):
+            if isinstance(part, dict) and uuid and part.get("uuid") == uuid and part.get("name"):
+                chip = str(part["name"])
+    if uuid is None and cpu.get("model"):
+        chip = str(cpu["model"])
+    torch = software.get("torch")
+    version = torch.get("version") if isinstance(torch, dict) else torch
+    return {
+        "chip": chip,
+        "chip_uuid": str(uuid) if uuid else None,
+        "framework": f"PyTorch {version}" if version else None,
+    }
+
+
+def setup_seconds(events: Sequence[Event]) -> float | None:
+    """From the worker's first word to the beginning of warm-up."""
+    begins = (event.t for event in events if isinstance(event, Phase) and event.phase == "warm-up")
+    return next(begins, None)
+
+
+def setup_parts(events: Sequence[Event]) -> list[tuple[str, float]]:
+    """Set-up by part, in order, without warm-up and the measured part."""
+    return [
+        (event.phase, event.seconds)
+        for event in events
+        if isinstance(event, Phase) and event.state == "end" and event.seconds is not None
+        and event.phase not in ("warm-up", "measure")
+    ]  # fmt: skip
+
+
+def read_stored(lines: Sequence[str]) -> tuple[Stream, list[str]]:
+    """A stored stream: its events and foreign lines, and the lines of standard error. A broken one, as far as it goes."""
+    stream = Stream()
+    stderr = []
+    broken = False
+    for line in lines:
+        if line.startswith(STDERR_PREFIX):
+            stderr.append(line.removeprefix(STDERR_PREFIX))
+        elif not broken:
+            try:
+                stream.feed(line)
+            except StreamError:
+                broken = True
+    return stream, stderr
+
+
+def judged_again(stream: Stream) -> float | None:
+    """The rate of a stored run, from its events alone."""
+    result = stream.ended()
+    if not isinstance(result, Result):
+        return None
+    return judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s).rate_per_s

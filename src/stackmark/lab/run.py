@@ -1,0 +1,229 @@
+"""Measuring one spec: a probe freezes it, then so many fresh processes run it, each stored as it ends.
+
+`stackmark run` is an experiment of one arm, so this is also the piece that comparisons are made of.
+"""
+
+import os
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stackmark import __version__, machine
+from stackmark.errors import LedgerError, PlaceError, SpecError, StackmarkError, StreamError, Terminated, WorkerError
+from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Stream, gathered_facts
+from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
+from stackmark.lab.watching import Silent, Watcher
+from stackmark.ledger.ids import new_id
+from stackmark.ledger.rows import Experiment, RunEnd, RunRow, RunStart
+from stackmark.ledger.store import Ledger
+from stackmark.places.place import Handle, Outcome, Place
+from stackmark.spec import Request, Spec, Task
+from stackmark.strays import start_ticks
+from stackmark.verdict.throughput import Throughput, throughput_over_runs
+from stackmark.workloads.catalog import check_request
+
+# A probe builds a model and tries a step or two; a minute is usual on a slow machine, this is where it is stuck.
+PROBE_LIMIT_S = 900.0
+GPU_RUNS, CPU_RUNS = 5, 3
+
+
+@dataclass
+class Listener:
+    """Takes in a worker's lines, hands its events on, and remembers everything for the ledger."""
+
+    watcher: Watcher
+    ledger: Ledger | None = None
+    run_id: str = ""
+    stream: Stream = field(default_factory=Stream)
+    lines: list[str] = field(default_factory=list)
+    broken: StreamError | None = None
+
+    def started(self, handle: Handle) -> None:
+        if self.ledger:
+            driver = {"driver_start_ticks": start_ticks(os.getpid())}
+            self.ledger.set_handle(self.run_id, {**handle, **driver})
+
+    def line(self, text: str) -> None:
+        event = None
+        if self.broken is None:
+            try:
+                event = self.stream.feed(text)
+            except StreamError as error:
+                self.broken = error
+        if event is not None:
+            self.lines.append(text)
+            self.watcher.event(event)
+        elif len(self.lines) - len(self.stream.events) < FOREIGN_LINES_KEPT:
+            # Somebody's print, or the broken line and what followed: as much of it as a person reads.
+            self.lines.append(text[:EVENT_LIMIT_BYTES])
+
+    def stderr(self, text: str) -> None:
+        self.watcher.stderr(text)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    spec: Spec
+    choices: dict[str, str]
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An experiment of one arm. `throughput` is None where no run gave a number."""
+
+    experiment: Experiment
+    spec: Spec
+    choices: dict[str, str]
+    facts: Facts
+    runs: tuple[RunRow, ...]
+    throughput: Throughput | None
+    # The events of the last run that gave a number: for set-up by part, losses and facts.
+    events: tuple[Event, ...]
+
+    @property
+    def failed(self) -> tuple[RunRow, ...]:
+        return tuple(run for run in self.runs if run.status != "done")
+
+
+def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
+    """Asks a worker in that place what the request means there."""
+    check_request(request)
+    if request.ranks != 1:
+        raise SpecError("more than one rank is not measured yet", hint="take --ranks 1")
+    watcher.probing(request)
+    listener = Listener(watcher)
+    outcome = place.run(Task(do="probe", request=request), listener, mark=new_id("r"), time_limit_s=PROBE_LIMIT_S)
+    if outcome.interruption:
+        raise outcome.interruption
+    if listener.broken:
+        raise listener.broken
+    probe = next((event for event in listener.stream.events if isinstance(event, Probe)), None)
+    if probe is None:
+        raise _probe_failed(listener.stream, outcome)
+    watcher.probed(probe)
+    return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events))
+
+
+def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:
+    closed = stream.ended()
+    if isinstance(closed, Failed):
+        kind = SpecError if closed.kind in ("bad_parameter", "bad_task") else WorkerError
+        return kind(closed.message, hint=closed.hint or None)
+    if outcome.failure:
+        return PlaceError(f"the probe failed: {outcome.failure.message}", hint=outcome.failure.hint or None)
+    last = " ".join(outcome.stderr[-3:])
+    return PlaceError(f"the probe ended with code {outcome.exit_code} and said nothing: {last}")
+
+
+def measure(
+    request: Request,
+    *,
+    place: Place,
+    ledger: Ledger,
+    runs: int | None = None,
+    watcher: Watcher | None = None,
+    time_limit_s: float | None = None,
+    command: str = "",
+) -> Measured:
+    """Probes, then runs. A run that fails is stored and does not stop the others, unless it failed before it measured."""
+    watcher = watcher or Silent()
+    resolved = resolve(request, place, watcher)
+    spec = resolved.spec
+    gpu = str(spec.params.get("device", "cpu")) != "cpu"
+    count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
+    experiment = Experiment(
+        id=new_id("x"), created_unix_s=time.time(), command=command, request=request.model_dump(mode="json")
+    )
+    ledger.start_experiment(experiment)
+    rows: list[RunRow] = []
+    events: tuple[Event, ...] = ()
+    for number in range(count):
+        row, seen = run_once(spec, experiment.id, number, count, place, ledger, watcher, time_limit_s)
+        rows.append(row)
+        if row.status == "done":
+            events = tuple(seen)
+        if row.status == "failed" and number == 0:
+            # What failed in the first run will fail in all of them; the reason is stored.
+            break
+    rates = [row.rate_per_s for row in rows if row.status == "done" and row.rate_per_s]
+    throughput = throughput_over_runs(rates) if rates else None
+    return Measured(experiment, spec, resolved.choices, resolved.facts, tuple(rows), throughput, events)
+
+
+def run_once(
+    spec: Spec,
+    experiment_id: str,
+    number: int,
+    of: int,
+    place: Place,
+    ledger: Ledger,
+    watcher: Watcher,
+    time_limit_s: float | None,
+) -> tuple[RunRow, list[Event]]:
+    """One fresh process, from the row `running` to the row that says how it ended."""
+    run_id = new_id("r")
+    ledger.start(
+        RunStart(
+            id=run_id,
+            experiment_id=experiment_id,
+            position=number,
+            spec=spec,
+            place=place.name,
+            place_options=place.options(),
+            started_unix_s=time.time(),
+            machine_id=machine.machine_id() or "unknown",
+            boot_id=machine.boot_id() or "unknown",
+            driver_pid=os.getpid(),
+            handle={"driver_start_ticks": start_ticks(os.getpid())},
+            stackmark_version=__version__,
+        )
+    )
+    watcher.run_begins(run_id, number + 1, of, spec)
+    listener = Listener(watcher, ledger, run_id)
+    try:
+        outcome = place.run(Task(do="run", spec=spec), listener, mark=run_id, time_limit_s=time_limit_s)
+    except BaseException as error:
+        # A row that says `running` while nothing runs would be called lost by the next command.
+        with suppress(LedgerError):
+            ledger.finish(run_id, _end_of_driver(error), listener.lines)
+        raise
+    end = judge(listener.stream, outcome, listener.broken)
+    lines = [*listener.lines, *(STDERR_PREFIX + line for line in outcome.stderr)]
+    try:
+        ledger.finish(run_id, end, lines)
+    except LedgerError as error:
+        raise _rescued(error, run_id, lines) from error
+    row = ledger.run(run_id)
+    watcher.run_ended(row, number + 1, of)
+    if outcome.interruption:
+        raise outcome.interruption
+    return row, listener.stream.events
+
+
+def _end_of_driver(error: BaseException) -> RunEnd:
+    """The run was ended from our side: its place failed, somebody pressed Ctrl-C once more, or we ourselves broke."""
+    kind, message, hint = "driver", f"the driver failed: {type(error).__name__}: {error}", None
+    if isinstance(error, KeyboardInterrupt | Terminated):
+        kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
+        message = f"the run was {kind}"
+    elif isinstance(error, StackmarkError):
+        kind = "place" if isinstance(error, PlaceError) else "driver"
+        message, hint = error.message, error.hint
+    return RunEnd(
+        status="failed", ended_unix_s=time.time(), failure_kind=kind, failure_message=message, failure_hint=hint
+    )
+
+
+def _rescued(error: LedgerError, run_id: str, lines: list[str]) -> LedgerError:
+    """What was measured is not lost with the ledger: the stream goes to a file, and the error says where."""
+    try:
+        path = Path(tempfile.gettempdir()) / f"stackmark-{run_id}.jsonl"
+        with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except OSError:
+        return error
+    hint = "; ".join(filter(None, (f"what was measured is saved in {path}", error.hint)))
+    return LedgerError(error.message, hint=hint, command=error.command)

@@ -1,0 +1,70 @@
+"""Facts for people: a block a subject, a line a fact, what could not be found out at the end; and the stack in a sentence."""
+
+import json
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+from rich.text import Text
+
+from stackmark.show.console import standard_output
+from stackmark.show.safe import safe_line
+
+Facts = Mapping[str, Mapping[str, JsonValue]]
+
+
+def say_fact(value: JsonValue) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+        return " ".join(str(item) for item in value) or "none"
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def say_cudnn(number: int) -> str:
+    """cuDNN's one number: 8902 was 8.9.2, and since version 9 it has two digits more: 91900 is 9.19.0."""
+    major, rest = divmod(number, 10_000 if number >= 90_000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def say_stack(facts: Facts, framework: str | None) -> str:
+    """From the framework down to the kernel: what a number is worth nothing without."""
+    software, gpu, host, container = (facts.get(name, {}) for name in ("software", "gpu", "host", "container"))
+    cudnn, machine = software.get("cudnn"), host.get("virtualisation")
+    parts = [
+        framework,
+        f"CUDA {software['cuda']}" if software.get("cuda") else None,
+        f"ROCm {software['hip']}" if software.get("hip") else None,
+        f"cuDNN {say_cudnn(cudnn)}" if isinstance(cudnn, int) and software.get("cuda") else None,
+        f"driver {gpu['driver']}" if gpu.get("driver") else None,
+        f"Python {software['python']}" if software.get("python") else None,
+        str(host["distribution"]) if host.get("distribution") else None,
+        f"Linux {host['kernel']}" if host.get("kernel") else None,
+        f"in a virtual machine ({machine})" if machine and machine != "none" else None,
+        f"in a container ({container['engine']})" if container.get("engine") else None,
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def print_facts(facts: Facts, problems: list[str]) -> None:
+    console = standard_output()
+
+    def line(text: str, style: str = "") -> None:
+        console.print(Text(safe_line(text), style=style), soft_wrap=True)
+
+    for subject, known in facts.items():
+        line(subject, "bold cyan")
+        for name, value in known.items():
+            if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+                line(f"  {name:<30} {say_fact(value)}")
+                continue
+            for index, item in enumerate(value):
+                line(f"  {name} {index}")
+                assert isinstance(item, dict)
+                for key, inner in item.items():
+                    line(f"    {key:<28} {say_fact(inner)}")
+    for problem in problems:
+        line(f"note: {problem}", "yellow")
