@@ -1,0 +1,367 @@
+"""Bad input gets a sentence and the documented exit code; no traceback, no control character, nothing stored."""
+
+import json
+import os
+import pty
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asking import COMMAND, ESC, Answer, ask, ask_process, environment
+from ledger_runs import DONE, begin, complete
+from stackmark.errors import Exit
+from stackmark.ledger.rows import RunFilter
+from stackmark.ledger.store import Ledger
+
+
+@pytest.fixture(autouse=True)
+def ledger_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty place for a ledger; and SIGTERM is ours again afterwards."""
+    file = tmp_path / "ledger.sqlite3"
+    monkeypatch.setenv("STACKMARK_LEDGER", str(file))
+    before = signal.getsignal(signal.SIGTERM)
+    yield file
+    signal.signal(signal.SIGTERM, before)
+
+
+def is_a_sentence(answer: Answer, code: Exit) -> None:
+    assert answer.code == code, answer
+    assert answer.out == ""
+    assert answer.err.startswith("stackmark: ")
+    assert "Traceback" not in answer.err
+    assert "itself failed" not in answer.err
+    assert not any(ord(char) < 32 and char != "\n" for char in answer.err)
+
+
+RUN = ("run", "train/lenet")
+WRONG = {
+    "a wrong verb": (("rnu",), "did you mean run?"),
+    "a verb in capitals": (("RUN",), "there is no command 'RUN'"),
+    "an empty verb": (("",), "there is no command ''"),
+    "control characters in a verb": ((f"{ESC}[31mrun",), r"\x1b[31mrun"),
+    "no workload": (("run",), "WORKLOAD"),
+    "an empty workload": (("run", ""), "no workload was named"),
+    "a list of nothing": (("run", " , ,"), "no workload was named"),
+    "a workload without its family": (("run", "resnet50"), "did you mean train/resnet50"),
+    "a mistyped workload": (("run", "train/resnet5"), "train/resnet50"),
+    "a list with a bad workload": (("run", "train/lenet,train/lennet"), "did you mean train/lenet"),
+    "control characters in a workload": (("run", f"train/{ESC}]0;title\x07"), r"\x1b]0;title\x07"),
+    "a right-to-left override": (("run", "train/\u202elenet"), r"\u202e"),
+    "a newline in a workload": (("run", "train/\nlenet"), r"\n"),
+    "unicode in a workload": (("run", "train/résnet"), "résnet"),
+    "a mistyped option": ((*RUN, "--bacth", "2"), "--batch"),
+    "an option without its value": ((*RUN, "--batch"), "--batch"),
+    "too many arguments": ((*RUN, "train/vgg16"), "train/vgg16"),
+    "an unknown place": ((*RUN, "--on", "hots"), "did you mean host?"),
+    "an empty place": ((*RUN, "--on", ""), "there is no place ''"),
+    "an unknown precision": ((*RUN, "--precision", "fp8"), "'bf16'"),
+    "a list with a bad precision": ((*RUN, "--precision", "fp32,fp9"), "fp9"),
+    "an unknown tuning": ((*RUN, "--tune", "fastest"), "--tune"),
+    "an unknown device": ((*RUN, "--device", "gpu"), "--device takes cpu or cuda:N, not 'gpu'"),
+    "a negative batch": ((*RUN, "--batch", "-1"), "--batch"),
+    "a batch of nothing": ((*RUN, "--batch", "0"), "--batch"),
+    "a huge batch": ((*RUN, "--batch", "9" * 30), "--batch"),
+    "a batch of five thousand digits": ((*RUN, "--batch", "9" * 5000), "--batch"),
+    "half a batch": ((*RUN, "--batch", "1.5"), "--batch takes a whole number"),
+    "an empty batch": ((*RUN, "--batch", ""), "--batch takes a whole number, not ''"),
+    "a batch in words": ((*RUN, "--batch", "two"), "--batch takes a whole number, not 'two'"),
+    "a list with a bad batch": ((*RUN, "--batch", "2,x"), "'x'"),
+    "seconds that are not a number": ((*RUN, "--seconds", "nan"), "--seconds: 'nan' is not a time"),
+    "endless seconds": ((*RUN, "--seconds", "inf"), "--seconds: 'inf' is not a time"),
+    "seconds past all numbers": ((*RUN, "--seconds", "1e400"), "--seconds: '1e400' is too large"),
+    "days past all numbers": ((*RUN, "--seconds", "1e308d"), "--seconds: '1e308d' is too large"),
+    "negative seconds": ((*RUN, "--seconds", "-1"), "--seconds"),
+    "no seconds": ((*RUN, "--seconds", "0"), "--seconds"),
+    "a week of seconds": ((*RUN, "--seconds", "7d"), "--seconds"),
+    "a rate that is not a number": ((*RUN, "--learning-rate", "nan"), "--learning-rate takes a number, not 'nan'"),
+    "an endless rate": ((*RUN, "--learning-rate", "1e400"), "--learning-rate takes a number"),
+    "a negative rate": ((*RUN, "--learning-rate", "-1"), "--learning-rate"),
+    "no runs": ((*RUN, "--runs", "0"), "--runs"),
+    "too many runs": ((*RUN, "--runs", "1001"), "--runs"),
+    "no time at all": ((*RUN, "--time-limit", "0"), "--time-limit"),
+    "an empty time limit": ((*RUN, "--time-limit", ""), "--time-limit"),
+    "an empty data folder": ((*RUN, "--data", ""), "--data"),
+    "an empty ledger": ((*RUN, "--ledger", ""), "--ledger"),
+    "a ledger in a foreign database": ((*RUN, "--ledger", "mysql://host/x"), "mysql"),
+    "more measurements than anybody waits for": (
+        (*RUN, "--seed", ",".join(map(str, range(100))), "--batch", ",".join(map(str, range(1, 12)))), "1,100"
+    ),
+    "a pattern that nothing fits": (("workloads", "trian/*"), "no workload is like"),
+    "a date that is none": (("results", "--since", "yesterday"), "--since"),
+    "a moment before all computers": (("results", "--since", "1e400"), "--since"),
+    "a moment in the stone age": (("results", "--until", "99999999d"), "--until"),
+    "an empty moment": (("results", "--since", ""), "--since"),
+    "an unknown status": (("results", "--status", "broken"), "--status"),
+    "a limit of nothing": (("results", "--limit", "0"), "--limit"),
+    "an empty filter": (("results", "--workload", ""), "--workload"),
+    "an unknown format": (("export", "--format", "xls"), "xls"),
+    "no format": (("export",), "--format"),
+    "an unknown classic flag": (("tf-cnn", "--nmu_gpus=1"), "num_gpus"),
+    "a positional argument of the classic": (("tf-cnn", "resnet50"), "resnet50"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_use_is_a_sentence(case: str, ledger_file: Path) -> None:
+    arguments, said = WRONG[case]
+    answer = ask(*arguments)
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert said in answer.err
+    assert not ledger_file.exists(), "nothing was begun, so there is nothing to store"
+
+
+@given(arguments=st.lists(st.text(st.characters(exclude_characters="\0"), max_size=8), min_size=1, max_size=4))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_typed_is_answered(arguments: list[str], ledger_file: Path) -> None:
+    answer = ask(*arguments)
+    assert answer.code in {Exit.DONE, Exit.WRONG_USE, Exit.LEDGER_FAILED}
+    assert "itself failed" not in answer.err
+    assert not ledger_file.exists()
+
+
+def test_bytes_that_are_no_text_are_shown(ledger_file: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "run", b"train/\xff\xfe"], env=environment(ledger_file), capture_output=True, check=False
+    )
+    assert done.returncode == Exit.WRONG_USE
+    assert rb"train/\udcff\udcfe" in done.stderr
+
+
+def test_a_list_is_checked_whole_before_anything_is_measured(ledger_file: Path) -> None:
+    is_a_sentence(ask(*RUN, "--batch", "2,4,-8"), Exit.WRONG_USE)
+    assert not ledger_file.exists()
+
+
+@pytest.mark.parametrize("arguments", [("results",), ("show", "last"), ("delete", "x"), ("export", "--format", "csv")])
+def test_a_ledger_that_is_not_there_is_not_made_by_looking(arguments: tuple[str, ...], ledger_file: Path) -> None:
+    answer = ask(*arguments)
+    is_a_sentence(answer, Exit.LEDGER_FAILED)
+    assert str(ledger_file) in answer.err
+    assert not ledger_file.exists()
+
+
+@pytest.mark.parametrize("arguments", [("results",), RUN])
+def test_a_ledger_that_is_a_folder(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    is_a_sentence(ask(*arguments, "--ledger", str(tmp_path)), Exit.LEDGER_FAILED)
+
+
+def test_a_ledger_that_is_not_a_ledger(ledger_file: Path) -> None:
+    ledger_file.write_bytes(b"this is no database, and long enough that nobody takes it for an empty one" * 20)
+    is_a_sentence(ask("results"), Exit.LEDGER_FAILED)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_ledger_that_may_not_be_read(ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        complete(book)
+    ledger_file.chmod(0)
+    is_a_sentence(ask("results"), Exit.LEDGER_FAILED)
+
+
+def test_a_ledger_that_is_locked(ledger_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        run_id = complete(book)
+    monkeypatch.setattr("stackmark.ledger.store.Ledger.open.__func__.__kwdefaults__", {"create": True, "busy_s": 0.2})
+    other = sqlite3.connect(ledger_file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        answer = ask("delete", run_id, "--yes")
+    finally:
+        other.close()
+    is_a_sentence(answer, Exit.LEDGER_FAILED)
+    assert "locked" in answer.err
+
+
+def test_an_unknown_run_is_a_sentence(ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        complete(book)
+    for name in ("r-zzzz", "", "résumé", f"{ESC}[2J", "x-zzzz"):
+        is_a_sentence(ask("show", name), Exit.WRONG_USE)
+
+
+def test_an_ambiguous_run_is_answered_with_those_it_may_be(ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        ids = [complete(book), complete(book)]
+    answer = ask("show", "r-")
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert all(run_id in answer.err for run_id in ids)
+
+
+def test_an_empty_ledger_has_no_last_run(ledger_file: Path) -> None:
+    Ledger.open(str(ledger_file)).close()
+    is_a_sentence(ask("show", "last"), Exit.WRONG_USE)
+
+
+def test_deleting_without_anybody_to_ask_deletes_nothing(ledger_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        run_id = complete(book)
+    with open(os.devnull) as nobody:
+        monkeypatch.setattr("sys.stdin", nobody)
+        is_a_sentence(ask("delete", run_id), Exit.WRONG_USE)
+    with Ledger.open(str(ledger_file)) as book:
+        assert book.count() == 1
+
+
+def test_one_unknown_run_in_a_list_deletes_none(ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        run_id = complete(book)
+    is_a_sentence(ask("delete", run_id, "r-zzzz", "--yes"), Exit.WRONG_USE)
+    with Ledger.open(str(ledger_file)) as book:
+        assert book.count() == 1
+
+
+def test_an_empty_name_is_not_the_beginning_of_every_id(ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        complete(book)
+    is_a_sentence(ask("delete", "", "--yes"), Exit.WRONG_USE)
+    with Ledger.open(str(ledger_file)) as book:
+        assert book.count() == 1
+
+
+def test_a_run_that_is_running_is_not_deleted(ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        run_id = begin(book)
+    is_a_sentence(ask("delete", run_id, "--yes"), Exit.WRONG_USE)
+
+
+@pytest.mark.parametrize(("typed", "left"), [("n\n", 1), ("\n", 1), ("y\n", 0)])
+def test_deleting_asks_on_a_terminal(typed: str, left: int, ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        run_id = complete(book)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "delete", run_id], env=environment(ledger_file), stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        os.write(ours, typed.encode())
+        assert process.wait(60) == Exit.DONE
+    said = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "Delete 1 run for good?" in said
+    assert ("nothing was deleted" in said) == bool(left)
+    with Ledger.open(str(ledger_file)) as book:
+        assert book.count(RunFilter()) == left
+
+
+def test_an_unknown_subject_of_facts_is_answered_with_those_there_are(ledger_file: Path) -> None:
+    answer = ask("facts", "gpus")
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert "did you mean" in answer.err
+    assert "software" in answer.err
+
+
+def test_an_export_to_a_folder_that_is_not_there(ledger_file: Path, tmp_path: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        complete(book)
+    is_a_sentence(ask("export", "--format", "csv", "-o", str(tmp_path / "no" / "runs.csv")), Exit.WRONG_USE)
+
+
+READING = [("results",), ("results", "--json"), ("show", "last"), ("show", "last", "--json"), ("workloads",),
+           ("export", "--format", "csv"), ("--help",)]  # fmt: skip
+
+
+@pytest.fixture
+def many_runs(ledger_file: Path) -> Path:
+    """More output than a pipe holds, so that a reader who leaves is noticed."""
+    with Ledger.open(str(ledger_file)) as book:
+        for _ in range(60):
+            complete(book, DONE.model_copy(update={"flags": ["a flag of some length " * 200]}))
+    return ledger_file
+
+
+def test_a_reader_who_has_seen_enough_is_no_failure(many_runs: Path) -> None:
+    for arguments in (("results", "--limit", "60", "--json"), ("export", "--format", "json")):
+        with subprocess.Popen(
+            [*COMMAND, *arguments], env=environment(many_runs), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.stderr.read() == b""
+            assert process.wait(60) == Exit.DONE
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_an_output_that_is_full_is_a_sentence(arguments: tuple[str, ...], ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        complete(book)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments], env=environment(ledger_file), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == Exit.PLACE_FAILED
+    assert done.stderr.startswith(b"stackmark: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(closed: str, ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        complete(book)
+    command = f'"$@" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *COMMAND, "results"], env=environment(ledger_file), capture_output=True, check=False
+    )
+    assert done.returncode == Exit.DONE
+    assert done.stderr == b""
+    assert (b"train/resnet50" in done.stdout) == (">&-" not in closed.split())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_every_encoding_will_do(encoding: str, ledger_file: Path) -> None:
+    with Ledger.open(str(ledger_file)) as book:
+        complete(book, DONE.model_copy(update={"chip": "Grafikkarte für µ ± 雷"}))
+    answer = ask_process(ledger_file, "show", "last", PYTHONIOENCODING=encoding)
+    assert answer.code == Exit.DONE
+    answer = ask_process(ledger_file, "show", "last", "--json", PYTHONIOENCODING=encoding)
+    assert json.loads(answer.out)["run"]["chip"] == "Grafikkarte für µ ± 雷"
+
+
+def test_colour_is_for_terminals_that_want_it(ledger_file: Path) -> None:
+    for variables, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            [*COMMAND, "rnu"], env=environment(ledger_file, **variables), stdout=theirs, stderr=theirs
+        ) as process:
+            os.close(theirs)
+            assert process.wait(60) == Exit.WRONG_USE
+        said = os.read(ours, 65536).decode()
+        os.close(ours)
+        assert (ESC in said) == coloured
+
+
+def test_a_bug_of_ours_is_called_that_and_debug_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("one over nothing")
+
+    monkeypatch.setattr("stackmark.cli.workloads.entries", broken)
+    answer = ask("workloads")
+    assert answer.code == Exit.RUN_FAILED
+    assert "stackmark itself failed: ZeroDivisionError: one over nothing" in answer.err
+    assert "Traceback" not in answer.err
+    assert "Traceback" in ask("workloads", "--debug").err
+
+
+def test_debug_shows_where_a_sentence_came_from() -> None:
+    assert "Traceback" in ask("--debug", "run", "resnet50").err
+
+
+def test_sigterm_ends_it_with_its_code(ledger_file: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, *RUN, "--seconds", "60"],
+        env=environment(ledger_file),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.terminate()
+        assert process.wait(60) == Exit.TERMINATED
+        assert b"terminated" in process.stderr.read()

@@ -1,0 +1,184 @@
+"""The documentation is part of the program: what it shows can be typed, what can be typed is in it, and no link is dead."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from asking import ask
+from stackmark.cli.main import VERBS, stackmark
+from stackmark.cli.options import read_requests
+from stackmark.errors import Exit, SpecError
+from stackmark.events import FAILURE_EXIT_CODES
+from stackmark.lab.tf_cnn_flags import asks_for_help
+from stackmark.lab.tf_cnn_mapping import plan
+from stackmark.workloads.catalog import check_request
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# What a shell would not hand to the program.
+AFTER_COMMAND = {"|", ">", ">>", "<", ";", "&&", "||", "&", "2>&1"}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def code_lines(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines of code blocks, fenced or indented, with their numbers."""
+    fenced = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            yield number, line.strip()
+
+
+def commands() -> Iterator[tuple[str, list[str], str]]:
+    """Every `stackmark …` in a code block, as a shell would hand it on, and the line below it."""
+    for page in PAGES:
+        lines = list(code_lines(page))
+        for (number, line), (_, below) in zip(lines, [*lines[1:], (0, "")], strict=True):
+            typed = re.sub(r"^(\$ |[A-Z_]+=\S+ )+", "", line)
+            if not typed.startswith("stackmark ") or "…" in typed or "[OPTIONS]" in typed:
+                continue
+            shell = shlex.shlex(typed, posix=True, punctuation_chars="|&;<>")
+            shell.whitespace_split, shell.commenters = True, "#"
+            words = list(shell)
+            end = next((i for i, word in enumerate(words) if word in AFTER_COMMAND), len(words))
+            yield f"{name(page)}:{number}", words[1:end], below
+
+
+# A command that is shown with its error is meant to be wrong.
+COMMANDS = {where: words for where, words, below in commands() if not below.startswith("stackmark: ")}
+WRONG = {where: (words, below) for where, words, below in commands() if below.startswith("stackmark: ")}
+
+
+def test_the_test_finds_commands() -> None:
+    assert len(COMMANDS) >= 20
+    assert {words[0] for words in COMMANDS.values() if words} >= set(VERBS)
+
+
+@pytest.mark.parametrize("where", COMMANDS)
+def test_every_command_in_the_docs_can_be_typed(where: str) -> None:
+    words = COMMANDS[where]
+    with stackmark.make_context("stackmark", [], resilient_parsing=True) as top:
+        if not words or words[0].startswith("-"):
+            assert set(words) <= {"--help", "--version", "-h"}
+            return
+        verb, *arguments = words
+        command = stackmark.get_command(top, verb)
+        assert command is not None, f"there is no command {verb!r}"
+        if verb == "tf-cnn":
+            understands(arguments)
+            return
+        try:
+            ctx = command.make_context(verb, arguments, parent=top)
+        except click.exceptions.Exit:
+            return  # --help
+        if verb == "run":
+            fixed = {"workload", "place", "runs", "time_limit", "ledger", "as_json"}
+            typed = {key: value for key, value in ctx.params.items() if key not in fixed}
+            for request in read_requests(ctx.params["workload"].split(","), typed):
+                check_request(request)
+
+
+@pytest.mark.parametrize("where", WRONG)
+def test_every_error_in_the_docs_is_what_is_said(where: str) -> None:
+    words, below = WRONG[where]
+    assert ask(*words).err.splitlines()[0] == below
+
+
+def understands(flags: list[str]) -> None:
+    try:
+        if not asks_for_help(flags):
+            plan(flags)
+    except SpecError as error:
+        if "there is no folder" not in error.message:  # somebody's data
+            raise
+
+
+def options() -> Iterator[tuple[str, str]]:
+    with stackmark.make_context("stackmark", [], resilient_parsing=True) as top:
+        for verb in ("", *VERBS):
+            command = stackmark.get_command(top, verb) if verb else stackmark
+            assert command is not None
+            for param in command.params:
+                if isinstance(param, click.Option):
+                    for option in (*param.opts, *param.secondary_opts):
+                        yield verb, option
+
+
+ALL_TEXT = "\n".join(page.read_text() for page in PAGES)
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [verb for verb in VERBS if f"stackmark {verb}" not in readme] == []
+
+
+def test_every_option_is_documented() -> None:
+    documented = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", ALL_TEXT))
+    assert [(verb, option) for verb, option in options() if option not in documented] == []
+
+
+def test_the_page_of_commands_is_what_help_prints() -> None:
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "write_commands.py")], capture_output=True, text=True, check=True
+    ).stdout
+    assert (ROOT / "docs" / "commands.md").read_text() == made, "python scripts/write_commands.py > docs/commands.md"
+
+
+def test_every_exit_code_is_documented() -> None:
+    page = (ROOT / "docs" / "exit-codes.md").read_text()
+    ours, worker = page.split("## The worker")
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", ours, re.MULTILINE)}
+    assert codes == {int(code) for code in Exit}
+    said = {kind: int(code) for code, kind in re.findall(r"^\| (\d+) \| `(\w+)` \|", worker, re.MULTILINE)}
+    assert said == FAILURE_EXIT_CODES
+
+
+def test_every_dependency_is_documented_with_its_pinned_version() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    pins = {package.lower(): version for package, version in pins.items()}
+    wanted = set(re.findall(r'"([a-z][\w-]*)(?:\[\w+\])?>=', project))
+    assert len(wanted) > 10
+    for package in wanted:
+        assert re.search(rf"\b{package}\b", page), f"{package} has no reason in docs/dependencies.md"
+        assert pins[package] in page, f"docs/dependencies.md does not have {package} {pins[package]}"
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them: lower case, without punctuation, spaces as dashes."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), f"{name(page)} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{name(page)} links to {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_page_names_a_place_on_somebodys_machine(page: Path) -> None:
+    assert re.findall(r"(?:/work/|/root/|/home/|\.\./shared)\S*", page.read_text()) == []
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in readme] == []

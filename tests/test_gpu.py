@@ -1,0 +1,157 @@
+"""On a real GPU: every precision and tuning, every data source, and the failures only a device can have.
+
+Left out where there is no CUDA device. What it was seen passing on stands in docs/performance.md.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stackmark.spec import Request
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the GPU's tests are left out")
+
+SHORT = {"steps": 20, "warmup_steps": 3, "warmup_seconds": 0.0}
+
+
+def run(workload: str, **params: Any) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+    """A probe and a run as a worker does them, in this process: a fresh one costs ten seconds of imports a test."""
+    from stackmark.spec import Spec
+    from stackmark.worker.run import Bench, device_trouble
+    from stackmark.worker.run import run as run_spec
+    from stackmark.worker.stream import Emitter
+    from stackmark.workloads.catalog import find
+    from stackmark.workloads.workload import WorkloadFailure
+
+    ended = "done"
+    with tempfile.TemporaryFile() as out:
+        emitter = Emitter(out.fileno())
+        try:
+            with device_trouble():
+                request = Request(workload=workload, params={**SHORT, **params})
+                complete, _ = find(workload)[0].load().probe(request, Bench(emitter))
+                run_spec(Spec(workload=workload, params=complete.model_dump(mode="json")), emitter)
+        except WorkloadFailure as failure:
+            ended = f"{failure.kind}: {failure.message} ({failure.hint})"
+        emitter.close()
+        out.seek(0)
+        events = [json.loads(line) for line in out.read().splitlines()]
+    torch.cuda.empty_cache()
+    return ended, events[-1], events
+
+
+def losses(events: list[dict[str, Any]]) -> list[float]:
+    return [loss for event in events if event["event"] == "steps" for _, loss in event["losses"]]
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_every_precision_trains_eagerly_and_as_a_graph(precision: str, tune: str) -> None:
+    ended, last, events = run("train/resnet20", batch=64, precision=precision, tune=tune)
+    assert (ended, last["event"]) == ("done", "result"), last
+    assert losses(events)[-1] < losses(events)[0]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "rmsprop", "adam", "adamw"])
+def test_every_optimizer_runs_in_a_graph(optimizer: str) -> None:
+    ended, last, _ = run("train/resnet20", batch=64, optimizer=optimizer, tune="fast")
+    assert (ended, last["event"]) == ("done", "result"), last
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "momentum"])
+def test_fp16_trains_with_a_constant_loss_scale(optimizer: str) -> None:
+    ended, last, events = run(
+        "train/resnet20", batch=64, precision="fp16", loss_scale=128.0, optimizer=optimizer, tune="fast"
+    )
+    assert (ended, last["event"]) == ("done", "result"), last
+    assert losses(events)[-1] < losses(events)[0]
+
+
+def test_a_graph_computes_what_eager_steps_compute() -> None:
+    same = {"batch": 32, "precision": "fp32", "layout": "nchw", "fused": False, "autotune": False, "loss_every": 1}
+    _, _, eager = run("train/resnet20", tune="off", **same)
+    _, _, graph = run("train/resnet20", tune="off", cuda_graph=True, **same)
+    # The graph had some more steps before the first one that is seen: it lies on the same curve, further down.
+    assert losses(graph)[0] < losses(eager)[0]
+    assert losses(graph)[-1] == pytest.approx(losses(eager)[-1], rel=0.5, abs=0.05)
+
+
+def test_steps_by_device_events_add_up_to_the_wall_clock() -> None:
+    _, last, events = run("train/resnet50", batch=64, steps=100)
+    steps = [
+        s for event in events if event["event"] == "steps" and event["phase"] == "measure" for s in event["step_s"]
+    ]
+    assert len(steps) == 100
+    assert sum(steps) == pytest.approx(last["wall_s"], rel=0.005)
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_batches_from_the_host_train(tune: str) -> None:
+    ended, last, _ = run("train/resnet20", batch=64, data="host", tune=tune)
+    assert (ended, last["event"]) == ("done", "result"), last
+
+
+def test_images_from_a_folder_train(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for label, colour in enumerate(("black", "white")):
+        folder = tmp_path / "train" / f"class{label}"
+        folder.mkdir(parents=True)
+        for number in range(40):
+            Image.new("RGB", (64, 48), colour).save(folder / f"{number}.jpg")
+    ended, last, events = run("train/resnet20", batch=16, data=str(tmp_path), data_workers=2, steps=40, accuracy=True)
+    assert (ended, last["event"]) == ("done", "result"), last
+    assert last["data_wait_s"] > 0
+    top_1 = [value for event in events if event["event"] == "steps" for _, value in event["top_1"]]
+    assert top_1[-1] == 1.0
+
+
+def test_a_batch_that_does_not_fit_is_a_failure_with_a_reason() -> None:
+    ended, _, _ = run("train/vgg19", batch=200_000)
+    assert ended.startswith("out_of_device_memory")
+    assert "--batch" in ended
+
+
+def test_a_loss_that_is_not_finite_is_a_failure() -> None:
+    ended, _, _ = run("train/resnet20", batch=16, learning_rate=1e30)
+    assert ended.startswith("not_finite")
+
+
+def test_a_worker_of_its_own_says_that_a_device_is_not_there() -> None:
+    request = Request(workload="train/lenet", params={"device": "cuda:7"})
+    task = json.dumps({"do": "probe", "request": request.model_dump(mode="json"), "lifeline": False})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "stackmark.worker"]
+    done = subprocess.run(command, input=task + "\n", env=environment, text=True, capture_output=True, check=False)
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, last["kind"]) == (12, "no_device")
+    assert "cuda:7" in last["message"]
+
+
+def test_the_facts_name_the_gpu_under_test() -> None:
+    _, _, events = run("train/lenet", batch=32)
+    gpu = next(event["facts"] for event in events if event["event"] == "facts" and event["subject"] == "gpu")
+    assert gpu["under_test"] == gpu["devices"][0]["uuid"]
+    assert gpu["devices"][0]["name"] == torch.cuda.get_device_name(0)
+
+
+def test_a_trace_shows_kernels(tmp_path: Path) -> None:
+    ended, _, _ = run("train/lenet", batch=32, trace_file=str(tmp_path / "trace.json"), tune="off")
+    assert ended == "done"
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert any(event.get("cat") == "kernel" for event in trace["traceEvents"])
+
+
+def test_forward_only_and_transformers_run() -> None:
+    ended, last, _ = run("train/resnet50", batch=32, mode="forward")
+    assert (ended, last["event"]) == ("done", "result"), last
+    for name in ("gpt2", "bert-large", "vit-b16", "llama3-1b"):
+        ended, last, _ = run(f"train/{name}", batch=2, tune="fast")
+        assert (ended, last["event"]) == ("done", "result"), last

@@ -1,0 +1,428 @@
+"""What people see: the bar while it runs, the table at its end, lists that fit their screen."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from pydantic import JsonValue
+from rich.console import Console
+
+from ledger_runs import SPEC
+from stackmark.events import Event, Failed, Phase, Probe, Result, Steps
+from stackmark.ledger.rows import RunRow
+from stackmark.show.facts import say_cudnn, say_stack
+from stackmark.show.live import LiveBar, PlainLines, TimeLeft, say_left
+from stackmark.show.result import Failure, PublishedLine, ResultView, print_result, rows, say_flag, say_throughput
+from stackmark.show.runs import COLUMNS, short_length
+from stackmark.show.safe import safe, safe_line
+from stackmark.show.table import Column, print_table
+from stackmark.spec import Request
+from stackmark.verdict.throughput import Throughput, throughput_over_runs
+
+ESC = "\x1b"
+
+
+def screen(width: int = 80) -> Console:
+    return Console(
+        file=io.StringIO(), force_terminal=True, width=width, height=50, color_system=None, legacy_windows=False
+    )
+
+
+def pipe() -> Console:
+    return Console(file=io.StringIO(), force_terminal=False)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+VIEW = ResultView(
+    workload="train/resnet50",
+    title="ResNet-50 v1: stride 2 in the first 1×1",
+    chip="NVIDIA H200",
+    stack="PyTorch 2.13.0, CUDA 13.0",
+    place="host",
+    sample="image",
+    throughput=throughput_over_runs([7000.0, 7010.0, 6990.0, 7005.0, 6995.0]),
+    operations_per_sample=24.3e9,
+    step_p50_s=0.0731,
+    step_p90_s=0.0735,
+    step_p99_s=0.0801,
+    steady=(("flat", 4), ("warm-up", 1)),
+    settings=(
+        ("batch", "512", "it fits into memory"),
+        ("precision", "bf16", "it has units for it"),
+        ("tune", "max", ""),
+    ),
+    setup=(("import", 4.2), ("model", 0.8), ("compile", 61.0)),
+    data_share=0.0123,
+    memory_peak_mib=20480.0,
+    energy_j_per_sample=0.0912,
+    flags=("the GPU's clocks were held down by the power limit",),
+    failures=(),
+    published=(
+        PublishedLine("3,079 images/s", "resnet50, NVIDIA H200, fp16 (Lambda, 2025)", ("fp16 instead of bf16",)),
+    ),
+    repeat="stackmark run train/resnet50 --batch 512 --precision bf16 --tune max --runs 5 --seconds 30 --device cuda:0",
+    experiment_id="x-01m7f0pez3azxgfv3vqk4d82x7",
+    run_ids=("r-01m7f0pez5fsz8m2ew96aq60wk",),
+)
+
+
+# The end
+
+
+def test_the_table_at_the_end_has_every_part() -> None:
+    shown = dict(rows(VIEW))
+    assert shown["rate"] == "7,000 images/s  ± 0.14 %  (95 % interval 6,990 to 7,010, 5 runs)"
+    assert shown["step"] == "p50 73.1 ms, p90 73.5 ms, p99 80.1 ms  (median over runs)"
+    assert shown["steadiness"] == "4 × flat, 1 × warm-up"
+    assert shown["settings"] == "batch 512, precision bf16, tune max"
+    assert shown["chosen"] == "batch 512: it fits into memory\nprecision bf16: it has units for it"
+    assert shown["set-up"] == "66.0 s: import 4.20 s, model 800 ms, compile 61.0 s"
+    assert shown["data"] == "1.2 % of the time the loop waited for its next batch"
+    assert shown["memory"] == "20.0 GiB at its peak"
+    assert shown["arithmetic"] == "170 TFLOP/s of the model's own operations (24.3 GFLOP per image)"
+    assert shown["energy"] == "0.0912 J per image (the chip's own counter)"
+    assert shown["published"].splitlines()[1] == "  differs: fp16 instead of bf16"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_panel_fits_its_screen_and_loses_nothing(width: int) -> None:
+    console = screen(width)
+    print_result(VIEW, console)
+    panel, _, _ = text(console).partition("repeat: ")
+    assert all(len(line) <= width for line in panel.splitlines())
+    flowed = " ".join(panel.replace("│", " ").split())
+    assert "within" not in flowed
+    for words in ("± 0.14 %", "p99 80.1 ms", "differs: fp16 instead of bf16", "(24.3 GFLOP per image)"):
+        assert words in flowed or words.replace(" ", "") in flowed.replace(" ", "")
+
+
+def test_the_command_to_repeat_it_can_be_copied_from_a_screen() -> None:
+    console = screen(60)
+    print_result(VIEW, console)
+    assert f"repeat: {VIEW.repeat}\n" in text(console)
+
+
+def test_where_there_is_no_screen_every_line_is_whole() -> None:
+    console = pipe()
+    print_result(VIEW, console)
+    lines = text(console).splitlines()
+    assert lines[0] == "workload    train/resnet50"
+    assert lines[-1] == f"repeat      {VIEW.repeat}"
+    assert "chosen      batch 512: it fits into memory" in lines
+    assert "            precision bf16: it has units for it" in lines
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(file=io.StringIO(), force_terminal=True)
+    print_result(VIEW, console)
+    assert "│" not in text(console)
+    assert ESC not in text(console)
+
+
+def test_few_runs_say_what_they_are_worth() -> None:
+    shown = dict(rows(replace(VIEW, throughput=throughput_over_runs([10.0, 10.1, 10.2]))))
+    assert shown["note"].startswith("3 runs with a standard deviation of 1 %")
+    assert "note" not in dict(rows(VIEW))
+
+
+def test_an_experiment_without_a_number_shows_none() -> None:
+    failed = replace(VIEW, throughput=None, failures=(Failure("r-1", "out of memory", "take a smaller --batch"),))
+    shown = dict(rows(failed))
+    assert shown["failed"] == "r-1: out of memory\ntake a smaller --batch"
+    assert not {"rate", "arithmetic", "published", "note"} & set(shown)
+
+
+def test_nothing_published_is_said() -> None:
+    assert dict(rows(replace(VIEW, published=())))["published"].startswith("nothing near it")
+
+
+def test_a_hostile_text_is_shown_and_not_obeyed() -> None:
+    hostile = f"{ESC}[2J{ESC}]0;title\x07 [bold]not markup[/bold] :skull:"
+    for console in (screen(), pipe()):
+        print_result(replace(VIEW, title=hostile, repeat=hostile, flags=(hostile,)), console)
+        assert f"{ESC}[2J" not in text(console)
+        assert "\x07" not in text(console)
+        assert r"\x1b[2J" in text(console)
+        assert "[bold]not markup[/bold] :skull:" in " ".join(text(console).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (99.5, 100.5, "100.0 x/s  ± 0.5 %  (95 % interval 99.5"),
+        (90.9, 110.0, "± 10 %"),
+        (83.4, 119.9, "± 20 %"),
+        (50.0, 200.0, "within a factor of 2 "),
+        (100.0, 100.0, "± 0 %"),
+    ],
+)
+def test_an_interval_reads_as_what_it_is(low: float, high: float, said: str) -> None:
+    assert said in say_throughput(Throughput(100.0, low, high, 5, 0.01), "x/s")
+
+
+def test_a_flag_loses_the_key_that_is_for_programs() -> None:
+    assert say_flag("clocks-disagree: the steps add up to 1 s") == "the steps add up to 1 s"
+    assert say_flag("for 9 % of the time: the clocks were down") == "for 9 % of the time: the clocks were down"
+    assert say_flag("throttled") == "throttled"
+
+
+@pytest.mark.parametrize(("number", "said"), [(91900, "9.19.0"), (90100, "9.1.0"), (8902, "8.9.2"), (7605, "7.6.5")])
+def test_cudnns_number_is_said_as_its_version(number: int, said: str) -> None:
+    assert say_cudnn(number) == said
+
+
+def test_the_stack_is_said_from_the_framework_down() -> None:
+    facts: dict[str, dict[str, JsonValue]] = {
+        "software": {"cuda": "13.0", "cudnn": 91900, "python": "3.12.3"},
+        "gpu": {"driver": "580.159.04"},
+        "host": {"kernel": "6.18.1", "distribution": "Ubuntu 24.04", "virtualisation": "none"},
+        "container": {"engine": None},
+    }
+    assert say_stack(facts, "PyTorch 2.11.0") == (
+        "PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19.0, driver 580.159.04, Python 3.12.3, Ubuntu 24.04, Linux 6.18.1"
+    )
+    assert say_stack({}, None) == ""
+
+
+# Text from outside
+
+
+@pytest.mark.parametrize("char", ["\x00", "\x07", "\x08", ESC, "\x7f", "\x9b", "\u200b", "\u202e", "\ue000", "\udcff"])
+def test_no_character_that_acts_passes(char: str) -> None:
+    assert char not in safe(f"a{char}b")
+    assert "\\" in safe(char)
+
+
+def test_ordinary_text_passes() -> None:
+    assert safe("für 10 µs ± 雷 \t\n") == "für 10 µs ± 雷 \t\n"
+    assert safe_line("one\ntwo") == "one two"
+
+
+# Lists
+
+
+def row(**more: object) -> RunRow:
+    values: dict[str, object] = dict.fromkeys(RunRow.model_fields)
+    values |= {"id": "r-01m7f0pez5fsz8m2ew96aq60wk", "experiment_id": "x", "position": 0, "workload": "train/resnet50"}
+    values |= {"spec_digest": "", "place": "host", "place_options": {}, "status": "done", "started_unix_s": 1.0}
+    values |= {"machine_id": "", "boot_id": "", "driver_pid": 1, "handle": {}, "flags": [], "stackmark_version": ""}
+    values |= {"rate_per_s": 7087.4, "rate_unit": "images/s", "steady": "flat"}
+    return RunRow.model_validate(values | more)
+
+
+TABLE = (Column("name"), Column("first to go", drop=1), Column("then", drop=2, right=True), Column("prose"))
+CELLS = [["a" * 10, "b" * 10, "1", "a sentence that may well be folded into several lines"], ["ä", "b", "22", ""]]
+
+
+def test_a_wide_screen_has_every_column() -> None:
+    console = screen(100)
+    print_table(console, TABLE, CELLS)
+    assert text(console).splitlines()[0].split() == ["name", "first", "to", "go", "then", "prose"]
+    assert "left out" not in text(console)
+
+
+def test_a_narrow_screen_leaves_columns_out_and_says_which() -> None:
+    console = screen(36)
+    print_table(console, TABLE, CELLS)
+    lines = text(console).splitlines()
+    assert lines[0].split() == ["name", "then", "prose"]
+    assert all(len(line) <= 36 for line in lines)
+    assert "left out for want of room: first to go" in " ".join(text(console).split())
+
+
+def test_a_screen_too_narrow_for_anything_wraps_its_lines() -> None:
+    console = screen(20)
+    print_table(console, TABLE, CELLS)
+    assert text(console).splitlines()[1] == f"{'a' * 10}  {CELLS[0][3]}"
+
+
+def test_without_a_screen_a_row_is_a_line() -> None:
+    console = pipe()
+    print_table(console, TABLE, CELLS)
+    assert text(console).splitlines() == [
+        "name        first to go  then  prose",
+        f"{'a' * 10}  {'b' * 10}      1  {CELLS[0][3]}",
+        f"ä{' ' * 11}b{' ' * 14}22",
+    ]
+
+
+def test_control_characters_in_a_cell_are_shown() -> None:
+    for console in (screen(), pipe()):
+        print_table(console, (Column("x"), Column("y")), [[f"{ESC}[31m", "two\nlines"]])
+        assert r"\x1b[31m" in text(console)
+        assert "two lines" in text(console)
+
+
+def test_ids_are_as_short_as_they_can_be() -> None:
+    assert short_length(["r-01m7f0pez5fsz8m2ew96aq60wk"]) == 12
+    assert short_length(["r-01m7f0pez5aaaa", "r-01m7f0pez5aabb", "r-02"]) == 15
+
+
+def test_the_columns_of_results_are_the_cells_of_results(capsys: pytest.CaptureFixture[str]) -> None:
+    from stackmark.show.runs import print_runs
+
+    failed = row(
+        id="r-2", status="failed", rate_per_s=None, steady=None, failure_kind="oom", failure_message="no\nroom"
+    )
+    print_runs([row(batch=64, precision="bf16", tune="max", chip="NVIDIA H200"), failed])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == [column.name for column in COLUMNS]
+    assert first.split()[3:] == [
+        "train/resnet50",
+        "host",
+        "NVIDIA",
+        "H200",
+        "64",
+        "bf16",
+        "max",
+        "7,087",
+        "images/s",
+        "flat",
+    ]
+    assert second.endswith("failed: oom: no room")
+
+
+# While it runs
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_nothing_is_known_of_the_end_before_the_first_measured_part() -> None:
+    clock = Clock()
+    left = TimeLeft(clock)
+    left.run_begins(1, 3)
+    assert left.seconds() is None
+    clock.now += 20  # a compiler
+    left.run_needs(10)
+    assert left.seconds() == pytest.approx(10 + 2 * 30)
+    clock.now += 4
+    assert left.seconds() == pytest.approx(6 + 2 * 30)
+
+
+def test_the_run_before_tells_how_long_this_one_takes() -> None:
+    clock = Clock()
+    left = TimeLeft(clock)
+    left.run_begins(1, 2)
+    clock.now += 25
+    left.run_ended()
+    left.run_begins(2, 2)
+    clock.now += 5
+    assert left.seconds() == pytest.approx(20)
+    clock.now += 50
+    assert left.seconds() == 0
+    left.forget()
+    assert left.seconds() is None
+
+
+def test_time_left_is_said_in_whole_seconds() -> None:
+    assert say_left(0.2) == "0 s left"
+    assert say_left(41.7) == "42 s left"
+    assert say_left(110) == "2 min 0 s left"
+    assert say_left(605) == "10 min 5 s left"
+
+
+def events_of_a_run() -> list[Event]:
+    return [
+        Phase(seq=0, t=0, phase="compile", state="begin"),
+        Phase(seq=1, t=9, phase="compile", state="end", seconds=9.0),
+        Phase(seq=2, t=9, phase="warm-up", state="begin", expected_s=10.0),
+        Steps(seq=3, t=10, phase="warm-up", first=0, step_s=[0.1] * 10),
+        Phase(seq=4, t=10, phase="warm-up", state="end", seconds=1.0, note="still moved"),
+        Phase(seq=5, t=10, phase="measure", state="begin", expected_s=10.0, expected_steps=100),
+        Steps(seq=6, t=11, phase="measure", first=0, step_s=[0.1] * 25),
+    ]
+
+
+def bar_after(*seen: Event, width: int = 100) -> str:
+    """What a screen shows of the bar after these events: its last line."""
+    console = screen(width)
+    bar = LiveBar(console, unit_of=lambda _: "images")
+    bar.probing(Request(workload="train/resnet50"))
+    bar.probed(Probe(seq=0, t=0, spec=SPEC))
+    bar.run_begins("r-1", 1, 2, SPEC)
+    for event in seen:
+        bar.event(event)
+    console.print(bar._progress.get_renderable())
+    return text(console).splitlines()[-1]
+
+
+def test_the_bar_shows_phase_rate_share_and_time_left() -> None:
+    line = bar_after(*events_of_a_run())
+    assert "run 1/2  measure" in line
+    assert "25 %" in line
+    assert "640.0 images/s" in line  # 64 in 0.1 s
+    assert "s left" in line
+
+
+def test_a_compiler_has_neither_share_nor_time_left() -> None:
+    line = bar_after(*events_of_a_run()[:1])
+    assert "run 1/2  compile" in line
+    assert "%" not in line
+    assert "left" not in line
+
+
+def test_a_phase_without_an_end_does_not_keep_the_share_of_the_one_before() -> None:
+    line = bar_after(
+        *events_of_a_run(), Result(seq=7, t=20, sample="image", samples_per_step=64, steps=100, wall_s=10, tick_s=1e-9)
+    )
+    assert "ending" in line
+    assert "%" not in line
+    assert "images/s" not in line
+
+
+@pytest.mark.parametrize("width", [40, 60, 70, 80])
+def test_the_bar_stays_on_one_line(width: int) -> None:
+    line = bar_after(*events_of_a_run(), width=width)
+    assert len(line) <= width
+    assert "run 1/2  measure" in line
+    assert "s left" in line
+
+
+def test_a_finished_run_scrolls_up_as_a_line() -> None:
+    console = screen(120)
+    with LiveBar(console, unit_of=lambda _: "images") as bar:
+        bar.run_begins("r-1", 1, 2, SPEC)
+        bar.run_ended(row(), 1, 2)
+        bar.event(Failed(seq=0, t=0, kind="crash", message="x"))
+        bar.run_ended(row(rate_per_s=None, status="failed", failure_message=f"it {ESC}[2Jburns"), 2, 2)
+        bar.notice(f"the run before {ESC}[2J was lost")
+    assert "run 1/2  r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat" in text(console)
+    assert r"run 2/2  r-01m7f0pez5fsz8m2ew96aq60wk  failed: it \x1b[2Jburns" in text(console)
+    assert f"{ESC}[2J" not in text(console)
+
+
+def test_the_bar_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveBar(screen(), unit_of=lambda _: "images"):
+        print("a result")
+    assert capsys.readouterr().out == "a result\n"
+
+
+def test_plain_lines_say_each_part_once() -> None:
+    out = io.StringIO()
+    lines = PlainLines(out)
+    lines.probing(Request(workload="train/resnet50"))
+    lines.event(Phase(seq=0, t=0, phase="import", state="end", seconds=1.0))  # the probe's own: nobody's business
+    lines.probed(Probe(seq=0, t=0, spec=SPEC))
+    lines.run_begins("r-1", 1, 2, SPEC)
+    for event in events_of_a_run():
+        lines.event(event)
+    lines.run_ended(row(status="invalid", failure_message="XID 79"), 1, 2)
+    assert out.getvalue().splitlines() == [
+        "probe    train/resnet50: choosing what was not typed for this machine",
+        "probe    device cuda:0, batch 64, precision bf16, tune fast",
+        "run 1/2  compile 9.00 s",
+        "run 1/2  warm-up 1.00 s (still moved)",
+        "run 1/2  r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat  invalid: XID 79",
+    ]
