@@ -130,7 +130,7 @@ def questions(ledger: Ledger, amount: int) -> dict[str, Callable[[], object]]:
         "count a glob (serve/*)": lambda: ledger.count(RunFilter(workload="serve/*")),
         "count failed of a common workload": lambda: ledger.count(RunFilter(workload=WORKLOADS[0], status="failed")),
         "count a chip, last 7 days": lambda: ledger.count(RunFilter(chip=CHIPS[5], since_unix_s=week_ago)),
-        "abandoned runs": lambda: ledger.abandoned(machine_id="0" * 32, boot_id="0", alive=lambda row: True),
+        "abandoned runs": lambda: ledger.abandoned(machine_id="0" * 32, alive=lambda row: True),
     }
 
 

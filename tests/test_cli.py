@@ -15,6 +15,7 @@ from asking import ESC, Answer, ask, ask_process
 from stackmark.cli.main import VERBS
 from stackmark.errors import Exit, PlaceError
 from stackmark.events import Failed, Hello, Phase, Probe, Result, read_event, write_event
+from stackmark.lab import driver
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome, PlaceFailure, Watch
@@ -367,7 +368,8 @@ def test_what_a_killed_driver_left_is_said_beside_json_too(replay: Replay, ledge
     assert ask(*CHEAP, "--runs", "1").code == Exit.DONE
     with sqlite3.connect(ledger_file) as book:
         # As kill -9 leaves it: a row that runs, of a process that is gone.
-        book.execute("UPDATE runs SET status = 'running', handle = '{\"driver_start_ticks\": 1}', failure_kind = NULL")
+        handle = json.dumps({"driver_start_ticks": 1, "pid_namespace": driver.pid_namespace()})
+        book.execute("UPDATE runs SET status = 'running', handle = ?, failure_kind = NULL", (handle,))
     book.close()
     replay.put(replay.probe, replay.lines)
     answer = ask(*CHEAP, "--runs", "1", "--json")

@@ -138,22 +138,16 @@ def test_a_failure_is_never_a_number() -> None:
 # Runs whose process is gone
 
 
-def test_a_run_from_before_the_last_boot_is_abandoned(ledger: Ledger) -> None:
-    run_id = begin(ledger, boot="earlier")
-    found = ledger.abandoned(machine_id="this", boot_id="now", alive=lambda run: True)
-    assert [run.id for run in found] == [run_id]
-
-
 def test_a_run_whose_process_is_dead_is_abandoned_and_a_living_one_is_not(ledger: Ledger) -> None:
     dead, living = begin(ledger), begin(ledger)
     complete(ledger)
-    found = ledger.abandoned(machine_id="this", boot_id="now", alive=lambda run: run.id == living)
+    found = ledger.abandoned(machine_id="this", alive=lambda run: run.id == living)
     assert [run.id for run in found] == [dead]
 
 
 def test_a_run_on_another_machine_is_not_ours_to_call_abandoned(ledger: Ledger) -> None:
     begin(ledger, machine="another", boot="its own")
-    assert ledger.abandoned(machine_id="this", boot_id="now", alive=lambda run: False) == []
+    assert ledger.abandoned(machine_id="this", alive=lambda run: False) == []
 
 
 def test_a_lost_run_is_marked_once(ledger: Ledger) -> None:

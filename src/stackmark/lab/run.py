@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stackmark import __version__, machine
+from stackmark import __version__
 from stackmark.errors import LedgerError, PlaceError, SpecError, StackmarkError, StreamError, Terminated, WorkerError
 from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Stream, gathered_facts
+from stackmark.lab import driver
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
 from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
@@ -20,7 +21,6 @@ from stackmark.ledger.rows import Experiment, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Handle, Outcome, Place
 from stackmark.spec import Request, Spec, Task
-from stackmark.strays import start_ticks
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.workloads.catalog import check_request
 
@@ -42,8 +42,7 @@ class Listener:
 
     def started(self, handle: Handle) -> None:
         if self.ledger:
-            driver = {"driver_start_ticks": start_ticks(os.getpid())}
-            self.ledger.set_handle(self.run_id, {**handle, **driver})
+            self.ledger.set_handle(self.run_id, {**handle, **driver.handle()})
 
     def line(self, text: str) -> None:
         event = None
@@ -108,12 +107,12 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
 
 
 def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:
+    if outcome.failure:
+        return PlaceError(f"the probe failed: {outcome.failure.message}", hint=outcome.failure.hint or None)
     closed = stream.ended()
     if isinstance(closed, Failed):
         kind = SpecError if closed.kind in ("bad_parameter", "bad_task") else WorkerError
         return kind(closed.message, hint=closed.hint or None)
-    if outcome.failure:
-        return PlaceError(f"the probe failed: {outcome.failure.message}", hint=outcome.failure.hint or None)
     last = " ".join(outcome.stderr[-3:])
     return PlaceError(f"the probe ended with code {outcome.exit_code} and said nothing: {last}")
 
@@ -174,10 +173,10 @@ def run_once(
             place=place.name,
             place_options=place.options(),
             started_unix_s=time.time(),
-            machine_id=machine.machine_id() or "unknown",
-            boot_id=machine.boot_id() or "unknown",
+            machine_id=driver.machine_name(),
+            boot_id=driver.boot_name(),
             driver_pid=os.getpid(),
-            handle={"driver_start_ticks": start_ticks(os.getpid())},
+            handle=driver.handle(),
             stackmark_version=__version__,
         )
     )

@@ -148,15 +148,15 @@ class Ledger:
 
         self._write(work)
 
-    def abandoned(self, *, machine_id: str, boot_id: str, alive: Callable[[RunRow], bool]) -> list[RunRow]:
-        """The rows `running` of this machine whose process is gone: it ran before the last boot, or is not alive."""
+    def abandoned(self, *, machine_id: str, alive: Callable[[RunRow], bool]) -> list[RunRow]:
+        """The rows `running` of this machine whose driver is gone, as `alive` tells."""
         query = (
             select(*queries.WITHOUT_SPEC)
             .where(runs.c.status == "running", runs.c.machine_id == machine_id)
             .order_by(*queries.NEWEST_FIRST)
         )
         rows = self._read(lambda connection: [_run(row) for row in connection.execute(query).mappings()])
-        return [row for row in rows if row.boot_id != boot_id or not alive(row)]
+        return [row for row in rows if not alive(row)]
 
     def mark_lost(self, run_id: str, message: str, *, hint: str | None = None) -> bool:
         """Ends a run that was abandoned; False where somebody else was quicker."""
@@ -183,9 +183,7 @@ class Ledger:
                 if row is None:
                     raise SpecError(f"there is no run {run_id} in the ledger {self.where}; nothing was deleted")
                 if row.status == "running" and not force:
-                    raise SpecError(
-                        f"the run {run_id} is still running; nothing was deleted", hint="end it first, or force it"
-                    )
+                    raise SpecError(f"the run {run_id} is still running; nothing was deleted", hint="end it first")
                 connection.execute(delete(runs).where(runs.c.id == run_id))
                 left = select(runs.c.id).where(runs.c.experiment_id == row.experiment_id).limit(1)
                 if connection.execute(left).first() is None:

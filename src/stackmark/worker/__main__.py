@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from functools import partial
 
 from stackmark import __version__, events
@@ -32,8 +33,8 @@ def main(parent: int) -> int:
         greeted = True
         say_hello(emitter, ranks_of(task))
         if task.lifeline and by_stdin:
-            ending.die_with_parent(parent)
             ending.watch_lifeline(lambda kind: say_failed(emitter, kind, "the driver is gone: its lifeline ended"))
+            ending.die_with_parent(parent, lambda kind: say_failed(emitter, kind, "the driver is gone: it died"))
         for sentence in said:
             emitter(events.Log, line=sentence)
         code = work(task, emitter)
@@ -80,7 +81,8 @@ def work(task: Task, emitter: Emitter) -> int:
         hint = f"install it beside stackmark: pip install 'stackmark[{package}]'" if package == "torch" else ""
         return say_failed(emitter, "missing_package", f"{package} cannot be imported: {error}", hint)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border; a library that calls sys.exit() crashed too
-        traceback.print_exc()
+        with suppress(OSError):
+            traceback.print_exc()
         hint = "the traceback is in the run's log: stackmark show RUN --log"
         return say_failed(emitter, "crash", f"{type(error).__name__}: {error}", hint)
 

@@ -51,6 +51,9 @@ class CpuMarks:
     def mark(self, boundary: int) -> None:
         self._times[boundary] = time.perf_counter()
 
+    def elapsed_s(self, boundary: int) -> float:
+        return self._times[boundary] - self._times[0]
+
     def complete(self, enqueued: int) -> int:
         return enqueued
 
@@ -124,12 +127,14 @@ class Stretch:
     wall_s: float = 0.0
     step_s: list[float] = field(default_factory=list)
     not_finite_at: int | None = None
+    # Asked after each step where the length is not known beforehand; `steps` is then the most there can be.
+    enough: Callable[[int], bool] | None = None
     _peeks: list[tuple[int, Callable[[], Values]]] = field(default_factory=list)
     _peeks_read: int = 0
 
     def run(self) -> None:
         """The measured loop. Everything it touches was made before it began."""
-        step, mark, peek = self.ready.step, self.marks.mark, self.ready.peek
+        step, mark, peek, enough = self.ready.step, self.marks.mark, self.ready.peek, self.enough
         due = self.ready.peek_every if peek else self.steps + 1
         self.marks.begin()
         begin = time.perf_counter()
@@ -139,7 +144,7 @@ class Stretch:
                 self._peeks.append((i, peek()))
             mark(i + 1)
             self.done = i + 1
-            if self.not_finite_at is not None:
+            if self.not_finite_at is not None or (enough and enough(i + 1)):
                 break
         self.marks.finish(self.done)
         self.wall_s = time.perf_counter() - begin
@@ -167,7 +172,16 @@ class Stretch:
 
 def run_stretch(emitter: Emitter, ready: Ready, phase: str, steps: int, first: int = 0) -> Stretch:
     """Runs and times `steps` steps, emitting as they complete."""
-    stretch = Stretch(phase, ready, steps, marks_for(ready.device, steps), first)
+    return run_out(emitter, Stretch(phase, ready, steps, marks_for(ready.device, steps), first))
+
+
+def run_until(emitter: Emitter, ready: Ready, phase: str, most: int, enough: Callable[[float, int], bool]) -> Stretch:
+    """Runs and times steps on a CPU until it is enough, by the seconds passed and the steps done."""
+    marks = CpuMarks(most)
+    return run_out(emitter, Stretch(phase, ready, most, marks, enough=lambda done: enough(marks.elapsed_s(done), done)))
+
+
+def run_out(emitter: Emitter, stretch: Stretch) -> Stretch:
     emitter.rest()
     over = threading.Event()
 

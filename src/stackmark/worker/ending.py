@@ -14,12 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
 from types import FrameType
 from typing import NoReturn
 
 from stackmark.strays import MARK_VARIABLE, end_marked
 
 GRACE_S = 5.0
+NUDGE_S = 0.3
 _PR_SET_PDEATHSIG = 1
 _KINDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
@@ -47,13 +50,18 @@ def watch_signals(last_words: Callable[[str], object]) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=_forget_signals)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_forget_signals)
+
+    main = threading.get_ident()
 
     def watch() -> None:
         while True:
             number = os.read(reader, 1)[0]
             if number in {int(n) for n in _KINDS}:
-                time.sleep(GRACE_S)
+                # A signal that came just before the main thread began to wait did not wake it.
+                time.sleep(NUDGE_S)
+                signal.pthread_kill(main, number)
+                time.sleep(GRACE_S - NUDGE_S)
                 kind = _KINDS[signal.Signals(number)]
                 last_words(kind)
                 os._exit(128 + number)
@@ -64,11 +72,21 @@ def watch_signals(last_words: Callable[[str], object]) -> None:
 def _deaf(_number: int, _frame: FrameType | None) -> None: ...
 
 
+def _hold_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _KINDS)
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _KINDS)
+
+
 def _forget_signals() -> None:
     """In a child that was forked: its signals are its own. It shares our wake-up pipe, and by it would end us."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    _let_signals()
 
 
 def watch_lifeline(last_words: Callable[[str], object]) -> None:
@@ -105,19 +123,40 @@ def end_the_run() -> None:
         os.killpg(os.getpid(), signal.SIGKILL)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Linux only, beside the lifeline: SIGTERM when the parent goes. A parent that went before this call is noticed too."""
+def die_with_parent(parent_pid: int, last_words: Callable[[str], object]) -> None:
+    """Linux only, beside the lifeline, whose other end a child of the driver may have inherited.
+
+    The kernel sends the signal when the thread that started us ends, and the rest of the driver may live a little longer, or
+    much: so it is only a reason to look whether the parent is another one now. SIGTERM was tried, and could not be told
+    from that of a driver that is well and will clean up after us.
+    """
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGTERM)
+    asked: SimpleQueue[None] = SimpleQueue()  # whose `put` is made for signal handlers
+
+    def look() -> None:
+        while True:
+            asked.get()
+            deadline = time.monotonic() + GRACE_S
+            while os.getppid() == parent_pid and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if os.getppid() != parent_pid:
+                last_words("lost_driver")
+                end_the_run()
+                os._exit(21)
+
+    threading.Thread(target=look, name="parent", daemon=True).start()
+    signal.signal(signal.SIGHUP, lambda _number, _frame: asked.put(None))
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it went before we asked
+        asked.put(None)
 
 
 def leave(code: int, parent_pid: int) -> NoReturn:
     """The way out. While the driver lives, the rest of the run is its business; an orphan sees to it itself."""
-    sys.stderr.flush()
     if os.getppid() != parent_pid:
         end_the_run()
+    with suppress(OSError):  # nobody reads it any more
+        sys.stderr.flush()
     # Libraries' exit handlers (process pools, CUDA contexts) may hang or print; all that matters is out already.
     os._exit(code)

@@ -24,20 +24,32 @@ def settle(environ: dict[str, str] | os._Environ[str] = os.environ) -> list[str]
             environ["USER"] = f"uid-{uid}"
             said.append(f"the user {uid} has no name here: USER is set to uid-{uid}")
     home = environ.get("HOME") or "/"
-    if _writable(Path(home)):
+    home_works = _writable(Path(home))
+    lost = {}
+    for name in _CACHES:
+        named = environ.get(name)
+        if named and not _writable(_nearest_folder(Path(named))):
+            lost[name] = named
+        elif not named and not home_works:
+            lost[name] = f"the home folder {home}"
+    if not lost:
         return said
+    where = ", ".join(dict.fromkeys(lost.values()))
     try:
         folder = _private_folder(uid)
     except OSError as error:
         # A read-only root file system without a temporary folder: compilers have no cache, and the rest works.
-        said.append(f"neither the home folder {home} nor a temporary folder can be written: {error}")
+        said.append(f"neither {where} nor a temporary folder can be written: {error}")
         return said
-    missing = [name for name in _CACHES if not environ.get(name)]
-    for name in missing:
+    for name in lost:
         environ[name] = str(folder / _CACHES[name])
-    if missing:
-        said.append(f"the home folder {home} cannot be written: compiler caches go to {folder}")
+    said.append(f"{where} cannot be written: compiler caches go to {folder}")
     return said
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder itself, or the one in which it would be made."""
+    return next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))
 
 
 def _writable(folder: Path) -> bool:

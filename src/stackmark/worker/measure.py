@@ -7,7 +7,7 @@ from statistics import median
 
 from stackmark import events
 from stackmark.spec import Params
-from stackmark.worker.clock import Stretch, run_stretch
+from stackmark.worker.clock import Stretch, run_stretch, run_until
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.workload import Ready
 
@@ -61,9 +61,26 @@ def steps_to_measure(params: Params, step_s: float) -> int:
     return max(1, min(wanted, longest, MOST_STEPS))
 
 
+def long_enough(params: Params, elapsed_s: float, done: int) -> bool:
+    """The same rule for a clock that can be read as it goes."""
+    if elapsed_s >= STRETCH_LIMIT * params.seconds:
+        return True
+    return elapsed_s >= params.seconds and done >= params.at_least_steps
+
+
 def measure(emitter: Emitter, ready: Ready, params: Params, step_s: float) -> Stretch:
+    """The measured part.
+
+    A GPU runs behind the loop, so its number of steps is fixed beforehand, by the step time that warm-up ended with. A CPU's
+    clock is read at each boundary: its length goes by that clock, since on a busy machine what warm-up foretold is soon wrong.
+    """
     steps = steps_to_measure(params, step_s)
     emitter(events.Phase, phase="measure", state="begin", expected_s=round(steps * step_s, 3), expected_steps=steps)
-    stretch = run_stretch(emitter, ready, "measure", steps)
+    if ready.device == "cpu" and not params.steps:
+        stretch = run_until(
+            emitter, ready, "measure", MOST_STEPS, lambda elapsed_s, done: long_enough(params, elapsed_s, done)
+        )
+    else:
+        stretch = run_stretch(emitter, ready, "measure", steps)
     emitter(events.Phase, phase="measure", state="end", seconds=round(stretch.wall_s, 6))
     return stretch

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -95,7 +95,8 @@ class Emitter:
                 self._write(_line(event.model_copy(update={"seq": seq})))
                 seq += 1
             except OSError as error:
-                print(f"the events cannot be written: {error}", file=sys.stderr, flush=True)
+                with suppress(OSError):  # who reads no events may read no errors either
+                    print(f"the events cannot be written: {error}", file=sys.stderr, flush=True)
                 # The lifeline may end in the same moment, and whoever watches it has more to clean up than we.
                 time.sleep(LAST_WORD_S)
                 kind = "lost_driver" if error.errno == errno.EPIPE else "bad_output"

@@ -1,0 +1,397 @@
+"""The host as a place: real workers, real drivers, real kills. Nothing is left running, and the ledger says what happened."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stackmark.errors import LedgerError, PlaceError
+from stackmark.ledger.rows import RunRow
+from stackmark.ledger.store import Ledger
+from stackmark.places import host
+from stackmark.places.host import LINE_LIMIT_BYTES, HostPlace
+from stackmark.places.place import STDERR_LINES_KEPT, Handle, Outcome
+from stackmark.spec import Spec, Task
+from stackmark.strays import MARK_VARIABLE, end_marked, marked, start_ticks
+from worker_process import PIDS_VARIABLE, alive, environment, eventually, gone, install, read_pids, trick
+
+MARK = f"r-test-{os.getpid()}"
+
+
+class Notes:
+    """A watch that writes down what it sees."""
+
+    def __init__(self) -> None:
+        self.handle: Handle = {}
+        self.lines: list[str] = []
+        self.err: list[str] = []
+        self.running_at_first_line: bool | None = None
+
+    @property
+    def pid(self) -> int:
+        pid = self.handle["pid"]
+        assert isinstance(pid, int)
+        return pid
+
+    def started(self, handle: Handle) -> None:
+        self.handle = handle
+
+    def line(self, text: str) -> None:
+        if self.running_at_first_line is None:
+            self.running_at_first_line = alive(self.pid)
+        self.lines.append(text)
+
+    def stderr(self, text: str) -> None:
+        self.err.append(text)
+
+
+class Killing(Notes):
+    """Kills the worker when it measures."""
+
+    def line(self, text: str) -> None:
+        super().line(text)
+        if '"phase":"measure"' in text:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return environment(install(tmp_path_factory.mktemp("tricks")))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert marked(MARK) == []
+
+
+def run(spec: Spec, env: dict[str, str], notes: Notes, limit_s: float | None = None) -> Outcome:
+    return HostPlace(environment=env).run(Task(do="run", spec=spec), notes, mark=MARK, time_limit_s=limit_s)
+
+
+# A worker's life
+
+
+def test_events_are_handed_on_while_the_worker_runs(env: dict[str, str]) -> None:
+    notes = Notes()
+    outcome = run(trick("calm", steps=100), env, notes)
+    assert (outcome.exit_code, outcome.failure, outcome.interruption) == (0, None, None)
+    assert notes.running_at_first_line
+    assert '"event":"hello"' in notes.lines[0]
+    assert '"event":"result"' in notes.lines[-1]
+    assert not alive(notes.pid)
+
+
+def test_a_worker_leads_a_group_of_its_own_and_carries_its_mark(env: dict[str, str]) -> None:
+    class Looking(Notes):
+        group, marks = 0, [0]
+
+        def line(self, text: str) -> None:
+            if not self.lines:
+                self.group, self.marks = os.getpgid(self.pid), marked(MARK)
+            super().line(text)
+
+    notes = Looking()
+    run(trick("calm"), env, notes)
+    assert notes.group == notes.pid
+    assert notes.marks == [notes.pid]
+
+
+def test_standard_error_is_handed_on_and_its_end_is_kept(env: dict[str, str]) -> None:
+    notes = Notes()
+    outcome = run(trick("loud", steps=200, step_s=0), env, notes)
+    assert len(notes.err) > STDERR_LINES_KEPT
+    assert outcome.stderr == tuple(notes.err[-STDERR_LINES_KEPT:])
+
+
+def test_a_run_past_its_time_ends_with_all_its_processes(env: dict[str, str], tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    notes = Notes()
+    outcome = run(trick("family", steps=10_000_000), {**env, PIDS_VARIABLE: str(pids)}, notes, limit_s=1.5)
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.hint) == ("timeout", "raise --time-limit")
+    assert '"kind":"terminated"' in notes.lines[-1]
+    assert not any(map(alive, read_pids(pids, 4)))
+
+
+def test_a_worker_that_does_not_answer_is_killed(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still, so that nothing in it hears of a signal."""
+    monkeypatch.setattr(host, "POLITE_S", 0.3)
+    pids = tmp_path / "pids"
+    outcome = run(trick("stray"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=1.5)
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.exit_code) == ("timeout", -signal.SIGKILL)
+    assert not any(map(alive, read_pids(pids, 4)))
+
+
+def test_children_that_hold_the_output_open_do_not_hold_up_the_run(env: dict[str, str], tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    notes = Notes()
+    outcome = run(trick("family"), {**env, PIDS_VARIABLE: str(pids)}, notes, limit_s=60)
+    assert (outcome.exit_code, outcome.failure) == (0, None)
+    assert '"event":"result"' in notes.lines[-1]
+    assert not any(map(alive, read_pids(pids, 4)))
+
+
+def test_a_worker_that_was_killed_is_said_to_be(env: dict[str, str]) -> None:
+    outcome = run(trick("calm", steps=1_000_000), env, Killing())
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.message) == ("killed", "the worker was ended by SIGKILL")
+    assert "kill -9" in outcome.failure.hint
+
+
+def test_a_worker_that_crashed_in_c_is_said_to_have(env: dict[str, str]) -> None:
+    outcome = run(trick("segfault"), env, Notes())
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.message) == ("killed", "the worker was ended by SIGSEGV")
+
+
+@pytest.mark.parametrize("trouble", [LedgerError("locked"), BrokenPipeError(32, "Broken pipe")])
+@pytest.mark.parametrize("when", ["started", "line"])
+def test_a_listener_that_breaks_does_not_leave_a_worker_behind(
+    env: dict[str, str], trouble: Exception, when: str
+) -> None:
+    class Breaking(Notes):
+        def started(self, handle: Handle) -> None:
+            super().started(handle)
+            if when == "started":
+                raise trouble
+
+        def line(self, text: str) -> None:
+            raise trouble
+
+    notes = Breaking()
+    with pytest.raises(type(trouble)):
+        run(trick("calm", steps=1_000_000), env, notes)
+    assert not alive(notes.pid)
+
+
+# What is no worker
+
+
+def program(path: Path, text: str) -> str:
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_that_is_not_there_is_a_sentence_with_the_command() -> None:
+    place = HostPlace(python="/nowhere/python3")
+    with pytest.raises(PlaceError, match="no worker could be started on the host") as caught:
+        place.run(Task(do="facts"), Notes(), mark=MARK)
+    assert caught.value.command == "/nowhere/python3 -P -m stackmark.worker"
+
+
+def test_ten_megabytes_without_a_newline_are_handed_on_in_pieces(tmp_path: Path) -> None:
+    garbage = program(tmp_path / "python", "import sys\nsys.stdout.buffer.write(b'\\xff\\0' * 5_000_000)\n")
+    notes = Notes()
+    outcome = HostPlace(python=garbage).run(Task(do="facts"), notes, mark=MARK)
+    assert (outcome.exit_code, outcome.failure) == (0, None)
+    assert sum(map(len, notes.lines)) == 10_000_000
+    assert max(map(len, notes.lines)) < 3 * LINE_LIMIT_BYTES
+
+
+def test_an_endless_flood_of_lines_ends_with_its_time(tmp_path: Path) -> None:
+    flood = program(tmp_path / "python", "while True:\n    print('x' * 200)\n")
+
+    class Deaf(Notes):
+        def line(self, text: str) -> None: ...
+
+    outcome = HostPlace(python=flood).run(Task(do="facts"), Deaf(), mark=MARK, time_limit_s=0.5)
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "timeout"
+
+
+def test_a_worker_that_ends_before_it_reads_its_task_is_its_exit_code(tmp_path: Path) -> None:
+    early = program(tmp_path / "python", "import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n")
+    outcome = HostPlace(python=early).run(Task(do="facts"), Notes(), mark=MARK)
+    assert (outcome.exit_code, outcome.failure, outcome.stderr) == (1, None, ("no such module",))
+
+
+def test_the_working_folder_s_files_do_not_stand_in_for_modules(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "queue", "pydantic", "stackmark"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(trick("calm"), env, Notes()).exit_code == 0
+
+
+def test_a_task_of_ours_in_the_environment_is_not_the_worker_s(env: dict[str, str]) -> None:
+    outcome = run(trick("calm"), {**env, "STACKMARK_SPEC": "{}"}, Notes())
+    assert outcome.exit_code == 0
+
+
+# Strays
+
+
+def test_a_process_is_named_by_its_pid_and_its_beginning() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    ticks = start_ticks(child.pid)
+    assert ticks is not None
+    assert ticks == start_ticks(child.pid)
+    mine = start_ticks(os.getpid())
+    assert mine is not None
+    assert mine <= ticks
+    child.kill()
+    eventually(lambda: not alive(child.pid))
+    assert start_ticks(child.pid) is None  # a zombie: dead, and not yet asked after
+    child.wait()
+    assert start_ticks(child.pid) is None
+
+
+def test_a_command_named_with_brackets_and_bytes_does_not_confuse_it(tmp_path: Path) -> None:
+    strange = os.fsencode(tmp_path) + b"/) Z \xff("
+    os.symlink("/bin/sleep", strange)
+    child = subprocess.Popen([strange, b"60"])
+    mine = start_ticks(os.getpid())
+    ticks = start_ticks(child.pid)
+    assert mine is not None
+    assert ticks is not None
+    assert ticks >= mine
+    child.kill()
+    child.wait()
+
+
+def test_marked_processes_are_found_and_ended_and_others_are_not() -> None:
+    ours = [subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: MARK}, start_new_session=True) for _ in range(3)]
+    other = subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: f"{MARK}0"})
+    eventually(lambda: len(marked(MARK)) == 3)
+    assert end_marked(MARK) == 3
+    for child in ours:
+        assert child.wait() == -signal.SIGKILL
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+# Drivers that are killed
+
+
+def driver(env: dict[str, str], ledger: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "stackmark", "run", *arguments, "--runs", "1", "--ledger", str(ledger)]
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
+
+
+def results(env: dict[str, str], ledger: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "stackmark", "results", "--ledger", str(ledger)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+
+
+def only_row(ledger: Path) -> RunRow:
+    with Ledger.open(str(ledger), create=False) as book:
+        (row,) = book.runs()
+        return row
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
+)
+def test_a_signal_to_the_driver_ends_the_worker_and_is_stored(
+    env: dict[str, str], tmp_path: Path, number: signal.Signals, kind: str, code: int
+) -> None:
+    ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/family", "--steps", "10000000")
+    pids = read_pids(file, 4)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == code, out
+    assert b"Traceback" not in out
+    assert not any(map(alive, pids))
+    row = only_row(ledger)
+    assert (row.status, row.failure_kind, row.rate_per_s) == ("failed", kind, None)
+    with Ledger.open(str(ledger)) as book:
+        assert any(f'"kind":"{kind}"' in line for line in book.stream(row.id))
+
+
+def test_a_killed_driver_leaves_nothing_running_and_the_next_command_says_so(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """The worker notices by its lifeline and takes its children along, also those that left its group and its session."""
+    ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/family", "--steps", "10000000")
+    pids = read_pids(file, 4)
+    process.kill()
+    assert gone(pids)
+    process.communicate()
+    row = only_row(ledger)
+    assert row.status == "running"
+    said = results(env, ledger)
+    assert f"the run {row.id} (trick/family) was lost: its driver was killed while it ran" in said.stderr
+    lost = only_row(ledger)
+    assert (lost.status, lost.failure_kind) == ("failed", "lost")
+    assert results(env, ledger).stderr == ""
+
+
+def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_ends(env: dict[str, str], tmp_path: Path) -> None:
+    """The worker stands still and notices nothing."""
+    ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/stray", "--steps", "10000000")
+    pids = read_pids(file, 4)
+    process.kill()
+    process.communicate()
+    assert all(map(alive, pids))
+    assert "4 processes it left were ended" in results(env, ledger).stderr
+    assert not any(map(alive, pids))
+    assert only_row(ledger).failure_kind == "lost"
+
+
+def test_a_driver_that_lives_is_not_called_lost(env: dict[str, str], tmp_path: Path) -> None:
+    ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/family", "--steps", "10000000")
+    pids = read_pids(file, 4)
+    assert results(env, ledger).stderr == ""
+    assert only_row(ledger).status == "running"
+    assert all(map(alive, pids))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+def test_a_killed_worker_is_a_failed_run_that_names_the_signal(env: dict[str, str], tmp_path: Path) -> None:
+    ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/family", "--steps", "10000000")
+    pids = read_pids(file, 4)
+    os.kill(pids[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, out
+    assert not any(map(alive, pids))
+    row = only_row(ledger)
+    assert (row.status, row.failure_kind) == ("failed", "killed")
+    assert row.failure_message == "the worker was ended by SIGKILL"
+
+
+def test_the_processes_that_read_data_go_with_a_killed_driver(env: dict[str, str], tmp_path: Path) -> None:
+    """A real network, fed from CIFAR-10's files by two loader processes."""
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for number in range(1, 6):
+        (folder / f"data_batch_{number}.bin").write_bytes(bytes([number]) + bytes(3072))
+    ledger = tmp_path / "ledger.sqlite3"
+    process = driver(
+        env, ledger, "train/trivial_cifar10", "--data", str(tmp_path), "--data-workers", "2", "--batch", "2",
+        "--device", "cpu", "--tune", "off", "--seconds", "600", "--warmup-seconds", "0",
+    )  # fmt: skip
+
+    def family() -> list[int] | None:
+        if process.poll() is not None:
+            raise AssertionError(process.communicate()[0])
+        if not ledger.exists():
+            return None
+        with Ledger.open(str(ledger)) as book:
+            rows = book.runs()
+        pids = marked(rows[0].id) if rows else []
+        return pids if len(pids) >= 3 else None
+
+    pids: list[int] = eventually(family)
+    process.kill()
+    assert gone(pids)
+    process.communicate()
+    assert "was lost" in results(env, ledger).stderr

@@ -1,0 +1,114 @@
+"""Quantities as people type them and as they are said."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stackmark.errors import SpecError
+from stackmark.units import parse_seconds, parse_share, parse_size, say_count, say_rate, say_seconds, say_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0), ("4096", 4096), ("512b", 512), ("64m", 64 * 1024**2), ("64M", 64 * 1024**2), ("64MiB", 64 * 1024**2),
+        ("64mib", 64 * 1024**2), ("64MB", 64 * 10**6), ("8Gi", 8 * 1024**3), ("8g", 8 * 1024**3), ("10GB", 10**10),
+        ("1.5g", 3 * 1024**3 // 2), (".5k", 512), ("1e3", 1000), ("1e3k", 1024000), ("2t", 2 * 1024**4),
+        ("2TB", 2 * 10**12), (" 64 MiB ", 64 * 1024**2),
+    ],
+)  # fmt: skip
+def test_sizes_are_binary_unless_they_say_otherwise(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 30), ("1.5s", 1.5), ("250ms", 0.25), ("20us", 20e-6), ("20µs", 20e-6), ("20μs", 20e-6), ("2m", 120), ("2min", 120),
+        ("1h", 3600), ("1d", 86400), ("0", 0), ("1e2", 100), (" 5 s ", 5),
+    ],
+)  # fmt: skip
+def test_times_have_units_from_microseconds_to_days(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == pytest.approx(seconds, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("1%", 0.01), ("0.01", 0.01), ("100%", 1), ("1", 1), ("0", 0), ("0.5 %", 0.005)]
+)
+def test_a_share_is_a_percentage_or_a_part_of_one(text: str, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share, rel=1e-15)
+
+
+BAD = ["", " ", "m", "MiB", "-1", "-1s", "+1", "1..5", "1.", "1,5", "0x10", "1e", "NaN", "nan", "inf", "1 2", "1s2",
+       "5 parsecs", "1_000", "١", "1\0", "1e999", "9" * 400, "1e300d", "1" * 50_000 + "!", "%", "1%%"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: ascii(text)[:20])
+@pytest.mark.parametrize("parse", [parse_size, parse_seconds, parse_share], ids=["size", "seconds", "share"])
+def test_what_is_no_quantity_is_a_sentence_with_an_example(parse: object, text: str) -> None:
+    assert callable(parse)
+    with pytest.raises(SpecError, match=r"is not a|too large") as caught:
+        parse(text)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("write it like ")
+
+
+@pytest.mark.parametrize(("parse", "text"), [(parse_size, "5s"), (parse_seconds, "5g"), (parse_share, "5s")])
+def test_the_unit_of_another_quantity_is_named_as_unknown(parse: object, text: str) -> None:
+    assert callable(parse)
+    with pytest.raises(SpecError, match=f"unknown unit '{text[1:]}'"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["101%", "1.01", "50"])
+def test_a_share_above_the_whole_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="between 0 and 100 %"):
+        parse_share(text)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_quantity_or_a_sentence(text: str) -> None:
+    for parse in (parse_size, parse_seconds, parse_share):
+        with suppress(SpecError):
+            assert parse(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0.00 ns"), (2.3e-6, "2.30 µs"), (999.4e-6, "999 µs"), (0.0125, "12.5 ms"), (0.99949, "999 ms"),
+        (0.9996, "1.00 s"), (9.996e-4, "1.00 ms"), (4.2149, "4.21 s"), (99.96, "100 s"), (119, "119 s"),
+        (200, "3 min 20 s"), (3599.4, "59 min 59 s"), (3599.6, "1 h 0 min"), (9000, "2 h 30 min"), (-0.0125, "-12.5 ms"),
+    ],
+)  # fmt: skip
+def test_seconds_are_said_with_three_figures(seconds: float, said: str) -> None:
+    assert say_seconds(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(0, "0 B"), (512, "512 B"), (1024, "1.00 KiB"), (64 * 1024**2, "64.0 MiB"), (139 * 1024**3, "139 GiB"),
+     (3 * 1024**4, "3.00 TiB")],
+)  # fmt: skip
+def test_sizes_are_said_in_binary_units(size: float, said: str) -> None:
+    assert say_size(size) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0"), (820, "820"), (12_400, "12.4 k"), (25_557_032, "25.6 M"), (999_960, "1.00 M"), (4.089e9, "4.09 G"),
+     (1.24e12, "1.24 T")],
+)  # fmt: skip
+def test_counts_are_said_in_decimal_units(count: float, said: str) -> None:
+    assert say_count(count) == said
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [(0.5, "0.500"), (4.2134, "4.213"), (9.99999, "10.00"), (42.129, "42.13"), (99.999, "100.0"), (142.58, "142.6"),
+     (999.99, "1,000"), (7086.6, "7,087"), (1234567.8, "1,234,568")],
+)  # fmt: skip
+def test_rates_are_said_with_four_figures(rate: float, said: str) -> None:
+    assert say_rate(rate) == said
