@@ -269,7 +269,7 @@ def test_a_failed_run_as_json_is_an_object_and_a_sentence(replay: Replay) -> Non
     (result,) = json.loads(answer.out)["results"]
     assert result["throughput"] is None
     assert result["runs"][0]["failure_message"] == "the card fell out"
-    assert answer.err.startswith("stackmark: run r-")
+    assert "\nstackmark: run r-" in answer.err
     assert "push it back in" in answer.err
 
 

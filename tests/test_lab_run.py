@@ -560,3 +560,11 @@ def test_a_place_nobody_knows_is_answered_with_those_there_are() -> None:
     assert find_place("host").name == "host"
     with pytest.raises(SpecError, match="did you mean host"):
         find_place("hots")
+
+
+def test_events_of_a_newer_worker_are_judged_and_flagged(book: Ledger) -> None:
+    hello, *rest = H200
+    newer = json.dumps({**json.loads(hello), "schema_version": 2}, separators=(",", ":"))
+    row = once(book, ReplayPlace([newer, *rest]))
+    assert row.status == "done"
+    assert any(flag.startswith("newer-worker: its events have version 2") for flag in row.flags)

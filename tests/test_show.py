@@ -426,3 +426,8 @@ def test_plain_lines_say_each_part_once() -> None:
         "run 1/2  warm-up 1.00 s (still moved)",
         "run 1/2  r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat  invalid: XID 79",
     ]
+
+
+def test_an_evaluation_shows_what_it_found() -> None:
+    view = replace(VIEW, quality=(("top 1 accuracy", 0.7613), ("top 5 accuracy", 0.9287)))
+    assert ("quality", "top 1 accuracy 76.13%, top 5 accuracy 92.87%") in rows(view)

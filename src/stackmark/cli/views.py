@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from stackmark.errors import StackmarkError
-from stackmark.events import Result
+from stackmark.events import Metric, Result
 from stackmark.lab.judging import Facts, setup_parts
 from stackmark.lab.run import Measured
 from stackmark.lab.watching import Watcher
@@ -109,6 +109,8 @@ def result_view(measured: Measured, repeat: str) -> ResultView:
         repeat=repeat,
         experiment_id=measured.experiment.id,
         run_ids=tuple(row.id for row in measured.runs),
+        quality=tuple((event.name.replace("_", " "), event.value) for event in measured.events
+                      if isinstance(event, Metric) and event.name in ("top_1_accuracy", "top_5_accuracy")),
     )  # fmt: skip
 
 

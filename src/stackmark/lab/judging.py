@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StreamError
-from stackmark.events import Event, Failed, Metric, Phase, Result, Stream, gathered_facts, measured_steps
+from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Stream, gathered_facts, measured_steps
 from stackmark.ledger.rows import RunEnd
 from stackmark.places.place import Outcome, PlaceFailure
-from stackmark.spec import explain
+from stackmark.spec import SCHEMA_VERSION, explain
 from stackmark.verdict.throughput import RunVerdict, judge_run
 
 # How a line of standard error stands in a stored stream, between the lines of standard output.
@@ -43,6 +43,11 @@ def judge(stream: Stream, outcome: Outcome, broken: StreamError | None = None) -
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
     verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
     flags = [*verdict.flags, *result.flags]
+    hello = next((event for event in stream.events if isinstance(event, Hello)), None)
+    if hello and hello.schema_version > SCHEMA_VERSION:
+        flags.append(
+            f"newer-worker: its events have version {hello.schema_version}, this program knows {SCHEMA_VERSION}"
+        )
     if stream.foreign_count:
         flags.append(f"foreign-lines: {stream.foreign_count} lines of the worker's output were not events")
     return RunEnd(

@@ -146,6 +146,8 @@ def measure(
             events = tuple(seen)
         if row.status == "failed" and number == 0:
             # What failed in the first run will fail in all of them; the reason is stored.
+            if count > 1:
+                watcher.notice(f"the first run failed: the other {count - 1} were not started")
             break
     rates = [row.rate_per_s for row in rows if row.status == "done" and row.rate_per_s]
     throughput = throughput_over_runs(rates) if rates else None

@@ -60,6 +60,8 @@ class ResultView:
     repeat: str
     experiment_id: str
     run_ids: tuple[str, ...]
+    # What an evaluation found: a name and a share of one.
+    quality: tuple[tuple[str, float], ...] = ()
 
 
 def print_result(view: ResultView, console: Console) -> None:
@@ -82,6 +84,8 @@ def rows(view: ResultView) -> list[Line]:
         lines.append(("step", say_steps(view.step_p50_s, view.step_p90_s, view.step_p99_s) + of))
     if view.steady:
         lines.append(("steadiness", ", ".join(f"{count} × {kind}" for kind, count in view.steady)))
+    if view.quality:
+        lines.append(("quality", ", ".join(f"{name} {share:.2%}" for name, share in view.quality)))
     lines.append(("settings", ", ".join(f"{name} {value}" for name, value, _ in view.settings)))
     chosen = [f"{name} {value}: {reason}" for name, value, reason in view.settings if reason]
     if chosen:

@@ -19,6 +19,8 @@ from stackmark.worker.stream import Emitter
 from stackmark.workloads.catalog import Family, find
 from stackmark.workloads.workload import Ready, WorkloadFailure
 
+UNITS = {"j": "J", "w": "W", "c": "°C", "mhz": "MHz", "mib": "MiB"}
+
 
 class Bench:
     """What the worker offers to a workload (workload.Rig)."""
@@ -94,7 +96,9 @@ def _measured(emitter: Emitter, ready: Ready, params: Params, bench: Bench) -> N
     for note in findings.notes:
         emitter(events.Log, line=note)
     for name, value in findings.metrics.items():
-        emitter(events.Metric, name=name, value=value, unit=name.rpartition("_")[2], higher_is_better=False)
+        # Units stand in names; a metric's unit is as people write it.
+        unit = name.rpartition("_")[2]
+        emitter(events.Metric, name=name, value=value, unit=UNITS.get(unit, unit), higher_is_better=False)
     for metric in ready.metrics():
         emitter(events.Metric, **vars(metric))
     emitter(
