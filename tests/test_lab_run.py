@@ -568,3 +568,14 @@ def test_events_of_a_newer_worker_are_judged_and_flagged(book: Ledger) -> None:
     row = once(book, ReplayPlace([newer, *rest]))
     assert row.status == "done"
     assert any(flag.startswith("newer-worker: its events have version 2") for flag in row.flags)
+
+
+def test_a_warm_up_that_did_not_settle_flags_the_run(book: Ledger) -> None:
+    def unsettled(line: str) -> str:
+        event = json.loads(line)
+        if (event["event"], event.get("phase"), event.get("state")) == ("phase", "warm-up", "end"):
+            event["note"] = "the clock still moved"
+        return json.dumps(event, separators=(",", ":"))
+
+    assert not any(flag.startswith("not-settled") for flag in once(book, ReplayPlace(H200)).flags)
+    assert "not-settled: the clock still moved" in once(book, ReplayPlace([unsettled(line) for line in H200])).flags

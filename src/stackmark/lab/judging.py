@@ -43,6 +43,11 @@ def judge(stream: Stream, outcome: Outcome, broken: StreamError | None = None) -
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
     verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
     flags = [*verdict.flags, *result.flags]
+    flags += [
+        f"not-settled: {event.note}"
+        for event in stream.events
+        if isinstance(event, Phase) and event.phase == "warm-up" and event.state == "end" and event.note
+    ]
     hello = next((event for event in stream.events if isinstance(event, Hello)), None)
     if hello and hello.schema_version > SCHEMA_VERSION:
         flags.append(

@@ -6,7 +6,7 @@ may it harm: a reader of the progress who goes away ends the progress, not the m
 
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
@@ -14,6 +14,7 @@ from rich.table import Column
 from rich.text import Text
 
 from stackmark.events import Event, Failed, Phase, Probe, Result, Steps
+from stackmark.show.runs import EndedRun
 from stackmark.show.safe import safe_line
 from stackmark.spec import Request, Spec
 from stackmark.units import say_rate, say_seconds
@@ -22,23 +23,6 @@ PROBE_PHASES = {"import": "loading the framework", "trial": "trying a step", "mo
 # `⠋ run 10/10  first step 100 % 1,234,567 sequences/s 10 min 59 s left` has 66 characters, 42 without its rate.
 BAR_FROM, RATE_FROM = 76, 66
 CHOSEN = ("device", "batch", "precision", "tune")
-
-
-class EndedRun(Protocol):
-    """What is said of a run that ended; the ledger's row has it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def rate_per_s(self) -> float | None: ...
-    @property
-    def rate_unit(self) -> str | None: ...
-    @property
-    def steady(self) -> str | None: ...
-    @property
-    def failure_message(self) -> str | None: ...
 
 
 def say_run(row: EndedRun, number: int, of: int) -> str:
