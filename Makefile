@@ -33,7 +33,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,postgres]' \
+	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres]' \
 	  hypothesis import-linter mypy pytest pytest-timeout ruff scipy
 	@touch $@
 

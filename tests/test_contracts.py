@@ -350,7 +350,9 @@ def test_a_stream_recorded_on_a_gpu_is_read_whole() -> None:
     for line in lines:
         event = stream.feed(line)
         assert event is not None
-        assert write_event(event) == line
+        # Written again it has all that it had; what a newer program adds is empty.
+        assert json.loads(write_event(event)).items() >= json.loads(line).items()
+        assert read_event(write_event(event), 1) == event
         assert len(line) < events.EVENT_LIMIT_BYTES
     result = stream.ended()
     assert isinstance(result, events.Result)

@@ -392,24 +392,47 @@ def test_a_row_is_what_the_table_holds() -> None:
 def test_an_older_ledger_is_migrated_with_its_runs_and_is_then_newer_than_the_program(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         run_id = complete(ledger)
-        second = schema.Migration(
-            2, "0002_colour", "ALTER TABLE runs ADD COLUMN colour TEXT;\nUPDATE runs SET colour = 'red';\n"
+        newest = len(schema.migrations())
+        later = schema.Migration(
+            newest + 1, "9999_colour", "ALTER TABLE runs ADD COLUMN colour TEXT;\nUPDATE runs SET colour = 'red';\n"
         )
         with ledger._engine.connect().execution_options(writes=True) as connection, connection.begin():
-            assert schema.migrate(connection, "it", [*schema.migrations(), second]) == [2]
+            assert schema.migrate(connection, "it", [*schema.migrations(), later]) == [newest + 1]
         with ledger._engine.connect() as connection:
             colours = connection.exec_driver_sql("SELECT id, colour FROM runs").all()
             assert [tuple(row) for row in colours] == [(run_id, "red")]
-            assert schema.version_of(connection, "it") == 2
-    with pytest.raises(LedgerError, match=r"has version 2; stackmark .* knows up to 1"):
+            assert schema.version_of(connection, "it") == newest + 1
+    with pytest.raises(LedgerError, match=rf"has version {newest + 1}; stackmark .* knows up to {newest}"):
         Ledger.open(ledger_url)
+
+
+def test_a_ledger_of_the_first_version_is_migrated_and_its_runs_are_plain_runs(ledger_url: str) -> None:
+    first = schema.migrations()[0]
+    where = address.find(ledger_url)
+    engine = address.make_engine(where)
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        assert schema.migrate(connection, "it", [first]) == [1]
+        connection.exec_driver_sql("INSERT INTO experiments VALUES ('x-1', 1.0, 'stackmark run', '', '{}')")
+        connection.exec_driver_sql(
+            "INSERT INTO runs (id, experiment_id, position, workload, status, started_unix_s, place, machine_id, boot_id,"
+            " driver_pid, stackmark_version, spec_digest, flags, place_options, handle, spec) VALUES"
+            " ('r-1', 'x-1', 0, 'train/vgg16', 'done', 1.0, 'host', 'm', 'b', 1, '0.1', 'd', '[]', '{}', '{}',"
+            """ '{"workload":"train/vgg16","params":{}}')"""
+        )
+    engine.dispose()
+    with Ledger.open(ledger_url) as ledger:
+        (row,) = ledger.runs()
+        assert (row.arm, row.block, row.attempt, row.role) == (0, None, 0, "measured")
+        assert ledger.run("r-1").spec.workload == "train/vgg16"
 
 
 def test_a_migration_that_fails_leaves_the_ledger_as_it_was(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         run_id = complete(ledger)
         broken = schema.Migration(
-            2, "0002_broken", "ALTER TABLE runs ADD COLUMN colour TEXT;\nUPDATE nothing SET x = 1;\n"
+            len(schema.migrations()) + 1,
+            "9999_broken",
+            "ALTER TABLE runs ADD COLUMN colour TEXT;\nUPDATE nothing SET x = 1;\n",
         )
         with pytest.raises(Exception, match="nothing"):  # noqa: SIM117
             with ledger._engine.connect().execution_options(writes=True) as connection, connection.begin():

@@ -219,7 +219,8 @@ def test_a_new_ledger_in_a_read_only_folder_is_said(protected: Path) -> None:
 def test_a_read_only_ledger_that_is_older_cannot_be_migrated_and_is_said(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later = [*schema.migrations(), schema.Migration(2, "0002_later", "ALTER TABLE runs ADD COLUMN colour TEXT;\n")]
+    known = schema.migrations()
+    later = [*known, schema.Migration(len(known) + 1, "9999_later", "ALTER TABLE runs ADD COLUMN colour TEXT;\n")]
     monkeypatch.setattr(address, "is_read_only", lambda path: True)
     monkeypatch.setattr(schema, "migrations", lambda: later)
     assert "is read-only" in refusal(file).message

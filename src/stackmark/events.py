@@ -38,6 +38,8 @@ FAILURE_EXIT_CODES: dict[str, int] = {
     "hardware_error": 19,
     "crash": 20,
     "lost_driver": 21,
+    "command_failed": 22,
+    "no_figure": 23,
     "interrupted": 130,
     "terminated": 143,
 }
@@ -126,8 +128,20 @@ class Log(Event):
     line: str
 
 
+class Figure(Frozen):
+    """What a program said of itself, where its steps cannot be timed from outside: a user's own command, a foreign log."""
+
+    name: str
+    value: float = Field(gt=0)
+    unit: str
+    higher_is_better: bool = True
+
+
 class Result(Event):
-    """The end of a run that worked, with all that a verdict needs so that it needs no workload."""
+    """The end of a run that worked, with all that a verdict needs so that it needs no workload.
+
+    Where there is a `figure`, it is the run's rate (its reciprocal where lower is better), and the steps are only kept.
+    """
 
     event: Literal["result"] = "result"
     sample: str
@@ -139,6 +153,7 @@ class Result(Event):
     least_bytes_per_sample: float | None = None
     memory_peak_mib: float | None = None
     data_wait_s: float | None = None
+    figure: Figure | None = None
     # An error of the hardware during the run: the number is kept and is no result.
     invalid: list[str] = []
     flags: list[str] = []

@@ -16,6 +16,8 @@ from stackmark.errors import SpecError
 SCHEMA_VERSION: Literal[1] = 1
 AUTO = "auto"
 SPEC_VARIABLE = "STACKMARK_SPEC"
+# What a place knows and a worker cannot see (engine's version, image's digest), as JSON: it comes back in the facts.
+ABOUT_VARIABLE = "STACKMARK_PLACE"
 # Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
 SPEC_LIMIT_BYTES = 100 * 1024
 # What a sentence about wrong input shows of it: a value may be of any length, and one input may be wrong in many ways.
@@ -61,16 +63,22 @@ class Spec(Frozen):
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
 
-class Params(Frozen):
-    """The base of every workload's parameters: how it is placed and how long it measures.
+class AnyParams(Frozen):
+    """What the parameters of all workloads have.
 
-    The command line's options and the documentation are made from these fields: `description` is the help text, and a
-    field marked by `auto()` may be left to the probe.
+    The command line's options and the documentation are made from these fields: `description` is the help text. A field
+    marked `auto` may be left to the probe; one marked `follows` is how the work is done on a device and not what the work
+    is, so an arm that types another device or precision has it chosen anew, and the difference is said.
     """
 
     device: str = Field(
         description="cpu or cuda:N", pattern=r"^(cpu|cuda(:\d{1,3})?)$", json_schema_extra={"auto": True}
     )
+
+
+class Params(AnyParams):
+    """The parameters of a workload that is measured step by step: how long it warms up and measures."""
+
     seed: int = Field(default=1, ge=0, lt=2**31, description="of weights, data and their order")
     steps: int = Field(
         default=0, ge=0, le=10_000_000, description="measure exactly this many steps; 0: go by --seconds"
@@ -79,21 +87,21 @@ class Params(Frozen):
         gt=0,
         le=86_400,
         description="measure this long after warm-up; 10 on a GPU, 30 on a CPU",
-        json_schema_extra={"auto": True, "quantity": "seconds"},
+        json_schema_extra={"auto": True, "follows": True, "quantity": "seconds"},
     )
     at_least_steps: int = Field(
         ge=0,
         description="with --seconds, measure at least this many steps, for up to three times the seconds",
-        json_schema_extra={"auto": True},
+        json_schema_extra={"auto": True, "follows": True},
     )
     warmup_steps: int = Field(
-        ge=0, description="warm up for at least this many steps", json_schema_extra={"auto": True}
+        ge=0, description="warm up for at least this many steps", json_schema_extra={"auto": True, "follows": True}
     )
     warmup_seconds: float = Field(
         ge=0,
         le=3600,
         description="warm up until rate and clock stand still, for at most this long; 0: just --warmup-steps",
-        json_schema_extra={"auto": True, "quantity": "seconds"},
+        json_schema_extra={"auto": True, "follows": True, "quantity": "seconds"},
     )
 
 

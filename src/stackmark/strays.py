@@ -12,15 +12,21 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK_VARIABLE = "STACKMARK_RUN"
+# Of a user's own program, within its run: what it leaves behind is ended, and the worker and its like are not.
+COMMAND_VARIABLE = "STACKMARK_COMMAND"
 PROC = Path("/proc")
 
 
-def marked(mark: str) -> list[int]:
-    """Processes of a run. Only our own can be looked at, and only our own can be ours."""
-    wanted = f"{MARK_VARIABLE}={mark}".encode()
+def marked(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
+    """Processes of a run. Only our own can be looked at, and only our own can be ours.
+
+    Not process 1: where it carries the mark, it is a container's first, which no signal of ours ends from inside, and which
+    goes with the worker anyway.
+    """
+    wanted = f"{variable}={mark}".encode()
     found = []
     for entry in PROC.iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+        if not entry.name.isdigit() or int(entry.name) in (1, os.getpid()):
             continue
         try:
             environment = (entry / "environ").read_bytes()
@@ -31,12 +37,12 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def end_marked(mark: str, wait_s: float = 2.0) -> int:
+def end_marked(mark: str, wait_s: float = 2.0, variable: str = MARK_VARIABLE) -> int:
     """Kills what is left of a run, and says how many processes that were."""
     ended: set[int] = set()
     deadline = time.monotonic() + wait_s
     # Again and again: between a look and a kill a process may have had a child.
-    while (left := marked(mark)) and time.monotonic() < deadline:
+    while (left := marked(mark, variable)) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -104,7 +104,9 @@ def say_count(number: float) -> str:
 
 
 def say_rate(rate: float) -> str:
-    """A throughput with four significant figures and thousands separated: `4.213`, `142.6`, `7,087`."""
+    """A throughput with four significant figures and thousands separated: `0.008673`, `4.213`, `142.6`, `7,087`."""
+    if 0 < rate < 0.09995:
+        return f"{rate:.4g}"
     if rate >= 999.95:
         return f"{rate:,.0f}"
     decimals = 1 if rate >= 99.995 else 2 if rate >= 9.9995 else 3

@@ -17,6 +17,8 @@ Status = Literal["running", "done", "failed", "invalid"]
 STATUSES: tuple[str, ...] = get_args(Status)
 # The failure of a run whose process was gone when the next command looked.
 LOST = "lost"
+# The subject of the facts that say where a run of somebody else's came from.
+IMPORT = "import"
 
 
 def storable(text: str) -> str:
@@ -27,6 +29,10 @@ def storable(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
 
 
+# What an experiment is: one arm; arms in blocks; the same arm twice; somebody's log; a workload held against a baseline.
+Kind = Literal["run", "compare", "noise", "import", "check"]
+# A primer fills the caches that all arms share: it is stored, and is part of no statistic.
+Role = Literal["measured", "primer"]
 Text = Annotated[str, AfterValidator(storable)]
 Json = dict[str, JsonValue]
 
@@ -39,6 +45,9 @@ class Experiment(Frozen):
     command: Text = ""
     request: Json = {}
     note: Text = ""
+    kind: Kind = "run"
+    # The dump of plan.design.Design; None where there is one arm and no order to keep.
+    design: Json | None = None
 
 
 class RunStart(Frozen):
@@ -47,6 +56,10 @@ class RunStart(Frozen):
     id: str = Field(pattern=r"^r-[0-9a-z]{26}$")
     experiment_id: str
     position: int = Field(default=0, ge=0, description="the run's number in its experiment, from 0")
+    arm: int = Field(default=0, ge=0)
+    block: int | None = Field(default=None, ge=0)
+    attempt: int = Field(default=0, ge=0, description="0, or which repetition of its block it belongs to")
+    role: Role = "measured"
     spec: Spec
     place: Text
     place_options: Json = {}
@@ -145,6 +158,10 @@ class RunRow(Frozen):
     failure_hint: str | None
     flags: list[str]
     stackmark_version: str
+    arm: int
+    block: int | None
+    attempt: int
+    role: Role
 
     @property
     def cursor(self) -> Cursor:

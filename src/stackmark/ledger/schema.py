@@ -82,6 +82,8 @@ experiments = Table(
     Column("command", Text, nullable=False),
     Column("note", Text, nullable=False),
     Column("request", JsonText, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("design", JsonText, nullable=False),
 )
 
 runs = Table(
@@ -128,6 +130,10 @@ runs = Table(
     Column("place_options", JsonText, nullable=False),
     Column("handle", JsonText, nullable=False),
     Column("spec", JsonText, nullable=False),
+    Column("arm", Integer, nullable=False),
+    Column("block", Integer),
+    Column("attempt", Integer, nullable=False),
+    Column("role", Text, nullable=False),
 )
 
 streams = Table(
@@ -136,6 +142,23 @@ streams = Table(
     Column("run_id", Text, primary_key=True),
     Column("lines", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
+)
+
+baselines = Table(
+    "baselines",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("experiment_id", Text, primary_key=True),
+    Column("saved_unix_s", Double, nullable=False),
+)
+
+published = Table(
+    "published",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("added_unix_s", Double, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("entry", JsonText, nullable=False),
 )
 
 

@@ -112,12 +112,12 @@ class Ledger:
     # Writing
 
     def start_experiment(self, experiment: Experiment) -> None:
-        self._write(lambda connection: connection.execute(insert(experiments).values(experiment.model_dump())))
+        self.writing(lambda connection: connection.execute(insert(experiments).values(experiment.model_dump())))
 
     def start(self, run: RunStart) -> None:
         """The row `running`."""
         row = {**run.model_dump(), **of_spec(run.spec), "status": "running", "flags": []}
-        self._write(lambda connection: connection.execute(insert(runs).values(row)))
+        self.writing(lambda connection: connection.execute(insert(runs).values(row)))
 
     def set_handle(self, run_id: str, handle: Json) -> None:
         """What the place needs to find the worker again, once it knows."""
@@ -127,11 +127,11 @@ class Ledger:
             if _changed(connection.execute(change)) == 0:
                 raise LedgerError(f"the run {run_id} is not running any more: it was deleted or called lost")
 
-        self._write(work)
+        self.writing(work)
 
     def finish(self, run_id: str, end: RunEnd, lines: Sequence[str]) -> None:
         """Makes a run whole, with its output, in one transaction. The same end may be written twice."""
-        stream = {"run_id": run_id, "lines": len(lines), "data": _pack(lines)}
+        stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
 
         def work(connection: Connection) -> None:
             open_still = or_(runs.c.status == "running", runs.c.failure_kind == LOST)
@@ -146,7 +146,7 @@ class Ledger:
             if tuple(stored) != (end.status, end.ended_unix_s):
                 raise LedgerError(f"the run {run_id} has already ended, with status {stored.status}")
 
-        self._write(work)
+        self.writing(work)
 
     def abandoned(self, *, machine_id: str, alive: Callable[[RunRow], bool]) -> list[RunRow]:
         """The rows `running` of this machine whose driver is gone, as `alive` tells."""
@@ -155,7 +155,7 @@ class Ledger:
             .where(runs.c.status == "running", runs.c.machine_id == machine_id)
             .order_by(*queries.NEWEST_FIRST)
         )
-        rows = self._read(lambda connection: [_run(row) for row in connection.execute(query).mappings()])
+        rows = self.reading(lambda connection: [_run(row) for row in connection.execute(query).mappings()])
         return [row for row in rows if not alive(row)]
 
     def mark_lost(self, run_id: str, message: str, *, hint: str | None = None) -> bool:
@@ -168,7 +168,7 @@ class Ledger:
             "failure_hint": None if hint is None else storable(hint),
         }
         change = update(runs).where(runs.c.id == run_id, runs.c.status == "running").values(lost)
-        return self._write(lambda connection: _changed(connection.execute(change)) == 1)
+        return self.writing(lambda connection: _changed(connection.execute(change)) == 1)
 
     def delete(self, run_ids: Sequence[str], *, force: bool = False) -> int:
         """Deletes runs with their streams, and the experiments that they leave empty. All of them, or none.
@@ -191,7 +191,7 @@ class Ledger:
                 deleted += 1
             return deleted
 
-        return self._write(work)
+        return self.writing(work)
 
     # Reading
 
@@ -202,14 +202,14 @@ class Ledger:
             query = queries.page(wanted, queries.resolve(connection, wanted), limit, before)
             return [_run(row) for row in connection.execute(query).mappings()]
 
-        return self._read(work)
+        return self.reading(work)
 
     def count(self, wanted: RunFilter = _EVERYTHING) -> int:
         def work(connection: Connection) -> int:
             where = queries.conditions(wanted, queries.resolve(connection, wanted))
             return connection.execute(select(func.count()).select_from(runs).where(*where)).scalar_one()
 
-        return self._read(work)
+        return self.reading(work)
 
     def every(self, wanted: RunFilter = _EVERYTHING) -> Iterator[Mapping[str, object]]:
         """All columns of all runs that are meant, oldest first, a batch in memory at a time; for exports.
@@ -230,7 +230,7 @@ class Ledger:
             row = connection.execute(select(runs).where(runs.c.id == run_id)).mappings().one()
             return RunDetail.model_validate(dict(row))
 
-        return self._read(work)
+        return self.reading(work)
 
     def experiment(self, prefix: str) -> Experiment:
         """The experiment whose id begins like this, or the `last` one."""
@@ -240,7 +240,20 @@ class Ledger:
             row = connection.execute(select(experiments).where(experiments.c.id == found)).mappings().one()
             return Experiment.model_validate(dict(row))
 
-        return self._read(work)
+        return self.reading(work)
+
+    def runs_of(self, experiment_id: str) -> list[RunDetail]:
+        """All runs of an experiment with their specs, in the order in which they began."""
+
+        def work(connection: Connection) -> list[RunDetail]:
+            query = (
+                select(runs)
+                .where(runs.c.experiment_id == experiment_id)
+                .order_by(runs.c.position, runs.c.started_unix_s, runs.c.id)
+            )
+            return [RunDetail.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+
+        return self.reading(work)
 
     def stream(self, run_id: str) -> list[str]:
         """A run's whole output, line by line; nothing where the run was lost or still runs."""
@@ -249,7 +262,7 @@ class Ledger:
             row = connection.execute(select(streams).where(streams.c.run_id == run_id)).first()
             return [] if row is None or row.lines == 0 else _unpack(row.data)
 
-        return self._read(work)
+        return self.reading(work)
 
     # How it is done
 
@@ -314,10 +327,10 @@ class Ledger:
         if self.read_only:
             raise trouble.read_only(self.where)
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
+    def reading(self, work: Callable[[Connection], T]) -> T:
         return self._transact(work, writes=False)
 
-    def _write(self, work: Callable[[Connection], T]) -> T:
+    def writing(self, work: Callable[[Connection], T]) -> T:
         self._writable()
         self._wrote = True
         return self._transact(work, writes=True)
@@ -347,7 +360,7 @@ def _changed(result: CursorResult[object]) -> int:
 
 
 # surrogatepass: a worker's bytes that were no UTF-8 may have been decoded to lone surrogates, and are to come back so.
-def _pack(lines: Sequence[str]) -> bytes:
+def pack_lines(lines: Sequence[str]) -> bytes:
     return zlib.compress("\n".join(lines).encode("utf-8", "surrogatepass"))
 
 

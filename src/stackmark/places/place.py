@@ -5,17 +5,39 @@ itself: that it was killed, by whom, or that its time was up. Lines are handed o
 business, so that a recorded stream can be played back through the same door.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
-from stackmark.spec import Task
+from stackmark.spec import Frozen, Spec, Task
 
 # What is kept of a worker's standard error: enough for a traceback of a compiler, not for a day of warnings.
 STDERR_LINES_KEPT = 400
 
 Handle = dict[str, JsonValue]
+Facts = dict[str, dict[str, JsonValue]]
+# Where compilers keep what they made. In an experiment all arms share one folder, with these names below it. Not the whole
+# of ~/.cache: a user's own program has its downloaded models there.
+CACHE_VARIABLES = {
+    "CUDA_CACHE_PATH": "cuda",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "PYTORCH_KERNEL_CACHE_PATH": "torch-kernels",
+}
+
+
+class PlaceOptions(Frozen):
+    """The base of a place's options. Each field is a key of `--arm` and an option of the command line: `description` is its
+    help. Names are disjoint from those of all workloads' parameters. A value is text as typed (`64m`, `1g`), read by the
+    field's own validator; a field of type `tuple[str, ...]` may be given several times."""
+
+
+def cache_variables(cache: Path | None) -> dict[str, str]:
+    """What a worker's environment says of the shared cache; nothing where there is none."""
+    return {name: str(cache / folder) for name, folder in CACHE_VARIABLES.items()} if cache else {}
 
 
 @dataclass(frozen=True)
@@ -52,3 +74,24 @@ class Place(Protocol):
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         """Runs one worker to its end. `mark` is the run's id: whatever the place leaves behind carries it."""
+
+    def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
+        """What was asked of the place and is not so, as the worker saw it from inside; a sentence each."""
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A place that can tell before its first run whether it can be had: `prepare` raises a PlaceError where it cannot."""
+
+    def prepare(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class PlaceKind:
+    """`make` gets the options that were read, and the folder that all arms keep their compilers' caches in, or None."""
+
+    name: str
+    options: type[PlaceOptions]
+    make: Callable[[PlaceOptions, Path | None], Place]
+    # Removes what a run left behind when its driver was killed; gives what it removed, a few words each.
+    remove_left: Callable[[str, Mapping[str, JsonValue]], list[str]] = lambda _run_id, _handle: []

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from stackmark.places.place import Outcome, PlaceFailure, Watch
-from stackmark.spec import Task
+from stackmark.places.place import Facts, Outcome, PlaceFailure, Watch
+from stackmark.spec import Spec, Task
 
 
 class ReplayPlace:
@@ -20,6 +20,9 @@ class ReplayPlace:
 
     def options(self) -> dict[str, JsonValue]:
         return {}
+
+    def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
+        return []
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         lines = self._streams.pop(0) if len(self._streams) > 1 else self._streams[0]

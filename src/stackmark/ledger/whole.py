@@ -1,0 +1,54 @@
+"""Runs that are already over when they come to the ledger: an import is stored whole, in one transaction, or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select
+
+from stackmark.ledger.rows import Experiment, RunEnd, RunStart, of_spec
+from stackmark.ledger.schema import experiments, runs, streams
+from stackmark.ledger.store import Ledger, pack_lines
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    start: RunStart
+    end: RunEnd
+    lines: Sequence[str]
+
+
+def add_whole(ledger: Ledger, experiment: Experiment, found: Sequence[WholeRun]) -> None:
+    """The experiment with all its runs and their streams."""
+    rows = [{**run.start.model_dump(), **of_spec(run.start.spec), **run.end.model_dump()} for run in found]
+    said = [
+        {"run_id": run.start.id, "lines": len(run.lines), "data": pack_lines(run.lines)} for run in found
+    ]  # fmt: skip
+
+    def work(connection: Connection) -> None:
+        connection.execute(insert(experiments).values(experiment.model_dump()))
+        if rows:
+            connection.execute(insert(runs), rows)
+            connection.execute(insert(streams), said)
+
+    ledger.writing(work)
+
+
+def imported_before(ledger: Ledger, digests: Sequence[str]) -> dict[str, list[str]]:
+    """By the SHA-256 of a file, the runs that were made of it; files that are new are not in it."""
+    wanted = set(digests)
+
+    def work(connection: Connection) -> dict[str, list[str]]:
+        query = (
+            select(runs.c.id, runs.c.handle)
+            .join(experiments, experiments.c.id == runs.c.experiment_id)
+            .where(experiments.c.kind == "import")
+            .order_by(runs.c.id)
+        )
+        known: dict[str, list[str]] = {}
+        for run_id, handle in connection.execute(query):
+            digest = handle.get("sha256") if isinstance(handle, dict) else None
+            if digest in wanted:
+                known.setdefault(digest, []).append(run_id)
+        return known
+
+    return ledger.reading(work)
