@@ -1,0 +1,133 @@
+"""May these runs be compared at all?
+
+A ratio of two rates says something about what differs between them only where the rest did not. Another workload, another
+batch, another unit: the ratio is a number about nothing. Another chip: it is about the chip, whatever was asked. Each of
+these is a sentence; `--anyway` is for those who know better.
+
+What was typed for an arm is the question and never a reason. Nor are driver and versions: before and after an upgrade they are
+the question, and between arms they are listed by the explanation.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from stackmark.spec import Scalar
+
+# For how long and from which seed is measured, not what; and where a run writes to. A rate is one per second either way.
+NOT_THE_WORK = frozenset(
+    {
+        "seconds",
+        "steps",
+        "at_least_steps",
+        "warmup_steps",
+        "warmup_seconds",
+        "seed",
+        "checkpoint_dir",
+        "checkpoint_keep",
+        "trace_file",
+    }
+)
+# Parameters by which one asks for another chip.
+ASKS_FOR_A_CHIP = frozenset({"device", "gpus", "node"})
+SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a run, or all runs of an arm, measured and on what. None, or an empty name, is what nobody knows."""
+
+    label: str
+    workload: str
+    params: Mapping[str, Scalar]
+    unit: str | None = None
+    samples_per_step: int | None = None
+    ranks: int = 1
+    # Operations per sample count the model as it was built: they change when the model does, under whatever name.
+    operations_per_sample: float | None = None
+    chip: str | None = None
+    chip_uuid: str | None = None
+    machine_id: str | None = None
+
+
+def reasons_not_comparable(
+    a: Subject, b: Subject, *, typed_keys: Collection[str] = (), may_differ_chip: bool = False
+) -> list[str]:
+    """Why a ratio of the two would say nothing, each reason a sentence; empty where it may be formed.
+
+    `typed_keys` are the parameters that were typed for an arm, and those that the program derived from them.
+    """
+    typed = set(typed_keys)
+    if a.workload != b.workload:
+        return [f"{a.label} measured {a.workload}, {b.label} {b.workload}: their rates count different work"]
+    reasons = _params(a, b, typed)
+    if a.ranks != b.ranks and "ranks" not in typed:
+        reasons.append(f"{a.label} ran on {a.ranks} ranks, {b.label} on {b.ranks}")
+    if _differ(a.unit, b.unit):
+        reasons.append(f"{a.label} is in {a.unit}, {b.label} in {b.unit}: there is no ratio of the two")
+    if typed or reasons:
+        # What is left to compare follows from what was typed, or from what is named already.
+        return reasons + _chips(a, b, typed, may_differ_chip)
+    if _differ(a.samples_per_step, b.samples_per_step):
+        reasons.append(
+            f"a step of {a.label} has {a.samples_per_step} samples, one of {b.label} {b.samples_per_step}, "
+            "though the parameters are equal"
+        )
+    if _other_model(a, b):
+        reasons.append(
+            f"a sample takes {a.operations_per_sample:.6g} operations in {a.label} and {b.operations_per_sample:.6g} in "
+            f"{b.label}: the model was not built alike, as by another version of the program"
+        )
+    return reasons + _chips(a, b, typed, may_differ_chip)
+
+
+def not_known(a: Subject, b: Subject) -> list[str]:
+    """What could not be checked, each a sentence: it is no reason, but whoever reads the ratio should know."""
+    found = []
+    for what, known_a, known_b in (
+        ("chip", bool(a.chip), bool(b.chip)),
+        ("machine", bool(a.machine_id), bool(b.machine_id)),
+        ("unit", bool(a.unit), bool(b.unit)),
+    ):
+        missing = [one.label for one, known in ((a, known_a), (b, known_b)) if not known]
+        if missing:
+            found.append(f"the {what} of {' and '.join(dict.fromkeys(missing))} is not known, so it was not compared")
+    return found
+
+
+def _params(a: Subject, b: Subject, typed: set[str]) -> list[str]:
+    """A parameter that one side does not have, as after an update of the program, is no difference that is known."""
+    names = [name for name in a.params if name in b.params and name not in typed | NOT_THE_WORK]
+    return [
+        f"{name} is {_said(a.params[name])} in {a.label} and {_said(b.params[name])} in {b.label}"
+        for name in names
+        if a.params[name] != b.params[name]
+    ]
+
+
+def _chips(a: Subject, b: Subject, typed: set[str], may_differ: bool) -> list[str]:
+    if may_differ or typed & ASKS_FOR_A_CHIP:
+        return []
+    if _differ(a.chip, b.chip):
+        return [f"{a.label} ran on {a.chip}, {b.label} on {b.chip}: the ratio would be the chips'"]
+    if _differ(a.chip_uuid, b.chip_uuid):
+        return [
+            f"{a.label} and {b.label} ran on two different chips of one model ({a.chip_uuid} and {b.chip_uuid}), "
+            "which differ by some percent too"
+        ]
+    if _differ(a.machine_id, b.machine_id):
+        return [f"{a.label} and {b.label} ran on different machines"]
+    return []
+
+
+def _other_model(a: Subject, b: Subject) -> bool:
+    one, other = a.operations_per_sample, b.operations_per_sample
+    return bool(one and other and abs(one / other - 1) > 1e-6)
+
+
+def _differ(one: str | int | None, other: str | int | None) -> bool:
+    return bool(one) and bool(other) and one != other
+
+
+def _said(value: Scalar) -> str:
+    text = str(value).lower() if isinstance(value, bool) else "not set" if value is None else str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -1,0 +1,113 @@
+"""The arithmetic that every verdict rests on: a difference of logarithms, its standard error, and the rule of the margin.
+
+It works on arrays as well as on one experiment. The simulations of benchmarks/verdicts.py call the same functions, with ten
+thousand experiments in one array, that `compare_blocks` calls with one: what is validated is what decides.
+
+The margin m is a band of the ratio, [1−m, 1/(1−m)], which is symmetric for logarithms: whoever is compared with whom, the
+answer is the same.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stackmark.verdict.student import t_cdf, t_quantile
+
+Floats = NDArray[np.float64]
+
+ALPHA = (
+    0.05  # of each one-sided test behind a word (hence the 90 % interval), and of the two-sided one behind a difference
+)
+# A spread of ln R below this is none: rates have fewer than twelve digits, and a logarithm's rounding is some 1e-16.
+NO_SPREAD = 1e-12
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of ln(B/A): its mean, the standard error of that, and the spread of one observation.
+
+    Each is one number or, in a simulation, an array with one number an experiment.
+    """
+
+    mean: Floats
+    error: Floats
+    df: Floats
+    sd: Floats
+
+
+def paired(differences: Floats) -> Evidence:
+    """From differences ln R_b − ln R_a along the last axis, one a block; also one sample against a constant."""
+    n = differences.shape[-1]
+    sd = differences.std(axis=-1, ddof=1)
+    return Evidence(differences.mean(axis=-1), sd / math.sqrt(n), np.full(sd.shape, n - 1.0), sd)
+
+
+def welch(logs_a: Floats, logs_b: Floats) -> Evidence:
+    """From two independent samples along the last axis, which may spread differently (Welch and Satterthwaite)."""
+    n_a, n_b = logs_a.shape[-1], logs_b.shape[-1]
+    var_a, var_b = logs_a.var(axis=-1, ddof=1), logs_b.var(axis=-1, ddof=1)
+    part_a, part_b = var_a / n_a, var_b / n_b
+    variance = part_a + part_b
+    weights = part_a**2 / (n_a - 1) + part_b**2 / (n_b - 1)
+    # Without any spread there is nothing to weigh; the pooled degrees of freedom stand in, and the caller says so.
+    df = np.divide(variance**2, weights, out=np.full(variance.shape, n_a + n_b - 2.0), where=weights > 0)
+    pooled = ((n_a - 1) * var_a + (n_b - 1) * var_b) / (n_a + n_b - 2)
+    return Evidence(logs_b.mean(axis=-1) - logs_a.mean(axis=-1), np.sqrt(variance), df, np.sqrt(pooled))
+
+
+def pooled(logs_a: Floats, logs_b: Floats) -> Evidence:
+    """From two independent samples that are taken to spread alike (Student): one of them may be a single number."""
+    n_a, n_b = logs_a.shape[-1], logs_b.shape[-1]
+    squares = sum(((logs - logs.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for logs in (logs_a, logs_b))
+    sd = np.sqrt(squares / (n_a + n_b - 2))
+    mean = logs_b.mean(axis=-1) - logs_a.mean(axis=-1)
+    return Evidence(mean, sd * math.sqrt(1 / n_a + 1 / n_b), np.full(sd.shape, n_a + n_b - 2.0), sd)
+
+
+def limit_of(margin: float) -> float:
+    """Half the width of the margin's band in logarithms, |ln(1−m)|."""
+    if not 0.0 < margin < 1.0:
+        raise ValueError(f"a margin is a share between 0 and 1, such as 0.01 for 1 %, not {margin}")
+    return -math.log1p(-margin)
+
+
+def reach(evidence: Evidence, one_sided_level: float) -> Floats:
+    """How far an interval reaches to either side of the mean, with so much probability left beyond each end."""
+    quantiles = {df: -t_quantile(one_sided_level, df) for df in np.unique(evidence.df).tolist()}
+    found: Floats = evidence.error * np.vectorize(quantiles.__getitem__, otypes=[np.float64])(evidence.df)
+    return found
+
+
+def words(mean: Floats, reach_90: Floats, limit: float) -> NDArray[np.str_]:
+    """The verdict at the margin: by where the 90 % interval lies."""
+    low, high = mean - reach_90, mean + reach_90
+    return np.select(
+        [(low >= -limit) & (high <= limit), high < -limit, low > limit],
+        ["EQUIVALENT", "SLOWER", "FASTER"],
+        "INCONCLUSIVE",
+    )
+
+
+def named_differences(mean: Floats, reach_95: Floats) -> NDArray[np.str_]:
+    """'slower' or 'faster' where the 95 % interval leaves 1 out, else nothing."""
+    return np.select([mean + reach_95 < 0, mean - reach_95 > 0], ["slower", "faster"], "")
+
+
+def one_sided_p(value: float, error: float, df: float, at: float, side: Literal["below", "above"]) -> float:
+    """How likely so low (or high) a value, or one beyond it, is where the truth is `at`."""
+    t = (value - at) / error
+    return t_cdf(t if side == "below" else -t, df)
+
+
+def logs_of(values: Sequence[float], what: str) -> Floats:
+    """One side's ln R as an array, after a look at whether it can be one."""
+    logs = np.asarray(values, dtype=np.float64)
+    if logs.ndim != 1 or logs.size == 0:
+        raise ValueError(f"there are no runs of {what} to compare")
+    if not np.isfinite(logs).all():
+        raise ValueError(f"ln R of a run of {what} is not a finite number; a failed run has none and is not compared")
+    return logs

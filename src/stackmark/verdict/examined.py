@@ -1,0 +1,142 @@
+"""What an experiment shows, whole: what the lab gathers from the ledger and what reports are made of.
+
+Plain data, without a ledger and without a terminal: the lab builds it (lab/examine.py), the terminal, the HTML report and
+the plots only read it. Everything in it is recomputed from stored streams; nothing is measured here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import JsonValue
+
+from stackmark.spec import Scalar
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.throughput import Throughput
+
+Facts = dict[str, dict[str, JsonValue]]
+
+
+@dataclass(frozen=True)
+class ExaminedRun:
+    run_id: str
+    arm: int
+    block: int | None
+    attempt: int
+    role: Literal["measured", "primer"]
+    # "running", "done", "failed" or "invalid"; `counted` is whether it is part of the verdict.
+    status: str
+    counted: bool
+    started_unix_s: float
+    ended_unix_s: float | None
+    rate_per_s: float | None
+    # flat, warm-up, slow-down, no steady state, too short to tell; and the first step that counts.
+    steady: str | None
+    first_step: int
+    step_s: tuple[float, ...]
+    # From the driver's call to the worker's first word: the engine, the interpreter. None where it cannot be told.
+    start_s: float | None
+    setup: tuple[tuple[str, float], ...]
+    # Clock, temperature, power, throttled periods, load: whatever the run's metrics and facts say in numbers.
+    covariates: dict[str, float]
+    flags: tuple[str, ...]
+    failure_kind: str | None
+    failure_message: str | None
+    failure_hint: str | None
+    chip: str | None
+    chip_uuid: str | None
+
+
+@dataclass(frozen=True)
+class ExaminedArm:
+    index: int
+    label: str
+    place: str
+    place_options: dict[str, JsonValue]
+    typed: dict[str, Scalar]
+    params: dict[str, Scalar]
+    # Over the runs that count; None where there is none.
+    throughput: Throughput | None
+    unit: str
+    # How many of its good runs fell into which class of steadiness.
+    steadiness: tuple[tuple[str, int], ...]
+    # Median seconds of each part, `start` first.
+    setup: tuple[tuple[str, float], ...]
+    facts: Facts
+    chip: str | None
+
+
+@dataclass(frozen=True)
+class FactDifference:
+    """A fact in which arms differ, with the value of each arm, and why it may matter."""
+
+    subject: str
+    key: str
+    values: tuple[str, ...]
+    why: str
+    # From 0 (a curiosity) to 100 (known to decide): the order in which they are shown.
+    weight: int
+    # True where the fact itself shows an effect on the measured rate (throttled 312 times), not just a difference.
+    shows_effect: bool = False
+
+
+@dataclass(frozen=True)
+class CovariateLine:
+    """One covariate over the experiment: its median in each arm, and what that says."""
+
+    name: str
+    unit: str
+    medians: tuple[float | None, ...]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedNeighbour:
+    value: float
+    unit: str
+    what: str
+    source: str
+    date: str
+    # Of the first arm that it can be held against, this arm's rate over the published one.
+    arm: str
+    ratio: float
+    differs: tuple[str, ...]
+    # What the row is worth beside the result, in one sentence.
+    sure: str = ""
+
+
+@dataclass(frozen=True)
+class Examined:
+    experiment_id: str
+    kind: Literal["run", "compare", "noise", "import", "check"]
+    # done: the whole design; open: `stackmark resume` goes on; short: it ended before it was whole.
+    state: Literal["done", "open", "short"]
+    state_sentence: str
+    created_unix_s: float
+    ended_unix_s: float | None
+    # What repeats it, and what was asked in it.
+    command: str
+    workload: str
+    title: str
+    sample: str
+    seed: int | None
+    margin: float
+    blocks_planned: int | None
+    blocks_whole: int
+    blocks_repeated: int
+    # Arm numbers of each block in the order they ran.
+    order: tuple[tuple[int, ...], ...]
+    arms: tuple[ExaminedArm, ...]
+    runs: tuple[ExaminedRun, ...]
+    comparisons: tuple[Comparison, ...]
+    differences: tuple[FactDifference, ...]
+    covariates: tuple[CovariateLine, ...]
+    published: tuple[PublishedNeighbour, ...]
+    # This GPU, this boot, these hours.
+    scope: str
+    # What was held equal, and what could not be, each a sentence.
+    held: tuple[str, ...]
+    not_held: tuple[str, ...]
+    # How it was measured, a sentence each: for the end of a report.
+    method: tuple[str, ...]
+    # Warnings that a reader must see beside the verdict.
+    warnings: tuple[str, ...] = field(default=())

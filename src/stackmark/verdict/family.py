@@ -1,0 +1,67 @@
+"""Several comparisons at once: with ten pairs at 5 % each, a false word somewhere is nearly even odds.
+
+Holm decides within each family of claims: EQUIVALENT by the p of the two one-sided tests, SLOWER and FASTER by the p of lying
+beyond the margin, the named difference by its two-sided p. In each, the chance of any false claim at all stays within 5 %. The
+intervals are printed as they are, and a note says so: whoever reads one of them alone reads it right.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stackmark.verdict.comparison import Comparison, Word
+from stackmark.verdict.evidence import ALPHA
+from stackmark.verdict.ratio import finished
+
+
+def holm(comparisons: Sequence[Comparison], *, alpha: float = ALPHA, multiple: int = 1) -> tuple[Comparison, ...]:
+    """The comparisons with their words and differences as Holm decides them; a single one stays as it is.
+
+    Not for looks of a stopping rule: there the comparisons share alpha (see sequential.stopping_rule).
+    """
+    if len(comparisons) < 2:
+        return tuple(comparisons)
+    equivalent = rejected([one.p_equivalence for one in comparisons], alpha)
+    outside = rejected([one.p_outside for one in comparisons], alpha)
+    different = rejected([one.p_difference for one in comparisons], alpha)
+    decided = zip(comparisons, equivalent, outside, different, strict=True)
+    return tuple(
+        _decided(one, *decisions, alpha=alpha, family=len(comparisons), multiple=multiple)
+        for one, *decisions in decided
+    )
+
+
+def rejected(p_values: Sequence[float | None], alpha: float) -> list[bool]:
+    """Holm's step-down: the smallest p against alpha/k, the next against alpha/(k−1), until one fails.
+
+    A comparison without a p stands in the count: it was asked too.
+    """
+    found = [False] * len(p_values)
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    for step, (p, index) in enumerate(known):
+        if p > alpha / (len(p_values) - step):
+            break
+        found[index] = True
+    return found
+
+
+def _decided(
+    one: Comparison, equivalent: bool, outside: bool, different: bool, *, alpha: float, family: int, multiple: int
+) -> Comparison:
+    if one.p_equivalence is None:
+        # Without a p there is nothing for Holm to decide: no interval, or no spread, which its own notes say.
+        return replace(one, family=family)
+    word: Word = "INCONCLUSIVE"
+    if equivalent:
+        word = "EQUIVALENT"
+    elif outside:
+        word = "SLOWER" if one.ratio < 1 else "FASTER"
+    difference = one.difference if different else None
+    notes = [*one.notes, f"decided by Holm over {family} comparisons; the intervals are not adjusted for it"]
+    if word != one.word:
+        notes.append(f"alone it would be {one.word}")
+    if difference != one.difference:
+        notes.append(f"alone it would be called {one.difference}")
+    changed = replace(one, word=word, difference=difference, notes=tuple(notes), family=family)
+    if word == one.word == "INCONCLUSIVE" and difference == one.difference:
+        return changed
+    return finished(changed, alpha=alpha / family, multiple=multiple)

@@ -1,0 +1,182 @@
+"""Two arms of one experiment: a ratio from paired blocks, with its intervals and its verdict.
+
+Per block d = ln R_b − ln R_a; the ratio is exp(mean d), its intervals exp(mean d ± t·s_d/√n). At the margin m, a band from
+1−m to 1/(1−m): EQUIVALENT where the 90 % interval lies inside (two one-sided tests at 5 %, TOST), SLOWER or FASTER where it lies
+entirely outside, else INCONCLUSIVE with what it would take. Beside that, a difference is named where the 95 % interval leaves
+1 out: the 90 % interval does so in one of ten experiments in which there is none.
+
+The same is done for runs that were not paired, for sittings and for a published constant: `judged` is the common end.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from stackmark.verdict.comparison import Comparison, Difference, Interval, Kind, Needed, Word
+from stackmark.verdict.evidence import (
+    ALPHA,
+    NO_SPREAD,
+    Evidence,
+    limit_of,
+    logs_of,
+    named_differences,
+    one_sided_p,
+    paired,
+    reach,
+    words,
+)
+from stackmark.verdict.needed import UNIT, needed
+from stackmark.verdict.sentence import sentence_of
+
+# The one-sided level of the tests behind a word, and the two-sided one behind a named difference.
+Levels = tuple[float, float]
+AT_A_LOOK = (
+    "the intervals are those of a look of the rule that was fixed before the first run: wider than without one, so that they "
+    "hold at whichever look it stops"
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Who is compared with whom, by what, and from how many."""
+
+    a: str
+    b: str
+    kind: Kind
+    count_a: int
+    count_b: int
+
+
+def compare_blocks(
+    a: str,
+    b: str,
+    logs_a: Sequence[float],
+    logs_b: Sequence[float],
+    margin: float,
+    *,
+    levels: Levels | None = None,
+    multiple: int = 2,
+) -> Comparison:
+    """B against A from ln R of each block, both in the order of the blocks.
+
+    `levels` are those of a look of a stopping rule (sequential.py). `multiple` is how many blocks make a whole design.
+    """
+    first, second = logs_of(logs_a, a), logs_of(logs_b, b)
+    if first.size != second.size:
+        raise ValueError(f"a block has one run of each arm, but there are {first.size} of {a} and {second.size} of {b}")
+    pair = Pair(a, b, "blocks", first.size, second.size)
+    differences = second - first
+    if differences.size == 1:
+        return without_interval(pair, float(differences[0]), margin)
+    notes = (AT_A_LOOK,) if levels else ()
+    return judged(pair, paired(differences), margin, levels=levels, multiple=multiple, notes=notes)
+
+
+def judged(
+    pair: Pair,
+    evidence: Evidence,
+    margin: float,
+    *,
+    levels: Levels | None = None,
+    multiple: int = 1,
+    notes: tuple[str, ...] = (),
+) -> Comparison:
+    """The comparison that evidence of one experiment makes at a margin."""
+    limit = limit_of(margin)
+    level, level_difference = levels or (ALPHA, ALPHA)
+    mean, error, df, sd = (float(part) for part in (evidence.mean, evidence.error, evidence.df, evidence.sd))
+    reach_90, reach_95 = reach(evidence, level), reach(evidence, level_difference / 2)
+    spread = sd > NO_SPREAD
+    if not spread:
+        notes = (*notes, _no_spread(pair.kind))
+    word = cast(Word, str(words(evidence.mean, reach_90, limit)))
+    named = str(named_differences(evidence.mean, reach_95))
+    comparison = Comparison(
+        a=pair.a,
+        b=pair.b,
+        kind=pair.kind,
+        count_a=pair.count_a,
+        count_b=pair.count_b,
+        ratio=_exp(mean),
+        interval_90=_interval(mean, float(reach_90), 0.90),
+        interval_95=_interval(mean, float(reach_95), 0.95),
+        sd_log=sd,
+        margin=margin,
+        word=word,
+        # Where nothing spreads, a difference of the last digit is rounding.
+        difference=cast(Difference, named) if named and (spread or abs(mean) > NO_SPREAD) else None,
+        p_equivalence=_p_equivalence(mean, error, df, limit) if spread else None,
+        p_difference=2 * one_sided_p(-abs(mean), error, df, 0.0, "below") if spread else None,
+        p_outside=_p_outside(mean, error, df, limit) if spread else None,
+        needed=None,
+        sentence="",
+        notes=notes,
+    )
+    return finished(comparison, alpha=level, multiple=multiple)
+
+
+def finished(comparison: Comparison, *, alpha: float = ALPHA, multiple: int = 1) -> Comparison:
+    """With its sentence, and with what it would take where it is INCONCLUSIVE."""
+    more: Needed | None = None
+    if comparison.word == "INCONCLUSIVE" and comparison.sd_log is not None:
+        ran = comparison.count_b if comparison.count_a == 0 else min(comparison.count_a, comparison.count_b)
+        more = needed(
+            comparison.kind, math.log(comparison.ratio), comparison.sd_log, comparison.margin, ran,
+            alpha=alpha, multiple=multiple,
+        )  # fmt: skip
+    return replace(comparison, needed=more, sentence=sentence_of(comparison))
+
+
+def without_interval(pair: Pair, mean: float, margin: float, why: str = "", advice: Needed | None = None) -> Comparison:
+    """One sample has a value and no spread: nothing can be decided, and nothing can be forecast."""
+    limit_of(margin)
+    unit = UNIT[pair.kind]
+    comparison = Comparison(
+        a=pair.a,
+        b=pair.b,
+        kind=pair.kind,
+        count_a=pair.count_a,
+        count_b=pair.count_b,
+        ratio=_exp(mean),
+        interval_90=None,
+        interval_95=None,
+        sd_log=None,
+        margin=margin,
+        word="INCONCLUSIVE",
+        difference=None,
+        p_equivalence=None,
+        p_difference=None,
+        needed=advice or Needed(None, f"how many {unit}s it takes is known when there are two or more; six are usual"),
+        sentence="",
+        notes=(
+            why or f"one {unit} has no spread, so it has no interval: how far the next would be from it is not known",
+        ),
+    )
+    return replace(comparison, sentence=sentence_of(comparison))
+
+
+def _no_spread(kind: Kind) -> str:
+    return (
+        f"all {UNIT[kind]}s gave the very same number, so the interval has no width: that is how finely the metric is "
+        "counted, not how well it is known; measure with more digits, or longer, before you rely on it"
+    )
+
+
+def _p_equivalence(mean: float, error: float, df: float, limit: float) -> float:
+    """TOST: the larger p of "not slower by the margin" and "not faster by the margin"."""
+    return max(one_sided_p(mean, error, df, limit, "below"), one_sided_p(mean, error, df, -limit, "above"))
+
+
+def _p_outside(mean: float, error: float, df: float, limit: float) -> float:
+    """The smaller p of "slower by more than the margin" and "faster by more": at most one of them can be small."""
+    return min(one_sided_p(mean, error, df, -limit, "below"), one_sided_p(mean, error, df, limit, "above"))
+
+
+def _interval(mean: float, half: float, confidence: float) -> Interval:
+    return Interval(_exp(mean - half), _exp(mean + half), confidence)
+
+
+def _exp(value: float) -> float:
+    """Two runs an arm that differ wildly give an end of e^±5000: still a number, as JSON wants it."""
+    return math.exp(min(max(value, -700.0), 700.0))

@@ -1,0 +1,83 @@
+"""A verdict in one sentence. "Not significantly different" is never written as "the same": what was not shown is called open."""
+
+import math
+
+from stackmark.verdict.comparison import Comparison, Interval
+from stackmark.verdict.evidence import NO_SPREAD
+from stackmark.verdict.needed import UNIT, percent
+
+MOST_DECIMALS = 8
+
+
+def sentence_of(comparison: Comparison) -> str:
+    """The word, the margin, the ratio and its interval, how many it comes from, and the difference that is named beside."""
+    c = comparison
+    a = f"{c.a}, a published value of unknown uncertainty," if c.kind == "published" else c.a
+    ratio, low, high = say_ratios(c.ratio, c.interval_90)
+    numbers = f"ratio {ratio}, 90 % interval {low} to {high} ({_counted(c)})" if c.interval_90 else ""
+    if c.sd_log is not None and c.sd_log <= NO_SPREAD:
+        numbers += ", in which nothing spread, which is no proof that nothing does"
+    margin = percent(c.margin)
+    by = _by(c.interval_95) if c.difference and c.interval_95 else ""
+    if c.word == "EQUIVALENT":
+        return f"{c.b} is EQUIVALENT to {a} within {margin}: {numbers}{f'; though {by}' if by else ''}"
+    if c.word in ("SLOWER", "FASTER"):
+        return f"{c.b} is {c.word} than {a} by more than {margin}: {numbers}{f'; {by}' if by else ''}"
+    if not numbers:
+        return f"INCONCLUSIVE at {margin}: {c.b} against {a} has ratio {ratio} and no interval ({_counted(c)})"
+    if by:
+        return f"INCONCLUSIVE at {margin}: {c.b} against {a} is {by}; whether by more than {margin} is open; {numbers}"
+    return f"INCONCLUSIVE at {margin}: {c.b} against {a} has {numbers}{_where(c)}"
+
+
+def _where(c: Comparison) -> str:
+    """Which end keeps it open; nothing where the interval alone would have decided and Holm did not."""
+    assert c.interval_90
+    low, high = c.interval_90.low < 1 - c.margin, c.interval_90.high > 1 / (1 - c.margin)
+    if low and high:
+        return ", which reaches past the margin on both sides"
+    return ", which reaches past the margin" if low or high else ""
+
+
+def _counted(c: Comparison) -> str:
+    unit = UNIT[c.kind]
+    if c.kind in ("runs", "sittings"):
+        return f"{_many(c.count_b, unit)} against {c.count_a}"
+    return _many(c.count_b, unit)
+
+
+def _many(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
+def say_ratios(ratio: float, interval: Interval | None) -> tuple[str, str, str]:
+    """The three with as many decimals as four digits of the ratio, or two of the interval's width, take."""
+    decimals = 4 if 0.1 <= ratio < 10 else 3 - math.floor(math.log10(ratio))
+    if interval is None:
+        return f"{ratio:.{_bounded(decimals)}f}", "", ""
+    width = interval.high - interval.low
+    if width > 0:
+        decimals = max(decimals, 1 - math.floor(math.log10(width)))
+    decimals = _bounded(decimals)
+    return f"{ratio:.{decimals}f}", f"{interval.low:.{decimals}f}", f"{interval.high:.{decimals}f}"
+
+
+def _by(interval: Interval) -> str:
+    """`slower by 0.1 to 0.4 %`, or `2.3 to 2.4 times as fast`, past which a percentage is hard to read."""
+    if interval.high >= 2 and interval.low > 1:
+        return f"{interval.low:.4g} to {interval.high:.4g} times as fast"
+    faster = interval.low > 1
+    low, high = (interval.low - 1, interval.high - 1) if faster else (1 - interval.high, 1 - interval.low)
+    low, high = 100 * low, 100 * high
+    which = "faster" if faster else "slower"
+    if high - low < 10**-MOST_DECIMALS:
+        return f"{which} by {low:.3g} %"
+    decimals = 1
+    # Neither "by 0.0 to 0.4 %" nor "by 0.1 to 0.1 %".
+    while decimals < MOST_DECIMALS and (round(low, decimals) <= 0 or round(low, decimals) == round(high, decimals)):
+        decimals += 1
+    return f"{which} by {low:.{decimals}f} to {high:.{decimals}f} %"
+
+
+def _bounded(decimals: int) -> int:
+    return min(max(decimals, 0), MOST_DECIMALS)

@@ -1,0 +1,237 @@
+"""Two arms from paired blocks: against SciPy, at the edges, and in words."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.evidence import limit_of, words
+from stackmark.verdict.needed import count_needed, needed, smallest_margin
+from stackmark.verdict.ratio import compare_blocks
+
+SPREADS = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=12).filter(lambda d: np.std(d) > 1e-6)
+
+
+def blocks(differences: list[float], margin: float = 0.01, a: str = "host", b: str = "container") -> Comparison:
+    logs_a = [5.0 + 0.01 * (i % 3) for i in range(len(differences))]
+    return compare_blocks(a, b, logs_a, [x + d for x, d in zip(logs_a, differences, strict=True)], margin)
+
+
+def around(mean: float, sd: float, n: int = 6) -> list[float]:
+    """n differences with exactly this mean and standard deviation."""
+    x = np.linspace(-1, 1, n)
+    return [float(mean + sd * value) for value in x / x.std(ddof=1)]
+
+
+@given(SPREADS)
+def test_intervals_are_those_of_scipy(d: list[float]) -> None:
+    result = blocks(d)
+    for interval, confidence in ((result.interval_90, 0.90), (result.interval_95, 0.95)):
+        assert interval is not None
+        low, high = stats.t.interval(confidence, len(d) - 1, loc=np.mean(d), scale=stats.sem(d))
+        assert (interval.low, interval.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-9)
+        assert interval.confidence == confidence
+    assert result.ratio == pytest.approx(math.exp(np.mean(d)))
+
+
+@given(SPREADS)
+def test_p_values_are_those_of_scipys_paired_tests(d: list[float]) -> None:
+    a = np.linspace(0, 1, len(d))
+    result = compare_blocks("a", "b", list(a), list(a + d), 0.02)
+    limit = -math.log(0.98)
+    assert result.p_difference == pytest.approx(stats.ttest_rel(a + d, a).pvalue, rel=1e-6, abs=1e-12)
+    below = stats.ttest_1samp(d, limit, alternative="less").pvalue
+    above = stats.ttest_1samp(d, -limit, alternative="greater").pvalue
+    assert result.p_equivalence == pytest.approx(max(below, above), rel=1e-6, abs=1e-12)
+    slower = stats.ttest_1samp(d, -limit, alternative="less").pvalue
+    faster = stats.ttest_1samp(d, limit, alternative="greater").pvalue
+    assert result.p_outside == pytest.approx(min(slower, faster), rel=1e-6, abs=1e-12)
+
+
+@given(SPREADS, st.floats(0.001, 0.3))
+def test_word_interval_and_p_value_never_contradict_each_other(d: list[float], margin: float) -> None:
+    result = blocks(d, margin)
+    assert result.interval_90
+    assert result.interval_95
+    assert result.p_equivalence is not None
+    assert result.p_outside is not None
+    assert result.p_difference is not None
+    low, high = 1 - margin, 1 / (1 - margin)
+    assert (result.word == "EQUIVALENT") == (low <= result.interval_90.low and result.interval_90.high <= high)
+    assert (result.word == "SLOWER") == (result.interval_90.high < low)
+    assert (result.word == "FASTER") == (result.interval_90.low > high)
+    if abs(result.p_equivalence - 0.05) > 1e-9:
+        assert (result.word == "EQUIVALENT") == (result.p_equivalence < 0.05)
+    if abs(result.p_outside - 0.05) > 1e-9:
+        assert (result.word in ("SLOWER", "FASTER")) == (result.p_outside < 0.05)
+    if abs(result.p_difference - 0.05) > 1e-9:
+        assert (result.difference is not None) == (result.p_difference < 0.05)
+    assert (result.needed is not None) == (result.word == "INCONCLUSIVE")
+
+
+@given(SPREADS)
+def test_whoever_is_compared_with_whom_the_answer_is_the_same(d: list[float]) -> None:
+    one, other = blocks(d), blocks([-x for x in d])
+    opposite = {"SLOWER": "FASTER", "FASTER": "SLOWER"}
+    assert other.word == opposite.get(one.word, one.word)
+    assert other.ratio == pytest.approx(1 / one.ratio)
+
+
+def test_the_first_figures_by_hand_are_equivalent_at_one_percent() -> None:
+    # container/host 0.9983, 90 % interval 0.9965 to 1.0002 from five blocks
+    half = (math.log(1.0002) - math.log(0.9965)) / 2
+    result = blocks(around((math.log(0.9965) + math.log(1.0002)) / 2, half * math.sqrt(5) / stats.t.ppf(0.95, 4), n=5))
+    assert result.sentence == (
+        "container is EQUIVALENT to host within 1 %: ratio 0.9983, 90 % interval 0.9965 to 1.0002 (5 blocks)"
+    )
+
+
+def test_a_small_real_difference_is_named_beside_equivalent() -> None:
+    result = blocks(around(-0.0025, 0.0015))
+    assert (result.word, result.difference) == ("EQUIVALENT", "slower")
+    assert result.sentence.endswith("(6 blocks); though slower by 0.1 to 0.4 %")
+
+
+def test_a_real_difference_about_as_large_as_the_margin_is_left_open() -> None:
+    result = blocks(around(-0.0115, 0.0043))
+    assert (result.word, result.difference) == ("INCONCLUSIVE", "slower")
+    assert "container against host is slower by 0.7 to 1.6 %; whether by more than 1 % is open" in result.sentence
+
+
+def test_a_difference_beyond_the_margin_is_slower() -> None:
+    result = blocks(around(math.log(0.97), 0.004))
+    assert (result.word, result.difference) == ("SLOWER", "slower")
+    assert result.sentence.startswith(
+        "container is SLOWER than host by more than 1 %: ratio 0.9700, 90 % interval 0.96"
+    )
+
+
+def test_a_gpu_against_a_cpu_is_so_many_times_as_fast() -> None:
+    assert "times as fast" in blocks(around(math.log(40), 0.05)).sentence
+    assert "ratio 40.00, 90 % interval 38." in blocks(around(math.log(40), 0.05)).sentence
+
+
+@pytest.mark.parametrize("mean", [0.0, -0.002, -0.009, 0.0101, 0.03])
+@pytest.mark.parametrize("sd", [1e-6, 0.001, 0.01, 0.1, 1.0])
+def test_no_sentence_calls_two_arms_the_same(mean: float, sd: float) -> None:
+    result = blocks(around(mean, sd))
+    said = " ".join([result.sentence, *result.notes, result.needed.sentence if result.needed else ""])
+    assert not re.search(r"\bthe same\b|\bno difference\b|\bidentical\b|\bnan\b|\binf\b", said)
+    assert "by 0.0 to" not in said
+
+
+def test_one_block_has_a_ratio_and_no_interval() -> None:
+    result = blocks([0.03])
+    assert (result.word, result.interval_90, result.p_equivalence) == ("INCONCLUSIVE", None, None)
+    assert result.ratio == pytest.approx(math.exp(0.03))
+    assert "no interval (1 block)" in result.sentence
+    assert "one block has no spread" in result.notes[0]
+
+
+@pytest.mark.parametrize(("rate", "word"), [(100.0, "EQUIVALENT"), (103.0, "FASTER")])
+def test_blocks_without_any_spread_say_that_it_proves_nothing(rate: float, word: str) -> None:
+    result = compare_blocks("a", "b", [math.log(100.0)] * 3, [math.log(rate)] * 3, 0.01)
+    assert result.word == word
+    assert result.p_equivalence is None
+    assert "no proof" in result.sentence
+    assert "very same number" in result.notes[0]
+
+
+def test_a_difference_of_rounding_alone_is_not_named() -> None:
+    result = compare_blocks("a", "b", [1.0] * 4, [1.0 + 1e-15] * 4, 0.01)
+    assert result.difference is None
+
+
+def test_levels_of_a_look_widen_both_intervals() -> None:
+    d = around(0.0, 0.003)
+    wide = compare_blocks("a", "b", [0.0] * 6, d, 0.01, levels=(0.01, 0.02))
+    low, _ = stats.t.interval(0.98, 5, loc=np.mean(d), scale=stats.sem(d))
+    assert wide.interval_90
+    assert wide.interval_95
+    assert wide.interval_90.low == pytest.approx(math.exp(low))
+    assert wide.interval_95.low == pytest.approx(wide.interval_90.low)
+
+
+@pytest.mark.parametrize(
+    ("logs_a", "logs_b", "margin", "said"),
+    [
+        ([1.0, 2.0], [1.0], 0.01, "one run of each arm"),
+        ([], [], 0.01, "no runs of a"),
+        ([1.0, math.nan], [1.0, 1.0], 0.01, "finite"),
+        ([1.0, 1.0], [1.0, -math.inf], 0.01, "finite"),
+        ([1.0, 2.0], [1.0, 2.0], 0.0, "margin"),
+        ([1.0], [1.0], 1.5, "margin"),
+        ([1.0, 2.0], [1.0, 2.0], math.nan, "margin"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_a_sentence(
+    logs_a: list[float], logs_b: list[float], margin: float, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        compare_blocks("a", "b", logs_a, logs_b, margin)
+
+
+@pytest.mark.parametrize("d", [[700.0, -700.0], [1e3, -1e3, 5e2], [0.0, 1e-11], [1e-9, 2e-9, -1e-9]])
+def test_wild_numbers_still_give_finite_intervals(d: list[float]) -> None:
+    result = blocks(d)
+    assert result.interval_95
+    assert 0 < result.interval_95.low <= result.interval_95.high < math.inf
+    assert result.sentence
+
+
+def test_an_interval_that_ends_at_the_margin_is_inside_it() -> None:
+    limit = limit_of(0.01)
+    assert words(np.array([0.0, -2 * limit]), np.array([limit, limit]), limit).tolist() == [
+        "EQUIVALENT",
+        "INCONCLUSIVE",
+    ]
+
+
+@pytest.mark.parametrize(("sd", "count"), [(0.005, 5), (0.01, 13), (0.02, 45), (0.07, 527)])
+def test_blocks_needed_are_those_of_the_method(sd: float, count: int) -> None:
+    assert count_needed(0.0, sd, 0.01) == count
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.005, -0.02])
+def test_so_many_blocks_have_the_power_that_was_asked(mean: float) -> None:
+    n = count_needed(mean, 0.025, 0.01)
+    assert n is not None
+    rng = np.random.default_rng(5)
+    x = mean + 0.025 * rng.standard_normal((10_000, n))
+    half = stats.t.ppf(0.95, n - 1) * x.std(axis=1, ddof=1) / math.sqrt(n)
+    limit = -math.log(0.99)
+    decided = np.abs(x.mean(axis=1)) + half <= limit if abs(mean) < limit else np.abs(x.mean(axis=1)) - half > limit
+    assert decided.mean() == pytest.approx(0.9, abs=0.015)
+
+
+def test_never_fewer_blocks_are_asked_for_than_were_run_and_whole_designs_only() -> None:
+    result = needed("blocks", 0.0, 0.003, 0.01, ran=12, multiple=6)
+    assert result.count == 18
+    assert "18 blocks in all (6 more)" in result.sentence
+
+
+def test_a_ratio_at_the_margin_is_called_undecidable_and_another_margin_is_offered() -> None:
+    result = blocks(around(-0.0099, 0.004))
+    assert result.needed is not None
+    assert result.needed.count is None
+    assert result.needed.sentence == (
+        "it cannot be decided at 1 %: the ratio lies too near the margin; at 2 % it is decided by what was run"
+    )
+
+
+def test_a_machine_too_noisy_for_any_number_of_blocks_is_told_so() -> None:
+    result = blocks(around(0.0, 0.28))
+    assert result.needed is not None
+    assert result.needed.count is None
+    assert re.search(r"blocks spread by 28 %; at 20 % it can, with about \d+ blocks in all", result.needed.sentence)
+
+
+def test_the_smallest_margin_is_the_one_whose_blocks_these_are() -> None:
+    for n in (4, 6, 20):
+        margin = smallest_margin(0.004, n)
+        assert count_needed(0.0, 0.004, margin * 1.0001) == n

@@ -1,0 +1,186 @@
+"""Runs that were not paired, sittings before and after, a published constant."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from stackmark.verdict.against_published import compare_published
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.sittings import compare_sittings
+from stackmark.verdict.unpaired import compare_runs, sittings_of
+
+SAMPLES = st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=8).filter(lambda x: np.std(x) > 1e-6)
+
+
+def logs(*rates: float) -> list[float]:
+    return [math.log(rate) for rate in rates]
+
+
+@given(SAMPLES, SAMPLES)
+def test_runs_are_compared_as_scipys_welch_does(a: list[float], b: list[float]) -> None:
+    result = compare_runs("a", "b", a, b, 0.02)
+    theirs = stats.ttest_ind(b, a, equal_var=False)
+    assert result.p_difference == pytest.approx(theirs.pvalue, rel=1e-6, abs=1e-12)
+    interval = theirs.confidence_interval(0.90)
+    assert result.interval_90
+    assert math.log(result.interval_90.low) == pytest.approx(interval.low, rel=1e-6, abs=1e-9)
+    assert math.log(result.interval_90.high) == pytest.approx(interval.high, rel=1e-6, abs=1e-9)
+    assert result.ratio == pytest.approx(math.exp(np.mean(b) - np.mean(a)))
+
+
+@pytest.mark.parametrize(
+    ("host", "container", "ratio"),
+    [((124.77, 125.76), (126.95, 125.07), 1.0059), ((242.60, 241.52), (240.64, 236.72), 0.9860)],
+)
+def test_two_runs_an_arm_of_the_field_report_decide_nothing_and_it_says_how_many_would(
+    host: tuple[float, float], container: tuple[float, float], ratio: float
+) -> None:
+    result = compare_runs("host", "container", logs(*host), logs(*container), 0.01)
+    theirs = stats.ttest_ind(logs(*container), logs(*host), equal_var=False).confidence_interval(0.90)
+    assert result.ratio == pytest.approx(ratio, abs=1e-4)
+    assert result.interval_90
+    assert (result.interval_90.low, result.interval_90.high) == pytest.approx(
+        (math.exp(theirs.low), math.exp(theirs.high))
+    )
+    assert result.word == "INCONCLUSIVE"
+    assert "(2 runs against 2)" in result.sentence
+    assert result.needed is not None
+    assert result.needed.count is not None
+    assert 50 < result.needed.count < 100
+    assert "runs a side in all" in result.needed.sentence
+
+
+def test_runs_that_were_not_interleaved_are_called_that() -> None:
+    result = compare_runs("a", "b", [0.0, 0.001, 0.002], [0.0, 0.001, 0.0005], 0.01)
+    assert result.word == "EQUIVALENT"
+    assert "not interleaved" in result.notes[0]
+
+
+def test_a_single_run_on_one_side_has_no_interval() -> None:
+    result = compare_runs("old", "new", [0.0, 0.001, 0.002], [0.05], 0.01)
+    assert (result.word, result.interval_90) == ("INCONCLUSIVE", None)
+    assert "one run of new" in result.notes[0]
+
+
+def test_two_sides_without_spread_say_so_and_do_not_divide_by_zero() -> None:
+    result = compare_runs("a", "b", logs(100, 100), logs(100, 100), 0.01)
+    assert result.p_equivalence is None
+    assert "no proof" in result.sentence
+
+
+def test_one_side_without_spread_has_the_others_degrees_of_freedom() -> None:
+    result = compare_runs("a", "b", [0.0, 0.0, 0.0], [0.01, 0.02, 0.03, 0.02], 0.01)
+    theirs = stats.ttest_1samp([0.01, 0.02, 0.03, 0.02], 0.0)
+    assert result.p_difference == pytest.approx(theirs.pvalue)
+
+
+def three(centre: float) -> list[list[float]]:
+    return [logs(centre, centre * 1.001), logs(centre * 1.002), logs(centre * 0.999, centre * 0.999, centre * 0.998)]
+
+
+def test_sittings_count_once_each_however_many_runs_they_have() -> None:
+    result = compare_sittings("before", "after", three(100), three(97), 0.01)
+    means = [[np.mean(sitting) for sitting in three(centre)] for centre in (100, 97)]
+    theirs = stats.ttest_ind(means[1], means[0], equal_var=False)
+    assert result.p_difference == pytest.approx(theirs.pvalue)
+    assert (result.word, result.count_a, result.count_b) == ("SLOWER", 3, 3)
+    assert "(3 sittings against 3)" in result.sentence
+    assert result.notes == ()
+
+
+def test_one_sitting_a_side_says_nothing_about_the_upgrade_though_its_runs_differ() -> None:
+    result = compare_sittings("before", "after", [logs(100, 100.1, 99.9)], [logs(90, 90.1, 89.9)], 0.01)
+    assert (result.word, result.difference, result.p_equivalence) == ("INCONCLUSIVE", None, None)
+    assert result.interval_90
+    assert result.interval_90.high < 0.92
+    assert "in these sittings alone" in result.sentence
+    assert any("whether the upgrade did it, or the sitting, is open" in note for note in result.notes)
+    assert result.needed
+    assert result.needed.count == 3
+
+
+def test_one_run_a_side_has_not_even_an_interval_of_its_runs() -> None:
+    result = compare_sittings("before", "after", [logs(100)], [logs(90)], 0.01)
+    assert (result.word, result.interval_90) == ("INCONCLUSIVE", None)
+
+
+def test_one_sitting_after_three_borrows_their_spread_and_says_so() -> None:
+    result = compare_sittings("before", "after", three(100), [logs(96, 96.1)], 0.01)
+    means = [np.mean(sitting) for sitting in three(100)]
+    theirs = stats.ttest_ind([np.mean(logs(96, 96.1))], means, equal_var=True)
+    assert result.p_difference == pytest.approx(theirs.pvalue)
+    assert result.word == "SLOWER"
+    assert "taken to spread like the 3 of before" in result.notes[0]
+
+
+def test_one_sitting_against_two_is_too_little_to_borrow_from() -> None:
+    assert compare_sittings("before", "after", three(100)[:2], [logs(90, 90.1)], 0.01).word == "INCONCLUSIVE"
+
+
+def test_two_sittings_a_side_are_judged_with_a_warning() -> None:
+    result = compare_sittings("before", "after", three(100)[:2], three(90)[:2], 0.01)
+    assert result.p_difference is not None
+    assert "hardly known" in result.notes[0]
+
+
+@pytest.mark.parametrize(("a", "b"), [([], [[1.0]]), ([[1.0]], []), ([[1.0], []], [[1.0]]), ([[math.nan]], [[1.0]])])
+def test_sittings_without_runs_are_refused(a: list[list[float]], b: list[list[float]]) -> None:
+    with pytest.raises(ValueError):
+        compare_sittings("before", "after", a, b, 0.01)
+
+
+def test_a_reboot_or_an_hours_pause_begins_a_new_sitting() -> None:
+    runs = [(0.0, 10.0, "x"), (20.0, 30.0, "x"), (3629.0, 3640.0, "x"), (7240.0, 7250.0, "x"), (7251.0, 7260.0, "y")]
+    assert sittings_of(runs) == [0, 0, 0, 1, 2]
+
+
+def test_sittings_are_numbered_by_time_and_given_in_the_order_asked() -> None:
+    assert sittings_of([(9000.0, 9001.0, "x"), (0.0, 1.0, "x"), (2.0, None, "x")]) == [1, 0, 0]
+
+
+def test_two_machines_that_measure_at_once_have_a_sitting_each() -> None:
+    runs = [(0.0, 9.0, "x"), (1.0, 9.0, "y"), (10.0, 19.0, "x"), (11.0, 19.0, "y")]
+    assert sittings_of(runs) == [0, 1, 0, 1]
+
+
+def test_no_pause_is_seen_behind_a_run_that_outlasts_the_next() -> None:
+    assert sittings_of([(0.0, 9000.0, "x"), (10.0, 20.0, "x"), (9100.0, 9200.0, "x")]) == [0, 0, 0]
+
+
+def test_no_runs_have_no_sittings() -> None:
+    assert sittings_of([]) == []
+
+
+@given(SAMPLES, st.floats(0.5, 2.0))
+def test_a_published_value_is_a_constant_as_in_scipys_one_sample_test(x: list[float], value: float) -> None:
+    result = compare_published("host", x, value, what="somebody's H200")
+    theirs = stats.ttest_1samp(x, math.log(value))
+    assert result.p_difference == pytest.approx(theirs.pvalue, rel=1e-6, abs=1e-12)
+    assert result.ratio == pytest.approx(math.exp(np.mean(x)) / value)
+    assert "somebody's H200, a published value of unknown uncertainty" in result.sentence
+    assert result.margin == 0.05
+
+
+def published(*rates: float) -> Comparison:
+    return compare_published("host", logs(*rates), 3000.0, what="NVIDIA, H200, 3,000 images/s")
+
+
+def test_a_published_value_that_is_reached_within_five_percent() -> None:
+    result = published(2900, 2910, 2905)
+    assert (result.word, result.difference, result.kind, result.count_b) == ("EQUIVALENT", "slower", "published", 3)
+    assert "(3 runs); though slower by" in result.sentence
+
+
+def test_one_run_against_a_published_value_is_a_ratio_only() -> None:
+    result = published(2900)
+    assert (result.word, result.interval_90) == ("INCONCLUSIVE", None)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_published_value_that_is_no_rate_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="published rate"):
+        compare_published("host", [1.0, 2.0], value)
