@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from containers import docker_variables, why_missing
 from postgres import PACKAGES, PostgresServer, find_binaries, running_server
 
 
@@ -29,3 +30,27 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "ledger.sqlite3")
     server: PostgresServer = request.getfixturevalue("postgres_server")
     return server.emptied_database()
+
+
+@pytest.fixture(scope="session")
+def docker_reach() -> Iterator[dict[str, str]]:
+    """What the environment needs so that docker answers."""
+    _need_engine("docker")
+    with docker_variables() as reach:
+        yield reach
+
+
+@pytest.fixture(scope="session")
+def podman_reach() -> dict[str, str]:
+    _need_engine("podman")
+    return {}
+
+
+def _need_engine(kind: str) -> None:
+    """Left out where the engine is not there, but not in CI."""
+    reason = why_missing(kind)
+    if reason is None:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -12,9 +12,10 @@ import pytest
 from stackmark.errors import LedgerError, PlaceError
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.places import host
-from stackmark.places.host import LINE_LIMIT_BYTES, HostPlace
+from stackmark.places import process as worker_as_process
+from stackmark.places.host import HostPlace
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Outcome
+from stackmark.places.process import LINE_LIMIT_BYTES
 from stackmark.spec import Spec, Task
 from stackmark.strays import MARK_VARIABLE, end_marked, marked, start_ticks
 from worker_process import PIDS_VARIABLE, alive, environment, eventually, gone, install, read_pids, trick
@@ -122,7 +123,7 @@ def test_a_worker_that_does_not_answer_is_killed(
     env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stands still, so that nothing in it hears of a signal."""
-    monkeypatch.setattr(host, "POLITE_S", 0.3)
+    monkeypatch.setattr(worker_as_process, "POLITE_S", 0.3)
     pids = tmp_path / "pids"
     outcome = run(trick("stray"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=1.5)
     assert outcome.failure is not None

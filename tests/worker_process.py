@@ -297,6 +297,16 @@ def stray(params: TrickParams) -> Callable[[], None]:
     return step
 
 
+def greedy(_params: TrickParams) -> Callable[[], None]:
+    """Takes memory, and uses it, until there is none."""
+    kept = []
+
+    def step() -> None:
+        kept.append(b"x" * (16 << 20))
+
+    return step
+
+
 def values() -> Callable[[], Values]:
     number = time.monotonic()
     return lambda: {"loss": number, "top_1": number / 3, "top_5": number / 7}
@@ -309,7 +319,7 @@ def nan() -> Callable[[], Values]:
 TRICKS: dict[str, Callable[[TrickParams], Callable[[], None]]] = {
     "calm": calm, "slow-set-up": slow_set_up, "loud": loud, "stuck": stuck, "crash": crash, "leave": leave,
     "segfault": segfault, "wordy": wordy, "no-memory": no_memory, "missing": missing, "forked": forked, "family": family,
-    "stray": stray, "values": calm, "nan": calm, "late": calm,
+    "stray": stray, "greedy": greedy, "values": calm, "nan": calm, "late": calm,
 }  # fmt: skip
 PEEKS = {"values": values, "nan": nan}
 FAMILY = Family(

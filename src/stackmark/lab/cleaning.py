@@ -1,6 +1,9 @@
 """What a killed driver left: rows that say `running` and processes that nobody waits for."""
 
+from stackmark.errors import SpecError
 from stackmark.lab.driver import boot_name, machine_name, may_live
+from stackmark.lab.placing import find_kind
+from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.strays import end_marked
 
@@ -13,9 +16,21 @@ def clean_up(ledger: Ledger) -> list[str]:
     lost = ledger.abandoned(machine_id=machine_name(), alive=may_live)
     for row in lost:
         same_boot = row.boot_id == boot_name()
+        # The container first: its processes are seen from here too, and would be counted twice.
+        removed = _removed(row)
         ended = end_marked(row.id) if same_boot else 0
         reason = "its driver was killed" if same_boot else "the machine was restarted"
         if ledger.mark_lost(row.id, f"{reason} while it ran", hint="run it again"):
             left = f"; {ended} processes it left were ended" if ended else ""
+            left += f"; {' and '.join(removed)} it left was removed" if removed else ""
             said.append(f"the run {row.id} ({row.workload}) was lost: {reason} while it ran{left}")
     return said
+
+
+def _removed(row: RunRow) -> list[str]:
+    """What its place finds of it. A place of a package that is not installed any more finds nothing."""
+    try:
+        kind = find_kind(row.place)
+    except SpecError:
+        return []
+    return kind.remove_left(row.id, row.handle)

@@ -14,7 +14,7 @@ from functools import partial
 from stackmark import __version__, events
 from stackmark.errors import StackmarkError
 from stackmark.spec import SPEC_LIMIT_BYTES, SPEC_VARIABLE, Task, read_task
-from stackmark.worker import ending, home
+from stackmark.worker import ending, first, home
 from stackmark.worker.stream import Emitter, guard_stdout
 
 
@@ -93,6 +93,7 @@ def say_failed(emitter: Emitter, kind: str, message: str, hint: str = "") -> int
 
 
 if __name__ == "__main__":
+    first.step_aside()
     # The driver may be gone before we ask; whoever started us is the parent that counts.
     driver = os.getppid()
     ending.leave(main(driver), driver)

@@ -4,11 +4,13 @@ There is no one mark of a container, so each known mark is looked for, and the o
 answer. The service account's token lies next to the namespace's name that is read here; it is never opened.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from stackmark.spec import ABOUT_VARIABLE
 from stackmark.worker.facts.reading import ROOT, Facts, Reading, table, text
 
 # Marks in a cgroup path, the more telling first: a pod's container has both `kubepods` and its runtime's name.
@@ -23,6 +25,8 @@ PATH_MARKS = (
 )
 POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 WHOLE_UID_MAP = ["0", "0", "4294967295"]
+# What the place may tell of itself; anything else in its variable is nobody's business.
+TOLD = ("engine_version", "software", "image", "image_digest", "gpus_by")
 
 
 def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading:
@@ -43,8 +47,29 @@ def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading
         "pod_uid": pod.group(1).replace("_", "-") if pod else None,
         "namespace": text(secrets / "serviceaccount/namespace"),
         "slurm_job_id": environ.get("SLURM_JOB_ID"),
+        "network": _network(root),
+        **_told(environ),
     }
     return Reading(facts)
+
+
+def _told(environ: Mapping[str, str]) -> Facts:
+    """What only the place that started us knows: it put it into our environment."""
+    try:
+        told = json.loads(environ.get(ABOUT_VARIABLE, "{}"))
+    except ValueError:
+        return {}
+    return {name: told[name] for name in TOLD if isinstance(told.get(name), str)} if isinstance(told, dict) else {}
+
+
+def _network(root: Path) -> bool | None:
+    """Whether any way leads out of this network namespace."""
+    fourth = text(root / "proc/net/route")
+    if fourth is None:
+        return None
+    sixth = (text(root / "proc/net/ipv6_route") or "").splitlines()
+    # The first line of the older file is its heading; the newer has none, and always lists the loopback.
+    return len(fourth.splitlines()) > 1 or any(line.split()[-1] != "lo" for line in sixth if line.strip())
 
 
 def _engine(root: Path, environ: Mapping[str, str], cgroups: str) -> tuple[str | None, str | None]:

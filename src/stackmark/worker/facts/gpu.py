@@ -34,7 +34,7 @@ def read(
         with session(module) as nvml:
             return _read(nvml, device, uuid, root, os.environ if environ is None else environ)
     except NoDriver as missing:
-        return Reading({"under_test": None, "devices": []}, (str(missing),))
+        return Reading({"under_test": None, "devices": [], "device_nodes": device_nodes(root)}, (str(missing),))
 
 
 def _read(nvml: Nvml, device: str | None, uuid: str | None, root: Path, environ: Mapping[str, str]) -> Reading:
@@ -52,8 +52,15 @@ def _read(nvml: Nvml, device: str | None, uuid: str | None, root: Path, environ:
         "count": len(shown),
         "under_test": (first.slice_uuid or first.uuid) if first else None,
         "devices": records,
+        "device_nodes": device_nodes(root),
     }
     return Reading(facts, problems)
+
+
+def device_nodes(root: Path = ROOT) -> list[Json]:
+    """The GPUs' nodes: what a container was given, whether or not its software can use it."""
+    names = [path.name for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal()]
+    return [f"/dev/{name}" for name in sorted(names, key=lambda name: int(name[6:]))]
 
 
 def under_test(

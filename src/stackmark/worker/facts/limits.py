@@ -20,6 +20,13 @@ LIMITS = (
     ("locked_memory_mib", "Max locked memory", True),
     ("stack_mib", "Max stack size", True),
 )
+# By the names that shells and engines use.
+ULIMITS = {
+    "core": "Max core file size", "cpu": "Max cpu time", "data": "Max data size", "fsize": "Max file size",
+    "locks": "Max file locks", "memlock": "Max locked memory", "msgqueue": "Max msgqueue size", "nice": "Max nice priority",
+    "nofile": "Max open files", "nproc": "Max processes", "rss": "Max resident set", "rtprio": "Max realtime priority",
+    "rttime": "Max realtime timeout", "sigpending": "Max pending signals", "stack": "Max stack size",
+}  # fmt: skip
 SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
 # By bit number, from linux/capability.h.
 CAPABILITY_NAMES = """
@@ -33,7 +40,8 @@ POLICIES = {os.SCHED_OTHER: "other", os.SCHED_FIFO: "fifo", os.SCHED_RR: "rr", o
 
 
 def read(root: Path = ROOT) -> Reading:
-    limits = {name: soft for name, soft, _ in LIMIT.findall(need(root / "proc/self/limits"))}
+    pairs = {name: (soft, hard) for name, soft, hard in LIMIT.findall(need(root / "proc/self/limits"))}
+    limits = {name: soft for name, (soft, _) in pairs.items()}
     status = table(text(root / "proc/self/status"))
     facts: Facts = {}
     for key, name, octets in LIMITS:
@@ -46,6 +54,8 @@ def read(root: Path = ROOT) -> Reading:
             "no_new_privileges": status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
             "capabilities": capabilities(status.get("CapEff"), number(root / "proc/sys/kernel/cap_last_cap")),
             "security_label": text(root / "proc/self/attr/current"),
+            # All of them as `soft:hard`, in the kernel's units.
+            "ulimits": {name: ":".join(pairs[said]) for name, said in ULIMITS.items() if said in pairs},
         }
     )
     return Reading(facts, problems)

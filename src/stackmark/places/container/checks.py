@@ -1,0 +1,125 @@
+"""Was it done? What was asked of the container, held against what the worker saw from inside.
+
+An engine that takes an option and ignores it ends with 0: podman 4.3 does so with `--gpus`, rootless podman on control groups
+of version 1 with every limit. So nothing is believed; each sentence here says what was asked for and what is there.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stackmark.machine import boot_id
+from stackmark.places.container.options import UNLIMITED, ContainerOptions, cpu_numbers
+from stackmark.places.place import Facts
+from stackmark.units import MIB, say_size
+
+# Engines round a CPU quota to microseconds and sizes to pages.
+TOLERANCE = 0.01
+IGNORED = "the engine took the option and ignored it, as rootless podman does on control groups of version 1"
+
+
+def not_enforced(options: ContainerOptions, gpus_given: bool, facts: Facts) -> list[str]:
+    if not facts:
+        return []  # the worker told none: its failure says why
+    found = [*_inside(facts), *_cpu(options, facts), *_memory(options, facts), *_ulimits(options, facts)]
+    return [*found, *_rights(options, facts), *(_gpus(options, facts) if gpus_given else [])]
+
+
+def _inside(facts: Facts) -> Iterator[str]:
+    if facts.get("container", {}).get("engine") in (None, "none"):
+        yield "the worker sees no sign of a container around it"
+    boot = facts.get("host", {}).get("boot_id")
+    if boot is not None and boot != boot_id():
+        yield "the container ran on another machine than this one: DOCKER_HOST or CONTAINER_HOST leads there"
+
+
+def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+    asked, seen = options.cpu_count, facts.get("cgroup", {}).get("cpu_limit_cpus")
+    if asked is not None and not _near(seen, asked):
+        has = f"there is one of {seen:g}" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
+        yield f"a CPU limit of {asked:g} CPUs was asked for, and {has}"
+    cpus = options.cpuset_list
+    seen_cpus = facts.get("process", {}).get("cpus")
+    if cpus is not None and not (isinstance(seen_cpus, str) and cpu_numbers(seen_cpus) == cpus):
+        yield f"the CPUs {options.cpuset} were asked for, and the worker may run on {seen_cpus}"
+
+
+def _memory(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+    asked, seen = options.memory_bytes, facts.get("cgroup", {}).get("memory_limit_mib")
+    if asked is not None and not _near(seen, asked / MIB):
+        has = f"it is {seen:g} MiB" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
+        yield f"a memory limit of {say_size(asked)} was asked for, and {has}"
+    asked, seen = options.shm_bytes, facts.get("limits", {}).get("shm_mib")
+    if asked is not None and not _near(seen, asked / MIB):
+        yield f"a /dev/shm of {say_size(asked)} was asked for, and it has {seen} MiB"
+
+
+def _ulimits(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+    seen = facts.get("limits", {}).get("ulimits")
+    table = seen if isinstance(seen, dict) else {}
+    for name, pair in options.ulimits.items():
+        asked = ":".join("unlimited" if value == UNLIMITED else str(value) for value in pair)
+        if table.get(name) != asked:
+            yield f"ulimit {name}={asked} was asked for, and it is {table.get(name, 'unknown')}"
+
+
+def _rights(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+    limits, process, container = (facts.get(name, {}) for name in ("limits", "process", "container"))
+    filtered = limits.get("seccomp")
+    if (
+        filtered == "off"
+        and options.seccomp != "unconfined"
+        and not options.privileged
+        and "seccomp" in options.model_fields_set
+    ):
+        yield f"the seccomp profile {options.seccomp} was asked for, and nothing filters the worker's system calls"
+    if filtered == "filter" and options.seccomp == "unconfined" and not _filtered_here():
+        yield "no seccomp filter was asked for, and there is one"
+    held = limits.get("capabilities")
+    for name in options.cap_drop:
+        if name.upper() == "ALL":
+            if not options.cap_add and held not in (None, "none"):
+                yield f"all capabilities were to be dropped, and there are: {held}"
+        elif _bare(name) not in map(_bare, options.cap_add) and _holds(held, name):
+            yield f"the capability {name} was to be dropped, and is there"
+    # Capabilities take effect for root only; another user has them in reserve.
+    for name in options.cap_add if process.get("uid") == 0 else ():
+        if name.upper() != "ALL" and _holds(held, name) is False:
+            yield f"the capability {name} was asked for, and is not there: the engine itself may not have it"
+    if options.network == "none" and container.get("network") is True:
+        yield "no network was asked for, and there is one"
+
+
+def _gpus(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+    gpu = facts.get("gpu", {})
+    count, nodes = gpu.get("count"), gpu.get("device_nodes")
+    seen = count if isinstance(count, int) else len(nodes) if isinstance(nodes, list) else 0
+    named = options.gpu_names
+    if not seen:
+        yield "GPUs were asked for, and none is to be seen in the container: the engine took the option and ignored it"
+    elif named and seen != len(named):
+        yield f"{len(named)} GPUs were asked for ({', '.join(named)}), and {seen} are to be seen in the container"
+
+
+def _holds(said: object, name: str) -> bool | None:
+    """Whether the facts' words (`none`, `all`, `all but x y`, `x y`) hold a capability; None where they say nothing."""
+    if not isinstance(said, str):
+        return None
+    if said.startswith("all"):
+        return _bare(name) not in said.removeprefix("all but ").split()
+    return _bare(name) in said.split()
+
+
+def _filtered_here() -> bool:
+    """Whether we ourselves run under a seccomp filter, which every child of ours then does."""
+    try:
+        return "\nSeccomp:\t2\n" in Path("/proc/self/status").read_text()
+    except OSError:
+        return False
+
+
+def _bare(name: str) -> str:
+    return name.lower().removeprefix("cap_")
+
+
+def _near(seen: object, asked: float) -> bool:
+    return isinstance(seen, int | float) and abs(seen - asked) <= TOLERANCE * asked

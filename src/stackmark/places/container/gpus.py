@@ -1,0 +1,102 @@
+"""How a container is given GPUs, and when.
+
+By CDI (`--device nvidia.com/gpu=…`), which both engines know by now; by docker's `--gpus` where docker is older or has no
+specification. Never `--gpus` with podman: 4.3 accepts it, ignores it and ends with 0. With the host's own software the
+driver's libraries are mounted anyway, so where the machine has neither a specification nor NVIDIA's tools, the bare device
+nodes are enough.
+"""
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from stackmark.errors import PlaceError
+from stackmark.places.container.engine import Engine
+from stackmark.places.container.options import ContainerOptions
+from stackmark.spec import Task
+
+ROOT = Path("/")
+CDI_KIND = "nvidia.com/gpu"
+CDI_FOLDERS = ("etc/cdi", "var/run/cdi")
+# What CUDA opens beside the GPU's own node, where they are there.
+COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+# docker 25 was the first to know CDI; whether it is switched on, `docker info` says.
+DOCKER_WITH_CDI = 25
+
+
+class Given(NamedTuple):
+    """The engine's options, and the way in a word, for the record."""
+
+    flags: list[str]
+    way: str
+
+
+NOTHING = Given([], "none")
+
+
+def wanted(options: ContainerOptions, task: Task, root: Path = ROOT) -> bool:
+    """Whether this task is to have GPUs. A probe that is free to choose its device gets what the host has."""
+    if options.gpus != "auto":
+        return options.gpus != "none"
+    asked = task.spec or task.request
+    device = str(asked.params.get("device", "auto")) if asked else "auto"
+    return device.startswith("cuda") or (device != "cpu" and bool(nodes(root)))
+
+
+def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, str], root: Path = ROOT) -> Given:
+    """How the engine is told."""
+    names = options.gpu_names or ("all",)
+    specified = has_cdi(root)
+    tools = shutil.which("nvidia-container-cli", path=environment.get("PATH")) is not None
+    by_cdi = Given([f"--device={CDI_KIND}={name}" for name in names], "cdi")
+    if engine.kind == "podman":
+        return by_cdi if specified or options.image else _by_nodes(options, root) or by_cdi
+    if specified and engine.major >= DOCKER_WITH_CDI and _docker_has_cdi(engine):
+        return by_cdi
+    if tools or options.image:
+        # The inner quotes are for docker, which reads a comma as the next field.
+        value = "all" if names == ("all",) else f'"device={",".join(names)}"'
+        return Given(["--gpus", value], "--gpus")
+    return _by_nodes(options, root) or Given(["--gpus", "all"], "--gpus")
+
+
+def _by_nodes(options: ContainerOptions, root: Path) -> Given | None:
+    """The device nodes alone; None where there are none, or where a UUID was named, which nodes do not have."""
+    there = nodes(root)
+    named = options.gpu_names
+    if not there or not all(name.isdecimal() for name in named):
+        return None
+    missing = [name for name in named if f"/dev/nvidia{name}" not in there]
+    if missing:
+        raise PlaceError(f"there is no GPU {missing[0]} on this host", hint=f"there are: {', '.join(there)}")
+    chosen = [f"/dev/nvidia{name}" for name in named] or there
+    common = [f"/dev/{name}" for name in COMMON_NODES if (root / "dev" / name).exists()]
+    return Given([f"--device={node}" for node in (*chosen, *common)], "device nodes")
+
+
+def nodes(root: Path = ROOT) -> list[str]:
+    """The host's GPUs as device nodes."""
+    found = [path.name for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal()]
+    return [f"/dev/{name}" for name in sorted(found, key=lambda name: int(name[6:]))]
+
+
+def has_cdi(root: Path = ROOT) -> bool:
+    """Whether some specification on this machine speaks of NVIDIA's GPUs."""
+    for folder in CDI_FOLDERS:
+        for path in sorted((root / folder).glob("*")):
+            if path.suffix not in (".yaml", ".yml", ".json"):
+                continue
+            try:
+                text = path.read_text(errors="replace")
+            except OSError:
+                continue
+            if re.search(rf"kind[\"']?\s*:\s*[\"']?{re.escape(CDI_KIND)}\b", text):
+                return True
+    return False
+
+
+def _docker_has_cdi(engine: Engine) -> bool:
+    answer = engine.ask("info", "--format", "{{json .CDISpecDirs}}")
+    return answer.code == 0 and "/" in answer.out

@@ -1,0 +1,261 @@
+"""The one command that starts a worker in a container: every option of it, in one list that is shown and stored.
+
+Values of the host's environment are handed over by name only (`--env NAME`), so that nothing of a person's environment is
+stored or seen in a process list; the values come from the client's own environment.
+"""
+
+import json
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stackmark.errors import PlaceError
+from stackmark.machine import boot_id
+from stackmark.places.container import gpus
+from stackmark.places.container.engine import DRIVER_LABEL, RUN_LABEL, Engine, container_name
+from stackmark.places.container.options import UNLIMITED, ContainerOptions
+from stackmark.places.container.settings import podman_ulimits
+from stackmark.places.container.software import NEVER, HostSoftware, outermost, within
+from stackmark.places.place import CACHE_VARIABLES, cache_variables
+from stackmark.places.process import PACKAGE_ROOT
+from stackmark.spec import ABOUT_VARIABLE, AUTO, SPEC_VARIABLE, Scalar, Task
+from stackmark.strays import MARK_VARIABLE, start_ticks
+
+# Where our code lies in an image that has none of its own.
+CODE_FOLDER = "/opt/stackmark-code"
+HOME = "/tmp"  # noqa: S108 - the container's own, new for each run
+# Settings of the libraries under test, wherever their software comes from.
+TUNING = (
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ATEN_", "ONEDNN_", "DNNL_", "MALLOC_", "CUDA_", "CUBLAS", "CUDNN_",
+    "NVIDIA_TF32_OVERRIDE", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "NCCL_", "GLOO_", "UCX_", "FI_",
+    "HIP_", "ROCR_", "HSA_", "MIOPEN_", "LANG", "LC_ALL", "TZ", "STACKMARK_",
+)  # fmt: skip
+# Settings that only mean something where the host's own files are.
+HOST_ONLY = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON")
+FILE_ENDINGS = ("_HOME", "_PATH", "_DIR", "_DIRECTORY", "_FILE", "_ROOT")
+# Parameters of workloads that name a folder or file of the host, and whether they are written. A file's folder is mounted.
+PATH_PARAMETERS = {"data": False, "checkpoint_dir": True, "trace_file": True}
+# The address of a database may hold a password, and a worker has no use for it.
+LEDGER_VARIABLE = "STACKMARK_LEDGER"
+# A user's own program: it may read and write what lies beside it, as it does on the host.
+OWN_COMMAND = "command/"
+
+
+@dataclass(frozen=True)
+class Image:
+    """What is run: the host's own software (in the bare image, or on an overlay of the host's root), or somebody's image."""
+
+    name: str | None
+    digest: str | None
+    software: HostSoftware | None
+    # An image of somebody's: whether stackmark is in it, and what it says of PYTHONPATH.
+    has_stackmark: bool = False
+    python_path: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "image" if self.software is None else "host" if self.name else "rootfs"
+
+
+@dataclass(frozen=True)
+class Launch:
+    argv: list[str]
+    name: str
+    gpu_way: str
+
+
+def launch(
+    engine: Engine, options: ContainerOptions, image: Image, task: Task, mark: str, cache: Path | None,
+    environment: Mapping[str, str],
+) -> Launch:  # fmt: skip
+    gpu = gpus.given(engine, options, environment) if gpus.wanted(options, task) else gpus.NOTHING
+    about = {
+        "engine_version": engine.version,
+        "software": image.kind,
+        "image": image.name,
+        "image_digest": image.digest,
+        "gpus_by": gpu.way,
+    }
+    mounts, folder = _mounts(options, image, task, cache)
+    argv = [
+        *engine.command, "run", "--rm", "--interactive", f"--name={container_name(mark)}", f"--label={RUN_LABEL}={mark}",
+        f"--label={DRIVER_LABEL}={driver_name()}",
+        # Its output goes through a pipe to us; a second copy on disk would be work that the host's worker does not have.
+        "--log-driver=none",
+        *_limits(engine, options, environment), *_rights(engine, options), *gpu.flags,
+        *(f"--volume={source}:{target}{':ro' if read_only else ''}" for target, (source, read_only) in mounts.items()),
+        f"--workdir={folder}",
+        *_variables(options, image, environment, cache), f"--env={MARK_VARIABLE}={mark}",
+        f"--env={ABOUT_VARIABLE}={json.dumps(about, separators=(',', ':'))}",
+        *_what(image),
+    ]  # fmt: skip
+    return Launch(argv, container_name(mark), gpu.way)
+
+
+def driver_name() -> str:
+    """Who started a container, so that the next one can tell whether it still lives: boot, pid namespace, pid, beginning."""
+    return ":".join(map(str, (boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.getpid(), start_ticks(os.getpid()))))
+
+
+def driver_lives(name: str) -> bool:
+    """Whether the driver of a container may still be there. One that cannot be seen from here may."""
+    boot, namespace, pid, ticks, *_ = [*name.split(":"), "", "", "", ""]
+    if boot != boot_id():
+        return False  # no container runs on through a restart with a lifeline that does not
+    if namespace != str(os.stat("/proc/self/ns/pid").st_ino) or not pid.isdecimal():
+        return True
+    return str(start_ticks(int(pid))) == ticks
+
+
+def _what(image: Image) -> list[str]:
+    worker = ["-P", "-m", "stackmark.worker"]
+    if image.software is None:
+        assert image.name is not None
+        return ["--pull=never", "--entrypoint=python3", image.name, *worker]
+    if image.name is None:
+        return ["--rootfs", "/:O", image.software.python, *worker]
+    return ["--pull=never", image.name, image.software.python, *worker]
+
+
+def _limits(engine: Engine, options: ContainerOptions, environment: Mapping[str, str]) -> list[str]:
+    flags = []
+    if options.cpus is not None:
+        flags.append(f"--cpus={options.cpu_count:g}")
+    if options.cpuset is not None:
+        flags.append(f"--cpuset-cpus={options.cpuset}")
+    if options.memory_bytes is not None:
+        # Without the second, an engine allows as much swap again, and a run that should fail becomes a slow one.
+        flags += [f"--memory={options.memory_bytes}b", f"--memory-swap={options.memory_bytes}b"]
+    if options.shm_bytes is not None:
+        flags.append(f"--shm-size={options.shm_bytes}b")
+    ulimits = options.ulimits
+    if engine.kind == "podman":
+        ulimits = {**podman_ulimits(environment, ulimits), **ulimits}
+    flags += [f"--ulimit={name}={_limit(soft)}:{_limit(hard)}" for name, (soft, hard) in ulimits.items()]
+    return flags
+
+
+def _limit(value: int) -> str:
+    return "-1" if value == UNLIMITED else str(value)
+
+
+def _rights(engine: Engine, options: ContainerOptions) -> list[str]:
+    flags = [f"--network={options.network}"]
+    if options.ipc:
+        flags.append(f"--ipc={options.ipc}")
+    if options.seccomp != "default":
+        flags.append(f"--security-opt=seccomp={options.seccomp}")
+    if Path("/sys/fs/selinux/enforce").exists():
+        # The host's folders carry the host's labels, which a container may not read, and must not be relabelled.
+        flags.append("--security-opt=label=disable")
+    flags += [f"--cap-add={name.upper()}" for name in options.cap_add]
+    flags += [f"--cap-drop={name.upper()}" for name in options.cap_drop]
+    if options.privileged:
+        flags.append("--privileged")
+    if options.user is not None:
+        flags.append(f"--user={options.user}")
+    elif engine.kind == "docker" and os.getuid() != 0:
+        # Docker's daemon is root: without this, so would the worker be, and what it writes into the cache.
+        flags.append(f"--user={os.getuid()}:{os.getgid()}")
+    return flags
+
+
+def _mounts(
+    options: ContainerOptions, image: Image, task: Task, cache: Path | None
+) -> tuple[dict[str, tuple[str, bool]], str]:
+    """By target: source, and whether it is read-only; and the working folder. What was typed comes last, and wins."""
+    read, written, folder = _paths_of(task)
+    if cache:
+        cache.mkdir(parents=True, exist_ok=True)
+        written.append(str(cache))
+    if image.software is not None:
+        read += image.software.folders if image.name else image.software.off_the_root()
+    written_all = outermost(written)
+    mounts = {path: (path, True) for path in outermost(read) if not within(path, written_all)}
+    mounts |= {path: (path, False) for path in written_all}
+    if image.software is None and not image.has_stackmark:
+        mounts[f"{CODE_FOLDER}/stackmark"] = (str(PACKAGE_ROOT / "stackmark"), True)
+    for source, target, read_only in options.mounts:
+        if not os.path.exists(source):
+            raise PlaceError(f"mount: there is no {source} on the host")
+        mounts[target] = (source, read_only)
+    for source, _ in mounts.values():
+        if ":" in source:
+            raise PlaceError(f"{source} cannot be mounted: engines read a colon as the end of a path", hint="rename it")
+    return mounts, folder
+
+
+def _paths_of(task: Task) -> tuple[list[str], list[str], str]:
+    """Folders of the host that the workload's parameters name: to read, to write; and the folder to work in."""
+    asked = task.spec or task.request
+    if asked is None:
+        return [], [], HOME
+    read: list[str] = []
+    written: list[str] = []
+    folder = HOME
+    if asked.workload.startswith(OWN_COMMAND) and (own := _folder_of_program(asked.params.get("cwd"))):
+        folder = own
+        written.append(own)
+    for name, writes in PATH_PARAMETERS.items():
+        value = asked.params.get(name)
+        if not isinstance(value, str) or not value or (name == "data" and not os.path.isdir(value)):
+            continue
+        if not os.path.isabs(value) and os.getcwd() != "/":
+            folder = os.getcwd()
+        path = os.path.abspath(value)
+        path = os.path.dirname(path) if name.endswith("_file") else path
+        if writes:
+            os.makedirs(path, exist_ok=True)
+        (written if writes else read).append(path)
+    return read, written, folder
+
+
+def _folder_of_program(cwd: Scalar) -> str | None:
+    """Where a user's program runs: where they are unless they said; `.` is the container's own folder."""
+    if cwd == ".":
+        return None
+    folder = os.path.abspath(str(cwd)) if cwd and cwd != AUTO else os.getcwd()
+    if folder in NEVER:
+        raise PlaceError(
+            f"the program runs in {folder}, which a container has one of its own of",
+            hint="run it from a folder of its own, or give --cwd . for the container's folder",
+        )
+    if not os.path.isdir(folder):
+        raise PlaceError(f"the program's folder {folder} is not there")
+    return folder
+
+
+def _variables(
+    options: ContainerOptions, image: Image, environment: Mapping[str, str], cache: Path | None
+) -> list[str]:
+    values = dict(cache_variables(cache))
+    if image.software is not None:
+        values |= {"HOME": HOME, "USER": _user_name(environment)}
+    elif not image.has_stackmark:
+        own = options.variables.get("PYTHONPATH") or image.python_path
+        values["PYTHONPATH"] = os.pathsep.join(filter(None, [CODE_FOLDER, own]))
+    # In somebody's image PYTHONPATH is ours and theirs, put together above.
+    values |= {
+        name: value for name, value in options.variables.items() if name != "PYTHONPATH" or "PYTHONPATH" not in values
+    }
+    passed = [name for name in sorted(environment) if name not in values and _passes(name, image)]
+    return [*(f"--env={name}" for name in passed), *(f"--env={name}={value}" for name, value in values.items())]
+
+
+def _user_name(environment: Mapping[str, str]) -> str:
+    """In a container the UID has no name, and libraries that ask for one fail where USER is not set."""
+    try:
+        return environment.get("USER") or environment.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
+
+
+def _passes(name: str, image: Image) -> bool:
+    if name in CACHE_VARIABLES or name in (SPEC_VARIABLE, MARK_VARIABLE, ABOUT_VARIABLE, LEDGER_VARIABLE):
+        return False
+    tuning = name.startswith(TUNING)
+    if image.software is not None:
+        return tuning or name.startswith(HOST_ONLY)
+    return tuning and not name.endswith(FILE_ENDINGS)

@@ -1,0 +1,289 @@
+"""A worker in a container: the engine's client is our child, and the worker's two streams and its lifeline go through it.
+
+When we die, by kill -9 too, the client's standard input ends, with it the worker's, and the worker ends itself; `--rm` removes
+the container. When the client dies, the engine closes the worker's standard input: the same. What is left all the same (a worker
+that stands still) is found by its labels: at the end of a run, by the next command through the ledger, and by the next
+container through the name of its driver.
+
+What takes long only once (finding the engine, making the bare image) happens before the first start, not in it.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from stackmark.errors import PlaceError, Terminated
+from stackmark.places.container import bare_image, checks, gpus, trouble
+from stackmark.places.container.engine import DRIVER_LABEL, Engine, container_name, find_engine
+from stackmark.places.container.launch import Image, Launch, driver_lives, launch
+from stackmark.places.container.options import ContainerOptions
+from stackmark.places.container.software import host_software
+from stackmark.places.place import Facts, Handle, Outcome, PlaceFailure, Watch
+from stackmark.places.process import (
+    Reading,
+    end,
+    ended_from_outside,
+    killed,
+    oom_kills,
+    polite_signal,
+    send,
+    signal_name,
+    worker_environment,
+)
+from stackmark.spec import Spec, Task
+from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
+
+# An image with this label has stackmark in it; its value is the version.
+WORKER_LABEL = "stackmark.version"
+# The codes that engines keep for themselves, and 1 and 2, which Python and podman end with when they do not get to work.
+NEVER_BEGAN = (1, 2, 125, 126, 127)
+# The kernel drops a signal to the first process of a container that has no handler for it yet, so it is sent again.
+ASK_AGAIN_S = 1.0
+# What conmon, which watches podman's containers, leaves in the client's working folder when the kernel ran out of memory.
+OOM_FILE = "oom"
+
+
+class ContainerPlace:
+    name = "container"
+
+    def __init__(
+        self,
+        options: ContainerOptions | None = None,
+        cache: Path | None = None,
+        python: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._options = options or ContainerOptions()
+        self._cache = cache.absolute() if cache else None
+        self._python = python
+        self._environment = worker_environment(os.environ if environment is None else environment)
+        self._prepared: tuple[Engine, Image] | None = None
+
+    def options(self) -> dict[str, JsonValue]:
+        """As they were typed."""
+        return self._options.model_dump(mode="json", exclude_unset=True)
+
+    def prepare(self) -> tuple[Engine, Image]:
+        """Finds the engine and the image, once. Containers of dead drivers are removed on the way."""
+        if self._prepared is None:
+            wanted = "podman" if self._options.rootfs and self._options.engine == "auto" else self._options.engine
+            engine = find_engine(wanted, self._environment)
+            if self._options.rootfs and engine.kind != "podman":
+                raise PlaceError(
+                    "rootfs needs podman: docker runs images only", hint="install podman, or leave rootfs out"
+                )
+            image = self._image(engine)
+            remove_abandoned(engine)
+            self._prepared = engine, image
+        return self._prepared
+
+    def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
+        return checks.not_enforced(self._options, gpus.wanted(self._options, Task(do="run", spec=spec)), facts)
+
+    def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+        engine, image = self.prepare()
+        plan = launch(engine, self._options, image, task, mark, self._cache, self._environment)
+        counting = _Counting(watch)
+        # conmon writes into the client's working folder, so each client has one of its own.
+        with _private_folder(mark) as folder:
+            began_unix_s, oom_before = time.time(), oom_kills()
+            process = self._start(plan, mark, folder)
+            reading = Reading(process, counting)
+            interruption: BaseException | None = None
+            in_time = True
+            try:
+                watch.started(self._handle(engine, image, plan, process, folder, began_unix_s))
+                send(process, task)
+                in_time = reading.until_exit(time_limit_s)
+            except (KeyboardInterrupt, Terminated) as error:
+                interruption = error
+            finally:
+                try:
+                    end(process, reading, lambda: engine.send(mark, polite_signal(interruption)), ASK_AGAIN_S)
+                finally:
+                    # A client that was killed may have asked for a container that is still being made.
+                    engine.remove_run(mark, look_again=process.returncode < 0)
+                    end_marked(mark)
+            failure = ended_from_outside(interruption, in_time, time_limit_s)
+            if failure is None and process.returncode != 0:
+                oom = _ran_out_of_memory(engine, mark, folder, began_unix_s)
+                failure = self._out_of_memory() if oom else None
+            if failure is None:
+                # Where the engine says nothing, the machine's own counter is asked.
+                failure = self._failure(
+                    engine, plan, process.returncode, reading, counting.lines, oom_kills() > oom_before
+                )
+        return Outcome(process.returncode, failure, tuple(reading.stderr_lines), interruption)
+
+    def _image(self, engine: Engine) -> Image:
+        if self._options.image is not None:
+            return _inspected(engine, self._options.image)
+        software = host_software(self._python, self._environment)
+        if self._options.rootfs:
+            return Image(None, None, software)
+        name = bare_image.made(engine)
+        return Image(name, _inspected(engine, name).digest, software)
+
+    def _start(self, plan: Launch, mark: str, folder: Path) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                plan.argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**self._environment, MARK_VARIABLE: mark},
+                cwd=folder,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise PlaceError(f"{plan.argv[0]} cannot be started: {error}", command=trouble.shell(plan.argv)) from error
+
+    def _handle(
+        self, engine: Engine, image: Image, plan: Launch, process: subprocess.Popen[bytes], folder: Path, began: float
+    ) -> Handle:
+        return {
+            "pid": process.pid,
+            "start_ticks": start_ticks(process.pid),
+            "engine": engine.kind,
+            "engine_version": engine.version,
+            "container": plan.name,
+            "software": image.kind,
+            "image": image.name,
+            "image_digest": image.digest,
+            "gpus_by": plan.gpu_way,
+            "command": list(plan.argv),
+            "folder": str(folder),
+            # From here to the worker's hello is what the engine takes to start a container.
+            "launched_unix_s": began,
+        }
+
+    def _failure(
+        self, engine: Engine, plan: Launch, code: int, reading: Reading, lines: int, oom: bool
+    ) -> PlaceFailure | None:
+        if code < 0:
+            message = f"{engine.kind}'s client was ended by {signal_name(-code)}"
+            return PlaceFailure("killed", message, "the container went with it")
+        if lines == 0 and code in NEVER_BEGAN:
+            said = "\n".join(reading.stderr_lines) or trouble.exit_meaning(code)
+            raise trouble.refused(engine.kind, said, plan.argv, self._options.image)
+        number = code - 128
+        # SIGINT and SIGTERM the worker answers itself, with a last event and these codes.
+        if 0 < number < signal.NSIG and number not in (signal.SIGINT, signal.SIGTERM):
+            limited = number == signal.SIGKILL and oom and self._options.memory is not None
+            return self._out_of_memory() if limited else killed(number, oom)
+        return None
+
+    def _out_of_memory(self) -> PlaceFailure:
+        """Whatever the worker said of it: a loader process that was killed is a crash to the worker that waits for it."""
+        limit = f"its limit of {self._options.memory} was too low" if self._options.memory else "the host has no more"
+        return PlaceFailure(
+            "out_of_host_memory",
+            f"the kernel's OOM killer struck in the container: {limit}",
+            "raise memory=, or take a smaller --batch or fewer --data-workers",
+        )
+
+
+def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
+    """What a killed driver's run left: its container, and the folder of its client."""
+    removed = []
+    kind = handle.get("engine")
+    if kind in ("podman", "docker"):
+        with suppress(PlaceError):  # the engine is gone since; so is then the container
+            count = find_engine(str(kind), os.environ).remove_run(run_id)
+            removed = [f"a container of {kind}"] if count else []
+    folder = Path(str(handle.get("folder") or "/"))
+    if folder.name.startswith(f"stackmark-{run_id}-"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return removed
+
+
+def remove_abandoned(engine: Engine) -> int:
+    """Removes containers of ours whose driver is gone: those of probes too, of which no ledger knows."""
+    listed = engine.ask(
+        "ps", "--all", "--no-trunc", "--filter", f"label={DRIVER_LABEL}",
+        "--format", '{{.ID}} {{index .Labels "' + DRIVER_LABEL + '"}}' if engine.kind == "podman"
+        else '{{.ID}} {{.Label "' + DRIVER_LABEL + '"}}',
+    )  # fmt: skip
+    if listed.code:
+        raise trouble.refused(engine.kind, listed.err, [*engine.command, "ps", "--all"])
+    gone = [
+        words[0] for line in listed.out.splitlines() if len(words := line.split()) == 2 and not driver_lives(words[1])
+    ]
+    if gone:
+        engine.remove(gone)
+    return len(gone)
+
+
+def _inspected(engine: Engine, name: str) -> Image:
+    """What the engine knows of an image that is here."""
+    argv = ["image", "inspect", name]
+    answer = engine.ask(*argv)
+    if answer.code:
+        raise trouble.refused(engine.kind, answer.err, [*engine.command, *argv], name)
+    try:
+        (known,) = json.loads(answer.out)
+        config = known.get("Config") or {}
+        variables = dict(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair)
+        # The registry's digest where it came from one, else podman's own, else the image's id.
+        remote = next(iter(known.get("RepoDigests") or ()), "").rpartition("@")[2]
+        digest = known.get("Digest") or remote or known["Id"]
+        labels = config.get("Labels") or known.get("Labels") or {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlaceError(
+            f"{engine.kind} says of the image {name} what cannot be read: {error}",
+            command=trouble.shell([*engine.command, *argv]),
+        ) from error
+    return Image(name, str(digest), None, WORKER_LABEL in labels, variables.get("PYTHONPATH", ""))
+
+
+def _ran_out_of_memory(engine: Engine, mark: str, folder: Path, since_unix_s: float) -> bool:
+    """Whether the kernel killed for want of memory in this container: each engine says it elsewhere.
+
+    podman's own flag says no after an OOM kill up to 4.9, and with `--rm` there is no container left to ask; docker keeps the
+    event.
+    """
+    if engine.kind == "podman":
+        return (folder / OOM_FILE).exists()
+    asked = ["--since", f"{since_unix_s:.6f}", "--until", f"{time.time():.6f}", "--filter", "event=oom"]
+    return (
+        "oom"
+        in engine.ask("events", *asked, "--filter", f"container={container_name(mark)}", "--format", "{{.Action}}").out
+    )
+
+
+class _Counting:
+    """Hands on, and counts the lines of standard output: a worker that said nothing never began."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch, self.lines = watch, 0
+
+    def started(self, handle: Handle) -> None:
+        self._watch.started(handle)
+
+    def line(self, text: str) -> None:
+        self.lines += 1
+        self._watch.line(text)
+
+    def stderr(self, text: str) -> None:
+        self._watch.stderr(text)
+
+
+@contextmanager
+def _private_folder(mark: str) -> Iterator[Path]:
+    """A folder for one client, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix=f"stackmark-{mark}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,192 @@
+"""A worker as a child process of ours, whatever it is wrapped in: its output is read as it comes, and it is ended as a group.
+
+The bare host starts the worker itself, a container's place starts an engine's client; from there on both are the same: two
+pipes that are read line by line, a lifeline, and an end that is polite first, so that the worker can say its last event, and
+then for good.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from stackmark.errors import Terminated
+from stackmark.places.place import STDERR_LINES_KEPT, PlaceFailure, Watch
+from stackmark.spec import SPEC_VARIABLE, Task
+
+# The worker says goodbye within its own grace of 5 s; then a little for the pipes.
+POLITE_S = 7.0
+# A worker that is gone may have left a child that holds its output open: how long to wait for the rest of it.
+DRAIN_S = 0.5
+LINE_LIMIT_BYTES = 64 * 1024
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a worker of this Python finds the same stackmark as we are."""
+    made = {name: value for name, value in environment.items() if name != SPEC_VARIABLE}
+    if not PACKAGE_ROOT.name.endswith("-packages"):
+        # A checkout. Where we are installed the worker finds us, and the folder would come before Python's own.
+        paths = [str(PACKAGE_ROOT), *filter(None, [made.get("PYTHONPATH")])]
+        made["PYTHONPATH"] = os.pathsep.join(paths)
+    return made
+
+
+def send(process: subprocess.Popen[bytes], task: Task) -> None:
+    assert process.stdin is not None
+    # A worker that is gone already says more by its exit code than our broken pipe would.
+    with suppress(BrokenPipeError):
+        process.stdin.write(task.model_dump_json().encode() + b"\n")
+
+
+class Reading:
+    """Reads a worker's two streams line by line until it is gone."""
+
+    def __init__(self, process: subprocess.Popen[bytes], watch: Watch) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self.stderr_lines: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
+
+        def stderr(text: str) -> None:
+            self.stderr_lines.append(text)
+            watch.stderr(text)
+
+        self._selector = selectors.DefaultSelector()
+        for stream, take in ((process.stdout, watch.line), (process.stderr, stderr)):
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, _Lines(stream, take))
+
+    def until_exit(self, limit_s: float | None) -> bool:
+        """True when the worker ended by itself, False when its time was up."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while self._process.poll() is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            # The exit of a worker whose child holds its pipes shows only in poll(): look ten times a second.
+            self._read(0.1 if left is None else min(0.1, left))
+        self.drain(DRAIN_S)
+        return True
+
+    def drain(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+
+    def finish(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.data.finish()
+        self._selector.close()
+
+    def _read(self, timeout_s: float) -> None:
+        if not self._selector.get_map():
+            time.sleep(min(timeout_s, 0.01))
+            return
+        for key, _ in self._selector.select(timeout_s):
+            if not key.data.read():
+                self._selector.unregister(key.fileobj)
+                key.data.finish()
+
+
+class _Lines:
+    """Bytes in, whole lines out. A line without an end is handed on in pieces, so that it cannot fill the memory."""
+
+    def __init__(self, stream: IO[bytes], take: Callable[[str], None]) -> None:
+        self._stream, self._take, self._rest = stream, take, b""
+
+    def read(self) -> bool:
+        data = os.read(self._stream.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_LIMIT_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._take(line.decode("utf-8", "replace").rstrip("\r"))
+        return bool(data)
+
+    def finish(self) -> None:
+        if self._rest:
+            self._take(self._rest.decode("utf-8", "replace"))
+            self._rest = b""
+
+
+def end(
+    process: subprocess.Popen[bytes], reading: Reading, ask: Callable[[], bool], again_s: float | None = None
+) -> None:
+    """Ends the group: it is asked, its last words are read, then it is killed. A second Ctrl-C skips the asking.
+
+    `ask` says whether there was somebody to ask; with `again_s` it is called so often until there is an answer.
+    """
+    deadline = time.monotonic() + POLITE_S
+    try:
+        while process.poll() is None and (left := deadline - time.monotonic()) > 0 and ask():
+            reading.until_exit(min(left, again_s or left))
+    except (KeyboardInterrupt, Terminated):
+        pass
+    finally:
+        # The leader may be gone while its children live on: the group keeps its number as long as one of them does.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        try:
+            reading.drain(DRAIN_S)
+            reading.finish()
+        finally:
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream:
+                    stream.close()
+
+
+def ended_from_outside(
+    interruption: BaseException | None, in_time: bool, time_limit_s: float | None
+) -> PlaceFailure | None:
+    """Where it was us who ended the worker: why."""
+    if interruption is not None:
+        kind = "interrupted" if isinstance(interruption, KeyboardInterrupt) else "terminated"
+        return PlaceFailure(kind, f"the run was {kind}")
+    if not in_time:
+        return PlaceFailure(
+            "timeout", f"the run took longer than its limit of {time_limit_s:g} s", "raise --time-limit"
+        )
+    return None
+
+
+def polite_signal(interruption: BaseException | None) -> signal.Signals:
+    """What a person's Ctrl-C was is Ctrl-C to the worker too."""
+    return signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else signal.SIGTERM
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in {int(s) for s in signal.Signals} else f"signal {number}"
+
+
+def killed(number: int, oom: bool) -> PlaceFailure:
+    name = signal_name(number)
+    if number == signal.SIGKILL and oom:
+        return PlaceFailure(
+            "out_of_host_memory", "the kernel's OOM killer ended the worker: the host, or its control group, ran out of memory",
+            "take a smaller --batch, fewer --data-workers, or give it more memory",
+        )  # fmt: skip
+    hints = {
+        signal.SIGKILL: "somebody sent kill -9, or a limit of the system did",
+        signal.SIGSEGV: "a library crashed; try --tune off, and see the log: stackmark show RUN --log",
+        signal.SIGBUS: "shared memory may be too small: df -h /dev/shm",
+    }
+    hint = hints.get(signal.Signals(number), "") if name.startswith("SIG") else ""
+    return PlaceFailure("killed", f"the worker was ended by {name}", hint)
+
+
+def oom_kills() -> int:
+    """How often the kernel's OOM killer struck since boot, on the whole machine."""
+    try:
+        text = Path("/proc/vmstat").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,38 @@
+"""Process 1 of a container or a pod: the worker as its child, so that it lives as it does on the host.
+
+The kernel treats the first process of a pid namespace unlike any other: a signal that it has no handler for does not reach it
+(a crash by abort() would hang), and all orphans become its children, which stay zombies unless it asks after them. Engines
+have an init for that, which is a package that may be missing, and an option that a pod does not have; these lines are
+always there. When process 1 goes, the kernel ends all others of its container.
+"""
+
+import os
+import signal
+from types import FrameType
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def step_aside() -> None:
+    """As process 1: starts a child, in which this returns, and waits for it. Anywhere else it does nothing."""
+    if os.getpid() != 1:
+        return
+    # Until there are handlers a signal waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # a group of its own, as the host gives it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        return
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        os.kill(child, number)
+
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,363 @@
+"""What a container's place works out before any engine is asked: options, settings, folders, GPUs, and what errors mean."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stackmark.errors import PlaceError, SpecError
+from stackmark.lab.placing import PLACES, find_place
+from stackmark.places.container import bare_image, checks, gpus, settings, software, trouble
+from stackmark.places.container.engine import Engine
+from stackmark.places.container.launch import Image, driver_lives, driver_name, launch
+from stackmark.places.container.options import ContainerOptions
+from stackmark.places.container.software import HostSoftware
+from stackmark.places.place import Facts
+from stackmark.spec import Request, Spec, Task
+from stackmark.workloads.catalog import families
+
+SPEC = Spec(workload="train/resnet50", params={"device": "cpu"})
+PODMAN = Engine("podman", "/usr/bin/podman", "4.3.1")
+DOCKER = Engine("docker", "/usr/bin/docker", "20.10.24")
+BARE = Image("localhost/bare:1", "sha256:1", HostSoftware("/usr/bin/python3", ("/usr",)))
+THEIRS = Image("localhost/theirs:1", "sha256:2", None, python_path="/theirs")
+
+
+def command(
+    engine: Engine = PODMAN, image: Image = BARE, spec: Spec = SPEC, environ: dict[str, str] | None = None, **asked: Any
+) -> list[str]:
+    options = ContainerOptions.model_validate(asked)
+    return launch(engine, options, image, Task(do="run", spec=spec), "r-1", None, environ or {}).argv
+
+
+# Options
+
+
+def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
+    parameters = {name for family in families().values() for name in family.params.model_fields}
+    for kind in PLACES.values():
+        assert not parameters & set(kind.options.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("shm", "64q", "shm: '64q' is not a size"),
+        ("shm", "0", "no size of a file system"),
+        ("memory", "1m", "less than the 6 MiB"),
+        ("memory", "-1g", "is not a size"),
+        ("cpus", "0", "no number of CPUs"),
+        ("cpus", "nan", "no number of CPUs"),
+        ("cpuset", "3-1", "runs backwards"),
+        ("cpuset", "a", "no list of CPUs"),
+        ("ulimit", "memlok=-1", "no limit"),
+        ("ulimit", "nofile=5:2", "the soft limit is above the hard one"),
+        ("ulimit", "nofile=-1:2", "the soft limit is above the hard one"),
+        ("ulimit", "nofile=1g", "is no limit"),
+        ("network", "--privileged", "is no network"),
+        ("seccomp", "profile.json", "give its whole path"),
+        ("cap_add", "SYS_NICE;rm", "no capability"),
+        ("gpus", "first", "no GPU"),
+        ("mount", "/a", "no mount"),
+        ("mount", "a:/b", "no mount"),
+        ("mount", "/a:/b:rx", "no mount"),
+        ("env", "=x", "no variable"),
+        ("env", "STACKMARK_RUN=x", "one of stackmark's own"),
+        ("image", "-v", "no name of an image"),
+        ("user", "a b", "no user"),
+        ("ipc", "container:x", "none of host, private, shareable"),
+        ("engine", "lxc", "engine"),
+        ("privileged", "maybe", "privileged"),
+    ],
+)
+def test_a_value_that_cannot_be_is_a_sentence_with_its_key(key: str, value: str, words: str) -> None:
+    with pytest.raises(SpecError, match="container: ") as caught:
+        find_place("container", {key: value})
+    assert words in caught.value.message
+    assert key in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"image": "a", "rootfs": True},
+        {"rootfs": True, "engine": "docker"},
+        {"ipc": "host", "shm": "1g"},
+        {"privileged": True, "cap_drop": ["ALL"]},
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="container: "):
+        find_place("container", asked)
+
+
+def test_options_are_stored_as_they_were_typed_and_read_again() -> None:
+    typed: dict[str, Any] = {
+        "shm": "64m",
+        "ulimit": ["memlock=-1", "nofile=1024:2048"],
+        "cpus": "1.5",
+        "rootfs": True,
+        "gpus": "0,1",
+    }
+    stored = find_place("container", typed).options()
+    assert stored == typed
+    assert find_place("container", stored).options() == typed
+
+
+def test_quantities_reach_both_engines_in_bytes() -> None:
+    for engine in (PODMAN, DOCKER):
+        argv = command(engine, memory="1.5g", shm="64m", ulimit=["memlock=64MiB", "nofile=10"], cpus="0.50")
+        assert {"--memory=1610612736b", "--memory-swap=1610612736b", "--shm-size=67108864b", "--cpus=0.5"} <= set(argv)
+        assert {"--ulimit=memlock=67108864:67108864", "--ulimit=nofile=10:10"} <= set(argv)
+
+
+def test_an_image_is_never_pulled_and_its_own_path_is_kept() -> None:
+    argv = command(image=THEIRS, environ={"PATH": "/secret", "OMP_NUM_THREADS": "1", "CUDA_HOME": "/usr/local/cuda"})
+    assert argv[argv.index("--pull=never") :] == [
+        "--pull=never", "--entrypoint=python3", "localhost/theirs:1", "-P", "-m", "stackmark.worker"
+    ]  # fmt: skip
+    assert "--env=PYTHONPATH=/opt/stackmark-code:/theirs" in argv
+    assert "--env=OMP_NUM_THREADS" in argv
+    assert not {"--env=PATH", "--env=CUDA_HOME"} & set(argv)
+
+
+def test_folders_of_the_workload_s_parameters_are_mounted(tmp_path: Path) -> None:
+    params = {"device": "cpu", "data": str(tmp_path), "checkpoint_dir": str(tmp_path / "out"), "trace_file": ""}
+    argv = command(spec=Spec(workload="train/resnet50", params=params))
+    assert f"--volume={tmp_path}:{tmp_path}:ro" in argv
+    assert f"--volume={tmp_path}/out:{tmp_path}/out" in argv
+    assert (tmp_path / "out").is_dir()
+
+
+def test_a_user_s_program_runs_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for params in ({}, {"cwd": str(tmp_path)}):
+        argv = command(spec=Spec(workload="command/own", params={"cmd": "python train.py", **params}))
+        assert {f"--volume={tmp_path}:{tmp_path}", f"--workdir={tmp_path}"} <= set(argv)
+    argv = command(spec=Spec(workload="command/own", params={"cmd": "python train.py", "cwd": "."}))
+    assert "--workdir=/tmp" in argv
+    monkeypatch.chdir("/tmp")
+    with pytest.raises(PlaceError, match="runs in /tmp"):
+        command(spec=Spec(workload="command/own", params={"cmd": "python train.py"}))
+
+
+def test_a_folder_with_a_colon_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a:b").mkdir()
+    with pytest.raises(PlaceError, match="colon"):
+        command(spec=Spec(workload="train/resnet50", params={"data": str(tmp_path / "a:b")}))
+
+
+def test_a_driver_is_known_by_more_than_its_pid() -> None:
+    boot, namespace, pid, ticks = driver_name().rsplit(":", 3)
+    assert driver_lives(driver_name())
+    assert not driver_lives(f"{boot}:{namespace}:{pid}:{int(ticks) + 1}")
+    assert not driver_lives(f"another boot:{namespace}:{pid}:{ticks}")
+    assert driver_lives(f"{boot}:1:{pid}:{int(ticks) + 1}")  # of another pid namespace: it cannot be seen from here
+
+
+# Settings by looking
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+CAPABLE = {"proc/self/status": "CapEff:\t000001ffffffffff\n"}
+INCAPABLE = {"proc/self/status": "CapEff:\t000001fffeffffff\n", "proc/sys/kernel/pid_max": "4096\n"}
+
+
+def test_without_systemd_and_with_hybrid_groups_podman_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runc").write_text("#!/bin/sh\n")
+    (tmp_path / "runc").chmod(0o755)
+    root = tree(tmp_path, {"sys/fs/cgroup/unified/cgroup.controllers": "hugetlb\n"})
+    flags = settings.podman_flags({"PATH": str(tmp_path)}, root)
+    assert flags == ["--runtime=runc", "--cgroup-manager=cgroupfs", "--events-backend=file"]
+
+
+def test_an_ordinary_machine_is_left_alone(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"run/systemd/system/x": "", "sys/fs/cgroup/cgroup.controllers": "cpu memory\n", **CAPABLE})
+    assert settings.podman_flags({"PATH": "/usr/bin"}, root) == []
+    assert settings.podman_ulimits({}, {}, root) == {}
+
+
+@pytest.mark.parametrize("where", ["etc/containers/containers.conf", "home/me/.config/containers/containers.conf"])
+def test_somebody_s_own_settings_are_respected(tmp_path: Path, where: str) -> None:
+    root = tree(tmp_path, {where: "[engine]\n", **INCAPABLE})
+    env = {"HOME": "/home/me", "PATH": ""}
+    assert settings.podman_flags(env, root) == []
+    assert settings.podman_flags({"CONTAINERS_CONF": "/x", "PATH": ""}, tmp_path / "else") == []
+    assert settings.podman_ulimits(env, {}, root) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root asks for more than it has")
+def test_limits_that_cannot_be_raised_are_said_again_beside_those_asked_for(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"etc/containers/containers.conf": "", **INCAPABLE})
+    said = settings.podman_ulimits({}, {"memlock": (1, 1)}, root)
+    assert said["nproc"] == (4096, 4096)
+    assert "nproc" not in settings.podman_ulimits({}, {"nproc": (5, 5)}, root)
+
+
+# The host's own software
+
+
+def test_python_says_itself_which_folders_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "extra").mkdir()
+    found = software.host_software(
+        sys.executable, {**os.environ, "PYTHONPATH": f"{tmp_path}/extra:{tmp_path}/missing:relative"}
+    )
+    for path in (
+        sys.prefix,
+        sys.base_prefix,
+        "/usr",
+        str(tmp_path / "extra"),
+        os.path.realpath(sys.executable),
+        software.__file__,
+    ):
+        assert software.within(path, found.folders)
+    assert not software.within(str(tmp_path / "missing"), found.folders)
+    assert not set(found.folders) & software.NEVER
+
+
+def test_folders_behind_links_are_mounted_under_both_names(tmp_path: Path) -> None:
+    (tmp_path / "real/lib").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    names = software.both_names([f"{tmp_path}/link/lib"])
+    assert names == [f"{tmp_path}/link/lib", os.path.realpath(tmp_path / "real/lib")]
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to("real")
+    assert software.link_chain(str(tmp_path / "a")) == [f"{tmp_path}/{name}" for name in ("a", "b", "real")]
+    (tmp_path / "round").symlink_to("round")
+    assert len(software.link_chain(str(tmp_path / "round"))) == 40
+
+
+def test_a_folder_in_another_is_mounted_with_it() -> None:
+    assert software.outermost(["/usr/lib", "/usr", "/usr-old", "/opt/a/b", "/opt/a", "/tmp"]) == (
+        "/opt/a",
+        "/usr",
+        "/usr-old",
+    )
+
+
+def test_a_python_that_is_none_is_a_sentence() -> None:
+    with pytest.raises(PlaceError, match="does not say what it needs") as caught:
+        software.host_software("/bin/true", dict(os.environ))
+    assert caught.value.command is not None
+
+
+def test_the_bare_image_is_the_same_for_the_same_host_and_has_its_links(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"etc/ld.so.cache": "where libraries are"})
+    (root / "bin").symlink_to("usr/bin")
+    (root / "lib").mkdir()
+    archive = bare_image.recipe(root)
+    assert bare_image.recipe(root) == archive
+    assert b"usr/bin" in archive
+    (root / "etc/ld.so.cache").write_text("somewhere else")
+    assert bare_image.image_name(bare_image.recipe(root)) != bare_image.image_name(archive)
+
+
+# GPUs
+
+
+def host_with(root: Path, gpus_: int = 2, cdi: str = "") -> Path:
+    names = [
+        *(f"dev/nvidia{number}" for number in range(gpus_)),
+        "dev/nvidiactl",
+        "dev/nvidia-uvm",
+        "dev/nvidia-caps/x",
+    ]
+    return tree(root, {**dict.fromkeys(names, ""), **({"etc/cdi/nvidia.yaml": cdi} if cdi else {})})
+
+
+def test_a_workload_on_the_cpu_gets_no_gpu_and_a_probe_what_there_is(tmp_path: Path) -> None:
+    root = host_with(tmp_path)
+    auto = ContainerOptions()
+
+    def wants(device: str | None, options: ContainerOptions = auto, where: Path = root) -> bool:
+        params = {"device": device} if device else {}
+        return gpus.wanted(options, Task(do="probe", request=Request(workload="train/resnet50", params=params)), where)
+
+    assert (wants("cpu"), wants("cuda:0"), wants(None), wants("auto")) == (False, True, True, True)
+    assert not wants(None, where=tmp_path / "nowhere")
+    assert not wants("cuda", ContainerOptions(gpus="none"))
+    assert wants("cpu", ContainerOptions(gpus="0"))
+
+
+def test_podman_is_given_gpus_by_cdi_and_never_by_gpus(tmp_path: Path) -> None:
+    root = host_with(tmp_path, cdi="cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
+    assert gpus.given(PODMAN, ContainerOptions(gpus="all"), {}, root) == (["--device=nvidia.com/gpu=all"], "cdi")
+    two = gpus.given(PODMAN, ContainerOptions(gpus="0,1"), {}, root)
+    assert two.flags == ["--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=1"]
+    # An image without the driver's libraries cannot do with nodes, whatever there is.
+    assert gpus.given(PODMAN, ContainerOptions(image="x", gpus="all"), {}, tmp_path / "nowhere").way == "cdi"
+
+
+def test_without_a_specification_the_host_s_software_does_with_the_nodes(tmp_path: Path) -> None:
+    root = host_with(tmp_path)
+    one = gpus.given(PODMAN, ContainerOptions(gpus="1"), {"PATH": ""}, root)
+    assert one == (["--device=/dev/nvidia1", "--device=/dev/nvidiactl", "--device=/dev/nvidia-uvm"], "device nodes")
+    assert gpus.given(DOCKER, ContainerOptions(), {"PATH": ""}, root).way == "device nodes"
+    with pytest.raises(PlaceError, match="there is no GPU 5"):
+        gpus.given(PODMAN, ContainerOptions(gpus="5"), {"PATH": ""}, root)
+
+
+def test_docker_with_an_image_is_told_by_gpus(tmp_path: Path) -> None:
+    asked = ContainerOptions(image="x", gpus="0,1")
+    assert gpus.given(DOCKER, asked, {"PATH": ""}, host_with(tmp_path)).flags == ["--gpus", '"device=0,1"']
+
+
+def test_gpus_that_were_asked_for_are_counted_inside() -> None:
+    facts: Facts = {"container": {"engine": "podman"}, "gpu": {"count": 1, "device_nodes": ["/dev/nvidia0"]}}
+    assert checks.not_enforced(ContainerOptions(gpus="all"), True, facts) == []
+    (said,) = checks.not_enforced(ContainerOptions(gpus="0,1"), True, facts)
+    assert said == "2 GPUs were asked for (0, 1), and 1 are to be seen in the container"
+
+
+# What engines say
+
+SAID = [
+    ("Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?", "does not run", "start"),
+    ("permission denied while trying to connect to the Docker daemon socket at unix:///run/docker.sock", "may not", "usermod"),
+    ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all", "newer than", "nvidia-ctk cdi"),
+    ('Error response from daemon: could not select device driver "cdi" with capabilities: [].', "no CDI", "nvidia-ctk"),
+    ('Error response from daemon: could not select device driver "" with capabilities: [[gpu]].', "no GPU runtime", "NVIDIA"),
+    ('failed to stat CDI host device "/dev/nvidia0": no such file or directory', "no working driver", "nvidia-smi"),
+    ('error mounting "/x" to rootfs at "/usr/x": create mountpoint: read-only file system', "mounted read-only", "rootfs=yes"),
+    ("crun: setrlimit RLIMIT_NOFILE: Operation not permitted: OCI permission denied", "the limit nofile", "ulimit=nofile"),
+    ("runc create failed: error setting rlimit type 8: operation not permitted", "the limit memlock is above", "ulimit=memlock"),
+    ("crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2", "crun cannot work", "runc"),
+    ("crun: the requested cgroup controller `cpu` is not available: OCI runtime error", "controller", "Delegate=cpu"),
+    ("Error: localhost/x:1: image not known", "nothing is pulled", "podman pull localhost/x:1"),
+    ("Error: No such image: localhost/x:1", "nothing is pulled", "podman pull localhost/x:1"),
+    ("/usr/bin/python3: No module named pydantic", "has no pydantic", "worker-requirements.txt"),
+    ("Unknown option: -P\nusage: python3 [option]", "older than 3.11", "3.11 to 3.13"),
+    ("Error: netavark: No such file or directory (os error 2)", "network cannot be made", "network=none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "cause", "hint"), SAID)
+def test_what_engines_were_seen_to_say_is_told_with_its_cause(said: str, cause: str, hint: str) -> None:
+    error = trouble.refused("podman", said, ["podman", "run", "a b"], "localhost/x:1")
+    assert cause in error.message
+    assert hint in str(error.hint)
+    assert error.command == "podman run 'a b'"
+
+
+def test_what_nobody_has_seen_before_is_told_in_the_engine_s_words() -> None:
+    error = trouble.refused(
+        "docker", "docker: Error response from daemon: the moon is full.\nSee 'docker run --help'.", ["docker"]
+    )
+    assert error.message == "docker could not run the worker: the moon is full."
+    assert len(trouble.refused("docker", "x" * 10_000, ["docker"]).message) < 600
+    assert "it gave no reason" in trouble.refused("docker", "", ["docker"]).message
+
+
+def test_the_codes_that_engines_keep_have_a_meaning() -> None:
+    assert "engine itself failed" in trouble.exit_meaning(125)
+    assert "could not be started" in trouble.exit_meaning(126)
+    assert "not found" in trouble.exit_meaning(127)
