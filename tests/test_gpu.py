@@ -15,8 +15,15 @@ import pytest
 import torch
 
 from stackmark.spec import Request
+from stackmark.workloads.workload import Whole
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the GPU's tests are left out")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the GPU's tests are left out"),
+    # What torch's compiler imports from torch itself.
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    # Data workers are forked, from a process that a worker would be and that a test is not.
+    pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning"),
+]
 
 SHORT = {"steps": 20, "warmup_steps": 3, "warmup_seconds": 0.0}
 
@@ -35,7 +42,8 @@ def run(workload: str, **params: Any) -> tuple[str, dict[str, Any], list[dict[st
         emitter = Emitter(out.fileno())
         try:
             with device_trouble():
-                request = Request(workload=workload, params={**SHORT, **params})
+                short = SHORT if workload.startswith("train/") else {}
+                request = Request(workload=workload, params={**short, **params})
                 complete, _ = find(workload)[0].load().probe(request, Bench(emitter))
                 run_spec(Spec(workload=workload, params=complete.model_dump(mode="json")), emitter)
         except WorkloadFailure as failure:
@@ -147,6 +155,73 @@ def test_a_trace_shows_kernels(tmp_path: Path) -> None:
     assert ended == "done"
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert any(event.get("cat") == "kernel" for event in trace["traceEvents"])
+
+
+def test_no_pinned_memory_is_taken_in_the_loop() -> None:
+    from stackmark.worker.run import Bench
+    from stackmark.worker.stream import Emitter
+    from stackmark.workloads.catalog import find
+
+    statistics = getattr(torch.cuda, "host_memory_stats", None)
+    if statistics is None:
+        pytest.skip("this torch does not count its pinned memory")
+    workload = find("train/resnet20")[0].load()
+    request = Request(workload="train/resnet20", params={**SHORT, "batch": 32, "loss_every": 1, "accuracy": True})
+    with tempfile.TemporaryFile() as out:
+        bench = Bench(Emitter(out.fileno()))
+        params, _ = workload.probe(request, bench)
+        course = workload.run("resnet20", params, bench)
+        ready = next(course)
+        assert not isinstance(ready, Whole)
+        assert ready.peek is not None
+        ready.reserve(60)
+        before = statistics()
+        reads = []
+        for _ in range(60):
+            ready.step()
+            reads.append(ready.peek())
+        after = statistics()
+        torch.cuda.synchronize()
+        course.close()
+    handed_out = [
+        key for key in after if key.startswith(("active_requests.", "allocations.")) and key.endswith("allocated")
+    ]
+    assert handed_out, f"its counters have other names now: {sorted(after)}"
+    assert [after[key] - before[key] for key in handed_out] == [0] * len(handed_out)
+    values = [read() for read in reads]
+    assert values[-1]["loss"] < values[0]["loss"]
+    assert len({value["loss"] for value in values}) > 50
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_the_kernels_of_a_step_are_named_also_those_of_a_graph(tune: str) -> None:
+    seen = []
+    for _ in range(2):
+        ended, _, events = run("train/resnet20", batch=64, precision="fp32", tune=tune, autotune=False)
+        assert ended == "done"
+        (facts,) = [event for event in events if event["event"] == "facts" and event["subject"] == "kernels"]
+        assert facts["problems"] == []
+        seen.append(facts["facts"])
+    assert seen[0]["hash"] == seen[1]["hash"]
+    assert seen[0]["count"] > 10
+    assert any(
+        "conv" in name.lower() or "gemm" in name.lower() or "cudnn" in name.lower() for name in seen[0]["heaviest"]
+    )
+
+
+def test_heat_clock_and_power_at_both_ends_are_metrics() -> None:
+    _, _, events = run("train/resnet20", batch=64)
+    metrics = {event["name"]: event["value"] for event in events if event["event"] == "metric"}
+    for name in ("temperature_{}_c", "clock_sm_{}_mhz", "power_{}_w"):
+        assert metrics[name.format("start")] > 0
+        assert metrics[name.format("end")] > 0
+    assert metrics["cpu_s"] > 0
+
+
+def test_the_counters_of_a_gpu_are_read_beside_a_users_own_program() -> None:
+    ended, last, events = run("command/own", cmd=f"{sys.executable} -c 'print(5)'", metric="([0-9]+)", device="cuda:0")
+    assert (ended, last["figure"]["value"]) == ("done", 5.0)
+    assert any(event.get("name") == "temperature_start_c" for event in events)
 
 
 def test_forward_only_and_transformers_run() -> None:

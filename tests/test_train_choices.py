@@ -22,7 +22,7 @@ from stackmark.workloads.train import train
 from stackmark.workloads.train.choose import choose, require_device
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
-from stackmark.workloads.workload import WorkloadFailure
+from stackmark.workloads.workload import Ready, WorkloadFailure
 from train_rig import RecordingRig, arithmetic_is_left_as_found, train_params
 
 __all__ = ["arithmetic_is_left_as_found"]
@@ -360,7 +360,7 @@ def test_what_a_graph_cannot_replay_is_a_sentence(given: dict[str, Any], said: s
 def test_a_workload_is_found_by_its_name() -> None:
     family, entry = catalog.find("train/resnet50")
     assert (family.name, entry.params, entry.sample) == ("train", 25_559_081, "image")
-    assert [e.name for e in catalog.entries()] == [f"train/{name}" for name in MODELS]
+    assert [e.name for e in catalog.entries()] == [*(f"train/{name}" for name in MODELS), "command/own"]
 
 
 @pytest.mark.parametrize(
@@ -430,6 +430,7 @@ def test_another_package_brings_its_workloads(announce: Callable[[str], None]) -
     catalog.check_request(request)
     params, _ = workload.probe(request, RecordingRig())
     ready = next(workload.run("quick", params, RecordingRig()))
+    assert isinstance(ready, Ready)
     ready.step()
     assert (ready.samples_per_step, ready.sample) == (3, "number")
     assert "train/resnet50" in [e.name for e in catalog.entries()]

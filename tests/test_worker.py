@@ -88,7 +88,16 @@ def test_a_run_is_a_whole_stream_that_ends_with_its_result(trained: Finished) ->
 
 def test_set_up_is_timed_by_part(trained: Finished) -> None:
     ends = [e for e in trained.events if e["event"] == "phase" and e["state"] == "end"]
-    assert [e["phase"] for e in ends] == ["import", "device", "data", "model", "first step", "warm-up", "measure"]
+    assert [e["phase"] for e in ends] == [
+        "import",
+        "device",
+        "data",
+        "model",
+        "first step",
+        "warm-up",
+        "measure",
+        "kernels",
+    ]
     assert all(e["seconds"] >= 0 for e in ends)
     assert sum(e["seconds"] for e in ends) <= trained.last["t"]
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StreamError
 from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Stream, gathered_facts, measured_steps
-from stackmark.ledger.rows import RunEnd
+from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, PlaceFailure
 from stackmark.spec import SCHEMA_VERSION, explain
 from stackmark.verdict.throughput import RunVerdict, judge_run
@@ -20,11 +20,18 @@ STDERR_PREFIX = "stderr\t"
 Facts = dict[str, dict[str, JsonValue]]
 
 
-def judge(stream: Stream, outcome: Outcome, broken: StreamError | None = None) -> RunEnd:
-    """The end of a run. A failure the place saw comes first: it is why the worker could not speak for itself."""
+def judge(
+    stream: Stream, outcome: Outcome, broken: StreamError | None = None, not_enforced: Sequence[str] = ()
+) -> RunEnd:
+    """The end of a run. A failure the place saw comes first: it is why the worker could not speak for itself.
+
+    A run in a place that did not do what was asked of it measured something else, so it is a failure too.
+    """
     facts = gathered_facts(stream.events)
     about = {**_about(facts), "ended_unix_s": time.time(), "setup_s": setup_seconds(stream.events)}
     failure = _failure(stream, outcome, broken)
+    if failure is None and not_enforced:
+        failure = PlaceFailure("not_enforced", "; ".join(not_enforced))
     if failure:
         hint = failure.hint or None
         return RunEnd(
@@ -42,7 +49,8 @@ def judge(stream: Stream, outcome: Outcome, broken: StreamError | None = None) -
 
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
     verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
-    flags = [*verdict.flags, *result.flags]
+    # A single step under a figure is no step: nobody timed one, and its shape says nothing.
+    flags = [*(() if _untimed(result) else verdict.flags), *result.flags]
     flags += [
         f"not-settled: {event.note}"
         for event in stream.events
@@ -57,7 +65,7 @@ def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | flo
         flags.append(f"foreign-lines: {stream.foreign_count} lines of the worker's output were not events")
     return RunEnd(
         status="invalid" if result.invalid else "done",
-        failure_kind="hardware_error" if result.invalid else None,
+        failure_kind=_invalid_kind(stream.events) if result.invalid else None,
         failure_message="; ".join(result.invalid) or None,
         flags=flags,
         **_numbers(result, verdict, stream.events),
@@ -67,9 +75,12 @@ def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | flo
 
 def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> dict[str, float | int | str | None]:
     energy = {event.name: event.value for event in events if isinstance(event, Metric)}
+    rate_per_s, unit = _rate(result, verdict)
+    rate: dict[str, float | int | str | None] = {"rate_per_s": rate_per_s, "rate_unit": unit, "wall_s": result.wall_s}
+    if _untimed(result):
+        return {**rate, "memory_peak_mib": result.memory_peak_mib, "energy_j": energy.get("energy_j")}
     return {
-        "rate_per_s": verdict.rate_per_s,
-        "rate_unit": f"{result.sample}s/s",
+        **rate,
         "steps_total": verdict.steps_total,
         "steps_used": verdict.steps_used,
         "steady": verdict.steady.kind,
@@ -77,11 +88,28 @@ def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> di
         "step_p90_s": verdict.step_p90_s,
         "step_p99_s": verdict.step_p99_s,
         "step_cv": verdict.cv,
-        "wall_s": result.wall_s,
         "memory_peak_mib": result.memory_peak_mib,
         "energy_j": energy.get("energy_j"),
         "data_share": min(1.0, result.data_wait_s / result.wall_s) if result.data_wait_s is not None else None,
     }
+
+
+def _untimed(result: Result) -> bool:
+    """Whether there is a figure and no times of steps to go with it."""
+    return result.figure is not None and result.steps == 1
+
+
+def _invalid_kind(events: Sequence[Event]) -> str:
+    """Of a live run it is the hardware's error; of a log, what the program that wrote it says of its own result."""
+    return "not_valid" if IMPORT in gathered_facts(list(events)) else "hardware_error"
+
+
+def _rate(result: Result, verdict: RunVerdict) -> tuple[float, str]:
+    figure = result.figure
+    if figure is None:
+        return verdict.rate_per_s, f"{result.sample}s/s"
+    # A rate is better when it is higher; what is better when it is lower counts by its reciprocal.
+    return (figure.value, figure.unit) if figure.higher_is_better else (1.0 / figure.value, f"1/{figure.unit}")
 
 
 def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None) -> PlaceFailure | None:
@@ -122,27 +150,32 @@ def _about(facts: Facts) -> dict[str, str | None]:
         chip = str(cpu["model"])
     torch = software.get("torch")
     version = torch.get("version") if isinstance(torch, dict) else torch
+    if "command" in facts:
+        version = None  # the worker's, of which a user's own program knows nothing
+    # Of somebody else's run these are names that a log or a person gave.
+    named = {name: text for name, text in facts.get(IMPORT, {}).items() if isinstance(text, str)}
     return {
-        "chip": chip,
+        "chip": chip or named.get("chip"),
         "chip_uuid": str(uuid) if uuid else None,
-        "framework": f"PyTorch {version}" if version else None,
+        "framework": f"PyTorch {version}" if version else named.get("framework"),
     }
 
 
 def setup_seconds(events: Sequence[Event]) -> float | None:
-    """From the worker's first word to the beginning of warm-up."""
-    begins = (event.t for event in events if isinstance(event, Phase) and event.phase == "warm-up")
+    """From the worker's first word to the beginning of warm-up, or of what is measured without one."""
+    begins = (event.t for event in events if isinstance(event, Phase) and event.phase in ("warm-up", "measure"))
     return next(begins, None)
 
 
 def setup_parts(events: Sequence[Event]) -> list[tuple[str, float]]:
-    """Set-up by part, in order, without warm-up and the measured part."""
-    return [
-        (event.phase, event.seconds)
-        for event in events
-        if isinstance(event, Phase) and event.state == "end" and event.seconds is not None
-        and event.phase not in ("warm-up", "measure")
-    ]  # fmt: skip
+    """Set-up by part, in order: what ended before warm-up and the measured part began."""
+    parts = []
+    for event in events:
+        if isinstance(event, Phase) and event.phase in ("warm-up", "measure"):
+            break
+        if isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
+            parts.append((event.phase, event.seconds))
+    return parts
 
 
 def read_stored(lines: Sequence[str]) -> tuple[Stream, list[str]]:
@@ -166,4 +199,5 @@ def judged_again(stream: Stream) -> float | None:
     result = stream.ended()
     if not isinstance(result, Result):
         return None
-    return judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s).rate_per_s
+    verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
+    return _rate(result, verdict)[0]

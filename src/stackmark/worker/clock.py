@@ -182,6 +182,8 @@ def run_until(emitter: Emitter, ready: Ready, phase: str, most: int, enough: Cal
 
 
 def run_out(emitter: Emitter, stretch: Stretch) -> Stretch:
+    # The first step, every so many, and the last.
+    stretch.ready.reserve(stretch.steps // stretch.ready.peek_every + 2)
     emitter.rest()
     over = threading.Event()
 

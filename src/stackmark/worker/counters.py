@@ -308,7 +308,7 @@ def _gpu_flags(
         if reason in SLOWDOWNS:
             yield f"at the end of the run the GPU's clocks were held down: {reason}"
     for when, counters in (("start", before), ("end", after)):
-        for name in ("temperature_c", "clock_sm_mhz"):
+        for name in ("temperature_c", "clock_sm_mhz", "power_w"):
             value = getattr(counters, name)
             if value is not None:
                 metrics[f"{name.rpartition('_')[0]}_{when}_{name.rpartition('_')[2]}"] = value

@@ -1,23 +1,28 @@
 """What a worker does with its task: run a workload, resolve a request, or look at the stack."""
 
 import errno
+import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from stackmark import events
-from stackmark.spec import Params, Request, Spec, Task, explain
-from stackmark.worker import counters
-from stackmark.worker.clock import Stretch
+from stackmark.spec import AnyParams, Params, Request, Spec, Task, explain
+from stackmark.worker import counters, host_counters
+from stackmark.worker.clock import CpuMarks, Stretch
 from stackmark.worker.facts import collect
+from stackmark.worker.facts.gpu import under_test
+from stackmark.worker.facts.nvml import NoDriver, devices, session
+from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import measure, warm_up
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.catalog import Family, find
-from stackmark.workloads.workload import Ready, WorkloadFailure
+from stackmark.workloads.workload import Metric, Ready, Whole, WorkloadFailure
 
 UNITS = {"j": "J", "w": "W", "c": "°C", "mhz": "MHz", "mib": "MiB"}
 
@@ -64,17 +69,21 @@ def run(spec: Spec, emitter: Emitter) -> None:
     with emitter.part("import"):
         workload = family.load()
     bench = Bench(emitter)
-    session = workload.run(entry.name.partition("/")[2], params, bench)
+    course = workload.run(entry.name.partition("/")[2], params, bench)
     try:
-        ready = next(session)
+        ready = next(course)
         emit_facts(emitter, params.device)
-        _measured(emitter, ready, params, bench)
-        next(session, None)
+        if isinstance(ready, Whole):
+            _measured_whole(emitter, ready, bench)
+        else:
+            assert isinstance(params, Params)
+            _measured(emitter, ready, params, bench)
+        next(course, None)
     finally:
-        session.close()
+        course.close()
 
 
-def read_params(family: Family, spec: Spec) -> Params:
+def read_params(family: Family, spec: Spec) -> AnyParams:
     """A spec is complete: what is missing in it, unknown or out of range is somebody's mistake."""
     try:
         return family.params.model_validate(spec.params)
@@ -87,34 +96,98 @@ def _measured(emitter: Emitter, ready: Ready, params: Params, bench: Bench) -> N
     step_s = warm_up(emitter, ready, params, lambda: _clock_mhz(uuid))
     ready.reset()
     waited_before = ready.data_wait_s()
-    with counters.XidWatch(uuid) as watch:
-        before = counters.read(uuid, watch)
+    with watching(uuid) as watched:
         stretch = measure(emitter, ready, params, step_s)
-        after = counters.read(uuid, watch)
     _check_loss(stretch, ready)
-    findings = counters.compare(before, after)
-    for note in findings.notes:
+    _emit_metrics(emitter, watched, ready.metrics())
+    result = {
+        "sample": ready.sample,
+        "samples_per_step": ready.samples_per_step,
+        "steps": len(stretch.step_s),
+        "wall_s": stretch.wall_s,
+        "tick_s": stretch.marks.tick_s,
+        "operations_per_sample": ready.operations_per_sample,
+        "least_bytes_per_sample": ready.least_bytes_per_sample,
+        "memory_peak_mib": memory_peak_mib(params.device),
+        "data_wait_s": ready.data_wait_s() - waited_before,
+        "invalid": list(watched.findings.invalid),
+        "flags": [*bench.flags, *watched.findings.flags],
+    }
+    # All numbers are read: one more step changes none of them.
+    emit_kernels(emitter, ready, stretch.wall_s / max(1, stretch.done))
+    emitter(events.Result, **result)
+
+
+def _measured_whole(emitter: Emitter, whole: Whole, bench: Bench) -> None:
+    """What cannot be cut into steps is one step, without a warm-up; its rate is its own figure."""
+    uuid = device_uuid(whole.device)
+    if uuid is None and whole.device != "cpu":
+        raise WorkloadFailure("no_device", f"{whole.device} is not to be seen here: {_driver_uuid(whole.device)[1]}")
+    emitter(events.Facts, subject="command", facts=whole.facts)
+    emitter(events.Phase, phase="measure", state="begin")
+    with watching(uuid) as watched, want_of_memory():
+        told = whole.run(lambda line: emitter(events.Log, line=line))
+    emitter.steps("measure", 0, [told.wall_s], [])
+    emitter(events.Phase, phase="measure", state="end", seconds=round(told.wall_s, 6))
+    _emit_metrics(emitter, watched, told.metrics)
+    emitter(
+        events.Result,
+        sample="run",
+        samples_per_step=1,
+        steps=1,
+        wall_s=told.wall_s,
+        tick_s=CpuMarks.tick_s,
+        memory_peak_mib=told.memory_peak_mib,
+        figure=told.figure,
+        invalid=list(watched.findings.invalid),
+        flags=[*bench.flags, *watched.findings.flags],
+    )
+
+
+@dataclass
+class Watched:
+    """What the counters said about the measured part; complete when it is over."""
+
+    findings: counters.Findings = field(default_factory=counters.Findings)
+    host: list[Metric] = field(default_factory=list)
+
+
+@contextmanager
+def watching(uuid: str | None) -> Iterator[Watched]:
+    """Reads the counters before and after."""
+    watched = Watched()
+    with counters.XidWatch(uuid) as watch:
+        host, before = host_counters.read(), counters.read(uuid, watch)
+        yield watched
+        after = counters.read(uuid, watch)
+    watched.host = host_counters.between(host, host_counters.read())
+    watched.findings = counters.compare(before, after)
+
+
+@contextmanager
+def want_of_memory() -> Iterator[None]:
+    """A child that the kernel killed cannot say why; the control group's counter can."""
+    before = counters.read().cpu.oom_kills or 0
+    try:
+        yield
+    except WorkloadFailure as failure:
+        if (counters.read().cpu.oom_kills or 0) <= before:
+            raise
+        message = f"{failure.message}: the kernel killed it, or a part of it, for want of memory"
+        raise WorkloadFailure("out_of_host_memory", message, "give it more memory, or less to do") from failure
+
+
+def _emit_metrics(emitter: Emitter, watched: Watched, own: Sequence[Metric]) -> None:
+    """What the workload says of itself goes before what was seen from outside under the same name."""
+    for note in watched.findings.notes:
         emitter(events.Log, line=note)
-    for name, value in findings.metrics.items():
+    for name, value in watched.findings.metrics.items():
         # Units stand in names; a metric's unit is as people write it.
         unit = name.rpartition("_")[2]
         emitter(events.Metric, name=name, value=value, unit=UNITS.get(unit, unit), higher_is_better=False)
-    for metric in ready.metrics():
+    said = {metric.name for metric in own}
+    for metric in (*(metric for metric in watched.host if metric.name not in said), *own):
         emitter(events.Metric, **vars(metric))
-    emitter(
-        events.Result,
-        sample=ready.sample,
-        samples_per_step=ready.samples_per_step,
-        steps=len(stretch.step_s),
-        wall_s=stretch.wall_s,
-        tick_s=stretch.marks.tick_s,
-        operations_per_sample=ready.operations_per_sample,
-        least_bytes_per_sample=ready.least_bytes_per_sample,
-        memory_peak_mib=memory_peak_mib(params.device),
-        data_wait_s=ready.data_wait_s() - waited_before,
-        invalid=list(findings.invalid),
-        flags=[*bench.flags, *findings.flags],
-    )
 
 
 def _clock_mhz(uuid: str | None) -> float | None:
@@ -140,10 +213,25 @@ def emit_facts(emitter: Emitter, device: str | None) -> None:
 
 def device_uuid(device: str) -> str | None:
     """The GPU's own name, by which NVML knows it whatever CUDA_VISIBLE_DEVICES says."""
-    torch = _torch()
-    if not device.startswith("cuda") or torch is None:
+    if not device.startswith("cuda"):
         return None
+    torch = _torch()
+    if torch is None:  # a user's own program, which has a framework of its own or none
+        return _driver_uuid(device)[0]
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def _driver_uuid(device: str) -> tuple[str | None, str]:
+    """The GPU that CUDA means by `cuda:N`, by the driver alone; where that cannot be said, why."""
+    try:
+        with session() as nvml:
+            shown = devices(nvml)
+            found, problems = under_test(nvml, shown, device, None, os.environ)
+            if found is None:
+                return None, "; ".join(problems) or f"the driver shows {len(shown)} GPUs"
+            return found.slice_uuid or found.uuid, ""
+    except NoDriver as missing:
+        return None, str(missing)
 
 
 def memory_peak_mib(device: str) -> float | None:

@@ -11,31 +11,36 @@ from importlib import import_module
 from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
-from stackmark.spec import Params, Request, explain
+from stackmark.spec import AnyParams, Request, explain
+from stackmark.workloads.command.params import CommandParams
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import Workload
 
+# What `--cmd` asks for without a name.
+OWN_COMMAND = "command/own"
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One workload, as `stackmark workloads` lists it. Counts are of one forward pass of one sample."""
+    """One workload, as `stackmark workloads` lists it. Counts are of one forward pass of one sample; 0: not counted."""
 
     name: str
     title: str
     sample: str
-    sequence_tokens: int
-    params: int
-    forward_macs: int
-    training_flops: int
+    sequence_tokens: int = 0
+    params: int = 0
+    forward_macs: int = 0
+    training_flops: int = 0
 
 
 @dataclass(frozen=True)
 class Family:
     name: str
-    params: type[Params]
+    params: type[AnyParams]
     module: str
     entries: tuple[Entry, ...]
 
@@ -52,11 +57,16 @@ def _train() -> Family:
     return Family("train", TrainParams, "stackmark.workloads.train.train", entries)
 
 
+def _command() -> Family:
+    entry = Entry(OWN_COMMAND, "Your own program (--cmd), run whole: the figure that it prints, or its time", "run")
+    return Family("command", CommandParams, "stackmark.workloads.command.command", (entry,))
+
+
 def families() -> dict[str, Family]:
     """Ours, and those of other packages; a name of ours cannot be taken by another."""
     from importlib.metadata import entry_points
 
-    table = {"train": _train()}
+    table = {"train": _train(), "command": _command()}
     for point in entry_points(group="stackmark.workloads"):
         try:
             family = point.load()
@@ -95,6 +105,12 @@ def check_request(request: Request) -> None:
     """Refuses what can be refused without seeing the device: names, types and ranges of what was typed."""
     family, _ = find(request.workload)
     fields = family.params.model_fields
+    for name, field in fields.items():
+        if field.is_required() and name not in request.typed() and not _may_be_auto(field):
+            raise SpecError(
+                f"{request.workload} needs --{name.replace('_', '-')}: {field.description}",
+                hint="see: stackmark run --help",
+            )
     for name, value in request.typed().items():
         if name not in fields:
             raise SpecError(
@@ -106,3 +122,7 @@ def check_request(request: Request) -> None:
         except ValidationError as error:
             option = f"--{name.replace('_', '-')}"
             raise SpecError(f"{option}: {explain(error)}", hint="see: stackmark run --help") from error
+
+
+def _may_be_auto(field: FieldInfo) -> bool:
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("auto"))

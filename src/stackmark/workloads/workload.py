@@ -1,7 +1,8 @@
 """What a workload is: a parameter model, a probe that completes it, and a function that sets itself up and yields.
 
 The function yields one `Ready` when it stands at its first measured step; the worker times its steps and then lets it go
-on to its end. So a workload holds no clock and the worker knows no network.
+on to its end. So a workload holds no clock and the worker knows no network. What cannot be cut into steps from outside (a
+user's own program) yields a `Whole` instead, which the worker runs once.
 """
 
 from collections.abc import Callable, Generator
@@ -9,7 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stackmark.spec import Params, Request
+from pydantic import JsonValue
+
+from stackmark.events import Figure
+from stackmark.spec import AnyParams, Request
 
 Values = dict[str, float]
 
@@ -43,6 +47,15 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """A program of the device, or an operator of the framework on a CPU, as one step called it."""
+
+    name: str
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Ready:
     """A workload at its first step.
 
@@ -58,6 +71,8 @@ class Ready:
     peek_every: int = 10
     operations_per_sample: float | None = None
     least_bytes_per_sample: float | None = None
+    # Called before a stretch of steps with how often it may peek: what `peek` needs is taken then, and not in the loop.
+    reserve: Callable[[int], None] = field(default=lambda _peeks: None)
     # Seconds in which the loop waited for its next batch, since the beginning.
     data_wait_s: Callable[[], float] = field(default=lambda: 0.0)
     # Called between warm-up and the measured part: what is summed up begins here.
@@ -65,13 +80,37 @@ class Ready:
     # Called once after warm-up and once after the measured part, when the device is idle; raises WorkloadFailure.
     check: Callable[[], None] = field(default=lambda: None)
     metrics: Callable[[], list[Metric]] = field(default=list)
+    # Does one more step under a profiler, after everything else was read, and gives what it called. None: it cannot.
+    profile: Callable[[], list[Kernel]] | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a `Whole` went: its own figure, and what was seen of it from outside."""
+
+    figure: Figure
+    wall_s: float
+    metrics: tuple[Metric, ...] = ()
+    memory_peak_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A workload that is run once, from its start to its end. `run` is handed who takes the lines that it prints.
+
+    `facts` are what is known about it beforehand, kept under the subject `command`.
+    """
+
+    run: Callable[[Callable[[str], None]], Told]
+    device: str
+    facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
 class Workload(Protocol):
     """One family. `name` is the part after the family: `resnet50` of `train/resnet50`."""
 
-    def probe(self, request: Request, rig: Rig) -> tuple[Params, dict[str, str]]:
+    def probe(self, request: Request, rig: Rig) -> tuple[AnyParams, dict[str, str]]:
         """Completes a request for the device at hand; beside it, why each value was chosen."""
 
-    def run(self, name: str, params: Params, rig: Rig) -> Generator[Ready, None, None]:
-        """Sets up, yields once, tears down."""
+    def run(self, name: str, params: AnyParams, rig: Rig) -> Generator[Ready | Whole, None, None]:
+        """Sets up, yields once, tears down. A `Ready` comes from a workload whose parameters are `Params`."""

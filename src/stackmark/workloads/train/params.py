@@ -13,6 +13,7 @@ from pydantic.config import JsonDict
 from stackmark.spec import Params
 
 AUTO: JsonDict = {"auto": True}
+FOLLOWS: JsonDict = {"auto": True, "follows": True}
 CLASSIC: JsonDict = {"group": "Optimizer and schedule, as tf_cnn_benchmarks names them"}
 OUTPUT: JsonDict = {"group": "Files"}
 
@@ -41,16 +42,16 @@ class TrainParams(Params):
     )
     classes: int = Field(ge=1, le=1_000_000, description="outputs of the last layer", json_schema_extra=AUTO)
 
-    layout: Literal["nchw", "nhwc"] = Field(description="order of an image's axes in memory", json_schema_extra=AUTO)
-    autotune: bool = Field(description="let cuDNN time its algorithms and keep the fastest", json_schema_extra=AUTO)
-    fused: bool = Field(description="one kernel for the whole optimizer step", json_schema_extra=AUTO)
-    cuda_graph: bool = Field(description="record the whole step once and replay it", json_schema_extra=AUTO)
-    compile: bool = Field(description="torch.compile the model", json_schema_extra=AUTO)
+    layout: Literal["nchw", "nhwc"] = Field(description="order of an image's axes in memory", json_schema_extra=FOLLOWS)
+    autotune: bool = Field(description="let cuDNN time its algorithms and keep the fastest", json_schema_extra=FOLLOWS)
+    fused: bool = Field(description="one kernel for the whole optimizer step", json_schema_extra=FOLLOWS)
+    cuda_graph: bool = Field(description="record the whole step once and replay it", json_schema_extra=FOLLOWS)
+    compile: bool = Field(description="torch.compile the model", json_schema_extra=FOLLOWS)
     threads: int = Field(
-        ge=0, le=4096, description="intra-op threads; 0: the framework's choice", json_schema_extra=AUTO
+        ge=0, le=4096, description="intra-op threads; 0: the framework's choice", json_schema_extra=FOLLOWS
     )
     data_workers: int = Field(
-        ge=0, le=1024, description="processes that read and decode a folder", json_schema_extra=AUTO
+        ge=0, le=1024, description="processes that read and decode a folder", json_schema_extra=FOLLOWS
     )
     distortions: bool = Field(default=True, description="random crop and flip of images from a folder")
 

@@ -13,11 +13,13 @@ import torch
 from stackmark.spec import Params, Request
 from stackmark.workloads.train.choose import choose, require_compiler, require_device
 from stackmark.workloads.train.data import Feed, open_feed, samples_in_epoch
+from stackmark.workloads.train.kernels import profile_step
 from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.peek import make_peek
 from stackmark.workloads.train.schedule import Schedule, parse_schedule
 from stackmark.workloads.train.step import Machine, prepare, set_arithmetic
 from stackmark.workloads.train.zoo import MODELS, Model
-from stackmark.workloads.workload import Metric, Ready, Rig, Values, WorkloadFailure
+from stackmark.workloads.workload import Metric, Ready, Rig, WorkloadFailure
 
 # Weights and two Adam moments are the largest state; each is read and written once a step.
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "rmsprop": 2, "adam": 2, "adamw": 2}
@@ -85,12 +87,14 @@ def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator
         with rig.part("trace"):
             _trace(step, params)
     machine.forget()
+    peek, reserve = make_peek(machine)
     yield Ready(
         step=step,
         device=params.device,
         sample=model.sample,
         samples_per_step=params.batch,
-        peek=_peek(machine),
+        peek=peek,
+        reserve=reserve,
         peek_every=params.loss_every,
         operations_per_sample=_operations(params, model),
         least_bytes_per_sample=_least_bytes(machine),
@@ -98,6 +102,8 @@ def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator
         reset=machine.forget,
         check=lambda: _check(machine),
         metrics=lambda: _metrics(machine),
+        # A checkpoint is of the steps that were asked for, and not of one more.
+        profile=None if params.checkpoint_dir else lambda: profile_step(step, params.device),
     )
     if params.checkpoint_dir and params.mode == "train" and machine.schedule:
         machine.schedule.save()
@@ -111,35 +117,6 @@ def _plan_between_steps(machine: Machine, rig: Rig) -> None:
     machine.schedule = Schedule(params, machine.net, machine.optimizer, machine.scaler, epoch)
     if machine.schedule.restored:
         rig.flag(machine.schedule.restored)
-
-
-def _peek(machine: Machine) -> Callable[[], Callable[[], Values]] | None:
-    """Reads loss and accuracy of the step just done; on a GPU into pinned memory, without waiting."""
-    params = machine.params
-    if params.mode == "forward" and not params.accuracy:
-        return None
-    names = ["loss", *(["top_1", "top_5"] if params.accuracy or params.mode == "eval" else [])]
-
-    def gather() -> torch.Tensor:
-        return torch.cat((machine.loss.view(1), machine.accuracy[:2])) if len(names) > 1 else machine.loss.view(1)
-
-    def named(values: torch.Tensor) -> Values:
-        return dict(zip(names, values.tolist(), strict=True))
-
-    if params.device == "cpu":
-
-        def peek_now() -> Callable[[], Values]:
-            values = named(gather())
-            return lambda: values
-
-        return peek_now
-
-    def peek_later() -> Callable[[], Values]:
-        values = torch.empty(len(names), pin_memory=True)
-        values.copy_(gather(), non_blocking=True)
-        return lambda: named(values)
-
-    return peek_later
 
 
 def _check(machine: Machine) -> None:
@@ -186,7 +163,8 @@ def _trace(step: Callable[[], None], params: TrainParams) -> None:
 
     path = Path(params.trace_file)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if params.device != "cpu" else [])
-    with profile(activities=activities) as profiler:
+    # Events are kept over cycles, of which there is one: without it a warning is printed.
+    with profile(activities=activities, acc_events=True) as profiler:
         step()
         if params.device != "cpu":
             torch.cuda.synchronize()

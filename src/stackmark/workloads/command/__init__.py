@@ -1,0 +1,1 @@
+"""The workload family `command/`: a user's own program, run whole."""

@@ -1,0 +1,460 @@
+"""A user's own program: its figure, its failures, and that nothing of it is left, with real programs of every bad habit."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from asking import ask
+from stackmark.errors import SpecError
+from stackmark.events import EVENT_LIMIT_BYTES
+from stackmark.spec import Request, Scalar, Spec, Task
+from stackmark.strays import MARK_VARIABLE
+from stackmark.workloads.catalog import check_request
+from stackmark.workloads.command.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines
+from stackmark.workloads.command.params import CommandParams, guess_unit, split_command
+from worker_process import Finished, environment, finish, give, gone, read_pids, run_worker, start, work
+
+PATTERN = "rate ([0-9.]+)"
+
+
+def own(cmd: str, **params: Scalar) -> Spec:
+    return Spec(workload="command/own", params=CommandParams(cmd=cmd, **params).model_dump(mode="json"))
+
+
+def python(code: str) -> str:
+    """A command that runs this code, quoted as a person would have to."""
+    return shlex.join([sys.executable, "-c", code])
+
+
+def ran(cmd: str, **params: Scalar) -> Finished:
+    return run_worker(own(cmd, **params), environment())
+
+
+def figure(cmd: str, **params: Scalar) -> dict[str, Any]:
+    done = ran(cmd, **params)
+    assert (done.code, done.last["event"]) == (0, "result"), done.last
+    found: dict[str, Any] = done.last["figure"]
+    return found
+
+
+def failed(cmd: str, kind: str, **params: Scalar) -> str:
+    done = ran(cmd, **params)
+    assert (done.last["event"], done.last.get("kind")) == ("failed", kind), done.last
+    return str(done.last["message"])
+
+
+def logged(done: Finished) -> list[str]:
+    return [event["line"] for event in done.events if event["event"] == "log"]
+
+
+def printing(*lines: str) -> str:
+    return python(f"print({chr(10).join(lines)!r})")
+
+
+# The figure
+
+
+@pytest.mark.parametrize(
+    ("params", "value"),
+    [
+        ({}, 9.0),
+        ({"metric_take": "median"}, 3.0),
+        ({"metric_take": "mean"}, 4.0),
+        ({"metric_take": "mean", "metric_skip": 2}, 6.0),
+        ({"metric_take": "median", "metric_skip": 3}, 9.0),
+    ],
+)
+def test_the_figure_is_taken_from_the_matches_after_the_first_ones(params: dict[str, Scalar], value: float) -> None:
+    cmd = printing("rate 1", "rate 3 images", "rate 3.0", "rate 9e0")
+    assert figure(cmd, metric="rate ([0-9.e]+)", **params)["value"] == value
+
+
+def test_a_program_without_a_pattern_is_judged_by_its_wall_time() -> None:
+    done = ran("sleep 0.3")
+    found = done.last["figure"]
+    assert (found["name"], found["unit"], found["higher_is_better"]) == ("wall time", "s", False)
+    assert found["value"] == done.last["wall_s"] >= 0.3
+    (steps,) = [event for event in done.events if event["event"] == "steps"]
+    assert steps["step_s"] == [pytest.approx(done.last["wall_s"], abs=1e-8)]
+
+
+def test_what_a_program_used_stands_beside_its_figure() -> None:
+    done = ran(python("x = bytearray(150_000_000); sum(range(3_000_000))"))
+    metrics = {event["name"]: event["value"] for event in done.events if event["event"] == "metric"}
+    assert done.last["event"] == "result", done.last
+    assert done.last["memory_peak_mib"] > 140
+    assert metrics["cpu_s"] == pytest.approx(metrics["command_user_s"] + metrics["command_system_s"])
+    assert metrics["cpu_s"] > 0
+    assert metrics["command_wall_s"] == done.last["wall_s"]
+
+
+def test_a_figure_that_is_better_when_lower_says_so() -> None:
+    found = figure(printing("rate 7"), metric=PATTERN, metric_lower=True, metric_unit="ms")
+    assert (found["value"], found["unit"], found["higher_is_better"]) == (7.0, "ms", False)
+
+
+def test_the_figure_may_be_printed_to_standard_error() -> None:
+    assert figure(python("import sys; print('rate 5', file=sys.stderr)"), metric=PATTERN)["value"] == 5.0
+
+
+def test_every_state_of_a_progress_bar_is_searched_and_the_last_one_is_kept() -> None:
+    bar = python("print('start'); [print(f'\\r{i} % rate {i}', end='') for i in range(1, 6)]")
+    done = ran(bar, metric=PATTERN, metric_take="mean")
+    assert done.last["figure"]["value"] == 3.0
+    assert logged(done) == ["start", "5 % rate 5"]
+
+
+def test_colours_are_taken_out_before_the_search() -> None:
+    assert (
+        figure(python("print('\\x1b[1;32mrate\\x1b[0m 5\\x1b]0;title\\x07 ')"), metric="^rate ([0-9]+) $")["value"]
+        == 5.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("1,234.5", "1,234.5"), ("0", "'0'"), ("-3", "-3"), ("1e999", "1e999"), ("1.2.3", "1.2.3")]
+)
+def test_what_is_no_number_above_zero_is_no_figure(text: str, shown: str) -> None:
+    assert shown in failed(printing(f"rate {text}"), "no_figure", metric="rate ([-0-9.,e]+)")
+
+
+def test_an_odd_number_that_is_skipped_does_no_harm() -> None:
+    assert figure(printing("rate nan", "rate 4"), metric="rate (.+)", metric_take="mean", metric_skip=1)["value"] == 4.0
+
+
+def test_a_pattern_that_never_matches_shows_how_the_output_ended() -> None:
+    said = failed(printing("epoch 1", "speed: 12 images/s", ""), "no_figure", metric=PATTERN)
+    assert repr(PATTERN) in said
+    assert "speed: 12 images/s" in said
+
+
+def test_a_pattern_over_a_program_that_says_nothing_is_told_so() -> None:
+    assert "it printed nothing" in failed("true", "no_figure", metric=PATTERN)
+
+
+def test_skipping_all_matches_is_a_failure_with_their_number() -> None:
+    assert "matched 2 times" in failed(printing("rate 1", "rate 2"), "no_figure", metric=PATTERN, metric_skip=2)
+
+
+def test_a_pattern_that_backtracks_without_end_is_ended() -> None:
+    assert "not through" in failed(printing("a" * 60), "no_figure", metric="(?:a+)+(b)")
+
+
+# What it prints
+
+
+def test_all_that_a_program_prints_is_kept_in_order() -> None:
+    lines = [f"line {number}" for number in range(FIRST_LINES + 20)]
+    assert logged(ran(printing(*lines))) == lines
+
+
+def test_a_flood_is_kept_at_both_ends_and_its_last_line_is_searched() -> None:
+    flood = python("print('first'); [print('x' * 99) for _ in range(300_000)]; print('rate 5')")
+    done = ran(flood, metric=PATTERN)
+    kept = logged(done)
+    assert done.last["figure"]["value"] == 5.0
+    assert (kept[0], kept[-1], len(kept)) == ("first", "rate 5", FIRST_LINES + LAST_LINES + 1)
+    assert "299,402 lines" in kept[FIRST_LINES]
+
+
+def test_an_endless_line_is_searched_at_its_beginning_and_flagged() -> None:
+    done = ran(python("print('rate 5', 'x' * 50_000_000)"), metric=PATTERN)
+    assert done.last["figure"]["value"] == 5.0
+    assert done.last["flags"][0].startswith("long-lines: 1 ")
+
+
+def test_binary_output_harms_nothing() -> None:
+    done = ran("head -c 3000000 /dev/urandom")
+    assert done.last["event"] == "result"
+    assert all(len(line) < EVENT_LIMIT_BYTES for line in done.lines)
+
+
+def test_lines_that_look_like_events_are_only_its_output() -> None:
+    forged = '{"event":"result","seq":0,"rank":0,"t":0,"sample":"image","samples_per_step":9,"steps":9,"wall_s":1,"tick_s":1}'
+    done = ran(printing(forged))
+    assert logged(done) == [forged]
+    assert (done.kinds().count("result"), done.last["steps"]) == (1, 1)
+
+
+def test_a_character_that_arrives_in_two_pieces_is_one() -> None:
+    kept: list[str] = []
+    lines = Lines(kept.append)
+    for byte in "größe\r\nnächste".encode():
+        lines.feed(bytes([byte]))
+    lines.feed(b"", end=True)
+    assert kept == ["größe", "nächste"]
+
+
+def test_what_is_held_of_a_line_without_end_is_bounded() -> None:
+    lines = Lines(lambda _line: None)
+    for _ in range(100):
+        lines.feed(b"x" * 65_536)
+    (state,) = lines.feed(b"\n")
+    assert len(state) == LINE_CHARACTERS
+
+
+# How it fails
+
+
+def test_an_exit_code_is_a_failure_with_the_last_words() -> None:
+    said = failed(python("print('working'); raise SystemExit('no such dataset')"), "command_failed")
+    assert said == "the program ended with code 1; its last words were: no such dataset"
+
+
+def test_a_figure_does_not_save_a_program_that_failed() -> None:
+    failed("sh -c 'echo rate 5; exit 3'", "command_failed", metric=PATTERN)
+
+
+def test_a_program_that_a_signal_ended_is_told_so() -> None:
+    assert "SIGSEGV" in failed("sh -c 'kill -SEGV $$'", "command_failed")
+
+
+@pytest.mark.parametrize(
+    ("cmd", "params", "said"),
+    [
+        ("no-such-program-anywhere", {}, "there is no program 'no-such-program-anywhere'"),
+        ("true", {"cwd": "/no/such/folder"}, "there is no folder '/no/such/folder'"),
+        ("/etc/passwd", {}, "cannot be started: Permission denied"),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_a_sentence(cmd: str, params: dict[str, Scalar], said: str) -> None:
+    assert said in failed(cmd, "command_failed", **params)
+
+
+def test_a_program_that_asks_a_person_gets_no_answer() -> None:
+    assert "EOFError" in failed(python("input('name? ')"), "command_failed")
+
+
+def test_a_program_that_needs_a_terminal_fails_by_itself() -> None:
+    assert "/dev/tty" in failed("sh -c 'echo hello > /dev/tty'", "command_failed")
+
+
+def test_a_program_that_closes_its_output_is_waited_for() -> None:
+    done = ran("sh -c 'exec >&- 2>&-; sleep 0.3'")
+    assert done.last["wall_s"] >= 0.3
+
+
+def test_the_gpu_whose_counters_are_wanted_must_be_there() -> None:
+    assert "cuda:99" in failed("true", "no_device", device="cuda:99")
+
+
+# How it is started
+
+
+def test_no_shell_reads_the_command() -> None:
+    assert logged(ran("echo $HOME '*' a\\ b ~")) == ["$HOME * a b ~"]
+
+
+def test_a_shell_that_is_written_out_is_run() -> None:
+    assert logged(ran("sh -c 'echo one; echo two | tr a-z A-Z'")) == ["one", "TWO"]
+
+
+def test_it_runs_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "say.sh").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "say.sh").chmod(0o755)
+    done = ran("./say.sh", cwd=str(tmp_path))
+    assert logged(done) == [str(tmp_path)]
+    facts = next(event["facts"] for event in done.events if event.get("subject") == "command")
+    assert facts["program"] == str(tmp_path / "say.sh")
+
+
+def test_the_path_by_which_the_worker_was_found_is_not_handed_on(tmp_path: Path) -> None:
+    own_path = os.pathsep.join((str(tmp_path), str(Path(__file__).parent)))
+    assert logged(run_worker(own("printenv PYTHONPATH"), environment(tmp_path))) == [own_path]
+
+
+@pytest.mark.parametrize(
+    ("cmd", "said"),
+    [
+        ("", "the command is empty"),
+        ("''", "the command is empty"),
+        ("echo 'a", "No closing quotation"),
+        ("python train.py | tee log", "'|' would be handed to the program"),
+        ("a && b", "sh -c"),
+        ("python x.py > out.txt", "'>'"),
+        ("FOO=1 python x.py", "env FOO=1"),
+        ("a\0b", "NUL"),
+    ],
+)
+def test_a_command_that_means_a_shell_is_refused(cmd: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said.replace("|", r"\|")):
+        check_request(Request(workload="command/own", params={"cmd": cmd}))
+
+
+def test_a_shells_words_that_are_quoted_are_the_programs_own() -> None:
+    assert split_command(r"find . -exec echo {} \; -name '>'") == [
+        "find",
+        ".",
+        "-exec",
+        "echo",
+        "{}",
+        ";",
+        "-name",
+        ">",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [("rate [0-9]+", "has 0 groups"), ("(a)(b)", "has 2 groups"), ("a(b", "cannot be read"), ("x" * 1001, "1000")],
+)
+def test_a_pattern_is_refused_before_anything_runs(metric: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        check_request(Request(workload="command/own", params={"cmd": "true", "metric": metric}))
+
+
+def test_a_request_without_a_command_is_refused() -> None:
+    with pytest.raises(SpecError, match="needs --cmd"):
+        check_request(Request(workload="command/own"))
+
+
+def test_settings_of_a_metric_without_one_are_refused() -> None:
+    with pytest.raises(ValidationError, match="there is none"):
+        CommandParams(cmd="true", metric_skip=3)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("images/sec: ([0-9.]+)", "images/sec"),
+        (r"\bfps=(\d+)", "fps"),
+        (r"total images/s:\s*([0-9.]+)", "images/s"),
+        ("([0-9.]+) it/s", "units"),
+        (r"\"loss\": (.+),", "loss"),
+    ],
+)
+def test_the_unit_is_the_word_before_the_number(metric: str, unit: str) -> None:
+    assert guess_unit(metric) == unit
+
+
+def test_a_probe_completes_what_was_typed_without_running_it(tmp_path: Path) -> None:
+    request = Request(workload="command/own", params={"cmd": "touch ran", "metric": "images/sec: ([0-9.]+)"})
+    done = work(Task(do="probe", request=request), environment(), cwd=tmp_path)
+    probe = next(event for event in done.events if event["event"] == "probe")
+    params = probe["spec"]["params"]
+    assert (params["cwd"], params["metric_unit"], params["device"]) == (str(tmp_path), "images/sec", "cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+# How it ends
+
+# Deaf to everything polite; a child in its group, one that left it, and one that left the session.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+pids = [os.getpid(), subprocess.Popen(["sleep", "300"]).pid]
+pids.append(subprocess.Popen(["sleep", "300"], process_group=0).pid)
+if os.fork() == 0:
+    os.setsid()
+    pid = os.fork()
+    if pid:
+        open(sys.argv[1] + ".part", "w").write(" ".join(map(str, [*pids, pid])))
+        os.rename(sys.argv[1] + ".part", sys.argv[1])
+        os._exit(0)
+    time.sleep(300)
+    os._exit(0)
+print("still here", flush=True)
+time.sleep(300 if len(sys.argv) == 2 else float(sys.argv[2]))
+"""
+
+
+def stubborn(pids: Path, *more: str) -> str:
+    return shlex.join([sys.executable, "-c", STUBBORN, str(pids), *more])
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
+def test_a_signal_to_the_worker_ends_a_program_that_ignores_it(number: int, kind: str, tmp_path: Path) -> None:
+    process = start(environment())
+    give(process, Task(do="run", spec=own(stubborn(tmp_path / "pids"))))
+    pids = read_pids(tmp_path / "pids", 4)
+    process.send_signal(number)
+    done = finish(process)
+    assert (done.last["event"], done.last["kind"]) == ("failed", kind)
+    assert logged(done) == ["still here"]
+    assert gone(pids)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_end_of_the_lifeline_ends_the_program_too(marked: bool, tmp_path: Path) -> None:
+    process = start(environment(**({MARK_VARIABLE: f"r-{os.getpid()}-lifeline"} if marked else {})))
+    give(process, Task(do="run", spec=own(stubborn(tmp_path / "pids"))))
+    pids = read_pids(tmp_path / "pids", 4)
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdin = None
+    finish(process)
+    assert gone([*pids, process.pid])
+
+
+def test_what_a_program_leaves_behind_is_ended_and_flagged(tmp_path: Path) -> None:
+    done = ran(stubborn(tmp_path / "pids", "0.5"))
+    assert done.last["event"] == "result"
+    assert done.last["flags"][0].startswith("left-behind: the program left 3 process")
+    assert gone(read_pids(tmp_path / "pids", 4))
+
+
+def test_a_pattern_that_gives_up_ends_the_program(tmp_path: Path) -> None:
+    code = (
+        f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); print('a' * 60, flush=True); "
+    )
+    failed(python(code + "time.sleep(300)"), "no_figure", metric="(?:a+)+(b)")
+    assert gone([int((tmp_path / "pid").read_text())])
+
+
+# By the command line
+
+
+def test_the_command_line_measures_a_program_and_keeps_what_it_said(tmp_path: Path) -> None:
+    ledger = str(tmp_path / "ledger.sqlite3")
+    cmd = shlex.join([sys.executable, "-c", "print('images/sec: 12.5')"])
+    done = ask("run", "--cmd", cmd, "--metric", "images/sec: ([0-9.]+)", "--runs", "2", "--ledger", ledger, "--json")
+    (result,) = json.loads(done.out)["results"]
+    assert result["throughput"]["rate_per_s"] == pytest.approx(12.5)
+    assert result["throughput"]["unit"] == "images/sec"
+    assert result["spec"]["params"]["cwd"] == os.getcwd()
+    (first, second) = result["runs"]
+    assert (first["steady"], first["flags"], first["framework"]) == (None, [], None)
+    assert ask("show", second["id"], "--log", "--ledger", ledger).out == "images/sec: 12.5\n"
+
+
+def test_wall_time_is_shown_as_a_time(tmp_path: Path) -> None:
+    done = ask("run", "--cmd", "sleep 0.1", "--runs", "1", "--ledger", str(tmp_path / "l.sqlite3"))
+    assert any(line.startswith("figure") and " s, better when lower" in line for line in done.out.splitlines())
+    assert "too short" not in done.out
+
+
+def test_a_time_limit_ends_a_program_with_all_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    ledger = str(tmp_path / "l.sqlite3")
+    done = ask("run", "--cmd", stubborn(pids), "--runs", "1", "--time-limit", "3s", "--ledger", ledger)
+    assert done.code == 3
+    assert "longer than its limit" in done.out
+    assert gone(read_pids(pids, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--cmd", "true", "--seconds", "3"], "command/own has no parameter 'seconds'"),
+        (["run", "train/lenet", "--cmd", "true"], "both a workload and --cmd"),
+        (["run"], "no workload was named"),
+    ],
+)
+def test_what_does_not_go_together_on_the_command_line_is_said(arguments: list[str], said: str) -> None:
+    done = ask(*arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_the_workload_is_in_the_list_without_counts() -> None:
+    assert "command/own" in ask("workloads", "command/*").out
+    (entry,) = json.loads(ask("workloads", "command/*", "--json").out)["workloads"]
+    assert entry["forward_macs"] == 0
