@@ -212,6 +212,7 @@ def row(**more: object) -> RunRow:
     values |= {"id": "r-01m7f0pez5fsz8m2ew96aq60wk", "experiment_id": "x", "position": 0, "workload": "train/resnet50"}
     values |= {"spec_digest": "", "place": "host", "place_options": {}, "status": "done", "started_unix_s": 1.0}
     values |= {"machine_id": "", "boot_id": "", "driver_pid": 1, "handle": {}, "flags": [], "stackmark_version": ""}
+    values |= {"arm": 0, "attempt": 0, "role": "measured"}
     values |= {"rate_per_s": 7087.4, "rate_unit": "images/s", "steady": "flat"}
     return RunRow.model_validate(values | more)
 
@@ -431,3 +432,112 @@ def test_plain_lines_say_each_part_once() -> None:
 def test_an_evaluation_shows_what_it_found() -> None:
     view = replace(VIEW, quality=(("top 1 accuracy", 0.7613), ("top 5 accuracy", 0.9287)))
     assert ("quality", "top 1 accuracy 76.13%, top 5 accuracy 92.87%") in rows(view)
+
+
+# While an experiment runs
+
+
+def bar_of_an_experiment(*seen: Event, width: int = 100, label: str = "container", block: int | None = 2) -> str:
+    console = screen(width)
+    bar = LiveBar(console, unit_of=lambda _: "images")
+    bar.experiment_begins(["host", label], 6)
+    bar.run_begins("r-1", 7, 14, SPEC, label=label, block=block)
+    for event in seen:
+        bar.event(event)
+    console.print(bar._progress.get_renderable())
+    return text(console).splitlines()[-1]
+
+
+def test_the_bar_of_an_experiment_says_block_and_arm() -> None:
+    line = bar_of_an_experiment(*events_of_a_run())
+    assert "block 3 of 6 · container · measure" in line
+    assert "25 %" in line
+    assert "primer · container · starting" in bar_of_an_experiment(block=None)
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 120, 200])
+@pytest.mark.parametrize("label", ["container", "container,shm=64m,ulimit=memlock=-1,precision=bf16,batch=256"])
+def test_the_bar_of_an_experiment_stays_on_one_line(width: int, label: str) -> None:
+    line = bar_of_an_experiment(*events_of_a_run(), width=width, label=label)
+    assert len(line) <= width
+    assert "block 3 of 6 · containe" in line
+    assert "s left" in line
+
+
+def test_arms_that_begin_alike_are_told_apart_on_a_narrow_screen() -> None:
+    console = screen(70)
+    bar = LiveBar(console, unit_of=lambda _: "images")
+    bar.experiment_begins(["container,engine=podman,shm=64m", "container,engine=podman,shm=1g"], 6)
+    bar.run_begins("r-1", 7, 14, SPEC, label="container,engine=podman,shm=1g", block=0)
+    console.print(bar._progress.get_renderable())
+    assert "block 1 of 6 · …shm=1g · starting" in text(console)
+
+
+def test_finished_runs_are_listed_with_block_and_arm_and_no_ratio() -> None:
+    console = screen(120)
+    with LiveBar(console, unit_of=lambda _: "images") as bar:
+        bar.experiment_begins(["host", "container"], 6)
+        for number, (label, block) in enumerate((("host", None), ("host", 0), ("container", 0)), start=1):
+            bar.run_begins("r-1", number, 14, SPEC, label=label, block=block)
+            bar.run_ended(row(id=f"r-{number}"), number, 14)
+    shown = text(console)
+    assert "primer     host       r-1  7,087 images/s  flat" in shown
+    assert "block 1/6  host       r-2  7,087 images/s  flat" in shown
+    assert "block 1/6  container  r-3  7,087 images/s  flat" in shown
+    assert "ratio" not in shown
+
+
+def test_on_a_narrow_screen_good_runs_have_no_id_and_one_line_each() -> None:
+    console = screen(80)
+    with LiveBar(console, unit_of=lambda _: "images") as bar:
+        bar.experiment_begins(["host", "host,precision=fp16"], 6)
+        bar.run_begins("r-1", 1, 14, SPEC, label="host", block=0)
+        bar.run_ended(row(), 1, 14)
+        bar.run_begins("r-2", 2, 14, SPEC, label="host", block=0)
+        bar.run_ended(row(id="r-2", status="failed", rate_per_s=None, failure_message="why"), 2, 14)
+    shown = text(console)
+    assert "block 1/6  host                 7,087 images/s  flat" in shown
+    assert "block 1/6  host                 r-2  failed: why" in shown
+
+
+def test_plain_lines_of_an_experiment_say_block_and_arm() -> None:
+    out = io.StringIO()
+    lines = PlainLines(out)
+    lines.experiment_begins(["host", f"container{ESC}[2J"], 12)
+    lines.run_begins("r-1", 1, 26, SPEC, label="host", block=None)
+    lines.run_ended(row(), 1, 26)
+    lines.run_begins("r-2", 3, 26, SPEC, label=f"container{ESC}[2J", block=9)
+    lines.event(Phase(seq=1, t=9, phase="import", state="end", seconds=9.0))
+    lines.run_ended(row(), 3, 26)
+    assert out.getvalue().splitlines() == [
+        r"primer       host              r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat",
+        r"block 10/12  container\x1b[2J  import 9.00 s",
+        r"block 10/12  container\x1b[2J  r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat",
+    ]
+
+
+def test_one_arm_is_said_as_before() -> None:
+    out = io.StringIO()
+    lines = PlainLines(out)
+    lines.experiment_begins(["host"], 5)
+    lines.run_begins("r-1", 1, 5, SPEC, label="host", block=0)
+    lines.run_ended(row(), 1, 5)
+    assert out.getvalue().startswith("run 1/5  r-01m7f")
+
+
+def test_time_left_knows_arms_apart_and_learns_nothing_from_a_primer() -> None:
+    clock = Clock()
+    left = TimeLeft(clock)
+    left.run_begins(1, 6, None)
+    clock.now += 4
+    left.run_ended()
+    assert left.seconds() is None
+    for number, (arm, seconds) in enumerate((("host", 10), ("container", 30)), start=3):
+        left.run_begins(number, 6, arm)
+        clock.now += seconds
+        left.run_ended()
+    left.run_begins(5, 6, "container")
+    assert left.seconds() == pytest.approx(30 + 20)
+    clock.now += 5
+    left.run_begins(5, 6, "host")
+    assert left.seconds() == pytest.approx(10 + 20)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from stackmark.show.console import standard_output
 from stackmark.show.safe import safe_line
+from stackmark.verdict.fact_values import say_cudnn as say_cudnn
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
 
@@ -22,12 +23,6 @@ def say_fact(value: JsonValue) -> str:
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
-
-
-def say_cudnn(number: int) -> str:
-    """cuDNN's one number: 8902 was 8.9.2, and since version 9 it has two digits more: 91900 is 9.19.0."""
-    major, rest = divmod(number, 10_000 if number >= 90_000 else 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def say_stack(facts: Facts, framework: str | None) -> str:

@@ -1,11 +1,16 @@
 """While it runs: a bar with phase, live rate and time left on a screen; plain lines where there is none.
 
+In an experiment each line says block and arm, and the rates of finished runs stand there as they end. The ratio so far is not
+shown: whoever sees it stops when it looks good, and a ratio that was watched lies (plan/design.py has the rule for stopping).
+
 What is shown comes from events that the worker emits anyway, in another process, so looking costs the workload nothing. Nor
 may it harm: a reader of the progress who goes away ends the progress, not the measurement.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from statistics import fmean
 from typing import TextIO
 
 from rich.console import Console
@@ -23,14 +28,39 @@ PROBE_PHASES = {"import": "loading the framework", "trial": "trying a step", "mo
 # `⠋ run 10/10  first step 100 % 1,234,567 sequences/s 10 min 59 s left` has 66 characters, 42 without its rate.
 BAR_FROM, RATE_FROM = 76, 66
 CHOSEN = ("device", "batch", "precision", "tune")
+# Of an arm's name on the bar; the lines above it have the whole of it.
+LABEL_AT_LEAST, ROOM_BESIDE_LABEL = 9, 52
+# Of a finished run's line beside block and arm: its id, a rate, a class of steadiness.
+ROOM_BESIDE_WHERE = 70
 
 
-def say_run(row: EndedRun, number: int, of: int) -> str:
-    head = f"run {number}/{of}  {row.id}"
+def say_run(row: EndedRun, number: int, of: int, where: str = "", *, with_id: bool = True) -> str:
+    """`where` is the block and the arm of an experiment."""
+    head = f"{where or f'run {number}/{of}'}{f'  {row.id}' if with_id else ''}"
     if row.rate_per_s is None:
         return f"{head}  failed: {safe_line(row.failure_message or 'no reason is known')}"
     note = "" if row.status == "done" else f"  {row.status}: {safe_line(row.failure_message or '')}"
-    return f"{head}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady}{note}"
+    return f"{head}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady or 'by its own figure'}{note}"
+
+
+class Where:
+    """Which run of which arm it is, in a few words."""
+
+    def __init__(self) -> None:
+        self._blocks = 0
+        self._widest = 0
+
+    def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
+        self._blocks = blocks if len(labels) > 1 else 0
+        self._widest = max((len(safe_line(label)) for label in labels), default=0)
+
+    def say(self, label: str, block: int | None) -> str:
+        """`block 3/6  container`, `primer     host`; nothing where there is but one arm."""
+        if not self._blocks:
+            return ""
+        head = f"block {block + 1}/{self._blocks}" if block is not None else "primer"
+        width = len(f"block {self._blocks}/{self._blocks}")
+        return f"{head:<{width}}  {safe_line(label):<{self._widest}}"
 
 
 class Notices:
@@ -51,7 +81,10 @@ class Notices:
 
     def probing(self, request: Request) -> None: ...
     def probed(self, probe: Probe) -> None: ...
-    def run_begins(self, run_id: str, number: int, of: int, spec: Spec) -> None: ...
+    def experiment_begins(self, labels: Sequence[str], blocks: int) -> None: ...
+    def run_begins(
+        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
+    ) -> None: ...
     def event(self, event: Event) -> None: ...
     def stderr(self, line: str) -> None: ...
     def run_ended(self, row: EndedRun, number: int, of: int) -> None: ...
@@ -60,7 +93,12 @@ class Notices:
 class PlainLines(Notices):
     """One line a thing that happened, for logs and pipes."""
 
-    _prefix = ""
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        self._prefix, self._in_words, self._where = "", "", Where()
+
+    def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
+        self._where.experiment_begins(labels, blocks)
 
     def probing(self, request: Request) -> None:
         self._prefix = "probe"
@@ -70,8 +108,11 @@ class PlainLines(Notices):
         params = probe.spec.params
         self._say(f"probe    {', '.join(f'{name} {params[name]}' for name in CHOSEN if name in params)}")
 
-    def run_begins(self, run_id: str, number: int, of: int, spec: Spec) -> None:
-        self._prefix = f"run {number}/{of}"
+    def run_begins(
+        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
+    ) -> None:
+        self._in_words = self._where.say(label, block)
+        self._prefix = self._in_words or f"run {number}/{of}"
 
     def event(self, event: Event) -> None:
         if self._prefix == "probe":
@@ -81,38 +122,50 @@ class PlainLines(Notices):
             self._say(f"{self._prefix}  {event.phase} {say_seconds(event.seconds)}{note}")
 
     def run_ended(self, row: EndedRun, number: int, of: int) -> None:
-        self._say(say_run(row, number, of))
+        self._say(say_run(row, number, of, self._in_words))
 
 
 class TimeLeft:
     """How long all runs of an experiment still take, from how long this one takes, or the one before it took.
 
-    Nothing is known before the first run has come to its measured part: a compiler says nothing about its end.
+    Nothing is known before the first run has come to its measured part: a compiler says nothing about its end. Arms may take
+    very different times, so each is remembered by its name.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = 0.0
         self._after = 0
-        self._run_s: float | None = None
+        self._arm: str | None = ""
+        self._run_s: dict[str, float] = {}
+        self._this_s: float | None = None
 
     def forget(self) -> None:
-        self._run_s = None
+        self._run_s, self._this_s = {}, None
 
-    def run_begins(self, number: int, of: int) -> None:
-        self._began, self._after = self._clock(), of - number
+    def run_begins(self, number: int, of: int, arm: str | None = "") -> None:
+        """`arm` is None for a run that is not like the others: a primer says nothing about how long they take."""
+        self._began, self._after, self._arm = self._clock(), of - number, arm
+        self._this_s = self._run_s.get(arm) if arm is not None else None
 
     def run_needs(self, seconds: float) -> None:
         """So many seconds more, for the run at hand."""
-        self._run_s = self._clock() - self._began + seconds
+        self._took(self._clock() - self._began + seconds)
 
     def run_ended(self) -> None:
-        self._run_s = self._clock() - self._began
+        self._took(self._clock() - self._began)
+
+    def _took(self, seconds: float) -> None:
+        self._this_s = seconds
+        if self._arm is not None:
+            self._run_s[self._arm] = seconds
 
     def seconds(self) -> float | None:
-        if self._run_s is None:
+        known = self._run_s.values()
+        if not known:
             return None
-        return max(0.0, self._began + self._run_s - self._clock()) + self._after * self._run_s
+        this_s = self._this_s if self._this_s is not None else fmean(known)
+        return max(0.0, self._began + this_s - self._clock()) + self._after * fmean(known)
 
 
 def say_left(seconds: float) -> str:
@@ -139,9 +192,11 @@ class _Share(ProgressColumn):
 def _columns(width: int, left: TimeLeft) -> list[ProgressColumn]:
     """What fits on one line; a bar that wraps leaves a trail of itself. Phase and time left are the last to go."""
     rate = TextColumn("{task.fields[rate]}", style="bold green", markup=False, table_column=Column(no_wrap=True))
+    # What is left of the line is the bar's, or the description's: spread over all columns, they would jump about.
+    ratio = None if width >= BAR_FROM else 1
     shown: list[ProgressColumn] = [
         SpinnerColumn(),
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=ratio)),
     ]
     if width >= BAR_FROM:
         shown.append(BarColumn(bar_width=None))
@@ -171,8 +226,9 @@ class LiveBar:
             redirect_stderr=False,
         )
         self._task = self._progress.add_task("", total=None, rate="")
-        self._head, self._unit = "", ""
+        self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
         self._batch, self._steps, self._done = 0, 0, 0
+        self._common, self._probed = "", ""
 
     def __enter__(self) -> "LiveBar":
         self._progress.start()
@@ -188,27 +244,56 @@ class LiveBar:
         self._line(sentence, "yellow")
 
     def probing(self, request: Request) -> None:
-        self._head = "probe"
+        self._head, self._in_words = "probe", ""
         self._left.forget()
         self._reset(request.workload)
 
     def probed(self, probe: Probe) -> None:
         params = probe.spec.params
         chosen = "  ".join(f"{name} {params[name]}" for name in CHOSEN if name in params)
-        self._line(f"{probe.spec.workload}  {chosen}", "bold cyan")
+        said = f"{probe.spec.workload}  {chosen}"
+        if said != self._probed:  # arms that differ elsewhere are not worth a line each
+            self._line(said, "bold cyan")
+        self._probed = said
 
-    def run_begins(self, run_id: str, number: int, of: int, spec: Spec) -> None:
-        self._head, self._unit = f"run {number}/{of}", self._unit_of(spec.workload)
+    def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
+        self._where.experiment_begins(labels, blocks)
+        # Arms that begin alike are told apart by what follows.
+        pieces = zip(*(safe_line(label).split(",") for label in labels), strict=False)
+        self._common = ",".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, pieces))
+        if len(labels) > 1:
+            # Block and arm take the room of the bar first, then that of the rate.
+            longest = max(len(self._short(label)) for label in labels)
+            taken = len(f"block {blocks} of {blocks} · ") + longest - len("run 10/10")
+            self._progress.columns = tuple(_columns(self._console.width - taken, self._left))
+
+    def _short(self, label: str) -> str:
+        room = max(LABEL_AT_LEAST, self._console.width - ROOM_BESIDE_LABEL)
+        said = safe_line(label)
+        if len(said) > room and self._common:
+            said = f"…{said.removeprefix(self._common).removeprefix(',')}"
+        return said if len(said) <= room else f"{said[: room - 1]}…"
+
+    def run_begins(
+        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
+    ) -> None:
+        self._unit = self._unit_of(spec.workload)
+        self._in_words = self._where.say(label, block)
+        self._head = f"run {number}/{of}"
+        if self._in_words:
+            which, _, _ = self._in_words.partition("  ")
+            self._head = f"{which.replace('/', ' of ')} · {self._short(label)} ·"
         batch = spec.params.get("batch")
         self._batch = batch if isinstance(batch, int) else 0
-        self._left.run_begins(number, of)
+        self._left.run_begins(number, of, None if self._in_words and block is None else label)
         self._reset("starting")
 
     def _reset(self, what: str, total: int | None = None) -> None:
         self._done, self._steps = 0, total or 0
         # A new task, since rich takes a total of None for "as before", and a compiler has none.
         self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(f"{self._head}  {safe_line(what)}", total=total, rate="")
+        gap = " " if self._in_words else "  "
+        self._task = self._progress.add_task(f"{self._head}{gap}{safe_line(what)}", total=total, rate="")
 
     def event(self, event: Event) -> None:
         if isinstance(event, Phase) and event.state == "begin":
@@ -239,4 +324,7 @@ class LiveBar:
 
     def run_ended(self, row: EndedRun, number: int, of: int) -> None:
         self._left.run_ended()
-        self._line(say_run(row, number, of), "green" if row.status == "done" else "red")
+        # A line that wraps is no line of a table; who wants the id of a good run finds it with `stackmark results`.
+        room = len(self._in_words) + ROOM_BESIDE_WHERE <= self._console.width
+        said = say_run(row, number, of, self._in_words, with_id=room or not self._in_words or row.status != "done")
+        self._line(said, "green" if row.status == "done" else "red")

@@ -1,0 +1,300 @@
+"""What an experiment shows, in a terminal: the verdict first, in a sentence, then what it rests on.
+
+On a screen the word has a colour, the ratio is drawn, and arms stand in a table; in a pipe everything is lines that begin
+with their name, so that `grep verdict` and `grep differs` find them whole. Nothing is said by colour alone.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stackmark.show.console import is_screen
+from stackmark.show.forest import forest
+from stackmark.show.lines import NAME_WIDTH, Line
+from stackmark.show.noise import noise_headline, noise_lines
+from stackmark.show.report.wording import (
+    bad_runs,
+    counted,
+    say_arm_rate,
+    say_change,
+    say_interval,
+    say_ratio,
+    say_spread,
+    setup_total_s,
+)
+from stackmark.show.safe import safe, safe_line
+from stackmark.show.table import Column, print_table
+from stackmark.show.verdict_json import verdict_json as verdict_json
+from stackmark.units import say_rate, say_seconds
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.covariates import BY_NAME
+from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun, FactDifference
+from stackmark.verdict.sequential import MOST_BLOCKS
+
+COLOURS = {"EQUIVALENT": "bold green", "SLOWER": "bold red", "FASTER": "bold cyan", "INCONCLUSIVE": "bold yellow"}
+OTHER_HEADS = {
+    "NOT FINISHED": "bold yellow",
+    "NOT WHOLE": "bold yellow",
+    "NO VERDICT": "bold red",
+    "NOISE FLOOR": "bold cyan",
+}
+LINE_STYLES = {"failed": "red", "note": "yellow", "not equal": "yellow", "scope": "dim", "stored": "dim"}
+BELOW = "\n  "
+# More sentences than this are a table.
+SENTENCES, DRAWN = 3, 12
+DIFFERENCES_SHOWN, FAILURES_SHOWN, PUBLISHED_SHOWN = 5, 5, 2
+# How the note of each comparison begins that says what the line `pairs` says for all of them.
+HOLM_NOTE = "decided by Holm"
+# Below this weight a difference is counted, not shown: known_causes.py has nothing to say for it.
+WORTH_SHOWING = 10
+ARM_COLUMNS = (
+    Column("arm", style="cyan"),
+    Column("rate", right=True),
+    Column("95 %", drop=2),
+    Column("runs", right=True, drop=3),
+    Column("set-up", right=True, drop=1),
+    Column("steadiness"),
+)
+PAIR_COLUMNS = (
+    Column("pair", style="cyan"),
+    Column("ratio", right=True),
+    Column("90 % interval", drop=1),
+    Column("blocks", right=True, drop=2),
+    Column("verdict"),
+)
+
+
+def print_verdict(examined: Examined, console: Console) -> None:
+    """The answer of `compare`, `resume`, `noise` and `verdict`."""
+    if is_screen(console):
+        _on_screen(examined, console)
+        return
+    for name, text in [*_head_lines(examined), *_arm_lines(examined), *_pair_lines(examined), *_rest(examined)]:
+        # A line stays a line: what is folded under it on a screen follows it here.
+        print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text.replace(BELOW, '; '))}".rstrip(), file=console.file)
+    for command in next_commands(examined):
+        print(f"{'next':<{NAME_WIDTH}}{safe_line(command)}", file=console.file)
+
+
+def _on_screen(examined: Examined, console: Console) -> None:
+    for _, text in _head_lines(examined):
+        console.print(_coloured(safe_line(text)))
+    drawn = forest(examined.comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
+    if drawn:
+        console.print()
+        for line in drawn:
+            console.print(Text(line), no_wrap=True, crop=True)
+    console.print()
+    _print_arms(examined.arms, console)
+    if len(examined.comparisons) > 1:
+        console.print()
+        cells = [_pair_cells(c) for c in examined.comparisons]
+        print_table(console, PAIR_COLUMNS, cells, [COLOURS[c.word] for c in examined.comparisons])
+    console.print()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    last = ""
+    for name, text in _rest(examined):
+        style = LINE_STYLES.get(name, "")
+        table.add_row(Text(safe_line(name) if name != last else ""), Text(safe(text), style=style))
+        last = name
+    console.print(table)
+    for command in next_commands(examined):
+        console.print(Text(f"next: {safe_line(command)}", style="dim"), soft_wrap=True)
+
+
+def _coloured(text: str) -> Text:
+    """The word of the verdict in its colour; the sentence around it plain."""
+    made = Text(text)
+    for word, style in (COLOURS | OTHER_HEADS).items():
+        found = re.search(rf"\b{word}\b", text)
+        if found:
+            made.stylize(style, found.start(), found.end())
+            break
+    return made
+
+
+def _head_lines(examined: Examined) -> list[Line]:
+    lines: list[Line] = []
+    if examined.state == "open":
+        lines.append(("state", f"NOT FINISHED: {examined.state_sentence}"))
+    elif examined.state == "short":
+        lines.append(("state", f"NOT WHOLE: {examined.state_sentence}"))
+    if examined.kind == "noise":
+        lines.append(("noise", noise_headline(examined)))
+    lines += [("verdict", sentence) for sentence in _sentences(examined)]
+    return lines
+
+
+def _sentences(examined: Examined) -> Iterator[str]:
+    found = examined.comparisons
+    if not found and len(examined.arms) < 2:
+        yield from (f"{arm.label}: {say_arm_rate(arm)}" for arm in examined.arms)
+    elif not found:
+        yield "NO VERDICT: there is no block in which every arm has a run that counts"
+    elif examined.kind == "noise":
+        yield f"the two equal arms: {headline(found[0])}"
+    elif len(found) <= SENTENCES:
+        yield from (headline(c) for c in found)
+    else:
+        words = [c.word for c in found]
+        counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+        yield f"{len(found)} pairs of {len(examined.arms)} arms: {counts}"
+
+
+def headline(comparison: Comparison) -> str:
+    """The sentence, with the word in it."""
+    said = comparison.sentence
+    return said if comparison.word in said else f"{comparison.word}: {said}"
+
+
+def _print_arms(arms: Sequence[ExaminedArm], console: Console) -> None:
+    cells = []
+    for arm in arms:
+        rate, spread, runs = "no run counts", "", "0"
+        if arm.throughput:
+            rate = f"{say_rate(arm.throughput.rate_per_s)} {arm.unit}"
+            spread, runs = say_spread(arm.throughput) or "one run", str(arm.throughput.runs)
+        setup = say_seconds(setup_total_s(arm)) if arm.setup else ""
+        cells.append([arm.label, rate, spread, runs, setup, _steadiness(arm)])
+    print_table(console, ARM_COLUMNS, cells)
+
+
+def _arm_lines(examined: Examined) -> list[Line]:
+    lines: list[Line] = []
+    for arm in examined.arms:
+        parts = [say_arm_rate(arm)]
+        if arm.throughput:
+            parts.append(counted(arm.throughput.runs, "run"))
+        if arm.steadiness:
+            parts.append(_steadiness(arm))
+        if arm.setup:
+            parts.append(f"set-up {say_seconds(setup_total_s(arm))}")
+        lines.append(("arm", f"{arm.label}: {'; '.join(parts)}"))
+    return lines
+
+
+def _steadiness(arm: ExaminedArm) -> str:
+    return ", ".join(f"{count} × {kind}" for kind, count in arm.steadiness)
+
+
+def _pair_cells(c: Comparison) -> list[str]:
+    blocks = str(c.count_b) if c.count_a in (0, c.count_b) else f"{c.count_b} against {c.count_a}"
+    return [f"{c.b} / {c.a}", say_ratio(c.ratio), say_interval(c.interval_90), blocks, c.word]
+
+
+def _pair_lines(examined: Examined) -> list[Line]:
+    lines: list[Line] = []
+    for c in examined.comparisons:
+        wide = f", 95 % {say_interval(c.interval_95)}" if c.interval_95 else ""
+        text = f"{c.b} / {c.a}: {c.word} at {100 * c.margin:.3g} %, {say_ratio(c.ratio)} ({say_change(c.ratio)})"
+        lines.append(("ratio", f"{text}, 90 % interval {say_interval(c.interval_90)}{wide}"))
+    return lines
+
+
+def _rest(examined: Examined) -> list[Line]:
+    """What stands under the numbers, in the order in which a person asks."""
+    lines = noise_lines(examined) if examined.kind == "noise" else []
+    families = max((c.family for c in examined.comparisons), default=1)
+    if families > 1:
+        lines.append(("pairs", f"Holm decided over {families} comparisons; the intervals are not adjusted"))
+    open_pairs = [c for c in examined.comparisons if c.needed and examined.kind != "noise"]
+    for c in open_pairs[:SENTENCES]:
+        which = f"{c.b} / {c.a}: " if len(examined.comparisons) > 1 else ""
+        lines.append(("needed", f"{which}{c.needed.sentence if c.needed else ''}"))
+    notes = dict.fromkeys(note for c in examined.comparisons for note in c.notes)
+    lines += [("note", note) for note in notes if families == 1 or not note.startswith(HOLM_NOTE)]
+    lines += [("note", warning) for warning in examined.warnings]
+    lines += _differences(examined)
+    lines += _covariates(examined)
+    failed = bad_runs(examined)
+    lines += [("failed", _failure(examined, run)) for run in failed[:FAILURES_SHOWN]]
+    if len(failed) > FAILURES_SHOWN:
+        lines.append(("failed", f"and {len(failed) - FAILURES_SHOWN} more; {_all_of_it(examined)}"))
+    lines += [("not equal", sentence) for sentence in examined.not_held]
+    for near in examined.published[:PUBLISHED_SHOWN]:
+        differs = f"; differs: {', '.join(near.differs)}" if near.differs else ""
+        said = f"{say_rate(near.value)} {near.unit}  {near.what} ({near.source}, {near.date})"
+        lines.append(("published", f"{said}; {near.arm} has {near.ratio:.3g} of it{differs}"))
+    lines.append(("scope", examined.scope))
+    # Runs that were picked by hand are no experiment.
+    stored = f"{examined.experiment_id}: " if examined.experiment_id else ""
+    lines.append(("stored", f"{stored}{_how_many(examined)}"))
+    return lines
+
+
+def _all_of_it(examined: Examined) -> str:
+    command = f"stackmark verdict {examined.experiment_id}" if examined.experiment_id else examined.command
+    return f"all of it: {command} --json"
+
+
+def _how_many(examined: Examined) -> str:
+    made = [run for run in examined.runs if run.role == "measured"]
+    blocks = f" in {counted(examined.blocks_whole, 'whole block')}" if examined.blocks_planned else ""
+    again = f", {counted(examined.blocks_repeated, 'block')} repeated" if examined.blocks_repeated else ""
+    return f"{counted(len(made), 'run')}{blocks}{again}"
+
+
+def _differences(examined: Examined) -> list[Line]:
+    found = examined.differences
+    if not found:
+        return []
+    shown = [one for one in found if one.weight >= WORTH_SHOWING][:DIFFERENCES_SHOWN]
+    lines: list[Line] = [("differs", _say_difference(one)) for one in shown]
+    rest = len(found) - len(shown)
+    more = _all_of_it(examined)
+    if not shown:
+        lines.append(("differs", f"nothing that is known to matter; {counted(rest, 'other fact')} differ; {more}"))
+    elif rest:
+        lines.append(("differs", f"and {rest} more that matter less; {more}"))
+    return lines
+
+
+def _say_difference(one: FactDifference) -> str:
+    effect = "effect seen: " if one.shows_effect else ""
+    return f"{one.subject}.{one.key}: {' | '.join(one.values)}{BELOW}{effect}{one.why}"
+
+
+def _covariates(examined: Examined) -> list[Line]:
+    if not examined.covariates or len(examined.arms) < 2:
+        return []
+    told = [line for line in examined.covariates if line.remark]
+    if not told:
+        alike = counted(len(examined.covariates), "covariate")
+        return [("beside", f"{alike} (clock, heat, load …): no clear difference between the arms and no drift")]
+    words = [(BY_NAME[line.name].words if line.name in BY_NAME else line.name, line.remark) for line in told]
+    return [("beside", f"{name}: {remark}") for name, remark in words]
+
+
+def _failure(examined: Examined, run: ExaminedRun) -> str:
+    label = next((arm.label for arm in examined.arms if arm.index == run.arm), f"arm {run.arm + 1}")
+    where = f"block {run.block + 1}" if run.block is not None else "primer" if run.role == "primer" else run.status
+    said = f"{run.run_id} ({label}, {where}): {run.failure_kind or run.status}: {run.failure_message or 'no reason is known'}"
+    return f"{said}{BELOW}{run.failure_hint}" if run.failure_hint else said
+
+
+def next_commands(examined: Examined) -> list[str]:
+    """What one would type next: go on, or more blocks, or look into the failure; and the report."""
+    commands = []
+    if examined.state == "open":
+        commands.append(f"stackmark resume {examined.experiment_id}")
+    failed = bad_runs(examined)
+    if failed and examined.state == "short":
+        commands.append(f"stackmark show {failed[-1].run_id} --log")
+    wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed), default=0)
+    if wanted and examined.state == "done" and examined.kind == "compare" and examined.blocks_planned:
+        commands.append(with_blocks(examined.command, wanted))
+    if examined.comparisons and examined.state == "done" and examined.experiment_id:
+        commands.append(f"stackmark report {examined.experiment_id} -o report.html")
+    return commands
+
+
+def with_blocks(command: str, blocks: int) -> str:
+    """The same command with so many blocks. It makes a new experiment: one that is looked at and then made longer lies."""
+    without = re.sub(r" --blocks(?:=| +)\d+", "", command)
+    most = MOST_BLOCKS if "--until-decided" in command else blocks
+    return f"{without} --blocks {min(blocks, most)}"

@@ -1,0 +1,239 @@
+"""Judges of single causes: what the values, the parameters and the measurements say about a fact that differs.
+
+A table can say that a CPU limit matters. Only the number of times that the kernel stopped the process says that it did, and
+only the number of data workers says whether a small /dev/shm is used at all. Each judge looks at one kind of fact; what it
+cannot tell it leaves to the table's own words, with None.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from stackmark.spec import Scalar
+from stackmark.units import MIB, say_seconds, say_size
+from stackmark.verdict.covariates import Series, middle
+from stackmark.verdict.examined import Facts
+from stackmark.verdict.fact_values import say_value
+
+SHM = "/dev/shm"  # noqa: S108 (a name to be read, not a file to be opened)
+# A quota that stopped the group for less than this was met by chance, not by the work.
+THROTTLED_AT_LEAST_S = 0.005
+# torch's DataLoader keeps two batches ready for each worker (prefetch_factor).
+BATCHES_A_WORKER = 2
+# Programs that close every descriptor they might have inherited take seconds with as many as this.
+TOO_MANY_FILES = 1_000_000
+# Several processes of loaders, each with a few descriptors a batch, have met this limit and died.
+FEW_FILES = 4096
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A fact that differs, by arm, and what else is known of the arms."""
+
+    key: str
+    values: tuple[JsonValue, ...]
+    labels: Sequence[str]
+    facts: Sequence[Facts]
+    params: Sequence[Mapping[str, Scalar]]
+    measured: Mapping[str, Sequence[Series]]
+
+    def fact(self, arm: int, subject: str, key: str) -> JsonValue:
+        return self.facts[arm].get(subject, {}).get(key)
+
+    def param(self, arm: int, name: str) -> Scalar | None:
+        return self.params[arm].get(name) if arm < len(self.params) else None
+
+    def typical(self, arm: int, covariate: str) -> float | None:
+        series = self.measured.get(covariate)
+        return middle(series[arm]) if series is not None and arm < len(series) else None
+
+    def numbers(self) -> list[tuple[float, int]]:
+        """The values that are numbers, each with its arm, the smallest first."""
+        return sorted((float(v), i) for i, v in enumerate(self.values) if isinstance(v, int | float))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`unlikely`: what is known speaks against it, also where somebody asked for the difference."""
+
+    weight: int
+    why: str
+    shows_effect: bool = False
+    unlikely: bool = False
+
+
+def cpu_limit(seen: Seen) -> Judged | None:
+    if not seen.numbers():
+        return None
+    limit, arm = seen.numbers()[0]
+    head = f"cgroup cpu.max {100 * limit:.0f} %"
+    times, seconds = seen.typical(arm, "cgroup_throttled_times"), seen.typical(arm, "cgroup_throttled_s")
+    if times is not None and times > 0 and (seconds is None or seconds >= THROTTLED_AT_LEAST_S):
+        lost = f", for {say_seconds(seconds)}" if seconds is not None else ""
+        return Judged(95, f"{head}: throttled {times:,.0f} times{lost}, during the measured part", shows_effect=True)
+    if times is not None:
+        often = "hardly ever" if times else "never"
+        return Judged(25, f"{head}, and it was {often} throttled during the measured part", unlikely=True)
+    threads, workers = seen.fact(arm, "software", "torch_threads"), seen.param(arm, "data_workers")
+    compute, load = (value if isinstance(value, int) else 0 for value in (threads, workers))
+    if compute + load > limit:
+        who = f"{_count(compute, 'thread')} and {_count(load, 'data worker')}" if load else _count(compute, "thread")
+        return Judged(80, f"{head} for {who}: they wait for each other")
+    return None
+
+
+def cpu_set(seen: Seen) -> Judged | None:
+    """Fewer CPUs, or CPUs that are far from the GPU."""
+    sets = [cpus_of(value) for value in seen.values]
+    for arm, cpus in enumerate(sets):
+        near = cpus_of(_device(seen.facts[arm]).get("near_cpus"))
+        if cpus and near and not cpus & near:
+            where = f"none of the CPUs of {seen.labels[arm]} is near the GPU"
+            return Judged(85, f"{where}: every copy and every launch crosses to another NUMA node")
+    counts = [len(cpus) for cpus in sets if cpus]
+    if counts and min(counts) < max(counts):
+        return Judged(80, f"{_count(min(counts), 'CPU')} instead of {max(counts)} to run on")
+    return None
+
+
+def cpus_of(text: JsonValue) -> set[int]:
+    """`0-3,8`: nothing where it is no such list."""
+    found: set[int] = set()
+    for part in text.split(",") if isinstance(text, str) else []:
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (last.isdecimal() or not last) and len(first + last) < 12:
+            found |= set(range(int(first), min(int(last or first), int(first) + 4096) + 1))
+    return found
+
+
+def shm(seen: Seen) -> Judged | None:
+    if not seen.numbers():
+        return None
+    least, arm = seen.numbers()[0]
+    head = f"{SHM} {say_size(least * MIB)}"
+    workers = seen.param(arm, "data_workers")
+    if workers is None or isinstance(workers, bool) or not isinstance(workers, int):
+        return None
+    if workers == 0 and not _several_ranks(seen, arm):
+        return Judged(12, f"{head}: used by data workers and by NCCL, and this workload has neither", unlikely=True)
+    if workers == 0:
+        return Judged(55, f"{head}: NCCL hands data between ranks through it")
+    batches = BATCHES_A_WORKER * workers
+    room = say_size(least * MIB / batches)
+    return Judged(75, f"{head}: {room} for each of the {batches} batches that {workers} data workers keep ready in it")
+
+
+def threads(seen: Seen) -> Judged | None:
+    numbers = seen.numbers()
+    if len(numbers) < 2:
+        return None
+    (least, arm), (most, _) = numbers[0], numbers[-1]
+    return Judged(75, f"{seen.labels[arm]} computes with {_count(least, 'thread')} instead of {most:.0f}")
+
+
+def root_file_system(seen: Seen) -> Judged | None:
+    if "overlay" not in seen.values:
+        return None
+    head = "many small files are read slower through an overlay, by a third where we measured it"
+    data = {seen.param(arm, "data") for arm in range(len(seen.facts))}
+    if data <= {"device", "host"}:
+        return Judged(15, f"{head}; the measured part reads none, start-up does", unlikely=True)
+    if None in data:
+        return None
+    return Judged(45, f"{head}: does the data folder lie on it, or is it mounted?")
+
+
+def memory_limit(seen: Seen) -> Judged | None:
+    """Files that were read are kept in memory, and count against the limit."""
+    if {seen.param(arm, "data") for arm in range(len(seen.facts))} <= {"device", "host"}:
+        return Judged(12, "files that were read count against it, and the measured part reads none", unlikely=True)
+    return None
+
+
+def power_limit(seen: Seen) -> Judged | None:
+    if len(seen.numbers()) < 2:
+        return None
+    limit, arm = seen.numbers()[0]
+    share = seen.typical(arm, "limited_power_cap_share")
+    if share is None:
+        return None
+    if share < 0.01:
+        return Judged(30, f"a power limit of {limit:g} W, which was not reached", unlikely=True)
+    return Judged(92, f"the power limit of {limit:g} W held the clock down {100 * share:.0f} % of the time", True)
+
+
+def image(seen: Seen) -> Judged | None:
+    """That one arm has an image and the other none is the layer itself."""
+    if None not in seen.values:
+        return None
+    own = any(seen.fact(arm, "container", "software") == "host" for arm in range(len(seen.facts)))
+    what = (
+        "an empty image with the host's own software" if own else "an image, whose software stands in lines of its own"
+    )
+    return Judged(9, what)
+
+
+def kernels(seen: Seen) -> Judged | None:
+    """Which kernels ran is seen, not guessed: the names of the heaviest say where to look."""
+    heaviest = [seen.fact(arm, "kernels", "heaviest") for arm in range(len(seen.facts))]
+    named = [[str(name) for name in names] for names in heaviest if isinstance(names, list)]
+    only = ""
+    if len(named) > 1:
+        mine = next((name for name in named[-1] if name not in named[0]), None)
+        theirs = next((name for name in named[0] if name not in named[-1]), None)
+        only = "; ".join(
+            f"only in {label}: {say_value('', name)[:60]}"
+            for label, name in ((seen.labels[0], theirs), (seen.labels[-1], mine))
+            if name
+        )
+    tail = f" ({only})" if only else ""
+    if any(seen.param(arm, "autotune") is True for arm in range(len(seen.facts))):
+        return Judged(50, f"other kernels chosen{tail}; cuDNN's autotuning draws anew in every process of every arm")
+    return Judged(85, f"other kernels chosen{tail}: the arms did not run the same programs on the chip")
+
+
+def open_files(seen: Seen) -> Judged | None:
+    numbers = seen.numbers()
+    if numbers and numbers[-1][0] >= TOO_MANY_FILES:
+        many = f"{numbers[-1][0]:,.0f} open files allowed"
+        return Judged(25, f"{many}: programs that close all they might have inherited start slowly")
+    if numbers and numbers[0][0] < FEW_FILES:
+        return Judged(25, f"{numbers[0][0]:,.0f} open files allowed: many data workers need more")
+    return None
+
+
+def alone(seen: Seen) -> Judged | None:
+    """Of what serves only to talk between processes."""
+    if any(_several_ranks(seen, arm) for arm in range(len(seen.facts))):
+        return None
+    return Judged(12, "for processes that talk to each other; here one ran alone", unlikely=True)
+
+
+def not_in_the_loop(seen: Seen) -> Judged | None:
+    """Of the network: one process that trains from its own data needs none."""
+    if any(_several_ranks(seen, arm) for arm in range(len(seen.facts))):
+        return Judged(60, "ranks talk through the network, or cannot")
+    return Judged(5, "whether a way leads out of it; the measured part takes none", unlikely=True)
+
+
+def boot(seen: Seen) -> Judged | None:
+    machines = {seen.fact(arm, "host", "machine_id") for arm in range(len(seen.facts))}
+    if len(machines) > 1 and None not in machines:
+        return Judged(90, "another machine: this is no comparison of layers, but of machines")
+    return None
+
+
+def _several_ranks(seen: Seen, arm: int) -> bool:
+    world = seen.fact(arm, "environment", "WORLD_SIZE")
+    return isinstance(world, str) and world.isdecimal() and len(world) < 9 and int(world) > 1
+
+
+def _device(facts: Facts) -> dict[str, JsonValue]:
+    devices = facts.get("gpu", {}).get("devices")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return first if isinstance(first, dict) else {}
+
+
+def _count(number: float, thing: str) -> str:
+    return f"{number:,.0f} {thing}" if number == 1 else f"{number:,.0f} {thing}s"

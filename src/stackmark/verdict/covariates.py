@@ -1,0 +1,255 @@
+"""What was measured beside the rate: clock, heat, power, throttling, load. Did the arms have it alike, and did it drift?
+
+A covariate is one number a run, like the rate. Two arms are called apart in it when the difference is large enough to care
+about *and* clear against the spread between runs: per block where both arms ran in it, else by Welch, two-sided at 1 %,
+divided by the number of pairs of arms. A dozen covariates at 5 % would name an innocent one in every second experiment.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, median, stdev
+from typing import Literal
+
+from stackmark.units import say_seconds, say_size
+from stackmark.verdict.examined import CovariateLine, ExaminedArm, ExaminedRun
+from stackmark.verdict.student import t_cdf
+
+LEVEL = 0.01
+# Fewer pairs have no spread worth the name; fewer blocks have no trend.
+LEAST_PAIRS, LEAST_BLOCKS = 3, 4
+# A drift is the same for all arms and cancels in a balanced order, so it must be larger than a difference to be named.
+DRIFT_FACTOR = 2.0
+
+Worse = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """`least` is the smallest difference worth a word, a share of the larger value where `relative`. `worse` is the
+    direction that slows a run down; `neither` where it is a consequence of the rate as much as a cause. `from_nought`: it is
+    nought where nothing is wrong, so that a few runs are enough to see that something is."""
+
+    name: str
+    words: str
+    unit: str
+    least: float
+    relative: bool = False
+    worse: Worse = "neither"
+    from_nought: bool = False
+    # From here on it is worth a word by itself, also where all arms have it alike.
+    alarm: float = math.inf
+    alarm_words: str = ""
+
+
+# In the order in which they are shown: what slows a run first.
+KNOWN = (
+    Known("cgroup_throttled_times", "stopped by the CPU quota", "times", 1.0, worse="higher", from_nought=True),
+    Known("cgroup_throttled_s", "time stopped by the CPU quota", "s", 0.005, worse="higher", from_nought=True),
+    Known("clock_sm_start_mhz", "GPU clock at the start", "MHz", 0.005, relative=True, worse="lower"),
+    Known("clock_sm_mhz", "GPU clock", "MHz", 0.005, relative=True, worse="lower"),
+    Known("clock_sm_end_mhz", "GPU clock at the end", "MHz", 0.005, relative=True, worse="lower"),
+    Known("temperature_start_c", "GPU temperature at the start", "°C", 3.0, worse="higher"),
+    Known("temperature_c", "GPU temperature", "°C", 3.0, worse="higher"),
+    Known("temperature_end_c", "GPU temperature at the end", "°C", 3.0, worse="higher"),
+    Known("power_w", "power of the GPU", "W", 0.02, relative=True),
+    Known("power_start_w", "power of the GPU at the start", "W", 0.05, relative=True),
+    Known("power_end_w", "power of the GPU at the end", "W", 0.05, relative=True),
+    Known(
+        "limited_thermal_share",
+        "clock held down by temperature",
+        "share",
+        0.01,
+        worse="higher",
+        alarm=0.01,
+        alarm_words="look at the cooling",
+    ),
+    Known("limited_power_cap_share", "clock held down by the power limit", "share", 0.02, worse="higher"),
+    Known("limited_board_limit_share", "clock held down by the board's power delivery", "share", 0.01, worse="higher"),
+    Known("limited_sync_boost_share", "clock held down to another GPU's", "share", 0.01, worse="higher"),
+    Known("limited_reliability_share", "clock held down by voltage", "share", 0.02, worse="higher"),
+    Known("cpu_thermal_throttles", "CPU slowed by heat", "times", 1.0, worse="higher", from_nought=True),
+    Known(
+        "other_cpus",
+        "CPUs kept busy by others",
+        "CPUs",
+        0.2,
+        worse="higher",
+        alarm=0.5,
+        alarm_words="the machine was not left alone",
+    ),
+    Known("load_1m", "load of the machine in the minute before", "", 0.5, worse="higher"),
+    Known("steal_s", "CPU time the hypervisor gave to others", "s", 0.05, worse="higher"),
+    Known("involuntary_switches", "turned off its CPU by others", "times", 0.5, relative=True, worse="higher"),
+    Known("cpu_s", "CPU time used", "s", 0.1, relative=True),
+    Known("pcie_replays", "PCIe packets sent again", "times", 1.0, worse="higher"),
+    Known("ecc_corrected_volatile", "memory errors corrected", "times", 1.0, worse="higher"),
+)
+BY_NAME = {known.name: known for known in KNOWN}
+# What the counters around the measured part call the same thing.
+ALIASES = {"cpu_quota_stops": "cgroup_throttled_times", "cpu_quota_stopped_s": "cgroup_throttled_s"}
+# Not what the run met, but how long it was looked at, or what is made into another covariate.
+LEFT_OUT = {"counters_elapsed_s", "energy_j", "cpu_energy_j", "cpu_stolen_cpus"}
+ENDINGS = {"mhz": "MHz", "c": "°C", "w": "W", "s": "s", "j": "J", "mib": "MiB", "share": "share"}
+
+# One arm's values of one covariate: the block, where there is one, and the number.
+Series = Sequence[tuple[int | None, float]]
+
+
+def covariates_of(run: ExaminedRun) -> dict[str, float]:
+    """A run's covariates under one name each, with the power that follows from energy and time."""
+    told = {name: value for name, value in run.covariates.items() if math.isfinite(value)}
+    elapsed_s = told.get("counters_elapsed_s", 0.0)
+    made = {ALIASES.get(name, name): value for name, value in told.items() if ALIASES.get(name) not in told}
+    if elapsed_s > 0 and "energy_j" in told:
+        made.setdefault("power_w", told["energy_j"] / elapsed_s)
+    if elapsed_s > 0 and "cpu_stolen_cpus" in told:
+        made.setdefault("steal_s", told["cpu_stolen_cpus"] * elapsed_s)
+    return {name: value for name, value in made.items() if name not in LEFT_OUT}
+
+
+def counted_runs(runs: Sequence[ExaminedRun], arm: int) -> list[ExaminedRun]:
+    """An arm's runs that are part of the verdict; where none is yet, those that ended well."""
+    mine = [run for run in runs if run.arm == arm and run.role == "measured"]
+    return [run for run in mine if run.counted] or [run for run in mine if run.status == "done"]
+
+
+def series_of_arms(arms: int, runs: Sequence[ExaminedRun]) -> dict[str, list[Series]]:
+    """Covariate by covariate, each arm's values; known ones first, in their order."""
+    found: dict[str, list[list[tuple[int | None, float]]]] = {}
+    for arm in range(arms):
+        for run in counted_runs(runs, arm):
+            for name, value in covariates_of(run).items():
+                found.setdefault(name, [[] for _ in range(arms)])[arm].append((run.block, value))
+    order = [*(known.name for known in KNOWN), *sorted(found.keys() - BY_NAME)]
+    return {name: [*found[name]] for name in order if name in found}
+
+
+def middle(series: Series) -> float | None:
+    return median(value for _, value in series) if series else None
+
+
+def apart(known: Known, series: Sequence[Series]) -> tuple[int, int] | None:
+    """The arms with the lowest and the highest value, where these two are clearly apart."""
+    middles = [(value, arm) for arm, one in enumerate(series) if (value := middle(one)) is not None]
+    if len(middles) < 2:
+        return None
+    (low, low_arm), (high, high_arm) = min(middles), max(middles)
+    if high - low < least_of(known, low, high):
+        return None
+    pairs = len(list(combinations(middles, 2)))
+    if known.from_nought and _always(series[high_arm]) and not any(value for _, value in series[low_arm]):
+        return low_arm, high_arm
+    chance = _chance(series[low_arm], series[high_arm])
+    return (low_arm, high_arm) if chance is not None and chance < LEVEL / pairs else None
+
+
+def least_of(known: Known, low: float, high: float) -> float:
+    return known.least * max(abs(low), abs(high)) if known.relative else known.least
+
+
+def _always(series: Series) -> bool:
+    return all(value > 0 for _, value in series)
+
+
+def _chance(first: Series, second: Series) -> float | None:
+    """How often two equal arms would be so far apart; None where it cannot be told."""
+    by_block = {block: value for block, value in first if block is not None}
+    pairs = [value - by_block[block] for block, value in second if block is not None and block in by_block]
+    if len(pairs) >= LEAST_PAIRS:
+        return _two_sided(fmean(pairs), stdev(pairs) / math.sqrt(len(pairs)), len(pairs) - 1)
+    a, b = [value for _, value in first], [value for _, value in second]
+    if len(a) < 2 or len(b) < 2:
+        return None
+    va, vb = stdev(a) ** 2 / len(a), stdev(b) ** 2 / len(b)
+    df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if va + vb > 0 else 1.0
+    return _two_sided(fmean(b) - fmean(a), math.sqrt(va + vb), df)
+
+
+def _two_sided(difference: float, error: float, df: float) -> float:
+    if error <= 1e-12 * abs(difference):
+        return 0.0 if difference else 1.0
+    return 2 * t_cdf(-abs(difference) / error, df)
+
+
+def covariate_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) -> tuple[CovariateLine, ...]:
+    """Median per arm of every covariate, with a remark where arms are apart or where it drifts over the blocks."""
+    labels = [arm.label for arm in arms]
+    lines = []
+    for name, series in series_of_arms(len(arms), runs).items():
+        known = BY_NAME.get(name) or Known(name, name.replace("_", " "), unit_of(name), 0.05, relative=True)
+        remarks = [*_alarm_remark(known, series), *_apart_remark(known, series, labels), *_drift_remark(known, series)]
+        if name not in BY_NAME:
+            remarks = []  # what it means to a run is not known, so neither is what it would mean that it differs
+        lines.append(CovariateLine(name, known.unit, tuple(map(middle, series)), "; ".join(remarks)))
+    return tuple(lines)
+
+
+def unit_of(name: str) -> str:
+    return ENDINGS.get(name.rpartition("_")[2], "")
+
+
+def say(known: Known, value: float) -> str:
+    match known.unit:
+        case "share":
+            return f"{100 * value:.3g} %"
+        case "s":
+            return say_seconds(value) if value else "0 s"
+        case "MiB":
+            return say_size(value * 2**20)
+        case "times":
+            return f"{value:,.0f} times"
+        case _:
+            return f"{value:,.0f} {known.unit}".strip() if abs(value) >= 100 else f"{value:.3g} {known.unit}".strip()
+
+
+def _alarm_remark(known: Known, series: Sequence[Series]) -> Iterator[str]:
+    worst = max((value for one in series if (value := middle(one)) is not None), default=0.0)
+    if worst >= known.alarm:
+        yield f"{say(known, worst)}: {known.alarm_words}"
+
+
+def _apart_remark(known: Known, series: Sequence[Series], labels: Sequence[str]) -> Iterator[str]:
+    ends = apart(known, series)
+    if ends is None:
+        return
+    low, high = middle(series[ends[0]]), middle(series[ends[1]])
+    assert low is not None
+    assert high is not None
+    if known.from_nought:
+        yield f"{say(known, high)} in {labels[ends[1]]}, {say(known, low)} in {labels[ends[0]]}"
+        return
+    by = f"{100 * (high - low) / high:.2g} %" if known.relative and high > 0 else say(known, high - low)
+    yield f"{by} higher in {labels[ends[1]]} than in {labels[ends[0]]}"
+
+
+def _drift_remark(known: Known, series: Sequence[Series]) -> Iterator[str]:
+    """A straight line through the blocks' means, over the blocks in which every arm has a value."""
+    blocks: dict[int, list[float]] = {}
+    for one in series:
+        for block, value in one:
+            if block is not None:
+                blocks.setdefault(block, []).append(value)
+    full = max((len(values) for values in blocks.values()), default=0)
+    points = sorted((block, fmean(values)) for block, values in blocks.items() if len(values) == full)
+    if len(points) < LEAST_BLOCKS:
+        return
+    slope, error = _line(points)
+    (first, _), (last, _) = points[0], points[-1]
+    centre, level = fmean(block for block, _ in points), fmean(value for _, value in points)
+    worth_a_word = DRIFT_FACTOR * least_of(known, level, level)
+    if abs(slope * (last - first)) < worth_a_word or _two_sided(slope, error, len(points) - 2) >= LEVEL:
+        return
+    begin, end = (say(known, level + slope * (block - centre)) for block in (first, last))
+    yield f"{'rises' if slope > 0 else 'falls'} over the blocks, from {begin} to {end}"
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Slope and its standard error."""
+    x, y = [float(block) for block, _ in points], [value for _, value in points]
+    mx, my = fmean(x), fmean(y)
+    sxx = sum((one - mx) ** 2 for one in x)
+    slope = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sxx
+    rest = sum((b - my - slope * (a - mx)) ** 2 for a, b in zip(x, y, strict=True))
+    return slope, math.sqrt(max(rest, 0.0) / (len(x) - 2) / sxx)

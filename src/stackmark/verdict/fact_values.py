@@ -1,0 +1,103 @@
+"""Facts of several arms side by side: each leaf by its path, its value in words.
+
+A subject may hold lists of devices and tables of nodes. They are compared leaf by leaf (`devices.0.power_limit_w`), since
+"the devices differ" helps nobody. A list of plain values is one leaf, and its order says nothing: flags and clock reasons
+are sets that JSON has no word for.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from stackmark.units import MIB, say_size
+from stackmark.verdict.examined import Facts
+
+# Deeper than any collector nests; a foreign stream may be anything.
+DEEPEST = 6
+# A value is part of a line; the whole of it is in `stackmark show RUN --json`.
+LONGEST = 120
+# What the end of a key says of its value. The longer endings come first: `_mhz` before `_hz`.
+UNITS = (("_mhz", "MHz"), ("_percent", "%"), ("_cpus", "CPUs"), ("_w", "W"), ("_c", "°C"), ("_s", "s"), ("_j", "J"))
+
+Leaf = str | int | float | bool | None
+Path = tuple[str, str]
+
+
+def differing(arms: Sequence[Facts]) -> Iterator[tuple[str, str, tuple[JsonValue, ...]]]:
+    """Subject, path and the value in each arm, of every leaf that is not the same in all of them, in the arms' own order.
+
+    A subject that an arm does not have at all says nothing about that arm: its run ended before it was read, or its worker
+    was an older one.
+    """
+    if len(arms) < 2:
+        return
+    for subject in _in_order(arms):
+        if not all(arm.get(subject) for arm in arms):
+            continue
+        tables = [dict(_leaves(arm[subject])) for arm in arms]
+        for path in _in_order(tables):
+            values = tuple(table.get(path) for table in tables)
+            if any(_comparable(value) != _comparable(values[0]) for value in values[1:]):
+                yield subject, path, values
+
+
+def _in_order(tables: Sequence[Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(name for table in tables for name in table))
+
+
+def _leaves(value: JsonValue, path: str = "", depth: int = 0) -> Iterator[tuple[str, JsonValue]]:
+    if isinstance(value, dict) and value and depth < DEEPEST:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else key, depth + 1)
+    elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value) and depth < DEEPEST:
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{path}.{index}" if path else str(index), depth + 1)
+    else:
+        yield path, value
+
+
+def _comparable(value: JsonValue) -> str:
+    """2 and 2.0 are one value (`cpus_usable` is the one or the other); `true` and 1 are not. An empty list is no value."""
+    if value is None or value == [] or value == {}:
+        return "null"
+    if isinstance(value, list):
+        return json.dumps(sorted(_comparable(item) for item in value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(float(value))
+    return json.dumps(value, sort_keys=True)
+
+
+def say_value(key: str, value: JsonValue, none_says: str = "unknown") -> str:
+    """A value as a person reads it: the unit is in the key's name."""
+    if value is None:
+        return none_says
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return _number(key, value)
+    if isinstance(value, list):
+        return _cut(" ".join(item if isinstance(item, str) else json.dumps(item) for item in value)) or "none"
+    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _number(key: str, value: int | float) -> str:
+    last = key.rpartition(".")[2]
+    if last == "cudnn" and isinstance(value, int):
+        return say_cudnn(value)
+    if last.endswith("_mib"):
+        return say_size(value * MIB)
+    unit = next((unit for ending, unit in UNITS if last.endswith(ending)), "")
+    if unit == "CPUs" and value == 1:
+        unit = "CPU"
+    return f"{value:g} {unit}".strip() if isinstance(value, float) else f"{value} {unit}".strip()
+
+
+def say_cudnn(number: int) -> str:
+    """cuDNN's one number: 8902 was 8.9.2, and since version 9 it has two digits more: 91900 is 9.19.0."""
+    major, rest = divmod(number, 10_000 if number >= 90_000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
