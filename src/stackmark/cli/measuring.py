@@ -4,20 +4,27 @@ Standard output holds results and nothing else. With `--json` that is one object
 whatever happened to each request stands in it, and what went wrong is said in words on standard error as well.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import JsonValue
+
 from stackmark.cli.saying import print_json, repeatable, say
-from stackmark.cli.views import error_json, result_json, result_view, watching
-from stackmark.errors import Exit, LedgerError, StackmarkError
+from stackmark.cli.views import error_json, held_against, result_json, result_view, watching
+from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError
+from stackmark.lab.arms import read_arms
 from stackmark.lab.cleaning import clean_up
+from stackmark.lab.examine import Comparison
 from stackmark.lab.placing import find_place
-from stackmark.lab.run import Measured, measure
+from stackmark.lab.published import Reference, find_reference, known_rows
+from stackmark.lab.run import Measured, Place, measure
+from stackmark.ledger.published import Published
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import standard_output
-from stackmark.show.result import print_result
+from stackmark.show.result import ResultView, print_result
 from stackmark.spec import Request
+from stackmark.workloads.catalog import find
 
 
 @dataclass(frozen=True)
@@ -30,15 +37,36 @@ class Session:
     time_limit_s: float | None
     as_json: bool
     asked: Sequence[str]
+    # Free text that names a published row to hold the result against.
+    published: str | None = None
+    # Options of the place that were given on their own: --shm 1g.
+    place_options: Mapping[str, JsonValue] = field(default_factory=dict)
+    # Against the published row: another margin than the usual 5 %, and which verdicts end with their own exit code.
+    margin: float | None = None
+    named: Callable[[Comparison], bool] = lambda _: False
+
+
+def place_of(text: str, workload: str, options: Mapping[str, JsonValue]) -> Place:
+    """`container`, or `container,shm=1g` as an arm is written; a parameter of the workload has its own option."""
+    arm = read_arms([text], workload, options, least=1)[0]
+    if arm.typed:
+        name = next(iter(arm.typed))
+        raise SpecError(
+            f"{name} in {text!r} is a parameter of the workload", hint=f"give it as --{name.replace('_', '-')}"
+        )
+    return find_place(arm.place, arm.place_options)
 
 
 def measure_all(requests: Sequence[Request], session: Session) -> Exit:
-    place = find_place(session.place)
+    places = [place_of(session.place, request.workload, session.place_options) for request in requests]
     repeat = repeatable(session.asked)
     results: list[dict[str, Any]] = []
     codes: list[Exit] = []
     with Ledger.open(session.ledger) as book:
-        for request in requests:
+        rows = known_rows(book)
+        # Before anything is measured: a minute is long to wait for a typo to be found.
+        references = [_reference(request, session.published, rows) for request in requests]
+        for request, place, reference in zip(requests, places, references, strict=True):
             try:
                 # The bar is gone before a result is printed: both may go to one screen.
                 with watching(quiet=session.as_json) as watcher:
@@ -59,8 +87,10 @@ def measure_all(requests: Sequence[Request], session: Session) -> Exit:
                     raise
                 say(f"{request.workload}: {error.message}", error.hint, error.command)
             else:
-                results.append(result_json(measured, repeat))
-                codes.append(_report(measured, repeat, session.as_json))
+                held = held_against(measured, reference, session.margin)
+                results.append(result_json(measured, repeat, rows, held))
+                code = _report(measured, result_view(measured, repeat, rows, held), session.as_json)
+                codes.append(Exit.VERDICT_NAMED if held and session.named(held.comparison) else code)
     if session.as_json:
         print_json({"results": results})
     if len(codes) == 1:
@@ -68,11 +98,18 @@ def measure_all(requests: Sequence[Request], session: Session) -> Exit:
     return Exit.PART_FAILED if any(codes) else Exit.DONE
 
 
-def _report(measured: Measured, repeat: str, as_json: bool) -> Exit:
+def _reference(request: Request, text: str | None, rows: Sequence[Published]) -> Reference | None:
+    if text is None:
+        return None
+    unit = f"{find(request.workload)[1].sample}s/s"
+    return find_reference(text, request.workload, request.typed(), unit, rows)
+
+
+def _report(measured: Measured, view: ResultView, as_json: bool) -> Exit:
     """Prints the result. A failure is also said on standard error where nothing else said it."""
     if as_json:
         for row in measured.failed:
             say(f"run {row.id}: {row.failure_message or row.failure_kind}", row.failure_hint)
     else:
-        print_result(result_view(measured, repeat), standard_output())
+        print_result(view, standard_output())
     return Exit.RUN_FAILED if measured.failed else Exit.DONE

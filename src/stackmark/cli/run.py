@@ -6,13 +6,17 @@ import click
 
 from stackmark.cli.options import (
     InSections,
+    asked_workloads,
     json_option,
     ledger_option,
+    not_empty,
     parameter_options,
+    place_options,
     read_requests,
-    read_seconds,
+    taken_place_options,
 )
 from stackmark.errors import SpecError
+from stackmark.lab.typed import read_seconds
 from stackmark.workloads.catalog import check_request
 
 
@@ -25,25 +29,36 @@ Examples:
   stackmark run train/resnet50_v1.5 --batch 512
   stackmark run train/vgg16,train/resnet50 --precision bf16,fp32 --runs 5 --json
   stackmark run train/resnet50 --data ~/imagenet --seconds 60
+  stackmark run train/resnet50 --on container --shm 1g
+  stackmark run --cmd "python train.py" --metric "images/sec: ([0-9.]+)"
+  stackmark run train/resnet50 --published "NVIDIA H200"
 """,
 )
-@click.argument("workload")
-@click.option("--on", "place", default="host", metavar="PLACE", help="Where the worker runs. [default: host]")
+@click.argument("workload", required=False)
+@click.option("--on", "place", default="host", metavar="PLACE[,KEY=VALUE…]", help="Where it runs. [default: host]")
 @click.option(
     "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: 5 on a GPU, 3 on a CPU]"
 )
 @click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@click.option(
+    "--published",
+    metavar="TEXT",
+    callback=not_empty,
+    help="Hold the result against the published row that fits best, e.g. 'NVIDIA H200'.",
+)
 @ledger_option
 @json_option
+@place_options
 @parameter_options
 @click.pass_obj
 def command(
     asked: tuple[str, ...],
     /,
-    workload: str,
+    workload: str | None,
     place: str,
     runs: int | None,
     time_limit: str | None,
+    published: str | None,
     ledger: str | None,
     as_json: bool,
     **typed: Any,
@@ -52,15 +67,14 @@ def command(
 
     What is not typed is chosen for the device (auto), and said. A list with commas makes several measurements.
     """
-    requests = read_requests([name.strip() for name in workload.split(",") if name.strip()], typed)
-    if not requests:
-        raise SpecError("no workload was named", hint="list them with: stackmark workloads")
+    options = taken_place_options(typed)
+    requests = read_requests(asked_workloads(workload, typed), typed)
     for request in requests:
         check_request(request)
     limit_s = _read_limit(time_limit)
     from stackmark.cli.measuring import Session, measure_all
 
-    return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked))
+    return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked, published, options))
 
 
 def _read_limit(text: str | None) -> float | None:

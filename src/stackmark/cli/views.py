@@ -3,7 +3,7 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -11,17 +11,19 @@ from typing import Any
 from stackmark.errors import StackmarkError
 from stackmark.events import Metric, Result
 from stackmark.lab.judging import Facts, setup_parts
+from stackmark.lab.published import UNCERTAINTY, AgainstPublished, Reference, against, choose, near
 from stackmark.lab.run import Measured
 from stackmark.lab.watching import Watcher
-from stackmark.ledger.published import Match, load, nearest
+from stackmark.ledger.published import FIELDS, Published
+from stackmark.ledger.published_near import Match
 from stackmark.ledger.rows import RunRow
 from stackmark.show.facts import say_stack
-from stackmark.show.result import Failure, PublishedLine, ResultView, say_flag
+from stackmark.show.result import AgainstLine, Failure, PublishedLine, ResultView, say_flag
 from stackmark.spec import Request, Spec
 from stackmark.workloads.catalog import find
 
 # What a person wants to see of the settings; all of them are in the spec: stackmark show RUN.
-SHOWN = ("device", "batch", "precision", "tune", "layout", "optimizer", "data")
+SHOWN = ("device", "batch", "precision", "tune", "layout", "optimizer", "data", "cmd", "cwd", "metric")
 
 
 @contextmanager
@@ -43,38 +45,87 @@ def _middle(rows: list[RunRow], name: str) -> float | None:
     return median(values) if values else None
 
 
-def published_near(spec: Spec, chip: str | None, framework: str | None) -> list[Match]:
-    _, entry = find(spec.workload)
-    workload = spec.workload
-    if spec.params.get("mode") in ("forward", "eval"):
-        workload = f"infer/{spec.workload.partition('/')[2]}"
-    return nearest(
-        load(),
-        workload=workload,
-        chip=chip,
-        count=spec.ranks,
-        precision=str(spec.params.get("precision")),
-        batch=int(str(spec.params["batch"])),
-        unit=f"{entry.sample}s/s",
-        framework=framework,
-        data=str(spec.params.get("data")),
-        sequence_length=entry.sequence_tokens or None,
-    )
+def unit_of(spec: Spec) -> str:
+    return f"{find(spec.workload)[1].sample}s/s"
+
+
+def published_near(measured: Measured, rows: Sequence[Published]) -> list[Match]:
+    any_run = _any_run(measured)
+    unit = (any_run.rate_unit if any_run else None) or unit_of(measured.spec)
+    chip, framework = (any_run.chip, any_run.framework) if any_run else (None, None)
+    return near(measured.spec, unit, chip, framework, rows)
+
+
+def _any_run(measured: Measured) -> RunRow | None:
+    """A run to read the chip and the stack from: one that gave a number, if there is one."""
+    return next((row for row in measured.runs if row.status == "done"), next(iter(measured.runs), None))
 
 
 def _published_line(match: Match) -> PublishedLine:
-    row = match.row
+    return PublishedLine(_say_value(match.row), _say_published(match.row), match.differs)
+
+
+def _say_value(row: Published) -> str:
+    return f"{row.value:,.10g} {row.unit}"
+
+
+def _say_published(row: Published) -> str:
     what = f"{row.model}, {row.count} × {row.chip}" if row.count != 1 else f"{row.model}, {row.chip}"
-    return PublishedLine(
-        f"{row.value:,g} {row.unit}", f"{what}, {row.precision} ({row.source}, {row.date})", match.differs
+    return f"{what}, {row.precision} ({row.source}, {row.date}{', added by you' if row.added else ''})"
+
+
+def held_against(
+    measured: Measured, reference: Reference | None, margin: float | None = None
+) -> AgainstPublished | None:
+    """The runs against the published row that was asked for; None where none was, or no run gave a number."""
+    rates = [row.rate_per_s for row in measured.runs if row.status == "done" and row.rate_per_s]
+    any_run = _any_run(measured)
+    if reference is None or not rates or any_run is None:
+        return None
+    match = choose(reference, measured.spec, unit_of(measured.spec), any_run.chip, any_run.framework)
+    if match is None:
+        return None
+    return against("this", rates, match) if margin is None else against("this", rates, match, margin)
+
+
+def _against_line(found: AgainstPublished) -> AgainstLine:
+    match = found.match
+    return AgainstLine(
+        published=PublishedLine(_say_value(match.row), _say_published(match.row), match.differs),
+        sentence=found.comparison.sentence,
+        context=found.context,
+        sure=found.sure,
     )
 
 
-def result_view(measured: Measured, repeat: str) -> ResultView:
+def against_json(found: AgainstPublished) -> dict[str, Any]:
+    row, comparison = found.match.row, found.comparison
+    intervals = {
+        name: None if interval is None else [interval.low, interval.high]
+        for name, interval in (("interval_90", comparison.interval_90), ("interval_95", comparison.interval_95))
+    }
+    return {
+        "row": {name: getattr(row, name) for name in FIELDS} | {"extra": dict(row.extra), "added": row.added or None},
+        "ratio": comparison.ratio,
+        **intervals,
+        "margin": comparison.margin,
+        "verdict": comparison.word,
+        "difference": comparison.difference,
+        "sentence": comparison.sentence,
+        "differs": list(found.match.differs),
+        "context_only": found.context,
+        "uncertainty": UNCERTAINTY,
+        "sure": found.sure,
+    }
+
+
+def result_view(
+    measured: Measured, repeat: str, rows: Sequence[Published], held: AgainstPublished | None = None
+) -> ResultView:
     spec = measured.spec
     _, entry = find(spec.workload)
     good = [row for row in measured.runs if row.status == "done"]
-    any_row = next(iter(good or measured.runs), None)
+    any_row = _any_run(measured)
     result = next((event for event in measured.events if isinstance(event, Result)), None)
     energies = [
         row.energy_j / (row.steps_total * row.batch) for row in good if row.energy_j and row.steps_total and row.batch
@@ -89,6 +140,7 @@ def result_view(measured: Measured, repeat: str) -> ResultView:
         stack=say_stack(measured.facts, framework),
         place=any_row.place if any_row else "host",
         sample=entry.sample,
+        unit=(any_row.rate_unit if any_row else None) or "",
         throughput=measured.throughput,
         operations_per_sample=result.operations_per_sample if result else None,
         step_p50_s=_middle(good, "step_p50_s"),
@@ -105,7 +157,8 @@ def result_view(measured: Measured, repeat: str) -> ResultView:
         failures=tuple(
             Failure(row.id, row.failure_message or "", row.failure_hint or "") for row in measured.failed
         ),
-        published=tuple(_published_line(match) for match in published_near(spec, chip, framework)),
+        published=tuple(_published_line(match) for match in published_near(measured, rows)),
+        against=_against_line(held) if held else None,
         repeat=repeat,
         experiment_id=measured.experiment.id,
         run_ids=tuple(row.id for row in measured.runs),
@@ -136,10 +189,12 @@ def error_json(request: Request, error: StackmarkError) -> dict[str, Any]:
     return {"request": request.model_dump(mode="json"), "error": error.message, "hint": error.hint}
 
 
-def result_json(measured: Measured, repeat: str) -> dict[str, Any]:
+def result_json(
+    measured: Measured, repeat: str, rows: Sequence[Published], held: AgainstPublished | None = None
+) -> dict[str, Any]:
     throughput = measured.throughput
-    first = measured.runs[0] if measured.runs else None
-    matches = published_near(measured.spec, first.chip if first else None, first.framework if first else None)
+    first = _any_run(measured)
+    matches = published_near(measured, rows)
     return {
         "experiment": measured.experiment.id,
         "workload": measured.spec.workload,
@@ -165,5 +220,6 @@ def result_json(measured: Measured, repeat: str) -> dict[str, Any]:
              "precision": m.row.precision, "source": m.row.source, "date": m.row.date, "differs": list(m.differs)}
             for m in matches
         ],
+        "against_published": against_json(held) if held else None,
         "command": repeat,
     }  # fmt: skip

@@ -1,11 +1,12 @@
-"""What others printed: the shipped table of published results, and which of its rows come nearest to a result.
+"""What others printed: the shipped table of published results, one row a number, each with its source.
 
-One row is one number that somebody printed, with its source. The table is read with the csv module from the package's
-own data, because it is consulted at the end of every run, on machines where nothing but the driver is installed.
+The table is read with the csv module from the package's own data, because it is consulted at the end of every run, on
+machines where nothing but the driver is installed. Reading all of it takes some tens of milliseconds, so it is neither
+compressed nor indexed: a wheel is a zip file anyway, and plain CSV can be read by everybody. What belongs to a row that few
+rows have (a GEMM's shape, a submitter, the single runs behind a time) is JSON in `extra`.
 
-A published number almost never has the recipe of the run it is put beside. So `nearest` gives no ratio and no verdict:
-it gives the row, and in words everything about it that is different or was not stated. Refusing all rows but exact
-matches was the alternative; it would leave nearly everybody with nothing, and tell them less.
+Which rows come nearest to a result is in published_near.py, which answer a few words in published_search.py, what is refused
+from a user in published_checks.py, and a user's own rows are kept by added.py.
 """
 
 import csv
@@ -13,29 +14,52 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 
 from stackmark.errors import LedgerError
-from stackmark.ledger.chips import Chip, chip_distance, normalise_chip, parse_chip
+from stackmark.ledger.chips import normalise_chip
 
 TASKS = frozenset({"training", "fine-tuning", "training to target", "inference", "operator"})
 PRECISIONS = frozenset({"fp32", "tf32", "mixed", "bf16", "fp16", "fp8", "fp4", "int8", "several", "unknown"})
-UNITS = frozenset({"images/s", "sequences/s", "samples/s", "tokens/s", "queries/s", "TFLOP/s", "ms", "us", "min", "W"})
+UNITS = frozenset(
+    {
+        "images/s",
+        "sequences/s",
+        "samples/s",
+        "tokens/s",
+        "queries/s",
+        "samples/query",
+        "TFLOP/s",
+        "ms",
+        "us",
+        "min",
+        "W",
+    }
+)
 DATA = frozenset({"synthetic", "real", "unknown"})
-
-# Precisions whose matrix products are done in 16 bits: people call them all "half".
-_HALF = frozenset({"mixed", "bf16", "fp16"})
-_UNIT_SPELLINGS = {"img/s": "images/s", "images/sec": "images/s", "images_per_s": "images/s", "seq/s": "sequences/s"}
-# An unstated batch ranks behind one within a factor of four, and before one that is farther away.
-_UNSTATED_BATCH = 2.5
+# How else people write a unit.
+UNIT_SPELLINGS = {
+    "img/s": "images/s", "imgs/s": "images/s", "images/sec": "images/s", "images_per_s": "images/s", "fps": "images/s",
+    "seq/s": "sequences/s", "sequences/sec": "sequences/s", "samples/sec": "samples/s", "tok/s": "tokens/s",
+    "tokens/sec": "tokens/s", "query/s": "queries/s", "qps": "queries/s", "TFLOPS": "TFLOP/s", "TFLOPs": "TFLOP/s",
+    "minutes": "min", "µs": "us", "μs": "us", "Watts": "W",
+}  # fmt: skip
+_DATE = re.compile(r"(19|20)\d\d-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?", re.ASCII)
+_WHOLE = re.compile(r"[1-9]\d{0,17}", re.ASCII)
+_NUMBER = re.compile(r"\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+NAME = "published.csv"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One printed number. `batch` is per device; `value` is of all `count` devices together."""
+    """One printed number. `batch` is per device; `value` is of all `count` devices together.
+
+    `added` is the id of a row that a user added, and empty in a row that ships.
+    """
 
     workload: str
     model: str
@@ -54,29 +78,21 @@ class Published:
     at: str
     note: str
     extra: Mapping[str, object] = field(hash=False)
+    added: str = field(default="", compare=False)
 
 
-FIELDS = tuple(column.name for column in fields(Published))
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A published row beside a result: `differs` says in words what is not the same; `distance` only ranks."""
-
-    row: Published
-    differs: tuple[str, ...]
-    distance: tuple[float, ...]
+# The table's columns.
+FIELDS = tuple(column.name for column in fields(Published) if column.name != "added")
 
 
 @cache
 def load() -> tuple[Published, ...]:
     """The table that ships with the package."""
-    name = "published.csv"
     try:
-        text = files("stackmark.ledger").joinpath("data", name).read_text(encoding="utf-8")
+        text = files("stackmark.ledger").joinpath("data", NAME).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LedgerError(f"the table of published results cannot be read: {error}", hint=_REINSTALL) from error
-    return parse(text, name)
+    return parse(text, NAME)
 
 
 _REINSTALL = "the file belongs to the package: install stackmark again"
@@ -90,233 +106,67 @@ def parse(text: str, name: str) -> tuple[Published, ...]:
         header = next(reader, [])
         if tuple(header) != FIELDS:
             raise ValueError(f"the header is not {','.join(FIELDS)}")
-        rows.extend(_row(cells) for cells in reader)
+        rows.extend(row_of(cells) for cells in reader)
     except (ValueError, csv.Error) as error:
         raise LedgerError(f"{name}, line {max(reader.line_num, 1)}: {error}", hint=_REINSTALL) from error
     return tuple(rows)
 
 
-def _row(cells: list[str]) -> Published:
+def row_of(cells: list[str]) -> Published:
+    """A row from its cells in the order of FIELDS; what is wrong with it is a `ValueError` with the sentence."""
     if len(cells) != len(FIELDS):
         raise ValueError(f"{len(cells)} cells instead of {len(FIELDS)}")
-    cell = dict(zip(FIELDS, cells, strict=True))
-    for name in ("model", "chip", "source"):
-        if not cell[name]:
+    (workload, model, task, chip, system, count, framework, precision, batch, value, unit, data, date, source, at, note,
+     extra) = cells  # fmt: skip
+    for name, cell in (("model", model), ("chip", chip), ("source", source)):
+        if not cell:
             raise ValueError(f"{name} is empty")
-    for name, allowed in (("task", TASKS), ("precision", PRECISIONS), ("unit", UNITS), ("data", DATA)):
-        if cell[name] not in allowed:
-            raise ValueError(f"{name} {cell[name]!r} is none of {', '.join(sorted(allowed))}")
-    if normalise_chip(cell["chip"]) != cell["chip"]:
-        raise ValueError(f"chip {cell['chip']!r} is not a normalised name ({normalise_chip(cell['chip'])!r} is)")
-    if not re.fullmatch(r"(19|20)\d\d-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?", cell["date"]):
-        raise ValueError(f"date {cell['date']!r} is not YYYY-MM or YYYY-MM-DD")
+    for name, cell, allowed in (
+        ("task", task, TASKS), ("precision", precision, PRECISIONS), ("unit", unit, UNITS), ("data", data, DATA)
+    ):  # fmt: skip
+        if cell not in allowed:
+            raise ValueError(f"{name} {cell!r} is none of {', '.join(sorted(allowed))}")
+    if one_name(chip) != chip:
+        raise ValueError(f"chip {chip!r} is not a normalised name ({one_name(chip)!r} is)")
+    if not _DATE.fullmatch(date):
+        raise ValueError(f"date {date!r} is not YYYY-MM or YYYY-MM-DD")
     return Published(
-        **{name: cell[name] for name in FIELDS if name not in {"count", "batch", "value", "extra"}},
-        count=_whole("count", cell["count"]),
-        batch=_whole("batch", cell["batch"]) if cell["batch"] else None,
-        value=_positive("value", cell["value"]),
-        extra=_extra(cell["extra"]),
-    )
+        workload, model, task, chip, system, _whole("count", count), framework, precision,
+        _whole("batch", batch) if batch else None, _positive("value", value), unit, data, date, source, at, note,
+        _extra(extra),
+    )  # fmt: skip
+
+
+# Few chips have many rows.
+one_name = cache(normalise_chip)
 
 
 def _whole(name: str, text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d*", text):
+    if not _WHOLE.fullmatch(text):
         raise ValueError(f"{name} {text!r} is not a whole number above 0")
     return int(text)
 
 
 def _positive(name: str, text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", text) or not 0 < float(text) < math.inf:
+    if not _NUMBER.fullmatch(text) or not 0 < float(text) < math.inf:
         raise ValueError(f"{name} {text!r} is not a number above 0")
     return float(text)
 
 
 def _extra(text: str) -> Mapping[str, object]:
+    if not text:
+        return _NOTHING
     try:
-        found: object = json.loads(text) if text else {}
-    except json.JSONDecodeError:
+        found: object = json.loads(text, parse_constant=_refuse)  # NaN is no JSON
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise ValueError(f"extra {text!r} is not a JSON object")
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    workload: str
-    chip: Chip | None
-    count: int
-    precision: str
-    batch: int | None
-    framework: str
-    data: str
-    sequence_length: int | None
+def _refuse(_constant: str) -> None:
+    raise ValueError
 
 
-def nearest(
-    rows: Iterable[Published],
-    *,
-    workload: str,
-    chip: str | None,
-    count: int,
-    precision: str,
-    batch: int | None,
-    unit: str,
-    framework: str | None = None,
-    data: str | None = None,
-    sequence_length: int | None = None,
-    limit: int = 3,
-) -> list[Match]:
-    """The rows nearest to a result, nearest first, each with what differs.
-
-    The same workload comes first, then its close relations; within them the same chip, count, precision and batch; the
-    newest where those are equal. Only rows of the same unit are taken. If a relation was measured on a nearer chip than
-    any row of the workload itself, the last place is its: what an H200 does with ResNet-50 v1.5 says more to somebody
-    with an H200 than one more P100. `data` is `synthetic` (also `device`, `host`) or else a folder; `chip` as NVML or
-    /proc/cpuinfo names it.
-    """
-    wanted = _Wanted(
-        workload=_key(workload),
-        chip=parse_chip(chip) if chip else None,
-        count=count,
-        precision=precision,
-        batch=batch,
-        framework=framework or "",
-        data="" if not data else "synthetic" if data in {"synthetic", "device", "host"} else "real",
-        sequence_length=sequence_length,
-    )
-    unit = _UNIT_SPELLINGS.get(unit, unit)
-    newest_first = sorted(rows, key=lambda row: row.date, reverse=True)
-    found = [match for row in newest_first if row.unit == unit and (match := _match(wanted, row))]
-    found.sort(key=lambda match: match.distance)  # stable: the newest stay first among equals
-    chosen = found[: max(limit, 0)]
-    relation = next((match for match in found if match.distance[0] > 0), None)
-    if relation and len(chosen) > 1 and relation not in chosen and relation.distance[1] < chosen[0].distance[1]:
-        chosen[-1] = relation
-    return chosen
-
-
-def _match(wanted: _Wanted, row: Published) -> Match | None:
-    related = _relation(wanted.workload, row)
-    if related is None:
-        return None
-    chip = parse_chip(row.chip)
-    distance = (
-        float(bool(related)),
-        float(chip_distance(wanted.chip, chip)),
-        abs(math.log2(row.count / max(wanted.count, 1))),
-        _precision_distance(wanted.precision, row),
-        float("sparsity" in row.extra),
-        float(wanted.sequence_length is not None and row.extra.get("sequence_length") != wanted.sequence_length),
-        abs(math.log2(row.batch / wanted.batch)) if row.batch and wanted.batch else _UNSTATED_BATCH,
-        float(_family(row.framework) != _family(wanted.framework)),
-        float(row.data != wanted.data),
-    )
-    return Match(row, tuple(_differences(wanted, row, chip, related)), distance)
-
-
-def _key(workload: str) -> str:
-    return workload.replace("-", "_")
-
-
-def _relation(workload: str, row: Published) -> str | None:
-    """'' for the same workload, words for a close relation of it, None for anything else."""
-    if row.workload and _key(row.workload) == workload:
-        return ""
-    family, _, name = workload.partition("/")
-    if workload == "train/bert_large" and row.task == "fine-tuning" and _key(row.model).startswith("bert_large"):
-        return "fine-tuning on SQuAD (another head) instead of pre-training"
-    asked = re.fullmatch(r"(resnet(\d+))(?:_(v1\.5|v2))?", name)
-    if not asked:
-        return None
-    mine = asked[3] or "v1"
-    if not row.workload and row.task == "training" and family == "train" and row.model == asked[1]:
-        return f"{asked[1]} of a variant that was not stated instead of {mine}"
-    its = re.fullmatch(rf"{family}/{asked[1]}(?:_(v1\.5|v2))?", row.workload)
-    return _variant_words(asked[2], mine, its[1] or "v1") if its else None
-
-
-def _variant_words(depth: str, mine: str, its: str) -> str:
-    words = f"resnet{depth} {its} instead of {mine}"
-    if depth == "50" and "v1.5" in (mine, its):
-        # 4.089 against 3.858 billion for v1 and v2: the stride moved from the 1×1 to the 3×3 convolution.
-        words += f" (v1.5 has 6 % more multiply-adds than {mine if its == 'v1.5' else its})"
-    return words
-
-
-def _precision_distance(precision: str, row: Published) -> float:
-    if row.precision == precision and "may_be_tf32" not in row.extra:
-        return 0.0
-    if {row.precision, precision} <= _HALF or ("may_be_tf32" in row.extra and precision in {"fp32", "tf32"}):
-        return 1.0
-    return 2.0 if {row.precision, precision} <= {"fp32", "tf32"} else 3.0
-
-
-def _family(framework: str) -> str:
-    return framework.split(" ")[0].lower()
-
-
-def _differences(wanted: _Wanted, row: Published, chip: Chip, related: str) -> Iterator[str]:
-    if related:
-        yield related
-    if row.task == "operator":
-        yield row.model  # the shape is the recipe
-    yield from _chip_words(wanted, row, chip)
-    if row.extra.get("may_be_tf32") and wanted.precision in {"fp32", "tf32"}:
-        yield "fp32 that may be TF32 (not stated)"
-    elif row.precision != wanted.precision:
-        its = {"mixed": "mixed (AMP)", "unknown": "precision not stated,"}.get(row.precision, row.precision)
-        may_be = " (may be TF32, not stated)" if row.extra.get("may_be_tf32") else ""
-        yield f"{its}{may_be} instead of {wanted.precision}"
-    length = row.extra.get("sequence_length")
-    if length is None and row.unit == "sequences/s":
-        yield "sequence length not stated"
-    elif length is not None and length != wanted.sequence_length:
-        yield f"{length} tokens a sequence" + _instead_of(wanted.sequence_length)
-    if row.batch is None:
-        yield "batch not stated"
-    elif row.batch != wanted.batch:
-        yield f"batch {row.batch}" + _instead_of(wanted.batch)
-    yield from _stack_words(wanted, row)
-
-
-def _instead_of(mine: str | int | None) -> str:
-    return f" instead of {mine}" if mine else ""
-
-
-def _chip_words(wanted: _Wanted, row: Published, chip: Chip) -> Iterator[str]:
-    if wanted.chip is None:
-        yield f"{chip.short} (the chip here is not known)"
-    elif chip_distance(wanted.chip, chip) == 1 and wanted.chip.memory and not chip.memory:
-        yield f"{chip.short} (memory not stated) instead of {wanted.chip.short}"
-    elif chip_distance(wanted.chip, chip):
-        yield f"{chip.short} instead of {wanted.chip.short}"
-    if row.count != wanted.count:
-        things = "CPU" if chip.kind == "cpu" else "GPU"
-        yield f"{row.count} {things}{'s' if row.count > 1 else ''} instead of {wanted.count}"
-    if variant := row.extra.get("variant"):
-        yield f"{variant}"
-
-
-# What a row says of its recipe that no field of a result stands against: said as it is.
-_RECIPE = (
-    ("layout", "layout {}"),
-    ("compiler", "compiled with {}"),
-    ("sparsity", "with {} sparsity"),
-    ("place", "in a {}"),
-)
-
-
-def _stack_words(wanted: _Wanted, row: Published) -> Iterator[str]:
-    if not row.framework:
-        yield "framework not stated"
-    elif row.framework != wanted.framework:
-        stated = re.search(r"\d", row.framework) or _family(row.framework) != _family(wanted.framework)
-        yield row.framework + ("" if stated else " (version not stated)") + _instead_of(wanted.framework)
-    if row.data == "unknown":
-        yield "data path not stated"
-    elif wanted.data and row.data != wanted.data:
-        yield f"{row.data} data instead of {wanted.data}"
-    for name, words in _RECIPE:
-        if (said := row.extra.get(name)) and said != "host":
-            yield words.format(said)
+_NOTHING: Mapping[str, object] = MappingProxyType({})

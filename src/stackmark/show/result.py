@@ -27,6 +27,16 @@ class PublishedLine:
 
 
 @dataclass(frozen=True)
+class AgainstLine:
+    """The published row that was asked for, and how the runs compare with it; `context`: its recipe is another."""
+
+    published: PublishedLine
+    sentence: str
+    context: bool
+    sure: str
+
+
+@dataclass(frozen=True)
 class Failure:
     run_id: str
     message: str
@@ -62,6 +72,9 @@ class ResultView:
     run_ids: tuple[str, ...]
     # What an evaluation found: a name and a share of one.
     quality: tuple[tuple[str, float], ...] = ()
+    # Of a rate that is not counted in samples: a program's own figure.
+    unit: str = ""
+    against: AgainstLine | None = None
 
 
 def print_result(view: ResultView, console: Console) -> None:
@@ -100,6 +113,8 @@ def rows(view: ResultView) -> list[Line]:
     if view.data_share is not None:
         lines.append(("data", say_data(view.data_share)))
     lines += [("flag", flag) for flag in view.flags]
+    if view.against:
+        lines.append(("against", _against(view.against)))
     if view.throughput:
         lines.append(("published", _published(view.published)))
     seen = f"; look at one: stackmark show {view.run_ids[-1]}" if view.run_ids else ""
@@ -108,7 +123,13 @@ def rows(view: ResultView) -> list[Line]:
 
 
 def _rate(view: ResultView, throughput: Throughput) -> list[Line]:
-    lines = [("rate", say_throughput(throughput, f"{view.sample}s/s"))]
+    unit = view.unit or f"{view.sample}s/s"
+    lines = [("rate", say_throughput(throughput, unit))]
+    if unit.startswith("1/"):
+        figure = say_rate(1 / throughput.rate_per_s)
+        lines.insert(
+            0, ("figure", f"{figure} {unit.removeprefix('1/')}, better when lower: its reciprocal is the rate")
+        )
     if throughput.runs < 5:
         lines.append(("note", worth_of_runs(throughput.runs)))
     if view.operations_per_sample:
@@ -161,6 +182,18 @@ def _published(found: Sequence[PublishedLine]) -> str:
         lines.append(f"{line.value}  {line.what}")
         if line.differs:
             lines.append(f"  differs: {'; '.join(line.differs)}")
+    return "\n".join(lines)
+
+
+def _against(line: AgainstLine) -> str:
+    """Never a headline: where the recipe differs, that is said before the number."""
+    lines = [f"{line.published.value}  {line.published.what}"]
+    if line.context:
+        lines.append("another recipe, so this is context and no verdict on this machine:")
+    lines.append(line.sentence)
+    if line.published.differs:
+        lines.append(f"  differs: {'; '.join(line.published.differs)}")
+    lines.append(f"  how sure: {line.sure}")
     return "\n".join(lines)
 
 

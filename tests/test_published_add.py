@@ -1,0 +1,286 @@
+"""A user's own published rows: what is taken, what is refused and why, and that it is all of a file or nothing."""
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from asking import ESC, Answer, ask
+from stackmark.errors import Exit, SpecError
+from stackmark.lab.published import add_file, known_rows
+from stackmark.ledger import added
+from stackmark.ledger.published import FIELDS, load
+from stackmark.ledger.published_checks import date_trouble
+from stackmark.ledger.published_file import MOST_BYTES
+from stackmark.ledger.schema import published
+from stackmark.ledger.store import Ledger
+
+GOOD = {
+    "model": "resnet50", "task": "training", "chip": "Tesla V100-SXM2-16GB", "count": "1", "precision": "amp",
+    "batch": "256", "value": "1325.5", "unit": "img/s", "date": "2024-09-30", "source": "Our lab",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "ledger.sqlite3"
+    monkeypatch.setenv("STACKMARK_LEDGER", str(file))
+    return file
+
+
+def csv_of(*rows: dict[str, str]) -> str:
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def add(tmp_path: Path, *rows: dict[str, str]) -> Answer:
+    file = tmp_path / "mine.csv"
+    file.write_text(csv_of(*rows), encoding="utf-8")
+    return ask("published", "add", str(file))
+
+
+def stored() -> list[added.Added]:
+    with Ledger.open() as book:
+        return added.entries(book)[0]
+
+
+# --- what is taken ----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_stored_in_the_tables_own_spelling(tmp_path: Path) -> None:
+    assert add(tmp_path, GOOD).out == "1 row added\n"
+    (entry,) = stored()
+    row = entry.row
+    assert (row.chip, row.unit, row.precision, row.data) == ("NVIDIA V100 16GB", "images/s", "mixed", "unknown")
+    assert row.system == "Tesla V100-SXM2-16GB"
+    assert entry.file == "mine.csv"
+
+
+def test_the_template_can_be_added_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "template.csv").write_text(ask("published", "template").out, encoding="utf-8")
+    assert ask("published", "add", str(tmp_path / "template.csv")).out == "1 row added\n"
+
+
+def test_columns_may_stand_in_any_order_after_a_byte_order_mark_with_windows_line_ends(tmp_path: Path) -> None:
+    text = csv_of(dict(reversed(GOOD.items()))).replace("\r\n", "\n").replace("\n", "\r\n")
+    (tmp_path / "excel.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert ask("published", "add", str(tmp_path / "excel.csv")).code == Exit.DONE
+
+
+def test_the_same_rows_a_second_time_are_skipped_and_counted(tmp_path: Path) -> None:
+    add(tmp_path, GOOD)
+    assert add(tmp_path, GOOD, GOOD | {"batch": "128"}).out == "1 row added, 1 row was there already\n"
+    assert len(stored()) == 2
+
+
+def test_a_row_that_ships_is_not_added_again(tmp_path: Path) -> None:
+    shipped = dict(zip(FIELDS, added.cells_of(load()[0]), strict=True))
+    assert add(tmp_path, shipped).out == "0 rows added, 1 row was there already\n"
+
+
+def test_an_added_row_is_found_and_marked(tmp_path: Path) -> None:
+    add(tmp_path, GOOD)
+    (entry,) = stored()
+    assert f"(added by you, {entry.row.added})" in ask("published", "search", "resnet50 'Our lab'".replace("'", "")).out
+    said = json.loads(ask("published", "search", "our lab", "--json").out)
+    assert [row["added"] for row in said["rows"]] == [entry.row.added]
+    assert "Our lab (added by you)" in ask("published", "sources").out
+
+
+def test_escape_sequences_in_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    add(tmp_path, GOOD | {"source": f"{ESC}[31mred{ESC}[0m lab"})
+    assert ESC not in ask("published", "search", "red lab").out + ask("published", "sources").out
+
+
+def test_rows_are_kept_by_either_database(ledger_url: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(csv_of(GOOD, GOOD | {"note": "ü\u2028 \\u0000"}), encoding="utf-8")
+    with Ledger.open(ledger_url) as book:
+        assert add_file(tmp_path / "mine.csv", book).added == 2
+        assert add_file(tmp_path / "mine.csv", book).duplicates == 2
+        rows = added.rows(book)
+        assert {row.note for row in rows} == {"", "ü\u2028 \\u0000"}
+        assert added.remove(book, [row.added for row in rows]) == 2
+        assert known_rows(book) == load()
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"unit": ""}, "unit is missing"),
+        ({"unit": "imagse/s"}, "did you mean images/s"),
+        ({"source": " "}, "source is missing"),
+        ({"date": ""}, "date is missing"),
+        ({"date": "30.9.2024"}, "date '30.9.2024' is not YYYY-MM or YYYY-MM-DD"),
+        ({"date": "2024-02-30"}, "date '2024-02-30' is not YYYY-MM or YYYY-MM-DD"),
+        ({"date": "2999-01"}, "date '2999-01' is in the future"),
+        ({"date": "1970-01-19"}, "a clock that was not set"),
+        ({"value": "nan"}, "value 'nan' is not a number above 0"),
+        ({"value": "inf"}, "value 'inf' is not a number above 0"),
+        ({"value": "1e999"}, "value '1e999' is not a number above 0"),
+        ({"value": "-1"}, "value '-1' is not a number above 0"),
+        ({"value": "0"}, "value '0' is not a number above 0"),
+        ({"value": "1,325"}, "value '1,325' is not a number above 0"),
+        ({"count": "0"}, "count '0' is not a whole number above 0"),
+        ({"count": "-8"}, "count '-8' is not a whole number above 0"),
+        ({"count": ""}, "count is missing"),
+        ({"batch": "6.4"}, "batch '6.4' is not a whole number above 0"),
+        ({"precision": "fp23"}, "did you mean fp32"),
+        ({"task": "trainign"}, "did you mean training"),
+        ({"workload": "train/resnet-50"}, "did you mean train/resnet50"),
+        ({"extra": "[1]"}, "is not a JSON object"),
+        ({"extra": '{"a": NaN}'}, "is not a JSON object"),
+        ({"note": "x" * 2000}, "note has 2,000 characters"),
+    ],
+)
+def test_an_impossible_row_is_refused_with_its_line_and_nothing_is_added(
+    wrong: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    answer = add(tmp_path, GOOD, GOOD | {"batch": "128"} | wrong)
+    assert answer.code == Exit.WRONG_USE
+    assert "1 row refused; nothing was added" in answer.err
+    assert "line 3: " in answer.err
+    assert reason in answer.err
+    assert stored() == []
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    answer = add(tmp_path, GOOD | {"unit": "", "value": "x"}, GOOD, GOOD | {"source": ""})
+    assert [line.strip().partition(":")[0] for line in answer.err.splitlines()[1:]] == ["line 2", "line 2", "line 4"]
+
+
+def test_for_programs_what_was_refused_is_in_the_object(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(csv_of(GOOD | {"unit": ""}), encoding="utf-8")
+    answer = ask("published", "add", str(tmp_path / "mine.csv"), "--json")
+    assert answer.code == Exit.WRONG_USE
+    assert json.loads(answer.out) == {
+        "added": 0,
+        "already_there": 0,
+        "refused": [{"line": 2, "reason": "unit is missing"}],
+    }
+
+
+@pytest.mark.parametrize(("eight", "taken"), [("8000", True), ("8400", True), ("8401", False), ("19600", False)])
+def test_eight_devices_may_do_eight_times_the_work_and_five_per_cent_more(
+    eight: str, taken: bool, tmp_path: Path
+) -> None:
+    answer = add(tmp_path, GOOD | {"value": "1000"}, GOOD | {"count": "8", "value": eight})
+    assert (answer.code == Exit.DONE) is taken
+    assert len(stored()) == (2 if taken else 0)
+
+
+def test_scaling_is_held_against_what_was_added_before_from_either_side(tmp_path: Path) -> None:
+    add(tmp_path, GOOD | {"count": "4", "value": "4000"})
+    assert "2.5 times the 4,000 of 4" in add(tmp_path, GOOD | {"count": "8", "value": "10000"}).err
+    assert "is 8 times the 500 of 1" in add(tmp_path, GOOD | {"count": "1", "value": "500"}).err
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"source": "Another lab"}, {"batch": "64"}, {"precision": "fp32"}, {"chip": "V100 32GB"}, {"model": "resnet101"}],
+)
+def test_another_recipe_is_no_measure_of_scaling(other: dict[str, str], tmp_path: Path) -> None:
+    assert add(tmp_path, GOOD | {"value": "1000"}, GOOD | {"count": "8", "value": "9999"} | other).code == Exit.DONE
+
+
+def test_a_time_to_target_may_fall_faster_than_devices_are_added(tmp_path: Path) -> None:
+    minutes = GOOD | {"task": "training to target", "unit": "min", "value": "100"}
+    assert add(tmp_path, minutes, minutes | {"count": "8", "value": "10"}).code == Exit.DONE
+
+
+def test_the_slower_of_two_printed_runs_proves_nothing(tmp_path: Path) -> None:
+    slow, quick = GOOD | {"value": "900", "note": "run 1"}, GOOD | {"value": "1000", "note": "run 2"}
+    assert add(tmp_path, slow, quick, GOOD | {"count": "8", "value": "8100"}).code == Exit.DONE
+
+
+def test_tomorrow_is_no_future_where_the_sun_is_ahead_of_ours() -> None:
+    now = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    assert date_trouble("2026-11-16", now=now) is None
+    assert date_trouble("2026-11-17", now=now) is not None
+
+
+# --- files that are no table ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (b"\x7fELF\0\0\0", "is no text"),
+        (b"model,task\ncaf\xe9,x\n", "line 2: it is not UTF-8"),
+        (b"a,b,c\n1,2,3\n", "this is no header"),
+        (b"model,task,chip,cuont,value,unit,date,source\n", "there is no column 'cuont'; did you mean count?"),
+        (b"model,model,task,chip,count,value,unit,date,source\n", "a column stands there twice"),
+        (b"model,task,chip,count,value,unit,date\n", "the column source is missing"),
+        (b"model,task,chip,count,value,unit,date,source\n", "has a header and no rows"),
+        (b'model,task,chip,count,value,unit,date,source\n"a\n', "unexpected end of data"),
+        (b"model,task,chip,count,value,unit,date,source\n" + b"x" * 200_000, "field larger than field limit"),
+        (b"x" * (MOST_BYTES + 1), "are read at most"),
+    ],
+)
+def test_a_file_that_is_no_table_is_a_sentence(data: bytes, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_bytes(data)
+    answer = ask("published", "add", str(tmp_path / "mine.csv"))
+    assert answer.code == Exit.WRONG_USE
+    assert sentence in answer.err
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("gone.csv", "cannot be read"), ("", "is no file")])
+def test_a_file_that_is_not_there_is_a_sentence(name: str, sentence: str, tmp_path: Path) -> None:
+    answer = ask("published", "add", str(tmp_path / name))
+    assert answer.code == Exit.WRONG_USE
+    assert sentence in answer.err
+
+
+# --- removing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_removed_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    add(tmp_path, GOOD, GOOD | {"batch": "128"})
+    one, other = (entry.row.added for entry in stored())
+    assert ask("published", "remove", one[:12], "--yes").out == "1 row removed\n"
+    assert [entry.row.added for entry in stored()] == [other]
+
+
+def test_rows_are_removed_by_the_file_they_came_from(tmp_path: Path) -> None:
+    add(tmp_path, GOOD, GOOD | {"batch": "128"})
+    assert ask("published", "remove", "--file", "some/where/mine.csv", "--yes").out == "2 rows removed\n"
+
+
+def test_removing_asks_first(tmp_path: Path) -> None:
+    add(tmp_path, GOOD)
+    answer = ask("published", "remove", "--file", "mine.csv")
+    assert answer.code == Exit.WRONG_USE
+    assert len(stored()) == 1
+
+
+@pytest.mark.parametrize("which", [(), ("p-zzzz",), ("nonsense!",), ("--file", "other.csv")])
+def test_what_is_not_there_cannot_be_removed(which: tuple[str, ...], tmp_path: Path) -> None:
+    add(tmp_path, GOOD)
+    assert ask("published", "remove", *which, "--yes").code == Exit.WRONG_USE
+    assert len(stored()) == 1
+
+
+def test_an_ambiguous_beginning_is_a_sentence(tmp_path: Path) -> None:
+    add(tmp_path, GOOD, GOOD | {"batch": "128"})
+    with Ledger.open() as book, pytest.raises(SpecError, match="beginning of several"):
+        added.find(book, ["p-"])
+
+
+def test_a_row_that_this_version_cannot_read_is_left_out_and_can_be_removed(tmp_path: Path) -> None:
+    add(tmp_path, GOOD)
+    (entry,) = stored()
+    with Ledger.open() as book:
+        book.writing(lambda connection: connection.execute(published.update().values(entry={"unit": "parsec"})))
+        assert known_rows(book) == load()
+    assert f"left out: {entry.row.added}" in ask("published", "search", "resnet50").err
+    assert ask("published", "remove", entry.row.added, "--yes").out == "1 row removed\n"

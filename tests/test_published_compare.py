@@ -1,0 +1,181 @@
+"""A result held against a published number: which row is chosen, what differs, how sure, and that a typo is found first."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from asking import ask, ask_process
+from stackmark.errors import Exit, SpecError
+from stackmark.lab.published import (
+    UNCERTAINTY,
+    against,
+    choose,
+    find_reference,
+    how_sure,
+    near,
+    neighbours,
+    published_name,
+    sources,
+)
+from stackmark.ledger.published import Published, load
+from stackmark.ledger.published_near import Match
+from stackmark.spec import Spec
+
+V15 = "train/resnet50_v1.5"
+
+
+def spec(workload: str = V15, **more: str | int) -> Spec:
+    params = {"batch": 256, "precision": "bf16", "data": "device", "mode": "train", "device": "cuda:0"} | more
+    return Spec(workload=workload, params=params)
+
+
+def chosen(text: str, what: Spec, chip: str = "NVIDIA H200") -> Published:
+    return matched(text, what, chip).row
+
+
+def matched(text: str, what: Spec, chip: str = "NVIDIA H200") -> Match:
+    reference = find_reference(text, what.workload, what.params, "images/s")
+    match = choose(reference, what, "images/s", chip, "PyTorch 2.13")
+    assert match is not None
+    return match
+
+
+# --- which row ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_row_of_the_chip_that_was_asked_for_with_the_nearest_recipe_is_chosen() -> None:
+    assert chosen("NVIDIA H200", spec()).value == 3079
+    assert chosen("H200", spec(precision="fp32")).value == 2259
+
+
+def test_the_chip_is_the_one_asked_for_and_not_the_one_it_ran_on() -> None:
+    row = chosen("V100", spec(), chip="NVIDIA H200")
+    assert row.chip.startswith("NVIDIA V100")
+    assert row.count == 1
+
+
+def test_where_only_a_relation_of_the_workload_was_published_it_is_taken_and_said() -> None:
+    match = matched("NVIDIA H200", spec("train/resnet50"))
+    assert match.differs[0].startswith("resnet50 v1.5 instead of v1")
+
+
+def test_words_beside_the_chip_narrow_it_down() -> None:
+    assert chosen("A100 MXNet", spec()).source == "NVIDIA DeepLearningExamples (MXNet)"
+
+
+def test_a_forward_pass_is_held_against_inference() -> None:
+    assert published_name(V15, {"mode": "forward"}) == "infer/resnet50_v1.5"
+    assert chosen("RTX 4090", spec(mode="forward")).task == "inference"
+
+
+def test_rows_of_training_are_nothing_to_a_forward_pass() -> None:
+    reference = find_reference("H200", V15, {}, "images/s")
+    assert choose(reference, spec(mode="forward"), "images/s", "NVIDIA H200", None) is None
+
+
+def test_where_nothing_fits_the_chips_that_do_are_named() -> None:
+    with pytest.raises(SpecError, match="no row for train/alexnet fits 'H200'") as caught:
+        find_reference("H200", "train/alexnet", {}, "images/s")
+    assert "there are rows for NVIDIA P100, NVIDIA K80" in (caught.value.hint or "")
+
+
+def test_a_workload_that_nobody_published_is_a_sentence() -> None:
+    with pytest.raises(SpecError, match="nobody's result for train/gpt2"):
+        find_reference("H200", "train/gpt2", {}, "sequences/s")
+
+
+# --- how it compares ----------------------------------------------------------------------------------------------------
+
+
+def test_the_comparison_is_students_one_sample_over_the_logarithms() -> None:
+    rates = [3100.0, 3150.0, 3080.0, 3120.0, 3095.0]
+    match = matched("H200", spec())
+    found = against("this", rates, match)
+    logs = [math.log(rate / 3079) for rate in rates]
+    mean, error = sum(logs) / 5, stats.sem(logs)
+    low, high = stats.t.interval(0.9, 4, loc=mean, scale=error)
+    assert found.comparison.interval_90 is not None
+    assert found.comparison.ratio == pytest.approx(math.exp(mean))
+    assert found.comparison.interval_90.low == pytest.approx(math.exp(low))
+    assert found.comparison.interval_90.high == pytest.approx(math.exp(high))
+    assert (found.comparison.margin, found.comparison.word) == (0.05, "EQUIVALENT")
+
+
+def test_a_number_of_another_recipe_is_context() -> None:
+    match = matched("H200", spec())
+    assert match.differs
+    found = against("this", [3000.0, 3001.0], match)
+    assert found.context
+    assert UNCERTAINTY in found.comparison.sentence
+
+
+# --- how sure -----------------------------------------------------------------------------------------------------------
+
+
+def test_another_chip_tells_the_size_of_the_number_only() -> None:
+    (match,) = near(spec(), "images/s", "Some New Chip 9000", None, limit=1)
+    assert how_sure(match).startswith("another chip")
+
+
+def test_the_same_chip_says_how_many_things_differ() -> None:
+    (match,) = near(spec(), "images/s", "NVIDIA H200", "PyTorch 2.13", limit=1)
+    assert how_sure(match) == f"the same chip and workload; {len(match.differs)} of the recipe differ or are not stated"
+
+
+def test_neighbours_have_the_ratio_the_differences_and_how_sure_they_are() -> None:
+    first, *_ = neighbours(spec(), 6158.0, "images/s", "NVIDIA H200", "PyTorch 2.13", arm="host")
+    assert (first.value, first.ratio, first.arm) == (3079, 2.0, "host")
+    assert "fp16 instead of bf16" in first.differs
+    assert first.sure.endswith(UNCERTAINTY)
+
+
+def test_a_workload_without_batch_and_precision_has_no_neighbours_and_no_error() -> None:
+    assert neighbours(Spec(workload="command/own", params={"cmd": "true"}), 1.0, "runs/s", None, None) == ()
+
+
+def test_each_source_is_counted_once() -> None:
+    assert sum(source.rows for source in sources(load())) == len(load())
+    assert len({source.source for source in sources(load())}) == len(sources(load()))
+
+
+# --- the command --------------------------------------------------------------------------------------------------------
+
+CHEAP = ("run", "train/lenet", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0")
+OWN = (
+    "workload,model,task,chip,count,precision,batch,value,unit,data,date,source\n"
+    "train/lenet,lenet,training,NVIDIA T4,1,fp32,2,1e9,images/s,synthetic,2024-01,Our lab\n"
+)
+
+
+def test_a_typo_is_found_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
+    answer = ask("run", "train/resnet50", "--published", "H2000")
+    assert answer.code == Exit.WRONG_USE
+    assert "NVIDIA H200" in answer.err
+    assert "probe" not in answer.err
+
+
+def test_a_real_run_is_held_against_a_row_of_ones_own_in_words_and_for_programs(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite3"
+    (tmp_path / "own.csv").write_text(OWN, encoding="utf-8")
+    assert ask_process(ledger, "published", "add", str(tmp_path / "own.csv")).code == Exit.DONE
+    words = ask_process(ledger, *CHEAP, "--runs", "2", "--published", "our lab")
+    assert words.code == Exit.DONE, words.err
+    lines = words.out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("against "))
+    said = "\n".join(lines[start : start + 5])
+    assert "1,000,000,000 images/s  lenet, NVIDIA T4, fp32 (Our lab, 2024-01, added by you)" in said
+    assert "context and no verdict" in said
+    assert UNCERTAINTY in said
+    assert "by more than 5 %" in said
+    assert "T4 instead of" in said
+    done = ask_process(ledger, *CHEAP, "--runs", "2", "--published", "our lab", "--json")
+    (result,) = json.loads(done.out)["results"]
+    held = result["against_published"]
+    assert (held["verdict"], held["margin"], held["context_only"]) == ("SLOWER", 0.05, True)
+    assert held["ratio"] == pytest.approx(result["throughput"]["rate_per_s"] / 1e9)
+    assert held["row"]["source"] == "Our lab"
+    assert any(words.startswith("T4 instead of") for words in held["differs"])
