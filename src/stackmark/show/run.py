@@ -53,18 +53,28 @@ def _outcome(row: Row) -> list[Line]:
 
 
 def _where(row: Row, facts: Facts) -> list[Line]:
-    took = f", for {say_seconds(row['ended_unix_s'] - row['started_unix_s'])}" if row["ended_unix_s"] else ""
     uuid = f", {row['chip_uuid']}" if row["chip_uuid"] else ""
-    lines = [("started", f"{say_when(row['started_unix_s'])}{took}"), ("place", row["place"])]
-    lines.append(("chip", f"{row['chip'] or 'unknown'} ({row['device']}{uuid})"))
+    lines = [*_when(row, facts), ("place", row["place"])]
+    device = f" ({row['device']}{uuid})" if row["device"] else ""
+    lines.append(("chip", f"{row['chip'] or 'unknown'}{device}"))
     stack = say_stack(facts, row["framework"])
     return [*lines, ("stack", stack)] if stack else lines
+
+
+def _when(row: Row, facts: Facts) -> list[Line]:
+    """Of a run from somebody's log it is known when it was imported, and from where."""
+    if log := facts.get("import"):
+        where = f"{log.get('file')}, lines {log.get('first_line')} to {log.get('last_line')}, by {log.get('program')}"
+        said = [("it says", str(log["figure"]))] if log.get("figure") else []
+        return [*said, ("imported", say_when(row["started_unix_s"])), ("from", where)]
+    took = f", for {say_seconds(row['ended_unix_s'] - row['started_unix_s'])}" if row["ended_unix_s"] else ""
+    return [("started", f"{say_when(row['started_unix_s'])}{took}")]
 
 
 def _names(row: Row) -> list[Line]:
     return [
         ("run", f"{row['id']}, number {row['position'] + 1} of experiment {row['experiment_id']}"),
         ("spec", f"SHA-256 {row['spec_digest']}"),
-        ("machine", f"{row['machine_id']}, boot {row['boot_id']}"),
+        ("machine", f"{row['machine_id'] or 'unknown'}, boot {row['boot_id'] or 'unknown'}"),
         ("by", f"stackmark {row['stackmark_version']}"),
     ]

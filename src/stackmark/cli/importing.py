@@ -1,0 +1,156 @@
+"""`stackmark import`. Its file has another name than its verb, because `import` is a word of Python's own."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.errors import Exit, SpecError
+
+if TYPE_CHECKING:
+    from stackmark.lab.importing import Imported
+    from stackmark.ledger.store import Ledger
+
+
+@click.command(
+    "import",
+    epilog="""\b
+Examples:
+  stackmark import host.log --place host --chip "Tesla T4" --param precision=fp32
+  kubectl logs job/bench | stackmark import - --place pod --label upgraded
+  stackmark import mlperf_log_summary.txt --workload serve/resnet50
+  stackmark import --arm host=a1.log --arm host=a2.log --arm container=b1.log --arm container=b2.log
+""",
+)
+@click.argument("files", metavar="FILE…", nargs=-1, callback=not_empty)
+@click.option(
+    "--arm",
+    "arms",
+    metavar="PLACE=FILE",
+    multiple=True,
+    callback=not_empty,
+    help="Instead of FILE…: a log of one of two places, which are then compared; once for each file.",
+)
+@click.option(
+    "--format",
+    "kind",
+    metavar="NAME",
+    callback=not_empty,
+    help="tf-cnn, nvcnn, deepbench, mlperf-training, loadgen or mlperf-app. [default: found by itself]",
+)
+@click.option("--workload", metavar="NAME", callback=not_empty, help="What was run, as we name it: train/resnet50.")
+@click.option(
+    "--place", metavar="NAME", default="unknown", help="Where it ran: host, container, pod. [default: unknown]"
+)
+@click.option("--chip", metavar="NAME", callback=not_empty, help="What it ran on, where the log does not say.")
+@click.option("--ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="On how many devices, likewise.")
+@click.option("--param", "params", metavar="NAME=VALUE", multiple=True, help="A parameter, likewise: precision=fp32.")
+@click.option("--label", metavar="TEXT", default="", help="What to call these runs beside others.")
+@click.option("--note", metavar="TEXT", default="", help="Kept with them: where the log is from.")
+@click.option("--again", is_flag=True, help="Import a file though its content is already in the ledger.")
+@ledger_option
+@json_option
+@click.pass_obj
+def command(
+    asked: tuple[str, ...],
+    /,
+    files: tuple[str, ...],
+    arms: tuple[str, ...],
+    kind: str | None,
+    workload: str | None,
+    place: str,
+    chip: str | None,
+    ranks: int | None,
+    params: tuple[str, ...],
+    label: str,
+    note: str,
+    again: bool,
+    ledger: str | None,
+    as_json: bool,
+) -> int:
+    """Import logs of other benchmarks: every result in FILE… becomes a run, which can be listed, shown and compared.
+
+    `-` is standard input. Only what a log says is taken from it; what it does not say may be added by the options. A log
+    without a result becomes a failed run.
+    """
+    from stackmark.cli.saying import print_json, repeatable
+    from stackmark.lab.cleaning import clean_up
+    from stackmark.lab.importing import ByHand, import_arms, import_files, read_params
+    from stackmark.ledger.store import Ledger
+
+    sides = _read_arms(arms, files, place)
+    by_hand = ByHand(kind, workload, place, chip, ranks, read_params(params), label, note, again)
+    by_hand.check()
+    with Ledger.open(ledger) as book:
+        for sentence in clean_up(book):
+            click.echo(sentence, err=True)
+        if sides:
+            return _compared(import_arms(sides, book, by_hand, repeatable(asked)), book, as_json)
+        imported = import_files(files, book, by_hand, repeatable(asked))
+    if as_json:
+        print_json(_json(imported))
+    else:
+        _print(imported)
+    good = [run for run in imported.runs if run.status == "done"]
+    if len(good) == len(imported.runs):
+        return Exit.DONE
+    return Exit.PART_FAILED if good else Exit.RUN_FAILED
+
+
+def _read_arms(arms: tuple[str, ...], files: tuple[str, ...], place: str) -> dict[str, list[str]]:
+    """The files of each arm, in the order in which the arms were first named."""
+    sides: dict[str, list[str]] = {}
+    for text in arms:
+        name, equals, file = text.partition("=")
+        if not equals or not file or not name:
+            raise SpecError(f"--arm: {text!r} is no place and a file", hint="write it like --arm host=run1.log")
+        sides.setdefault(name, []).append(file)
+    if bool(sides) == bool(files):
+        what = "either FILE… or --arm PLACE=FILE, not both" if files else "no file was named"
+        raise SpecError(what, hint="see: stackmark import --help")
+    if sides and len(sides) != 2:
+        raise SpecError(
+            f"--arm: two places are compared, and these were named: {', '.join(sides)}",
+            hint="import the others by FILE… and compare them with: stackmark verdict RUN… --against RUN…",
+        )
+    if sides and place != "unknown":
+        raise SpecError("--place does not go with --arm, which names its own")
+    return sides
+
+
+def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
+    """The verdict of the second arm against the first."""
+    from stackmark.cli.comparing import Wanted, report
+    from stackmark.cli.saying import say
+    from stackmark.lab.groups import examine_groups
+
+    for one in sides:
+        click.echo(f"{one.runs[0].place}: experiment {one.experiment.id}, {len(one.runs)} runs", err=True)
+        for run in one.runs:
+            if run.status != "done":
+                say(f"run {run.id}: {run.failure_message or run.failure_kind}", run.failure_hint)
+    first, second = (one.experiment.id for one in sides)
+    again = f"stackmark verdict {second} --against {first}"
+    return report(examine_groups(book, [first], [second], command=again), Wanted(as_json=as_json))
+
+
+def _json(imported: "Imported") -> dict[str, Any]:
+    return {
+        "experiment": imported.experiment.id,
+        "files": [
+            {"file": one.name, "format": one.format, "sha256": one.sha256, "runs": list(one.run_ids)}
+            for one in imported.files
+        ],
+        "runs": [run.model_dump(mode="json") for run in imported.runs],
+    }
+
+
+def _print(imported: "Imported") -> None:
+    from stackmark.show.runs import print_runs
+    from stackmark.show.safe import safe_line
+
+    print_runs(imported.runs)
+    for one in imported.files:
+        count = f"{len(one.run_ids)} run" + ("" if len(one.run_ids) == 1 else "s")
+        click.echo(f"{safe_line(one.name)}: {one.format}, {count}", err=True)
+    click.echo(f"experiment {imported.experiment.id}", err=True)

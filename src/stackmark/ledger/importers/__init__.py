@@ -1,0 +1,97 @@
+"""Importers of foreign logs: one small file a format, each from lines to what they say. Which one a file needs is found here.
+
+`FORMATS` is the table: a format has a mark, a pattern for lines that no other program prints, and an importer, of which
+there is one for each source that a log holds (a file may be the output of several pods).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stackmark.errors import SpecError, nearest_names
+from stackmark.ledger.importers import deepbench, loadgen, mlperf_training, nvcnn, reference_app, tf_cnn
+from stackmark.ledger.importers.found import Found, Importer
+from stackmark.ledger.importers.reading import Log
+
+# A file with more results than this is no log of a benchmark, and one with more sources than pods in a job no log at all.
+MOST_RESULTS = 10_000
+MOST_SOURCES = 1_000
+
+
+@dataclass(frozen=True)
+class Format:
+    name: str
+    title: str
+    mark: re.Pattern[str]
+    importer: Callable[[], Importer]
+    # Whether each source in a log is a run of its own. The ranks of one MLPerf run share its log.
+    by_source: bool = True
+
+
+FORMATS = {
+    kind.name: kind
+    for kind in (
+        Format(tf_cnn.FORMAT, tf_cnn.TITLE, tf_cnn.MARK, tf_cnn.TfCnnImporter),
+        Format(nvcnn.FORMAT, nvcnn.TITLE, nvcnn.MARK, nvcnn.NvcnnImporter),
+        Format(deepbench.FORMAT, deepbench.TITLE, deepbench.MARK, deepbench.DeepBenchImporter),
+        Format(mlperf_training.FORMAT, mlperf_training.TITLE, mlperf_training.MARK, mlperf_training.MlperfTrainingImporter,
+               by_source=False),
+        Format(loadgen.FORMAT, loadgen.TITLE, loadgen.MARK, loadgen.LoadGenImporter),
+        Format(reference_app.FORMAT, reference_app.TITLE, reference_app.MARK, reference_app.ReferenceAppImporter),
+    )
+}  # fmt: skip
+
+
+# All marks in one, since most lines have none.
+_ANY = re.compile("|".join(kind.mark.pattern for kind in FORMATS.values()))
+
+
+def format_of(log: Log) -> Format:
+    """The format of a log, by its marks. A file with the marks of two is not guessed at."""
+    seen: dict[str, int] = {}
+    for line in log.lines():
+        if not _ANY.search(line.text):
+            continue
+        for kind in FORMATS.values():
+            if kind.name not in seen and kind.mark.search(line.text):
+                seen[kind.name] = line.number
+    if not seen:
+        known = "\n".join(f"  {kind.name}: {kind.title}" for kind in FORMATS.values())
+        raise SpecError(f"{log.name} is of no format that is known here", hint=f"these are:\n{known}")
+    if len(seen) > 1:
+        places = ", ".join(f"{name} (line {number})" for name, number in seen.items())
+        raise SpecError(f"{log.name} holds several formats: {places}", hint="name the one to import with --format")
+    return FORMATS[next(iter(seen))]
+
+
+def find_format(name: str) -> Format:
+    if name not in FORMATS:
+        raise SpecError(
+            f"--format: there is no format {name!r}{nearest_names(name, list(FORMATS))}",
+            hint=f"formats: {', '.join(FORMATS)}",
+        )
+    return FORMATS[name]
+
+
+def results_of(log: Log, kind: Format) -> list[Found]:
+    """All that a log holds, in the order in which it was found."""
+    importers: dict[str, Importer] = {}
+    found: list[Found] = []
+    for line in log.lines():
+        source = line.source if kind.by_source else ""
+        importer = importers.get(source)
+        if importer is None:
+            if len(importers) == MOST_SOURCES:
+                raise SpecError(f"{log.name} holds the output of more than {MOST_SOURCES} sources")
+            importer = importers[source] = kind.importer()
+        found += importer.feed(line)
+        if len(found) > MOST_RESULTS:
+            raise SpecError(f"{log.name} holds more than {MOST_RESULTS} results", hint="import it in parts")
+    for importer in importers.values():
+        found += importer.end()
+    if not found:
+        raise SpecError(
+            f"{log.name} holds nothing of {kind.title}",
+            hint="is the log whole? without --format the format is found by itself",
+        )
+    return found

@@ -1,0 +1,298 @@
+"""Logs of MLPerf Training, in the three spellings that its rounds had, and what one of them says of its run.
+
+    :::MLPv0.5.0 resnet 1541720273.929603577 (file.py:12) run_stop: {"success": true}          seconds
+    :::MLL 1560881731.835 run_start: {"value": null, "metadata": {…}}                          seconds
+    :::MLLOG {"time_ms": 1594790166560, "key": "run_start", "value": null, "metadata": {…}}    milliseconds
+
+The time of a run is from the first `run_start` to the last `run_stop` with the status success. MiniGo is the exception:
+there it is `eval_result`'s timestamp, when the first checkpoint was saved that later, off the clock, beat the target.
+Values drift between submitters: accuracies as text or as objects, metadata with single quotes. What is not understood is
+left out; only times are insisted on.
+"""
+
+import ast
+import json
+import math
+import re
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from stackmark.events import Figure
+from stackmark.ledger.importers.found import BadNumber, Failure, Found, Kept, Line, Said, name_of
+from stackmark.spec import Scalar
+
+FORMAT = "mlperf-training"
+TITLE = "MLPerf Training (:::MLLOG, :::MLL, :::MLPv0.5.0 lines)"
+MARK = re.compile(
+    r":::MLL [0-9]|:::MLPv0\.[0-9.]+ \w+ [0-9]"
+    r'|:::MLLOG \{.*"key": ?"(?:submission_\w+|init_start|run_start|run_stop|block_start|epoch_start|eval_accuracy)"'
+)
+
+_OLD = re.compile(r":::MLPv0\.[0-9.]+ (\w+) (\S+) \([^)]*\) (\w+)(?:: (.*))?$")
+_V06 = re.compile(r":::MLL (\S+) (\w+): (\{.*\})\s*$")
+_NEW = re.compile(r":::MLLOG (\{.*\})\s*$")
+# An entry of metadata is a few hundred characters; nobody needs to parse a megabyte of it.
+_LONGEST = 64 * 1024
+# A day has 1440 minutes; no run of a submission took a year.
+LONGEST_S = 366 * 86400.0
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """One run of one benchmark, as its log tells it."""
+
+    benchmark: str | None
+    # None where the run failed, and then `failure` says why.
+    seconds: float | None
+    failure: Failure | None
+    # From the first init_start to run_start.
+    init_s: float | None
+    quality: float | None
+    evaluations: int
+    batch: int | None
+    platform: str | None
+    organisation: str | None
+    accelerator: str | None
+    devices: int
+    framework: str | None
+    started_unix_s: float | None
+    ruleset: str
+
+
+class MlperfTrainingImporter:
+    def __init__(self) -> None:
+        self._kept = Kept()
+        self._reader = LogReader()
+
+    def feed(self, line: Line) -> list[Found]:
+        if ":::ML" not in line.text:
+            return []
+        ended = self.end() if self._reader.begins_anew(line) else []
+        if self._reader.feed(line):
+            self._kept.add(line)
+        return ended
+
+    def end(self) -> list[Found]:
+        reader, self._reader = self._reader, LogReader()
+        return [_found(reader.log(), self._kept)] if reader.begun else []
+
+
+def training_logs(lines: Iterable[Line]) -> list[TrainingLog]:
+    """The runs in a log, whoever of the ranks wrote which line."""
+    found, reader = [], LogReader()
+    for line in lines:
+        if ":::ML" not in line.text:
+            continue
+        if reader.begins_anew(line):
+            found.append(reader.log())
+            reader = LogReader()
+        reader.feed(line)
+    return [*found, reader.log()] if reader.begun else found
+
+
+class LogReader:
+    """Takes in the lines of one run."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self._first: dict[str, float] = {}
+        self._last_stop: float | None = None
+        self._status = ""
+        self._values: dict[str, JsonValue] = {}
+        self._quality: float | None = None
+        self._evaluations = 0
+        self._checkpoint_s: float | None = None
+        self._bad: BadNumber | None = None
+        self._ruleset = ""
+
+    def begins_anew(self, line: Line) -> bool:
+        """Whether this line begins the next run of a file that holds several."""
+        ended = self._last_stop is not None or self._checkpoint_s is not None
+        return ended and bool(re.search(r"\bsubmission_benchmark\b|\binit_start\b", line.text))
+
+    def feed(self, line: Line) -> bool:
+        try:
+            event = _event(line)
+        except BadNumber as error:
+            self._bad = self._bad or error
+            return True
+        if event is None:
+            return False
+        self.begun = True
+        ruleset, at, key, value, metadata = event
+        self._ruleset = self._ruleset or ruleset
+        self._first.setdefault(key, at)
+        if key == "run_stop":
+            self._last_stop = at
+            self._status = _status(value, metadata)
+        elif key == "eval_accuracy":
+            self._evaluations += 1
+            self._quality = _accuracy(value)
+        elif key == "eval_result":
+            stamp = metadata.get("timestamp")
+            if isinstance(stamp, int | float) and math.isfinite(stamp):
+                self._checkpoint_s = float(stamp)
+        elif key.startswith("submission_") or key in ("global_batch_size", "benchmark"):
+            self._values.setdefault(key, value)
+        return True
+
+    def log(self) -> TrainingLog:
+        seconds, failure = self._outcome()
+        start, init = self._first.get("run_start"), self._first.get("init_start")
+        entry = str(self._values.get("submission_entry") or "")
+        batch = self._values.get("global_batch_size")
+        return TrainingLog(
+            benchmark=_text(self._values.get("submission_benchmark") or self._values.get("benchmark")),
+            seconds=seconds,
+            failure=failure,
+            init_s=start - init if start is not None and init is not None and start >= init else None,
+            quality=self._quality,
+            evaluations=self._evaluations,
+            batch=batch if isinstance(batch, int) and batch > 0 else None,
+            platform=_text(self._values.get("submission_platform")),
+            organisation=_text(self._values.get("submission_org")),
+            accelerator=_quoted(entry, "accelerator"),
+            devices=_devices(entry),
+            framework=_quoted(entry, "framework"),
+            started_unix_s=start,
+            ruleset=self._ruleset,
+        )
+
+    def _outcome(self) -> tuple[float | None, Failure | None]:
+        if self._bad:
+            return None, Failure(self._bad.kind, str(self._bad))
+        if "run_start" not in self._first:
+            return None, Failure("cut_off", "the log has no run_start: the run ended before its clock began")
+        if self._checkpoint_s is not None:
+            seconds = self._checkpoint_s
+        elif self._last_stop is None:
+            return None, Failure("cut_off", "the log has no run_stop: the run was ended, or the log was cut")
+        elif self._status != "success":
+            return None, Failure("aborted", f"run_stop has the status {self._status!r}, not success")
+        else:
+            seconds = self._last_stop - self._first["run_start"]
+        if not 0 < seconds < LONGEST_S:
+            return None, Failure("bad_number", f"the run would have taken {seconds:.6g} s by its own clock")
+        return seconds, None
+
+
+Parsed = tuple[str, float, str, JsonValue, dict[str, JsonValue]]
+
+
+def _event(line: Line) -> Parsed | None:
+    """Ruleset, unix seconds, key, value and metadata of a line; None where it is none of ours."""
+    if match := _V06.search(line.text):
+        body = _object(match[3])
+        return "0.6", _time(match[1], line), match[2], body.get("value"), _metadata(body)
+    if match := _NEW.search(line.text):
+        body = _object(match[1])
+        key, at = body.get("key"), body.get("time_ms")
+        if not isinstance(key, str) or not isinstance(at, int | float):
+            return None
+        return "0.7 or later", _time(repr(at), line) / 1000, key, body.get("value"), _metadata(body)
+    if match := _OLD.search(line.text):
+        body = _object(match[4] or "")
+        key = match[3]
+        if key == "run_final":
+            return None
+        return "0.5", _time(match[2], line), key, body.get("value", match[4]), body
+    return None
+
+
+def _time(text: str, line: Line) -> float:
+    try:
+        at = float(text)
+    except ValueError:
+        at = math.nan
+    if not (math.isfinite(at) and 0 < at < 1e14):
+        raise BadNumber(f"line {line.number}: the time is {text[:40]!r}, which is none")
+    return at
+
+
+def _object(text: str) -> dict[str, JsonValue]:
+    """JSON, or the same with Python's quotes, as one submitter wrote it."""
+    if len(text) > _LONGEST:
+        return {}
+    for read in (json.loads, ast.literal_eval):
+        try:
+            with warnings.catch_warnings():  # what Python thinks of the style of a broken line
+                warnings.simplefilter("ignore")
+                found = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, dict):
+            return {str(key): value for key, value in found.items()}
+    return {}
+
+
+def _metadata(body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    metadata = body.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _status(value: JsonValue, metadata: dict[str, JsonValue]) -> str:
+    if "success" in metadata:  # as v0.5 wrote it
+        return "success" if metadata["success"] is True else "aborted"
+    return str(metadata.get("status", value if isinstance(value, str) else "none"))[:40]
+
+
+def _accuracy(value: JsonValue) -> float | None:
+    """A number, a number as text, or an object of which the smallest counts: each of them had to reach its target."""
+    if isinstance(value, dict):
+        inner = value.get("accuracy", value)
+        found = [_accuracy(part) for part in (inner.values() if isinstance(inner, dict) else [inner])]
+        numbers = [part for part in found if part is not None]
+        return min(numbers) if numbers else None
+    try:
+        number = float(value) if isinstance(value, str | int | float) else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _text(value: JsonValue) -> str | None:
+    return value.strip()[:200] or None if isinstance(value, str) else None
+
+
+def _quoted(entry: str, name: str) -> str | None:
+    """A field of the submission's entry, which is Python's spelling of a dictionary inside another's."""
+    match = re.search(rf"'{name}': \\?['\"]([^'\"\\]+)", entry)
+    return match[1].strip() or None if match and match[1].strip() not in ("", "N/A") else None
+
+
+def _devices(entry: str) -> int:
+    each, nodes = _quoted(entry, "num_accelerators") or "", _quoted(entry, "num_nodes") or "1"
+    if not re.fullmatch(r"[0-9]{1,6}", each) or not re.fullmatch(r"[0-9]{1,6}", nodes):
+        return 1
+    return max(int(each) * int(nodes), 1)
+
+
+def _found(log: TrainingLog, kept: Kept) -> Found:
+    params: dict[str, Scalar] = {"global_batch": log.batch} if log.batch else {}
+    said = []
+    if log.quality is not None:
+        said.append(Said("quality", log.quality, "", True))
+    if log.init_s is not None:
+        said.append(Said("init_s", log.init_s, "s", False))
+    said.append(Said("evaluations", float(log.evaluations), "", False))
+    minutes = None if log.seconds is None else log.seconds / 60
+    facts = {"platform": log.platform, "submitter": log.organisation, "ruleset": log.ruleset}
+    return Found(
+        workload=name_of("fit", log.benchmark) if log.benchmark else None,
+        params=params,
+        program=FORMAT,
+        figure=None if minutes is None else Figure(name="time to target", value=minutes, unit="min", higher_is_better=False),
+        failure=log.failure,
+        ranks=log.devices,
+        chip=log.accelerator,
+        framework=log.framework,
+        sample="run",
+        wall_s=log.seconds,
+        said=tuple(said),
+        facts=tuple((name, value) for name, value in facts.items() if value),
+        when_unix_s=log.started_unix_s,
+        lines=kept.taken(),
+    )  # fmt: skip

@@ -1,0 +1,169 @@
+"""Logs of tf_cnn_benchmarks: a header, rows of cumulative rates, and `total images/sec`.
+
+The figure is the total: the images of the measured loop over its wall clock. The rows are kept as they are and no step
+times are made of them: each is the mean since the warm-up, rounded to a tenth, so the difference of two neighbours is mostly
+rounding. The header names neither the precision nor the chip; whoever knows them adds them.
+"""
+
+import re
+
+from stackmark.events import Figure
+from stackmark.ledger.importers.found import BadNumber, Failure, Found, Kept, Line, name_of, number, whole_number
+from stackmark.spec import Scalar
+
+FORMAT = "tf-cnn"
+TITLE = "tf_cnn_benchmarks"
+# A line that only this program prints.
+MARK = re.compile(
+    r"total images/sec: |(?<![\w.])[0-9]+\s+images/sec: \S+ \+/- |Step\s+Img/sec\s+total_loss|^Variables:\s+\w+$|^SingleSess:"
+)
+
+_HEADER = re.compile(
+    r"(?:^|\s)(TensorFlow|Model|Dataset|Mode|Batch size|Num batches|Devices|Data format|Optimizer|Variables|AllReduce|Horovod on)"
+    r":\s+(\S.*?)\s*$"
+)
+_PER_DEVICE = re.compile(r"(?:^|\s)([0-9.]+) per device\s*$")
+_ROW = re.compile(
+    r"(?<![\w.])([0-9]+)\s+images/sec: (\S+) \+/- (\S+) \(jitter = ([^)\s]+)\)(?:\s+(\S+))?(?:\s+(\S+)\s+(\S+))?\s*$"
+)
+_TOTAL = re.compile(r"total images/sec:\s*(\S+)\s*$")
+_MODES = {"training": "train", "forward only": "forward", "evaluation": "eval", "training + evaluation": "train"}
+# What the program calls a network otherwise than we do, by data set.
+_NAMES = {
+    "lenet5": "lenet",
+    "alexnet cifar10": "alexnet_cifar10",
+    "trivial cifar10": "trivial_cifar10",
+}
+
+
+class TfCnnImporter:
+    def __init__(self) -> None:
+        self._kept = Kept()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._said: dict[str, str] = {}
+        self._per_device: int | None = None
+        self._rows: list[dict[str, float]] = []
+        self._bad: BadNumber | None = None
+
+    def feed(self, line: Line) -> list[Found]:
+        found: list[Found] = []
+        header = _HEADER.search(line.text)
+        if header and header[1] == "TensorFlow" and self._begun:
+            found += self.end()  # the next run in the same file; this one never came to its total
+        self._kept.add(line)
+        try:
+            if header:
+                self._said[header[1]] = header[2]
+            elif match := _PER_DEVICE.search(line.text):
+                self._per_device = whole_number(match[1], line, "the batch per device")
+            elif match := _ROW.search(line.text):
+                self._rows.append(_row(match, line))
+            elif match := _TOTAL.search(line.text):
+                found.append(self._whole(number(match[1], line, "total images/sec")))
+        except BadNumber as error:
+            self._bad = self._bad or error
+            if _TOTAL.search(line.text):
+                found.append(self._failed(error))
+        return found
+
+    def end(self) -> list[Found]:
+        """What was begun and has no total is a run that failed."""
+        if not self._begun:
+            return []
+        if self._bad:
+            return [self._failed(self._bad)]
+        after = f"after step {self._rows[-1]['step']:.0f}" if self._rows else "before its first row"
+        message = f"the log ends {after}, without `total images/sec`"
+        hint = "the program was ended, or the log was cut; with evaluation during training it prints no total"
+        return [self._found(failure=Failure("cut_off", message, hint))]
+
+    @property
+    def _begun(self) -> bool:
+        # A model's name alone may be anybody's line: it takes a row, or the rest of the header.
+        return bool(self._rows or self._bad or {"Model", "Batch size"} <= set(self._said))
+
+    def _whole(self, total: float) -> Found:
+        if self._bad:
+            return self._failed(self._bad)
+        return self._found(figure=Figure(name="total images/sec", value=total, unit="images/s"))
+
+    def _failed(self, error: BadNumber) -> Found:
+        return self._found(failure=Failure(error.kind, str(error), "a run with such a number is no result"))
+
+    def _found(self, figure: Figure | None = None, failure: Failure | None = None) -> Found:
+        said = self._said
+        devices = re.findall(r"(gpu|cpu):[0-9]+", said.get("Devices", ""))
+        steps = self._steps()
+        images = (self._per_device or 0) * max(len(devices), 1) * (steps or 0)
+        version = said.get("TensorFlow")
+        found = Found(
+            workload=_workload(said.get("Model"), said.get("Dataset", "")),
+            params=_params(said, self._per_device, devices, steps),
+            program=FORMAT,
+            figure=figure,
+            failure=failure,
+            ranks=max(len(devices), 1),
+            framework=f"TensorFlow {version}" if version else None,
+            sample="image",
+            wall_s=images / figure.value if figure and images else None,
+            rows=tuple(self._rows),
+            flags=_flags(said),
+            lines=self._kept.taken(),
+        )
+        self._forget()
+        return found
+
+    def _steps(self) -> int | None:
+        said = re.fullmatch(r"[1-9][0-9]{0,8}", self._said.get("Num batches", ""))
+        return int(said[0]) if said else None
+
+
+def _row(match: re.Match[str], line: Line) -> dict[str, float]:
+    row = {"step": number(match[1], line, "the step"), "images_per_s": number(match[2], line, "images/sec")}
+    row["plus_minus"] = number(match[3], line, "the +/-", zero=True)
+    row["jitter"] = number(match[4], line, "the jitter", zero=True)
+    for name, text in (("loss", match[5]), ("top_1", match[6]), ("top_5", match[7])):
+        if text is not None:
+            row[name] = number(text, line, f"the {name.replace('_', '-')}", zero=True)
+    return row
+
+
+def _workload(model: str | None, dataset: str) -> str | None:
+    if model is None:
+        return None
+    data = dataset.partition(" ")[0]
+    return name_of("train", _NAMES.get(f"{model} {data}", _NAMES.get(model, model)))
+
+
+def _params(said: dict[str, str], per_device: int | None, devices: list[str], steps: int | None) -> dict[str, Scalar]:
+    """In our own names where the thing is the same."""
+    params: dict[str, Scalar] = {}
+    if per_device is not None:
+        params["batch"] = per_device
+    if devices:
+        params["device"] = "cpu" if devices[0] == "cpu" else "cuda"
+    if steps:
+        params["steps"] = steps
+    if "Mode" in said:
+        params["mode"] = _MODES.get(said["Mode"], said["Mode"])
+    if "Dataset" in said:
+        name, _, kind = said["Dataset"].partition(" ")
+        # Its synthetic images are made once, on the device.
+        params["data"] = "device" if "synthetic" in kind else name
+    if "Data format" in said:
+        params["layout"] = said["Data format"].lower()
+    if "Optimizer" in said:
+        params["optimizer"] = said["Optimizer"]
+    if "Variables" in said:
+        params["variable_update"] = said["Variables"]
+    if "AllReduce" in said:
+        params["all_reduce_spec"] = said["AllReduce"]
+    return params
+
+
+def _flags(said: dict[str, str]) -> tuple[str, ...]:
+    if "Horovod on" in said or "horovod" in said.get("Devices", ""):
+        return ("every-rank-speaks: under Horovod each rank prints the total of all; import the log of one rank only",)
+    return ()
