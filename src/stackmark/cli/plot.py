@@ -1,0 +1,52 @@
+"""`stackmark plot`."""
+
+from pathlib import Path
+
+import click
+
+from stackmark.cli.options import ledger_option, not_empty
+from stackmark.errors import SpecError
+
+
+@click.command(
+    "plot",
+    epilog="""\b
+Examples:
+  stackmark plot last -o verdict.svg
+  stackmark plot x-01k9 -o verdict.png --margin 2%
+""",
+)
+@click.argument("experiment", callback=not_empty)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
+    callback=not_empty,
+    help="The file, which ends in .svg or .png.",
+)
+@click.option("--margin", metavar="SHARE", help="What counts as a difference. [default: as it was asked, or 1%]")
+@ledger_option
+def command(experiment: str, output: Path, margin: str | None, ledger: str | None) -> int:
+    """Draw a stored EXPERIMENT: the ratio with its intervals against the margin, and the rate of every run.
+
+    EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
+    """
+    from stackmark.cli.compare import read_margin
+    from stackmark.cli.writing import write_whole
+    from stackmark.lab.examine import examine
+    from stackmark.ledger.store import Ledger
+    from stackmark.show.plot import plot_png, plot_svg
+
+    suffix = output.suffix.lower()
+    if suffix not in (".svg", ".png"):
+        raise SpecError(
+            f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like verdict.svg with -o"
+        )
+    chosen = read_margin(margin) if margin is not None else None
+    with Ledger.open(ledger, create=False) as book:
+        examined = examine(book, book.experiment(experiment).id, margin=chosen)
+    write_whole(output, plot_png(examined) if suffix == ".png" else plot_svg(examined).encode())
+    click.echo(f"picture of {examined.experiment_id} written to {output}", err=True)
+    return 0

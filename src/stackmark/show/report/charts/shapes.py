@@ -1,0 +1,131 @@
+"""The shapes that all pictures share: an arm's sign, its name, axes, arrows.
+
+An arm is known by its letter and the form of its sign; colour only helps. Classes, not colours, are written: the page
+gives them colours that follow light and dark, a picture of its own (plot.py) brings its own.
+"""
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+from stackmark.show.report.charts.scale import Scale
+from stackmark.show.report.markup import Markup, element, join, number, text
+
+FONT_PX = 12
+# Of the widths of digits and lower case letters in common sans-serif fonts, in parts of the font's size.
+LETTER_WIDTH = 0.58
+LETTERS = "ABCDEFGHI"
+DASHES = (None, "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 2 1 2", "12 3", "3 5")
+
+
+def letter(arm: int) -> str:
+    return LETTERS[arm] if arm < len(LETTERS) else str(arm + 1)
+
+
+def colour(arm: int) -> str:
+    """The class that holds an arm's colour."""
+    return f"a{arm % len(LETTERS)}"
+
+
+def sign(arm: int, x: float, y: float, size: float = 5, *, kind: str = "", about: str = "") -> Markup:
+    """An arm's sign: circle, square, triangle, diamond …; `kind` is hollow, or point for the one that matters."""
+    class_ = f"sign {colour(arm)}{f' {kind}' if kind else ''}"
+    title = (element("title", text(about)),) if about else ()
+    if arm % 9 == 0:
+        return element("circle", *title, class_=class_, cx=x, cy=y, r=size)
+    points = _corners(arm % 9, size)
+    path = "M" + "L".join(f"{number(x + dx)} {number(y + dy)}" for dx, dy in points) + "Z"
+    return element("path", *title, class_=class_, d=path)
+
+
+def _corners(form: int, size: float) -> list[tuple[float, float]]:
+    """Square, triangle, diamond, triangle on its tip, pentagon, hexagon, star, bar."""
+    if form == 1:
+        side = size * 0.9
+        return [(-side, -side), (side, -side), (side, side), (-side, side)]
+    if form == 8:
+        return [
+            (-size * 0.5, -size * 1.2),
+            (size * 0.5, -size * 1.2),
+            (size * 0.5, size * 1.2),
+            (-size * 0.5, size * 1.2),
+        ]
+    count, first, inner = {
+        2: (3, -90, 0),
+        3: (4, -90, 0),
+        4: (3, 90, 0),
+        5: (5, -90, 0),
+        6: (6, 0, 0),
+        7: (10, -90, 1),
+    }[form]
+    corners = []
+    for index in range(count):
+        angle = math.radians(first + index * 360 / count)
+        reach = size * (0.5 if inner and index % 2 else 1.25)
+        corners.append((reach * math.cos(angle), reach * math.sin(angle)))
+    return corners
+
+
+def cross(x: float, y: float, size: float, about: str) -> Markup:
+    path = "".join(
+        f"M{number(x - size)} {number(y + s * size)}L{number(x + size)} {number(y - s * size)}" for s in (1, -1)
+    )
+    return element("path", element("title", text(about)), class_="cross", d=path)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str, dash: str | None = None) -> Markup:
+    return element("line", class_=class_, x1=x1, y1=y1, x2=x2, y2=y2, stroke_dasharray=dash)
+
+
+def box(x: float, y: float, width: float, height: float, class_: str, about: str = "", **more: float) -> Markup:
+    title = (element("title", text(about)),) if about else ()
+    return element("rect", *title, class_=class_, x=x, y=y, width=max(width, 0), height=max(height, 0), **more)
+
+
+def words(x: float, y: float, content: str, class_: str = "", anchor: str = "start", size: float = FONT_PX) -> Markup:
+    return element("text", text(content), class_=class_ or None, x=x, y=y, text_anchor=anchor, font_size=size)
+
+
+def fitted(content: str, width: float, size: float = FONT_PX) -> str:
+    """Cut to what fits, with an ellipsis. The whole of it stands in a table."""
+    most = max(3, int(width / (size * LETTER_WIDTH)))
+    return content if len(content) <= most else f"{content[: most - 1].rstrip()}…"
+
+
+def wrapped(content: str, width: float, size: float = FONT_PX, most: int = 4) -> list[str]:
+    """Lines that fit, since text in a picture does not wrap by itself."""
+    return textwrap.wrap(content, max(8, int(width / (size * LETTER_WIDTH))), max_lines=most, placeholder=" …")
+
+
+def axis_below(scale: Scale, y: float, marks: Sequence[tuple[float, str]], *, top: float | None = None) -> Markup:
+    """Ticks with their numbers below a picture, and a faint line from each up to `top`."""
+    parts = [line(scale.start, y, scale.end, y, "axis")]
+    for value, said in marks:
+        x = scale(value)
+        mark = line(x, y, x, y + 4, "axis") if top is None else line(x, top, x, y, "grid")
+        parts += [mark, words(x, y + 16, said, "tick", "middle", 11)]
+    return join(parts)
+
+
+def axis_left(scale: Scale, x: float, marks: Sequence[tuple[float, str]], *, right: float) -> Markup:
+    parts = []
+    for value, said in marks:
+        y = scale(value)
+        parts += [line(x, y, right, y, "grid"), words(x - 6, y + 4, said, "tick", "end", 11)]
+    return join(parts)
+
+
+def picture(width: float, height: float, name: str, about: str, *parts: Markup, class_: str = "") -> Markup:
+    """An SVG with a name and a description for those who do not see it."""
+    return element(
+        "svg",
+        element("title", text(name)),
+        element("desc", text(about)),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        width=width,
+        height=height,
+        role="img",
+        class_=f"chart {class_}".strip(),
+    )

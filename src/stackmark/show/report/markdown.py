@@ -1,0 +1,159 @@
+"""The report as Markdown, for a pull request or a ticket: the verdict, the arms, what differs, the command.
+
+GitHub's tables are the common ground. Text from outside is written so that it stays text: no table is broken by a bar, no
+markup by a star, and nobody is notified by an @ (a character without width follows it; a backslash does not help there).
+"""
+
+import re
+from collections.abc import Sequence
+
+from stackmark.show.report.charts.shapes import LETTERS, letter
+from stackmark.show.report.wording import (
+    SIGNS,
+    bad_runs,
+    counted,
+    headlines,
+    percentiles,
+    say_change,
+    say_interval,
+    say_margin,
+    say_order,
+    say_ratio,
+    say_setup_difference,
+    say_spread,
+    sentence,
+    setup_total_s,
+    stopped,
+)
+from stackmark.show.safe import safe_line
+from stackmark.units import say_rate, say_seconds
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.examined import Examined, ExaminedArm
+
+# Rows of differences in a comment that people read; the page has all of them.
+MOST_DIFFERENCES = 10
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
+# A list, a headline or a rule, where a line begins with it.
+_AT_LINE_START = re.compile(r"^(\d*)([-+#=.)])")
+_NOTIFIES = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)")
+_LINKS = re.compile(r"(?<=:)(?=//)|(?<=\bwww)(?=\.)")
+_NO_WIDTH = "\u200b"
+
+
+def plain(content: str) -> str:
+    """Text from anywhere, so that Markdown shows it as it is, on one line, in a table too."""
+    written = safe_line(content).replace("\t", " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    written = _SPECIAL.sub(r"\\\1", written.strip())
+    written = _AT_LINE_START.sub(r"\1\\\2", written)
+    return _LINKS.sub(_NO_WIDTH, _NOTIFIES.sub(rf"\g<0>{_NO_WIDTH}", written))
+
+
+def fenced(content: str) -> str:
+    """A block of code, with a fence longer than any inside it."""
+    longest = max((len(found) for found in re.findall("`+", content)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}console\n{safe_line(content)}\n{fence}"
+
+
+def render_markdown(examined: Examined) -> str:
+    parts = [
+        f"### {plain(examined.title or examined.workload)}",
+        *_verdicts(examined),
+        f"**Scope:** {plain(examined.scope)}" if examined.scope else "",
+        _items("**Beware:**", examined.warnings),
+        _arms(examined.arms, examined),
+        plain(say_setup_difference(examined.arms)),
+        _differences(examined),
+        _failures(examined),
+        _items("Not held equal:", examined.not_held),
+        "To repeat it:",
+        fenced(examined.command),
+        _last_line(examined),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdicts(examined: Examined) -> list[str]:
+    state = f"**Not finished:** {plain(sentence(examined.state_sentence))}" if examined.state == "open" else ""
+    if not examined.comparisons:
+        return [state, *(f"**{head.word}** {plain(head.sentence)}" for head in headlines(examined))]
+    return [state, *(_verdict(comparison) for comparison in examined.comparisons)]
+
+
+def _verdict(comparison: Comparison) -> str:
+    mark = SIGNS[comparison.word][0]
+    lines = [
+        f"**{mark} {comparison.word}** {plain(stopped(comparison.sentence))}",
+        f"{plain(comparison.b)} / {plain(comparison.a)} = **{say_ratio(comparison.ratio)}** ({say_change(comparison.ratio)}); "
+        f"90 % interval {say_interval(comparison.interval_90)}, 95 % interval {say_interval(comparison.interval_95)}, "
+        f"margin ± {say_margin(comparison.margin)}, {_count(comparison)}.",
+    ]
+    if comparison.needed:
+        lines.append(plain(comparison.needed.sentence))
+    return "  \n".join([*lines, *map(plain, comparison.notes)])
+
+
+def _count(comparison: Comparison) -> str:
+    thing = {"blocks": "block", "runs": "run", "sittings": "sitting", "published": "run"}[comparison.kind]
+    if comparison.kind in ("runs", "sittings"):
+        return f"{comparison.count_a} and {counted(comparison.count_b, thing)}"
+    return counted(comparison.count_b, thing)
+
+
+def _table(head: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---:" if right else "---" for right in numeric]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+def _arms(arms: Sequence[ExaminedArm], examined: Examined) -> str:
+    rows = []
+    for arm in arms:
+        rate, step = arm.throughput, percentiles(examined, arm.index)
+        rows.append(
+            [
+                f"**{letter(arm.index)}** {plain(arm.label)}",
+                f"{say_rate(rate.rate_per_s)} {plain(arm.unit)} {say_spread(rate)}".rstrip() if rate else "–",
+                str(rate.runs if rate else 0),
+                f"{say_seconds(step.p50_s)} / {say_seconds(step.p99_s)}" if step else "–",
+                say_seconds(setup_total_s(arm)) if arm.setup else "–",
+                plain(", ".join(f"{count} × {kind}" for kind, count in arm.steadiness)) or "–",
+                plain(arm.chip or "–"),
+            ]
+        )
+    head = ["arm", "rate, 95 % interval", "runs", "step p50 / p99", "set-up", "steadiness", "chip"]
+    return _table(head, [False, True, True, True, True, False, False], rows)
+
+
+def _differences(examined: Examined) -> str:
+    if len(examined.arms) < 2 or not examined.differences:
+        return ""
+    found = sorted(examined.differences, key=lambda one: (-one.shows_effect, -one.weight))
+    rows = []
+    for one in found[:MOST_DIFFERENCES]:
+        values = [plain(one.values[index]) if index < len(one.values) else "–" for index in range(len(examined.arms))]
+        why = f"**effect seen:** {plain(one.why)}" if one.shows_effect else plain(one.why)
+        rows.append([f"{plain(one.subject)}: {plain(one.key)}", *values, why])
+    head = ["what differs", *(letter(arm.index) for arm in examined.arms), "why it may matter"]
+    more = len(found) - MOST_DIFFERENCES
+    after = f"\n\n{counted(more, 'more difference')} in the HTML report." if more > 0 else ""
+    return _table(head, [False] * len(head), rows) + after
+
+
+def _failures(examined: Examined) -> str:
+    bad = bad_runs(examined)
+    said = [
+        f"{letter(run.arm)}{f', block {run.block + 1}' if run.block is not None else ''}: "
+        f"{run.failure_kind or run.status}: {run.failure_message or 'no reason is known'}"
+        for run in bad
+    ]
+    return _items("Runs that failed, and are in no number:", said)
+
+
+def _items(title: str, items: Sequence[str]) -> str:
+    return "\n".join([title, "", *(f"- {plain(item)}" for item in items)]) if items else ""
+
+
+def _last_line(examined: Examined) -> str:
+    order = f" Order {say_order(examined, LETTERS)}, seed {examined.seed}." if examined.order else ""
+    return f"<sub>Experiment {plain(examined.experiment_id)}.{order}</sub>"

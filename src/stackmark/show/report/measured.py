@@ -1,0 +1,189 @@
+"""The sections about what was measured: the ratio, the arms, every run, step times, set-up."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from stackmark.show.report.charts import forest, rates, setup, steps
+from stackmark.show.report.charts.shapes import letter
+from stackmark.show.report.markup import NOTHING, Markup, element, join, text
+from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
+from stackmark.show.report.wording import (
+    block_ratios,
+    counted,
+    measured_runs,
+    percentiles,
+    say_margin,
+    say_setup_difference,
+    say_spread,
+    setup_parts,
+    setup_total_s,
+)
+from stackmark.units import say_rate, say_seconds
+from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
+
+# Small pictures in one page: beyond these the page would be megabytes, and nobody compares so many by eye.
+MOST_PICTURES = 72
+
+
+def the_ratio(examined: Examined) -> Markup:
+    if not examined.comparisons:
+        return NOTHING
+    blocks = any(block_ratios(examined, comparison) for comparison in examined.comparisons)
+    caption = (
+        "Thick bar: 90 % interval, which is held against the margin. Thin line: 95 % interval, which shows whether there is "
+        f"a difference at all. {'Small hollow signs: the ratio of each block. ' if blocks else ''}"
+        f"Shaded: differences of up to {say_margin(examined.margin)}. "
+        "To the right of the line the first-named is the faster."
+    )
+    drawn = figure(forest.forest(examined), forest.forest(examined, forest.NARROW), caption)
+    return section("The ratio against the margin", drawn, name="ratio")
+
+
+def the_arms(examined: Examined) -> Markup:
+    head = [("Arm", False), ("Rate, 95 % interval", True), ("Runs", True)]
+    head += [("Step, median", True), ("Set-up", True), ("Steadiness", False)]
+    rows = [_arm_row(examined, arm) for arm in examined.arms]
+    return section("The arms", table(head, rows), _settings(examined), name="arms")
+
+
+def _arm_row(examined: Examined, arm: ExaminedArm) -> Row:
+    rate, quantiles = arm.throughput, percentiles(examined, arm.index)
+    failed = sum(1 for run in measured_runs(examined) if run.arm == arm.index and run.status in ("failed", "invalid"))
+    interval = numeric("no run that counts")
+    if rate:
+        bounds = "one run: no interval"
+        if rate.low_per_s is not None and rate.high_per_s is not None:
+            bounds = f"{say_spread(rate)}: {say_rate(rate.low_per_s)} to {say_rate(rate.high_per_s)}"
+        interval = numeric(f"{say_rate(rate.rate_per_s)} {arm.unit}", bounds)
+    spread = f"spread {100 * rate.cv:.2g} %" if rate and rate.cv is not None else ""
+    step = numeric("–")
+    if quantiles:
+        step = numeric(
+            say_seconds(quantiles.p50_s), f"p90 {say_seconds(quantiles.p90_s)}, p99 {say_seconds(quantiles.p99_s)}"
+        )
+    return Row(
+        [
+            Cell(join([badge(arm), element("small", text(arm.chip or "chip unknown"))])),
+            interval,
+            numeric(
+                str(rate.runs if rate else 0),
+                ", ".join(part for part in (spread, f"{failed} failed" if failed else "") if part),
+            ),
+            step,
+            numeric(say_seconds(setup_total_s(arm)) if arm.setup else "–"),
+            plain(", ".join(f"{count} × {kind}" for kind, count in arm.steadiness) or "–"),
+        ]
+    )
+
+
+def _settings(examined: Examined) -> Markup:
+    """What differs by wish, an arm a line, and what is alike in all."""
+    items = []
+    for arm in examined.arms:
+        own = [f"{name} {_value(value)}" for name, value in (*arm.typed.items(), *arm.place_options.items())]
+        items.append(
+            element("li", badge(arm), text(f": in the place {arm.place}" + (f"; {', '.join(own)}" if own else "")))
+        )
+    shared = [
+        f"{name} {_value(value)}"
+        for name, value in (examined.arms[0].params.items() if examined.arms else ())
+        if value not in ("", None) and all(arm.params.get(name) == value for arm in examined.arms)
+    ]
+    alike = paragraph(f"Alike in all arms: {', '.join(shared)}.", "note") if shared else NOTHING
+    return join([element("ul", *items, class_="note"), alike])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def every_run(examined: Examined) -> Markup:
+    if not any(run.counted and run.rate_per_s for run in examined.runs):
+        return NOTHING
+    legend = element("p", *(join([badge(arm), text(" ")]) for arm in examined.arms), class_="about note")
+    lost = any(not run.counted for run in measured_runs(examined))
+    caption = (
+        ("From left to right as they ran. " if examined.order else "One after the other. ")
+        + "The level lines are the arms' means."
+        + (" × at the bottom: a run that does not count." if lost else "")
+    )
+    drawn = figure(rates.rates(examined), rates.rates(examined, rates.NARROW), caption)
+    return section("Every run", legend, drawn, name="runs")
+
+
+def step_times(examined: Examined) -> Markup:
+    runs = [run for run in measured_runs(examined) if run.step_s]
+    if not runs:
+        return NOTHING
+    shown = runs[:MOST_PICTURES]
+    one_scale = _alike([median(run.step_s) for run in shown])
+    parts = []
+    for arm in examined.arms:
+        mine = [run for run in shown if run.arm == arm.index]
+        if mine:
+            scale = steps.step_scale(shown if one_scale else mine)
+            drawn = [
+                _small(run, steps.steps(run, scale, _name(run)), arm.unit, turn) for turn, run in enumerate(mine, 1)
+            ]
+            parts.append(element("div", element("h3", badge(arm)), element("div", *drawn, class_="small-ones")))
+    intro = (
+        "The line is the median, the band reaches from the shortest to the longest step. The coloured bar at the bottom marks "
+        "the steady part, by which a run is judged; a dashed line shows where it begins. A red mark at the top is a step "
+        "beyond the scale. "
+        + ("All pictures have the same scale, " if one_scale else "The pictures of an arm have the same scale, ")
+        + "which does not begin at 0."
+    )
+    left_out = len(runs) - len(shown)
+    more = f"{counted(left_out, 'more run')} could not be shown here; they are in the ledger." if left_out else ""
+    return section("Step times", paragraph(intro, "note"), *parts, paragraph(more, "note"), name="steps")
+
+
+def _alike(middles: Sequence[float]) -> bool:
+    return min(middles) > 0 and max(middles) / min(middles) <= rates.MOST_APART
+
+
+def _name(run: ExaminedRun) -> str:
+    again = f", attempt {run.attempt + 1}" if run.attempt else ""
+    return (
+        f"{letter(run.arm)}, block {run.block + 1}{again}"
+        if run.block is not None
+        else f"{letter(run.arm)}, {run.run_id}"
+    )
+
+
+def _small(run: ExaminedRun, drawn: Markup, unit: str, turn: int) -> Markup:
+    number = f"block {run.block + 1}" if run.block is not None else f"run {turn}"
+    again = f" (attempt {run.attempt + 1})" if run.attempt else ""
+    rate = f"{say_rate(run.rate_per_s)} {unit}" if run.rate_per_s else "no rate"
+    after = element("span", text(f" · {run.steady or run.status}{'' if run.counted else ', not counted'}"))
+    return element("figure", drawn, element("figcaption", text(f"{number}{again} · {rate}"), after))
+
+
+def set_up(examined: Examined) -> Markup:
+    arms = [arm for arm in examined.arms if arm.setup]
+    if not arms:
+        return NOTHING
+    parts = setup_parts(arms)
+    rows = [_part_row(number, name, arms) for number, name in enumerate(parts)]
+    totals = [numeric(say_seconds(setup_total_s(arm))) for arm in arms]
+    rows.append(Row([plain("in all"), *totals], class_="total"))
+    head = [("Part", False), *((f"{letter(arm.index)}  {arm.label}", True) for arm in arms)]
+    caption = "Median over an arm's runs, from the launch to the last thing that is done once. None of it is part of the rate."
+    drawn = figure(setup.setup(arms), setup.setup(arms, setup.NARROW), caption)
+    lead = paragraph(say_setup_difference(arms))
+    return section("Set-up by part", lead, drawn, table(head, rows), name="set-up")
+
+
+def _part_row(number: int, name: str, arms: Sequence[ExaminedArm]) -> Row:
+    swatch = element("span", text(str(number + 1)), class_=f"swatch s{number % setup.COLOURS}")
+    base = dict(arms[0].setup).get(name)
+    cells = []
+    for arm in arms:
+        seconds = dict(arm.setup).get(name)
+        more = seconds - base if seconds is not None and base is not None else 0.0
+        cells.append(
+            numeric(say_seconds(seconds) if seconds is not None else "–", f"+{say_seconds(more)}" if more >= 1 else "")
+        )
+    return Row([Cell(join([swatch, text(name)])), *cells])

@@ -1,0 +1,236 @@
+"""What the page, the Markdown and the pictures say alike: numbers as people read them, and what is derived from the data.
+
+All of it can be computed from the Examined alone. Moments are in UTC: a report is read elsewhere than it was measured.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+
+import numpy as np
+
+from stackmark.units import say_rate, say_seconds
+from stackmark.verdict.comparison import Comparison, Interval
+from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
+from stackmark.verdict.throughput import Throughput
+
+# Beside each word a sign that needs no colour, and the name of its colour in the page.
+SIGNS = {
+    "EQUIVALENT": ("=", "same"),
+    "SLOWER": ("▼", "slower"),
+    "FASTER": ("▲", "faster"),
+    "INCONCLUSIVE": ("?", "open"),
+}
+# More comparisons than these are summed up.
+MOST_HEADLINES = 3
+# Up to here a ratio reads best as a difference in per cent, beyond as a factor.
+MOST_PER_CENT = 2.0
+
+
+@dataclass(frozen=True)
+class Headline:
+    word: str
+    sign: str
+    colour: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class BlockRatio:
+    block: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of the steady steps, the median over an arm's runs."""
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+
+
+def headlines(examined: Examined) -> list[Headline]:
+    """One for each comparison; where there is none, one that says what there is instead."""
+    if examined.comparisons:
+        return [Headline(c.word, *SIGNS[c.word], stopped(c.sentence)) for c in examined.comparisons]
+    measured = [arm for arm in examined.arms if arm.throughput]
+    if not measured:
+        return [Headline("NO RESULT", "×", "slower", "No run gave a number.")]
+    sentences = [f"{arm.label}: {say_arm_rate(arm)}." for arm in measured]
+    word = "MEASURED" if examined.state == "done" else "UNFINISHED"
+    return [Headline(word, "•" if word == "MEASURED" else "?", "plain", " ".join(sentences))]
+
+
+def say_words(examined: Examined) -> str:
+    """How many comparisons came to which word: nine arms make 36 pairs."""
+    counts = Counter(comparison.word for comparison in examined.comparisons)
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+def say_arm_rate(arm: ExaminedArm) -> str:
+    return say_throughput(arm.throughput, arm.unit) if arm.throughput else "no run that counts"
+
+
+def say_throughput(throughput: Throughput, unit: str) -> str:
+    spread = say_spread(throughput)
+    return f"{say_rate(throughput.rate_per_s)} {unit}" + (f" {spread}" if spread else " (one run: no interval)")
+
+
+def say_spread(throughput: Throughput) -> str:
+    """± of the 95 % interval; it is symmetric in the logarithm, so a wide one is said as a factor. Nothing for one run."""
+    if throughput.high_per_s is None or throughput.low_per_s is None:
+        return ""
+    factor = throughput.high_per_s / throughput.rate_per_s
+    return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {factor:.3g}"
+
+
+def say_ratio(ratio: float) -> str:
+    return f"{ratio:.4f}" if 1 / MOST_PER_CENT < ratio < MOST_PER_CENT else f"{ratio:.4g}"
+
+
+def say_interval(interval: Interval | None) -> str:
+    return f"{say_ratio(interval.low)} to {say_ratio(interval.high)}" if interval else "no interval"
+
+
+def say_change(ratio: float) -> str:
+    """`−0.17 %`, `+3.2 %`, `2.41 times`."""
+    if not 1 / MOST_PER_CENT < ratio < MOST_PER_CENT:
+        return f"{ratio:.3g} times"
+    change = 100 * (ratio - 1)
+    digits = 2 if abs(change) < 10 else 1
+    return f"{signed(round(change, digits), digits)} %"
+
+
+def signed(value: float, digits: int) -> str:
+    """With a real minus, and without a sign for nothing."""
+    said = f"{abs(value):.{digits}f}"
+    return said if not float(said) else f"{'−' if value < 0 else '+'}{said}"
+
+
+def say_margin(margin: float) -> str:
+    return f"{100 * margin:.3g} %"
+
+
+def say_moment(unix_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(unix_s, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError):
+        return "at an unknown time"
+
+
+def say_took(examined: Examined) -> str:
+    if examined.ended_unix_s is None or examined.ended_unix_s < examined.created_unix_s:
+        return ""
+    return say_seconds(examined.ended_unix_s - examined.created_unix_s)
+
+
+def sentence(said: str) -> str:
+    """With a capital and a full stop, as it stands alone."""
+    said = said.strip()
+    if not said:
+        return ""
+    return stopped(said[:1].upper() + said[1:])
+
+
+def stopped(said: str) -> str:
+    return said if not said or said[-1] in ".!?…" else f"{said}."
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def measured_runs(examined: Examined) -> list[ExaminedRun]:
+    """Without the primers, in the order in which they ran."""
+    return sorted((run for run in examined.runs if run.role == "measured"), key=lambda run: run.started_unix_s)
+
+
+def bad_runs(examined: Examined) -> list[ExaminedRun]:
+    return [run for run in examined.runs if run.status in ("failed", "invalid")]
+
+
+def arms_of(examined: Examined, comparison: Comparison) -> tuple[int | None, int | None]:
+    """The arms that a comparison is about. Both may have one label, in an A/A; a published number is no arm."""
+    first = [arm.index for arm in examined.arms if arm.label == comparison.a]
+    a = first[0] if first else None
+    second = [arm.index for arm in examined.arms if arm.label == comparison.b and arm.index != a]
+    return a, second[0] if second else None
+
+
+def block_ratios(examined: Examined, comparison: Comparison) -> list[BlockRatio]:
+    """What the ratio is the mean of: one for each block in which both arms' runs count."""
+    a, b = arms_of(examined, comparison)
+    if comparison.kind != "blocks" or a is None or b is None:
+        return []
+    rates = {
+        (run.block, run.arm): run.rate_per_s
+        for run in measured_runs(examined)
+        if run.counted and run.block is not None and run.rate_per_s
+    }
+    blocks = sorted({block for block, _ in rates if block is not None})
+    return [
+        BlockRatio(block, rates[block, b] / rates[block, a])
+        for block in blocks
+        if (block, a) in rates and (block, b) in rates
+    ]
+
+
+def percentiles(examined: Examined, arm: int) -> Percentiles | None:
+    found = [
+        np.percentile(run.step_s[run.first_step :], (50, 90, 99), method="linear")
+        for run in measured_runs(examined)
+        if run.arm == arm and run.counted and len(run.step_s) > run.first_step
+    ]
+    if not found:
+        return None
+    p50, p90, p99 = (float(median(run[index] for run in found)) for index in range(3))
+    return Percentiles(p50, p90, p99)
+
+
+def setup_parts(arms: Sequence[ExaminedArm]) -> list[str]:
+    """The names of the parts, in the order in which they happen, `start` first."""
+    names: list[str] = []
+    for arm in arms:
+        for name, _ in arm.setup:
+            if name not in names:
+                names.append(name)
+    return sorted(names, key=lambda name: name != "start")
+
+
+def setup_total_s(arm: ExaminedArm) -> float:
+    return sum(seconds for _, seconds in arm.setup)
+
+
+def say_setup_difference(arms: Sequence[ExaminedArm]) -> str:
+    """Where most of the difference in set-up lies, against the first arm; nothing where it is under half a second."""
+    if len(arms) < 2 or not arms[0].setup:
+        return ""
+    base = dict(arms[0].setup)
+    sentences = []
+    for arm in arms[1:]:
+        more_s = setup_total_s(arm) - setup_total_s(arms[0])
+        if not arm.setup or abs(more_s) < 0.5:
+            continue
+        parts = {name: seconds - base.get(name, 0.0) for name, seconds in arm.setup}
+        name, part_s = max(parts.items(), key=lambda part: part[1] * math.copysign(1, more_s))
+        word = "longer" if more_s > 0 else "less"
+        sentences.append(
+            f"{arm.label} took {say_seconds(abs(more_s))} {word} to set up than {arms[0].label}, "
+            f"{say_seconds(abs(part_s))} of it in “{name}” ({say_seconds(base.get(name, 0.0))} against "
+            f"{say_seconds(dict(arm.setup)[name])})."
+        )
+    return " ".join(sentences)
+
+
+def say_order(examined: Examined, letters: str) -> str:
+    """AB BA AB BA: the arms' letters, a word a block."""
+
+    def words() -> Iterator[str]:
+        for block in examined.order:
+            yield "".join(letters[arm] if arm < len(letters) else "?" for arm in block)
+
+    return " ".join(words())
