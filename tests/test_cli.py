@@ -80,7 +80,7 @@ class Replay:
         self.use(ReplayPlace(*streams, failure=failure, exit_code=exit_code))
 
     def use(self, place: ReplayPlace) -> None:
-        self.monkeypatch.setattr("stackmark.cli.measuring.find_place", lambda _: place)
+        self.monkeypatch.setattr("stackmark.cli.measuring.find_place", lambda *_: place)
 
     def failing(self, message: str, hint: str = "") -> list[str]:
         return [

@@ -25,7 +25,7 @@ from stackmark.lab.cleaning import clean_up
 from stackmark.lab.facts import look
 from stackmark.lab.judging import STDERR_PREFIX, judge, judged_again, read_stored
 from stackmark.lab.placing import find_place
-from stackmark.lab.run import Listener, Measured, measure, resolve, run_once
+from stackmark.lab.run import Listener, Measured, Slot, measure, resolve, run_once
 from stackmark.lab.watching import Silent
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
@@ -58,7 +58,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def once(book: Ledger, place: Any, spec: Spec = GPT2, watcher: Any = None) -> RunRow:
     experiment = Experiment(id=new_id("x"), created_unix_s=1.0)
     book.start_experiment(experiment)
-    row, _ = run_once(spec, experiment.id, 0, 1, place, book, watcher or Silent(), None)
+    row, _ = run_once(spec, experiment.id, Slot(), place, book, watcher or Silent(), None)
     return row
 
 

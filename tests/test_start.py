@@ -39,8 +39,9 @@ def test_no_verbs_help_imports_the_framework(tmp_path: Path) -> None:
     assert imported(tmp_path, code).isdisjoint({"torch", "scipy", "pyarrow", "psycopg"})
 
 
-def test_the_help_of_run_needs_neither_the_ledger_nor_numpy(tmp_path: Path) -> None:
-    assert imported(tmp_path, "from stackmark.__main__ import main\nmain(['run', '--help'])") == {"pydantic"}
+@pytest.mark.parametrize("verb", ["run", "compare", "resume", "noise"])
+def test_the_help_of_what_measures_needs_neither_the_ledger_nor_numpy(verb: str, tmp_path: Path) -> None:
+    assert imported(tmp_path, f"from stackmark.__main__ import main\nmain(['{verb}', '--help'])") == {"pydantic"}
 
 
 def test_listing_workloads_needs_only_their_table(tmp_path: Path) -> None:

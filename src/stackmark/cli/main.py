@@ -20,22 +20,37 @@ from stackmark.errors import Exit, StackmarkError, Terminated, nearest_names
 
 VERBS = {
     "run": "Measure a workload on this machine.",
+    "compare": "Compare arms: interleaved runs, then a verdict with its interval.",
+    "resume": "Go on with a comparison that was killed or interrupted.",
+    "noise": "The noise floor of this machine: a workload against itself.",
+    "baseline": "Keep measurements under a name, to check against later.",
+    "check": "Measure a baseline again and say what changed.",
+    "verdict": "Say again what an experiment shows, or runs against runs.",
     "workloads": "List what can be measured.",
     "tf-cnn": "The classic tf_cnn_benchmarks command line, drop-in.",
     "facts": "Show what this stack is, as seen from here.",
     "results": "List stored runs.",
     "show": "Show one stored run.",
+    "report": "Make a report of an experiment: HTML or Markdown.",
+    "plot": "Draw an experiment: SVG or PNG.",
     "export": "Write stored runs to a file.",
     "delete": "Delete stored runs.",
+    "import": "Import logs of other benchmarks as runs.",
+    "mlperf": "Score logs of MLPerf training by its rules.",
+    "published": "What others published: search it, add to it.",
+    "image": "A recipe for a worker image, and the image.",
 }
+# A verb whose name is a word of Python's own has a file of another name.
+FILES = {"import": "importing"}
 EPILOG = """\b
 Examples:
   stackmark run train/resnet50
   stackmark run train/vgg16 --batch 32 --precision bf16 --device cuda:0 --steps 200 --json
+  stackmark compare train/resnet50 --arm host --arm container
   stackmark results --since 7d
 
 Exit codes: 0 done, 2 wrong use, 3 the run failed, 4 the place failed, 5 the ledger failed, 7 part of a list failed,
-130 interrupted, 143 terminated."""
+8 a verdict that --fail-on names, 130 interrupted, 143 terminated."""
 
 
 class Verbs(click.Group):
@@ -45,7 +60,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = import_module(f"stackmark.cli.{cmd_name.replace('-', '_')}")
+        module = import_module(f"stackmark.cli.{FILES.get(cmd_name, cmd_name.replace('-', '_'))}")
         command: click.Command = module.command
         return command
 

@@ -6,7 +6,7 @@ checked by the parameter model itself.
 """
 
 import math
-import re
+import os
 import time
 from collections.abc import Callable
 from itertools import product
@@ -16,14 +16,16 @@ import click
 from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError
-from stackmark.spec import AUTO, Request, Scalar
+from stackmark.lab.typed import extra_of, pattern_of, read_value
+from stackmark.spec import AUTO, Request
 from stackmark.units import parse_seconds
-from stackmark.workloads.catalog import families, find
+from stackmark.workloads.catalog import OWN_COMMAND, families, find
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 PARAMETERS = "Parameters of the workload"
+PLACE_OPTIONS = "Options of a container"
 # More requests than anybody waits for, and a typo in a range would make: each takes a minute or so.
 MOST_REQUESTS = 1000
 
@@ -82,19 +84,13 @@ def parse_when(option: str, text: str) -> float:
     return time.time() - ago
 
 
-def read_seconds(option: str, text: str) -> float:
-    try:
-        seconds = parse_seconds(text)
-    except SpecError as error:
-        raise SpecError(f"{option}: {error.message}", hint=error.hint) from error
-    if not math.isfinite(seconds):
-        raise SpecError(f"{option}: {text!r} is too large for a time", hint="write it like 30s, 250ms or 2min")
-    return seconds
-
-
 def parameter_fields() -> dict[str, FieldInfo]:
-    """Every parameter of every family, by name."""
-    return {name: info for family in families().values() for name, info in family.params.model_fields.items()}
+    """Every parameter of every family, by name; where several have one, the first family's is offered."""
+    found: dict[str, FieldInfo] = {}
+    for family in families().values():
+        for name, info in family.params.model_fields.items():
+            found.setdefault(name, info)
+    return found
 
 
 def parameter_options(command: F) -> F:
@@ -106,17 +102,56 @@ def parameter_options(command: F) -> F:
     return command
 
 
+def place_fields() -> dict[str, FieldInfo]:
+    """Every option of every place, by name."""
+    from stackmark.lab.placing import place_kinds
+
+    return {name: info for kind in place_kinds().values() for name, info in kind.options.model_fields.items()}
+
+
+def place_options(command: F) -> F:
+    """Options of places, for `--on` or for all arms whose place has them."""
+    for name, info in reversed(place_fields().items()):
+        several = _several(info)
+        command = click.option(
+            *_names(name, info),
+            name,
+            metavar=None if info.annotation is bool else str(extra_of(info).get("metavar", "TEXT")),
+            default=None,
+            multiple=several,
+            is_flag=True if info.annotation is bool else None,
+            help=_help(info),
+        )(command)
+    return command
+
+
+def taken_place_options(typed: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of places out of what was typed; those that were given."""
+    given = {name: typed.pop(name) for name in place_fields() if name in typed}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value is not None and value != ()
+    }
+
+
+def _several(info: FieldInfo) -> bool:
+    return "tuple" in str(info.annotation)
+
+
 class InSections(click.Command):
     """Help in sections: forty options in one list are a wall."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        fields = parameter_fields()
+        fields, of_places = parameter_fields(), place_fields()
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if isinstance(param, click.Option) and record is not None:
                 info = fields.get(param.name or "")
-                name = "Options" if info is None else str(_extra(info).get("group", PARAMETERS))
+                name = "Options" if info is None else str(extra_of(info).get("group", PARAMETERS))
+                if param.name in of_places:
+                    name = PLACE_OPTIONS
                 sections.setdefault(name, []).append(record)
         for name, records in sections.items():
             with formatter.section(name):
@@ -132,16 +167,12 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _extra(info: FieldInfo) -> dict[str, Any]:
-    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-
-
 def _metavar(info: FieldInfo) -> str | None:
     if info.annotation is bool:
         return None
     if get_origin(info.annotation) is Literal:
         return "|".join(get_args(info.annotation))
-    if _extra(info).get("quantity") == "seconds":
+    if extra_of(info).get("quantity") == "seconds":
         return "TIME"
     return {int: "N", float: "X"}.get(info.annotation or str, "TEXT")  # type: ignore[arg-type]
 
@@ -153,21 +184,37 @@ def _help(info: FieldInfo) -> str:
     values = {*get_args(info.annotation), "cpu", "device"}
     if first not in values and "." not in first:
         text = text[:1].upper() + text[1:]
-    default: object = AUTO if info.is_required() else info.default
+    default: object = info.default
+    if info.is_required():
+        default = AUTO if extra_of(info).get("auto") else None
     if isinstance(default, bool):
         default = "on" if default else "off"
     elif isinstance(default, float):
         default = f"{default:g}"
-    return f"{text}. [default: {default}]" if default not in ("", None) else f"{text}."
+    return f"{text}. [default: {default}]" if default not in ("", None, ()) else f"{text}."
+
+
+def asked_workloads(workload: str | None, typed: dict[str, Any]) -> list[str]:
+    """The workloads that were named, or the person's own program."""
+    named = [name.strip() for name in (workload or "").split(",") if name.strip()]
+    if named and typed.get("cmd") is not None and named != [OWN_COMMAND]:
+        raise SpecError("both a workload and --cmd were given", hint="give one of them")
+    if typed.get("cmd") is not None:
+        return [OWN_COMMAND]
+    if not named:
+        raise SpecError("no workload was named", hint="list them with: stackmark workloads; or give --cmd")
+    return named
 
 
 def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
     """The requests that a command line means: one for each combination of the lists in it."""
     for workload in workloads:
         find(workload)
+    if OWN_COMMAND in workloads and not typed.get("cwd"):
+        typed = {**typed, "cwd": os.getcwd()}  # where the person is, whatever the place of the first arm is
     fields = parameter_fields()
     lists = {
-        name: [_read(name, fields[name], part) for part in _parts(fields[name], value)]
+        name: [read_value(_option(name), fields[name], part) for part in _parts(fields[name], value)]
         for name, value in typed.items()
         if value is not None
     }
@@ -183,34 +230,7 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
 
 def _parts(info: FieldInfo, value: Any) -> list[Any]:
     """A list has commas; a free text (a folder, a schedule) may have them too and is one value."""
-    if not isinstance(value, str) or (info.annotation is str and not _pattern(info)):
+    if not isinstance(value, str) or (info.annotation is str and not pattern_of(info)):
         return [value]
     parts = [part.strip() for part in value.split(",")]
     return [part for part in parts if part] or [value]
-
-
-def _pattern(info: FieldInfo) -> str:
-    return next((str(item.pattern) for item in info.metadata if getattr(item, "pattern", None)), "")
-
-
-def _read(name: str, info: FieldInfo, value: Any) -> Scalar:
-    """Text to the parameter's type; ranges and choices are checked later, all in one place."""
-    if not isinstance(value, str) or value == AUTO:
-        scalar: Scalar = value
-        return scalar
-    option = _option(name)
-    if _extra(info).get("quantity") == "seconds":
-        return read_seconds(option, value)
-    if (pattern := _pattern(info)) and not re.fullmatch(pattern, value):
-        raise SpecError(f"{option} takes {info.description}, not {value!r}", hint="see: stackmark run --help")
-    kind = {int: (int, "a whole number"), float: (float, "a number")}.get(info.annotation or str)  # type: ignore[arg-type]
-    if kind is None:
-        return value
-    try:
-        number: int | float = kind[0](value)
-        if not math.isfinite(number):
-            raise ValueError
-        return number
-    except (ValueError, OverflowError) as error:
-        shown = value if len(value) <= 40 else f"{value[:40]}…"
-        raise SpecError(f"{option} takes {kind[1]}, not {shown!r}", hint="see: stackmark run --help") from error

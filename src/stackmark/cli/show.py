@@ -1,11 +1,14 @@
 """`stackmark show`."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+
 import click
 
 from stackmark.cli.options import json_option, ledger_option, not_empty
 from stackmark.cli.saying import print_json
 from stackmark.errors import StreamError
-from stackmark.events import EVENT_PREFIX, Stream, gathered_facts
+from stackmark.events import EVENT_PREFIX, Log, Stream, gathered_facts, read_event
 from stackmark.lab.cleaning import clean_up
 from stackmark.lab.judging import STDERR_PREFIX, judged_again, setup_parts
 from stackmark.ledger.rows import RunDetail, RunFilter
@@ -43,9 +46,8 @@ def command(run: str, what: str | None, ledger: str | None, as_json: bool) -> in
             if line.startswith(EVENT_PREFIX):
                 click.echo(safe(line))
     elif what == "log":
-        for line in lines:
-            if not line.startswith(EVENT_PREFIX):
-                click.echo(safe(line.removeprefix(STDERR_PREFIX)))
+        for line in _log(lines):
+            click.echo(safe(line))
     elif what == "spec":
         click.echo(row.spec.canonical())
     else:
@@ -66,6 +68,18 @@ def _show_run(row: RunDetail, lines: list[str], as_json: bool) -> None:
     from stackmark.show.run import print_run
 
     print_run(row.model_dump(mode="json"), setup, facts, doubts)
+
+
+def _log(lines: list[str]) -> Iterator[str]:
+    """What is no event, and the lines that came in events: what a user's own program printed."""
+    for number, line in enumerate(lines, 1):
+        if not line.startswith(EVENT_PREFIX):
+            yield line.removeprefix(STDERR_PREFIX)
+            continue
+        with suppress(StreamError):
+            event = read_event(line, number)
+            if isinstance(event, Log):
+                yield event.line
 
 
 def _read(lines: list[str]) -> tuple[Stream, list[str]]:

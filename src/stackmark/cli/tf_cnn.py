@@ -38,7 +38,9 @@ class ClassicWatcher(Silent):
         except PackageNotFoundError:
             self._framework = "unknown"
 
-    def run_begins(self, run_id: str, number: int, of: int, spec: Spec) -> None:
+    def run_begins(
+        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
+    ) -> None:
         self._running = True
         for listener in self._listeners:
             listener.start(spec, self._framework)

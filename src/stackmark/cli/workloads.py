@@ -11,6 +11,8 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.units import say_count
 from stackmark.workloads.catalog import Entry, entries
 
+NOT_COUNTED = "–"
+
 
 @click.command(
     "workloads",
@@ -46,10 +48,10 @@ def _print(found: list[Entry]) -> None:
     rows = [
         [
             entry.name,
-            say_count(entry.params),
-            f"{entry.params * 4 / 2**20:,.1f} MiB",
-            say_count(entry.forward_macs),
-            say_count(entry.training_flops),
+            say_count(entry.params) if entry.params else NOT_COUNTED,
+            f"{entry.params * 4 / 2**20:,.1f} MiB" if entry.params else NOT_COUNTED,
+            say_count(entry.forward_macs) if entry.forward_macs else NOT_COUNTED,
+            say_count(entry.training_flops) if entry.training_flops else NOT_COUNTED,
             entry.title,
         ]
         for entry in found

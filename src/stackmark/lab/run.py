@@ -17,9 +17,10 @@ from stackmark.lab import driver
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
 from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
-from stackmark.ledger.rows import Experiment, RunEnd, RunRow, RunStart
+from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Handle, Outcome, Place
+from stackmark.places.place import Handle, Outcome
+from stackmark.places.place import Place as Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.workloads.catalog import check_request
@@ -60,6 +61,19 @@ class Listener:
 
     def stderr(self, text: str) -> None:
         self.watcher.stderr(text)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a run stands in its experiment: its number, of how many, and in a comparison its arm and block."""
+
+    position: int = 0
+    of: int = 1
+    arm: int = 0
+    block: int | None = None
+    attempt: int = 0
+    role: Role = "measured"
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +154,8 @@ def measure(
     rows: list[RunRow] = []
     events: tuple[Event, ...] = ()
     for number in range(count):
-        row, seen = run_once(spec, experiment.id, number, count, place, ledger, watcher, time_limit_s)
+        slot = Slot(position=number, of=count)
+        row, seen = run_once(spec, experiment.id, slot, place, ledger, watcher, time_limit_s)
         rows.append(row)
         if row.status == "done":
             events = tuple(seen)
@@ -157,8 +172,7 @@ def measure(
 def run_once(
     spec: Spec,
     experiment_id: str,
-    number: int,
-    of: int,
+    slot: Slot,
     place: Place,
     ledger: Ledger,
     watcher: Watcher,
@@ -170,7 +184,11 @@ def run_once(
         RunStart(
             id=run_id,
             experiment_id=experiment_id,
-            position=number,
+            position=slot.position,
+            arm=slot.arm,
+            block=slot.block,
+            attempt=slot.attempt,
+            role=slot.role,
             spec=spec,
             place=place.name,
             place_options=place.options(),
@@ -182,7 +200,7 @@ def run_once(
             stackmark_version=__version__,
         )
     )
-    watcher.run_begins(run_id, number + 1, of, spec)
+    watcher.run_begins(run_id, slot.position + 1, slot.of, spec, label=slot.label, block=slot.block)
     listener = Listener(watcher, ledger, run_id)
     try:
         outcome = place.run(Task(do="run", spec=spec), listener, mark=run_id, time_limit_s=time_limit_s)
@@ -191,14 +209,16 @@ def run_once(
         with suppress(LedgerError):
             ledger.finish(run_id, _end_of_driver(error), listener.lines)
         raise
-    end = judge(listener.stream, outcome, listener.broken)
+    end = judge(
+        listener.stream, outcome, listener.broken, place.not_enforced(spec, gathered_facts(listener.stream.events))
+    )
     lines = [*listener.lines, *(STDERR_PREFIX + line for line in outcome.stderr)]
     try:
         ledger.finish(run_id, end, lines)
     except LedgerError as error:
         raise _rescued(error, run_id, lines) from error
     row = ledger.run(run_id)
-    watcher.run_ended(row, number + 1, of)
+    watcher.run_ended(row, slot.position + 1, slot.of)
     if outcome.interruption:
         raise outcome.interruption
     return row, listener.stream.events

@@ -1,0 +1,110 @@
+"""How far an experiment has come, and what comes next: the plan, the stopping rule and the ledger's rows put together."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stackmark.ledger.rows import LOST, RunRow
+from stackmark.plan.design import Assignment, Design, Done, Finished, StoppingRule, next_run, sequences_of, whole
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.ratio import compare_blocks
+from stackmark.verdict.unpaired import sittings_of
+
+# Whoever drove the run ended it, or was ended: that says nothing about the arm.
+CUT_OFF = {LOST, "interrupted", "terminated"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`blocks` are the whole ones, each with its attempt; the verdict is made from the first `look` of them."""
+
+    next: Assignment | Done
+    blocks: dict[int, int]
+    look: int
+    # Of a sequential design: the levels at that look.
+    levels: tuple[float, float] | None = None
+
+    @property
+    def open(self) -> bool:
+        return isinstance(self.next, Assignment)
+
+
+def progress(design: Design, rows: Sequence[RunRow]) -> Progress:
+    finished = finished_runs(rows)
+    if design.rule is None:
+        blocks = whole(design, finished)
+        return Progress(next_run(design, finished), blocks, len(blocks))
+    return _by_rule(design, design.rule, finished, rows)
+
+
+def _by_rule(design: Design, rule: StoppingRule, finished: list[Finished], rows: Sequence[RunRow]) -> Progress:
+    """Between two looks, what the one before showed; a look is at all of its blocks or at none."""
+    looked, levels = 0, None
+    for look, *both in zip(rule.looks, rule.levels, rule.levels_95, strict=True):
+        step = next_run(design, finished, blocks=look)
+        blocks = {block: attempt for block, attempt in whole(design, finished).items() if block < look}
+        if isinstance(step, Assignment) or step.short:
+            return Progress(step, blocks, looked, levels)
+        looked, levels = look, (both[0], both[1])
+        if all(pair.word != "INCONCLUSIVE" for pair in comparisons(design, rows, blocks, levels)):
+            break
+    return Progress(Done(), blocks, looked, levels)
+
+
+def finished_runs(rows: Sequence[RunRow]) -> list[Finished]:
+    measured = sorted(
+        (row for row in rows if row.role == "measured" and row.block is not None and row.status != "running"),
+        key=lambda row: (row.started_unix_s, row.id),
+    )
+    sittings = sittings_of(
+        [(row.started_unix_s, row.ended_unix_s or row.started_unix_s, row.boot_id) for row in measured]
+    )
+    return [
+        Finished(
+            arm=row.arm,
+            block=row.block or 0,
+            attempt=row.attempt,
+            good=row.status == "done" and bool(row.rate_per_s),
+            cut_off=row.failure_kind in CUT_OFF,
+            sitting=sitting,
+        )
+        for row, sitting in zip(measured, sittings, strict=True)
+    ]
+
+
+def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: dict[int, int]) -> list[list[float]]:
+    """For each arm ln R of each whole block, in the order of the blocks."""
+    rate = {
+        (row.arm, row.block, row.attempt): row.rate_per_s
+        for row in rows
+        if row.role == "measured" and row.status == "done" and row.rate_per_s
+    }
+    return [
+        [math.log(rate[arm, block, attempt]) for block, attempt in sorted(blocks.items())]
+        for arm in range(len(design.arms))
+    ]
+
+
+def comparisons(
+    design: Design,
+    rows: Sequence[RunRow],
+    blocks: dict[int, int],
+    levels: tuple[float, float] | None,
+    margin: float | None = None,
+) -> list[Comparison]:
+    """Every pair of arms, the first of each being the one that was named first; before Holm."""
+    logs = rates_by_block(design, rows, blocks)
+    labels = [arm.label for arm in design.arms]
+    return [
+        compare_blocks(
+            labels[a],
+            labels[b],
+            logs[a],
+            logs[b],
+            design.margin if margin is None else margin,
+            levels=levels,
+            multiple=sequences_of(len(labels)),
+        )
+        for a in range(len(labels))
+        for b in range(a + 1, len(labels))
+    ]

@@ -1,0 +1,286 @@
+"""What an experiment shows, recomputed from the ledger: any time, at any margin, without running anything."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from stackmark.errors import SpecError
+from stackmark.events import Hello, Metric, Result, gathered_facts, measured_steps
+from stackmark.lab import fairness
+from stackmark.lab.deciding import Progress, comparisons, progress
+from stackmark.lab.designing import MARGIN, check_margin
+from stackmark.lab.judging import read_stored, setup_parts
+from stackmark.lab.published import known_rows, neighbours
+from stackmark.ledger.rows import Experiment, RunDetail
+from stackmark.ledger.store import Ledger
+from stackmark.plan.design import Arm, Assignment, Design, order_of, sequences_of
+from stackmark.spec import Scalar
+from stackmark.verdict.comparison import Comparison as Comparison
+from stackmark.verdict.covariates import covariate_lines
+from stackmark.verdict.examined import Examined as Examined
+from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, PublishedNeighbour
+from stackmark.verdict.explain import explain
+from stackmark.verdict.family import holm
+from stackmark.verdict.throughput import judge_run, throughput_over_runs
+from stackmark.workloads.catalog import find
+
+NEIGHBOURS = 3
+
+
+def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> Examined:
+    """Everything about an experiment. A run without a design is an experiment of one arm."""
+    if margin is not None:
+        check_margin(margin)
+    experiment = ledger.experiment(experiment_id)
+    rows = ledger.runs_of(experiment.id)
+    if not rows:
+        raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
+    design = Design.model_validate(experiment.design) if experiment.design else None
+    now = progress(design, rows) if design else None
+    seen = [read_run(ledger, row, _counts(row, design, now)) for row in rows]
+    runs, facts = [run for run, _ in seen], [facts for _, facts in seen]
+    return _put_together(ledger, experiment, rows, runs, facts, design, now, margin)
+
+
+def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool:
+    if row.status != "done" or row.role != "measured" or not row.rate_per_s:
+        return False
+    if design is None or now is None:
+        return True
+    blocks = now.blocks if now.open else _judged(design, now)
+    return row.block in blocks and blocks[row.block] == row.attempt
+
+
+def _judged(design: Design, now: Progress) -> dict[int, int]:
+    """The blocks that a verdict rests on: with a rule those of its last look."""
+    if design.rule is None:
+        return now.blocks
+    return {block: attempt for block, attempt in now.blocks.items() if block < now.look}
+
+
+def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun, Facts]:
+    """A run from its stored stream; its steps are judged again by the rules of today."""
+    stream, _ = read_stored(ledger.stream(row.id))
+    events = stream.events
+    facts = gathered_facts(events)
+    steps = measured_steps(events)
+    result = stream.ended()
+    first_step, steady = 0, row.steady
+    # A run whose numbers cannot be was failed for that: they are not judged again.
+    if isinstance(result, Result) and steps and result.figure is None and row.rate_per_s:
+        verdict = judge_run(steps, result.samples_per_step, result.wall_s, result.tick_s)
+        first_step, steady = verdict.steady.first_step, verdict.steady.kind
+    hello = next((event for event in events if isinstance(event, Hello)), None)
+    # An engine may have had to prepare itself between the row and the launch.
+    launched = row.handle.get("launched_unix_s")
+    began = float(launched) if isinstance(launched, int | float) else row.started_unix_s
+    start_s = hello.time_unix_s - began if hello else None
+    run = ExaminedRun(
+        run_id=row.id,
+        arm=row.arm,
+        block=row.block,
+        attempt=row.attempt,
+        role=row.role,
+        status=row.status,
+        counted=counted,
+        started_unix_s=row.started_unix_s,
+        ended_unix_s=row.ended_unix_s,
+        rate_per_s=row.rate_per_s,
+        steady=steady,
+        first_step=first_step,
+        step_s=tuple(steps),
+        # Clocks of two machines may differ by more than a start takes; on one machine they do not.
+        start_s=start_s if start_s is not None and 0 <= start_s < 3600 else None,
+        setup=tuple(setup_parts(events)),
+        covariates={event.name: event.value for event in events if isinstance(event, Metric)},
+        flags=tuple(row.flags),
+        failure_kind=row.failure_kind,
+        failure_message=row.failure_message,
+        failure_hint=row.failure_hint,
+        chip=row.chip,
+        chip_uuid=row.chip_uuid,
+    )
+    return run, facts
+
+
+def _put_together(
+    ledger: Ledger,
+    experiment: Experiment,
+    rows: Sequence[RunDetail],
+    runs: Sequence[ExaminedRun],
+    facts: Sequence[Facts],
+    design: Design | None,
+    now: Progress | None,
+    margin: float | None,
+) -> Examined:
+    arms = arms_of(labels_of(design, rows), runs, facts, rows, design)
+    chosen = margin if margin is not None else design.margin if design else MARGIN
+    state, sentence = _state(experiment, design, now)
+    title, sample = title_of(rows[0].workload, rows[0].rate_unit)
+    held, not_held = fairness.held(design, arms, runs, rows)
+    repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
+    return Examined(
+        experiment_id=experiment.id,
+        kind=experiment.kind,
+        state=state,
+        state_sentence=sentence,
+        created_unix_s=experiment.created_unix_s,
+        ended_unix_s=max((run.ended_unix_s for run in runs if run.ended_unix_s), default=None),
+        command=experiment.command,
+        workload=rows[0].workload,
+        title=title,
+        sample=sample,
+        seed=design.seed if design else None,
+        margin=chosen,
+        blocks_planned=design.blocks if design else None,
+        blocks_whole=len(now.blocks) if now else 0,
+        blocks_repeated=len(repeated),
+        order=_order(design),
+        arms=arms,
+        runs=tuple(runs),
+        comparisons=_pairs(design, rows, now, chosen),
+        differences=explain(arms, runs) if len(arms) > 1 else (),
+        covariates=covariate_lines(arms, runs),
+        published=published_beside(ledger, rows, arms),
+        scope=fairness.scope(rows),
+        held=held,
+        not_held=not_held,
+        method=fairness.method(design, experiment.kind),
+        warnings=fairness.warnings(arms, runs, sentence if state == "short" else ""),
+    )
+
+
+def _pairs(
+    design: Design | None, rows: Sequence[RunDetail], now: Progress | None, margin: float
+) -> tuple[Comparison, ...]:
+    """Every pair of arms. While an experiment is open these are its whole blocks, and the state says that it is open."""
+    if not design or not now or not now.blocks or len(design.arms) < 2:
+        return ()
+    blocks = _judged(design, now)
+    if not blocks:
+        return ()
+    pairs = comparisons(design, rows, blocks, now.levels, margin)
+    # Looks have shared out their level among the pairs already: Holm knows no looks.
+    return tuple(pairs) if design.rule else tuple(holm(pairs, multiple=sequences_of(len(design.arms))))
+
+
+def _order(design: Design | None) -> tuple[tuple[int, ...], ...]:
+    if design is None:
+        return ()
+    return tuple(tuple(order_of(len(design.arms), block, design.seed)) for block in range(design.blocks))
+
+
+def _state(
+    experiment: Experiment, design: Design | None, now: Progress | None
+) -> tuple[Literal["done", "open", "short"], str]:
+    if not design or not now:
+        return "done", "all runs that were asked for were made"
+    if isinstance(now.next, Assignment):
+        left = f"{len(now.blocks)} of {design.blocks} blocks are whole"
+        return "open", f"{left}; go on with: stackmark resume {experiment.id}"
+    if now.next.short:
+        return "short", now.next.short
+    if design.rule and now.look < design.blocks:
+        return "done", f"decided after {now.look} of at most {design.blocks} blocks, by the rule that was fixed before"
+    return "done", f"all {design.blocks} blocks are whole"
+
+
+def labels_of(design: Design | None, rows: Sequence[RunDetail]) -> list[tuple[str, dict[str, Scalar]]]:
+    """Each arm's name and what was typed in it."""
+    if design:
+        return [(arm.label, arm.typed) for arm in design.arms]
+    return [(rows[0].place, {})]
+
+
+def arms_of(
+    labels: Sequence[tuple[str, dict[str, Scalar]]],
+    runs: Sequence[ExaminedRun],
+    facts: Sequence[Facts],
+    rows: Sequence[RunDetail],
+    design: Design | None = None,
+) -> tuple[ExaminedArm, ...]:
+    """Each arm with its runs. `design` tells what an arm is of which no run was made yet."""
+    return tuple(
+        _arm(index, label, typed, runs, facts, rows, design.arms[index] if design else None)
+        for index, (label, typed) in enumerate(labels)
+    )
+
+
+def _arm(
+    index: int,
+    label: str,
+    typed: dict[str, Scalar],
+    runs: Sequence[ExaminedRun],
+    facts: Sequence[Facts],
+    rows: Sequence[RunDetail],
+    planned: Arm | None,
+) -> ExaminedArm:
+    mine = [number for number, run in enumerate(runs) if run.arm == index]
+    counted = [number for number in mine if runs[number].counted]
+    # Facts of a run that counts, else of any: an arm whose runs all failed can still be looked at.
+    shown = next(iter(counted[::-1] or mine[::-1]), None)
+    rates = [rate for number in counted if (rate := runs[number].rate_per_s)]
+    row = rows[shown] if shown is not None else rows[0]
+    what = planned if planned and shown is None else row
+    return ExaminedArm(
+        index=index,
+        label=label,
+        place=what.place,
+        place_options=what.place_options,
+        typed=typed,
+        params=what.spec.params,
+        throughput=throughput_over_runs(rates) if rates else None,
+        unit=next((rows[number].rate_unit or "" for number in counted), ""),
+        steadiness=tuple(Counter(steady for number in counted if (steady := runs[number].steady)).items()),
+        setup=_setup([runs[number] for number in counted]),
+        facts=_of_arm(facts[shown], [facts[number] for number in counted]) if shown is not None else {},
+        chip=row.chip if shown is not None else None,
+    )
+
+
+def _of_arm(last: Facts, of_runs: Sequence[Facts]) -> Facts:
+    """The facts of one run for its arm, but for the kernels: cuDNN's autotuning draws them anew in each process, and two
+    arms that both draw do not differ in that."""
+    hashes = {str(seen["hash"]) for facts in of_runs if (seen := facts.get("kernels")) and seen.get("hash")}
+    return {**last, "kernels": {"hash": fairness.KERNELS_VARY}} if len(hashes) > 1 else last
+
+
+def _setup(runs: Sequence[ExaminedRun]) -> tuple[tuple[str, float], ...]:
+    """Median seconds of each part over the runs that count, `start` first."""
+    parts: dict[str, list[float]] = {}
+    for run in runs:
+        if run.start_s is not None:
+            parts.setdefault("start", []).append(run.start_s)
+        for name, seconds in run.setup:
+            parts.setdefault(name, []).append(seconds)
+    return tuple((name, median(seconds)) for name, seconds in parts.items())
+
+
+def title_of(workload: str, unit: str | None) -> tuple[str, str]:
+    try:
+        _, entry = find(workload)
+    except SpecError:
+        # Of another package, or somebody's log: the name is what there is.
+        return workload, (unit or "").removesuffix("s/s") or "sample"
+    return entry.title, entry.sample
+
+
+def published_beside(
+    ledger: Ledger, rows: Sequence[RunDetail], arms: Sequence[ExaminedArm]
+) -> tuple[PublishedNeighbour, ...]:
+    """The published numbers nearest to the first arm that has a rate."""
+    for arm in arms:
+        row = next((row for row in rows if row.arm == arm.index and row.status == "done"), None)
+        if arm.throughput and row:
+            return neighbours(
+                row.spec,
+                arm.throughput.rate_per_s,
+                arm.unit,
+                row.chip,
+                row.framework,
+                known_rows(ledger),
+                NEIGHBOURS,
+                arm=arm.label,
+            )
+    return ()

@@ -1,0 +1,45 @@
+"""Experiments by the command line, for tests: where they are kept, and how their answer is read."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from asking import Answer
+from stackmark.errors import Exit
+from stackmark.ledger.rows import RunDetail
+from stackmark.ledger.store import Ledger
+from worker_process import environment, install
+
+# Verbs whose options are made from all families that there are when their file is imported.
+OF_FAMILIES = [f"stackmark.cli.{name}" for name in ("run", "compare", "noise", "baseline")]
+
+
+def empty_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for a ledger and for caches, and the trick family where driver, worker and command line find it."""
+    for name in OF_FAMILIES:
+        # Imported anew in the test and forgotten after it, whoever imported it before.
+        if name not in sys.modules:
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.delitem(sys.modules, name)
+    env = environment(install(tmp_path / "tricks"))
+    monkeypatch.setenv("PYTHONPATH", env["PYTHONPATH"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
+    monkeypatch.syspath_prepend(str(tmp_path / "tricks"))
+    return tmp_path / "ledger.sqlite3"
+
+
+def rows_of(ledger_file: Path, role: str = "measured") -> list[RunDetail]:
+    """The runs of the latest experiment, in the order in which they were made."""
+    with Ledger.open(str(ledger_file)) as book:
+        return [row for row in book.runs_of(book.experiment("last").id) if row.role == role]
+
+
+def is_a_sentence(answer: Answer, code: Exit) -> None:
+    assert answer.code == code, answer
+    assert answer.out == ""
+    assert answer.err.startswith("stackmark: ")
+    assert "Traceback" not in answer.err
+    assert "itself failed" not in answer.err

@@ -1,0 +1,360 @@
+"""`compare`, `resume` and `noise` as a person types them: real experiments on the real host and in a real container.
+
+Workers of the trick family, and programs that print a number, are up in a fraction of a second. Where a verdict is asserted,
+the arms print their figures themselves, so that chance cannot turn it.
+"""
+
+import json
+import shlex
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asking import Answer, ask
+from experiment_asking import empty_ledger, is_a_sentence, rows_of
+from stackmark.cli.comparing import exit_code
+from stackmark.errors import Exit
+from stackmark.lab import caches
+from stackmark.ledger import address
+from stackmark.ledger.store import Ledger
+from stackmark.plan.design import order_of
+
+CALM = ("compare", "trick/calm", "--steps", "4", "--warmup-steps", "0", "--blocks", "2")
+TWICE = (*CALM, "--arm", "host", "--arm", "host,step_s=0.002")
+# B prints half of what A prints.
+HALF = "host,cmd=echo rate: 5"
+SLOWER = (
+    "compare",
+    "--cmd",
+    "echo rate: 10",
+    "--metric",
+    "rate: ([0-9.]+)",
+    "--blocks",
+    "2",
+    "--arm",
+    "host",
+    "--arm",
+    HALF,
+)
+# A person's own program, with quotes and spaces in it; quick, and no shell but the one it asks for.
+OWN = (
+    "compare",
+    "--metric",
+    "rate: ([0-9.]+)",
+    "--cmd",
+    """sh -c 'sleep "$1"; echo "it'"'"'s a rate: 12.5"' sh 0.01""",
+)
+
+
+@pytest.fixture(autouse=True)
+def ledger_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty ledger; and SIGTERM is ours again afterwards."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield empty_ledger(tmp_path, monkeypatch)
+    signal.signal(signal.SIGTERM, before)
+
+
+def lines(answer: Answer) -> dict[str, str]:
+    """The first line of each name."""
+    found: dict[str, str] = {}
+    for line in answer.out.splitlines():
+        found.setdefault(line[:12].strip(), line[12:])
+    return found
+
+
+# What is printed
+
+
+def test_a_comparison_ends_in_a_verdict_with_its_interval_and_scope(ledger_file: Path) -> None:
+    answer = ask(*SLOWER)
+    assert answer.code == Exit.DONE, answer.err
+    said = lines(answer)
+    assert said["verdict"].startswith(f"{HALF} is SLOWER than host by more than 1 %: ratio 0.5000")
+    assert "90 % interval" in said["verdict"]
+    assert "(2 blocks)" in said["verdict"]
+    assert said["arm"].startswith("host: ")
+    assert "one boot of one machine" in said["scope"]
+    assert said["stored"].endswith(": 4 runs in 2 whole blocks")
+    assert said["next"].startswith("stackmark report x-")
+    assert [row.status for row in rows_of(ledger_file)] == ["done"] * 4
+
+
+def test_progress_goes_to_standard_error_with_block_and_arm() -> None:
+    err = ask(*TWICE, "--order-seed", "1").err.splitlines()
+    ended = [line.split()[:2] for line in err if "steps/s" in line and line.startswith("block")]
+    assert ended == [["block", "1/2"]] * 2 + [["block", "2/2"]] * 2
+    assert sum("steps/s" in line and line.startswith("primer") for line in err) == 2
+
+
+def test_json_is_one_object_with_names_that_stay() -> None:
+    answer = ask(*SLOWER, "--order-seed", "7", "--json")
+    assert answer.code == Exit.DONE
+    assert answer.err == ""
+    shown = json.loads(answer.out)
+    assert shown.keys() >= {
+        "schema", "experiment_id", "kind", "state", "command", "workload", "seed", "margin", "blocks_planned", "blocks_whole",
+        "blocks_repeated", "order", "arms", "runs", "comparisons", "differences", "covariates", "published", "scope", "held",
+        "not_held", "method", "warnings",
+    }  # fmt: skip
+    assert (shown["schema"], shown["kind"], shown["state"], shown["seed"]) == (1, "compare", "done", 7)
+    assert shown["order"] == [order_of(2, 0, 7), order_of(2, 1, 7)]
+    (pair,) = shown["comparisons"]
+    assert (pair["a"], pair["b"], pair["word"], pair["count_b"]) == ("host", HALF, "SLOWER", 2)
+    assert pair["ratio"] == pytest.approx(0.5)
+    assert pair["interval_90"].keys() == {"low", "high", "confidence"}
+    assert [run["role"] for run in shown["runs"]] == ["primer"] * 2 + ["measured"] * 4
+    assert shown["command"].startswith("stackmark compare --cmd 'echo rate: 10' --metric")
+
+
+def test_the_command_that_is_stored_repeats_it(ledger_file: Path) -> None:
+    ask(*SLOWER)
+    with Ledger.open(str(ledger_file)) as book:
+        assert shlex.split(book.experiment("last").command) == ["stackmark", *SLOWER]
+
+
+def test_three_arms_are_compared_in_pairs_and_their_blocks_rounded_up() -> None:
+    answer = ask(*SLOWER, "--arm", "host,cmd=echo rate: 1", "--no-primers", "--json")
+    assert answer.code == Exit.DONE
+    assert "--blocks 2 is made 6: the order of 3 arms is balanced in multiples of 6 blocks" in answer.err
+    shown = json.loads(answer.out)
+    assert [pair["word"] for pair in shown["comparisons"]] == ["SLOWER"] * 3
+    assert {run["role"] for run in shown["runs"]} == {"measured"}
+    assert any("no run filled them beforehand" in sentence for sentence in shown["not_held"])
+
+
+def test_until_decided_says_what_the_first_look_makes_of_few_blocks() -> None:
+    answer = ask(*SLOWER, "--until-decided", "--json")
+    assert "--blocks 2 is made 4: --until-decided looks for the first time then" in answer.err
+    shown = json.loads(answer.out)
+    assert (shown["blocks_whole"], shown["comparisons"][0]["word"]) == (4, "SLOWER")
+
+
+@pytest.mark.parametrize("word", ["slower", "different"])
+def test_a_verdict_that_was_named_has_its_exit_code(word: str) -> None:
+    assert ask(*SLOWER, "--fail-on", word).code == Exit.VERDICT_NAMED
+
+
+def test_a_verdict_that_was_not_named_is_no_failure() -> None:
+    assert ask(*SLOWER, "--fail-on", "inconclusive").code == Exit.DONE
+
+
+def test_one_arm_alone_has_no_verdict_to_fail_on(ledger_file: Path) -> None:
+    from stackmark.lab.examine import examine
+
+    assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1").code == Exit.DONE
+    with Ledger.open(str(ledger_file)) as book:
+        assert exit_code(examine(book, "last"), ["slower", "inconclusive", "different"]) == Exit.DONE
+
+
+@pytest.mark.parametrize(("name", "begins"), [("report.html", "<!doctype html>"), ("report.md", "#")])
+def test_a_report_is_written_beside_the_verdict(name: str, begins: str, tmp_path: Path) -> None:
+    answer = ask(*SLOWER, "--report", str(tmp_path / name))
+    assert answer.code == Exit.DONE
+    assert "verdict" in answer.out
+    assert answer.err.splitlines()[-1].endswith(f"written to {tmp_path / name}")
+    assert (tmp_path / name).read_text().lower().startswith(begins)
+
+
+def test_the_noise_floor_is_told_with_what_margins_cost(ledger_file: Path) -> None:
+    answer = ask("noise", *CALM[1:])
+    assert answer.code == Exit.DONE, answer.err
+    said = lines(answer)
+    assert said["noise"].startswith("NOISE FLOOR: blocks of trick/calm against itself spread by ")
+    assert "the smallest margin that 2 blocks can honestly decide is" in said["noise"]
+    assert "%" in said["margin"]
+    assert "two runs" in said["a block"]
+    with Ledger.open(str(ledger_file)) as book:
+        assert book.experiment("last").kind == "noise"
+    assert len({row.spec_digest for row in rows_of(ledger_file)}) == 1
+
+
+def test_the_noise_floor_as_json_has_its_numbers() -> None:
+    shown = json.loads(ask("noise", *CALM[1:], "--json").out)
+    assert (shown["kind"], [arm["label"] for arm in shown["arms"]]) == ("noise", ["host", "host (2)"])
+    assert shown["noise"]["blocks"] == 2
+    assert shown["noise"]["sd_blocks"] >= 0
+    assert shown["noise"]["costs"]
+
+
+def test_what_was_held_equal_is_not_claimed_where_nobody_held_it() -> None:
+    shown = json.loads(ask(*TWICE, "--json").out)
+    # The trick family has --warmup-steps only: nothing waited until the clock stood still.
+    assert any(sentence.startswith("the heat: a warm-up of so many steps") for sentence in shown["not_held"])
+    assert not any(sentence.startswith("the heat") for sentence in shown["held"])
+    assert any("but step_s, which the arms name" in sentence for sentence in shown["held"])
+    own = json.loads(ask(*OWN, "--arm", "host", "--arm", "host", "--blocks", "2", "--json").out)
+    assert any("warms up by itself" in sentence for sentence in own["not_held"])
+    assert any("what your program used of it was not watched" in sentence for sentence in own["held"])
+
+
+# One arm against a published number
+
+
+def test_one_arm_is_held_against_a_published_row(tmp_path: Path) -> None:
+    row = "train/lenet,lenet,training,AMD EPYC,1,fp32,2,1e9,images/s,2024-09-30,Nobody"
+    (tmp_path / "mine.csv").write_text(
+        f"workload,model,task,chip,count,precision,batch,value,unit,date,source\n{row}\n"
+    )
+    assert ask("published", "add", str(tmp_path / "mine.csv")).code == Exit.DONE
+    cheap = ("--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0", "--blocks", "2")
+    against = ("--published", "EPYC", "--margin", "20%", "--fail-on", "slower", "--json")
+    answer = ask("compare", "train/lenet", "--arm", "host,threads=1", *cheap, *against)
+    # A thousand million images a second are out of reach, by any margin.
+    assert answer.code == Exit.VERDICT_NAMED, answer.err
+    (result,) = json.loads(answer.out)["results"]
+    assert result["spec"]["params"]["threads"] == 1
+    assert result["throughput"]["runs"] == 2
+    assert (result["against_published"]["verdict"], result["against_published"]["margin"]) == ("SLOWER", 0.2)
+
+
+# Bad input: a sentence, before anything is measured
+
+
+WRONG: dict[str, tuple[tuple[str, ...], str]] = {
+    "an unknown key": (("--arm", "host", "--arm", "host,stepp_s=3"), "did you mean step_s"),
+    "a key of another place": (("--arm", "host", "--arm", "host,shm=1g"), "'shm' that neither host nor trick/calm knows"),
+    "a mistyped place": (("--arm", "host", "--arm", "contaner"), "did you mean container?"),
+    "an option before the place": (("--arm", "host", "--arm", "step_s=3"), "the place comes first"),
+    "an arm without a place": (("--arm", "host", "--arm", ",step_s=3"), "names no place"),
+    "a key without a value": (("--arm", "host", "--arm", "host,step_s"), "'step_s'"),
+    "a key twice": (("--arm", "host", "--arm", "host,step_s=1,step_s=2"), "twice"),
+    "a value out of range": (("--arm", "host", "--arm", "host,step_s=-1"), "step_s in the arm 'host,step_s=-1'"),
+    "a list in an arm": (("--arm", "host", "--arm", "host,steps=1,2"), "takes a whole number, not '1,2'"),
+    "no arm": ((), "no arm was given"),
+    "one arm": (("--arm", "host"), "--published"),
+    "ten arms": (("--arm", "host") * 10, "10 arms are more than the 9"),
+    "a margin of nothing": (("--arm", "host", "--arm", "host", "--margin", "0"), "a margin of 0 %"),
+    "a margin of 150 %": (("--arm", "host", "--arm", "host", "--margin", "150%"), "--margin: '150%' is not a share"),
+    "a margin past one": (("--arm", "host", "--arm", "host", "--margin", "60%"), "below 50 %"),
+    "a margin in words": (("--arm", "host", "--arm", "host", "--margin", "a bit"), "--margin: 'a bit' is not a share"),
+    "an empty margin": (("--arm", "host", "--arm", "host", "--margin", ""), "--margin"),
+    "no blocks": (("--arm", "host", "--arm", "host", "--blocks", "0"), "--blocks"),
+    "more looks than can be planned": (
+        ("--arm", "host", "--arm", "host", "--blocks", "10000", "--until-decided"), "at most 400 blocks, not 10000"
+    ),
+    "a list": (("--arm", "host", "--arm", "host", "--step-s", "0.1,0.2"), "--arm host,step_s=0.1 --arm host,step_s=0.2"),
+    "an option of no arm": (("--arm", "host", "--arm", "host", "--shm", "1g"), "--shm is no option of host"),
+    "a report in a folder that is not there": (
+        ("--arm", "host", "--arm", "host", "--report", "/no/such/folder/r.html"), "there is no folder /no/such/folder"
+    ),
+    "a report of an unknown kind": (("--arm", "host", "--arm", "host", "--report", "r.pdf"), ".html or .md"),
+    "an empty report": (("--arm", "host", "--arm", "host", "--report", ""), "--report"),
+    "a pause in words": (("--arm", "host", "--arm", "host", "--pause", "long"), "--pause: 'long' is not a time"),
+    "a verdict nobody gives": (("--arm", "host", "--arm", "host", "--fail-on", "faster"), "--fail-on"),
+    "two arms and a published number": (("--arm", "host", "--arm", "host", "--published", "H200"), "takes one arm"),
+    "an empty published": (("--arm", "host", "--published", ""), "--published"),
+    "looks at a published number": (("--arm", "host", "--published", "H200", "--until-decided"), "needs two arms"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_use_is_a_sentence_before_anything_is_measured(case: str, ledger_file: Path) -> None:
+    arguments, said = WRONG[case]
+    answer = ask("compare", "trick/calm", *arguments)
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert said in answer.err
+    assert not ledger_file.exists()
+
+
+@pytest.mark.parametrize("verb", ["compare", "noise"])
+def test_several_workloads_are_no_experiment(verb: str, ledger_file: Path) -> None:
+    answer = ask(verb, "trick/calm,trick/loud")
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert "2 were named: trick/calm, trick/loud" in answer.err
+    assert not ledger_file.exists()
+
+
+def test_a_report_path_is_found_wrong_before_anything_is_resumed(ledger_file: Path) -> None:
+    assert ask(*SLOWER).code == Exit.DONE
+    is_a_sentence(ask("resume", "last", "--report", "/no/such/folder/r.html"), Exit.WRONG_USE)
+
+
+def test_what_an_arm_cannot_do_is_said_with_its_name(ledger_file: Path) -> None:
+    arms = ("--arm", "host", "--arm", "host,precision=fp16")
+    answer = ask("compare", "train/lenet", "--device", "cpu", "--batch", "2", *arms)
+    assert (answer.code, answer.out) == (Exit.WRONG_USE, "")
+    assert "stackmark: the arm 'host,precision=fp16': fp16 training needs a GPU" in answer.err
+    with Ledger.open(str(ledger_file)) as book:
+        assert book.count() == 0
+
+
+def test_a_place_that_is_not_there_is_found_before_the_first_run(
+    ledger_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = ask(*CALM, "--arm", "host", "--arm", "container")
+    is_a_sentence(answer, Exit.PLACE_FAILED)
+    assert "the arm 'container': no container can be started" in answer.err
+    assert "apt-get install" in answer.err
+    shown = json.loads(ask(*CALM, "--arm", "host", "--arm", "container", "--json").out)
+    assert "neither podman nor docker" in shown["error"]
+    with Ledger.open(str(ledger_file)) as book:
+        assert book.count() == 0
+
+
+def test_a_metric_that_never_matches_fails_with_what_was_printed(ledger_file: Path) -> None:
+    arms = ("--arm", "host", "--arm", "host")
+    answer = ask(*OWN, *arms, "--metric", "images: ([0-9.]+)")
+    assert (answer.code, answer.out) == (Exit.RUN_FAILED, "")
+    assert "the arm 'host" in answer.err
+    assert "no line of the program's output matched 'images: ([0-9.]+)'" in answer.err
+    assert "it's a rate: 12.5" in answer.err
+    (row,) = rows_of(ledger_file, "primer")
+    assert f"stackmark show {row.id} --log" in answer.err
+    assert f"go on with: stackmark resume {row.experiment_id}" in answer.err
+
+
+def test_a_failed_arm_as_json_is_an_object_with_the_error_and_the_run() -> None:
+    answer = ask(*OWN, "--arm", "host", "--arm", "host", "--metric", "images: ([0-9.]+)", "--json")
+    assert answer.code == Exit.RUN_FAILED
+    shown = json.loads(answer.out)
+    assert "no line of the program's output matched" in shown["error"]
+    assert [run["failure_kind"] for run in shown["runs"]] == ["no_figure"]
+    assert (shown["state"], shown["comparisons"]) == ("open", [])
+
+
+def test_a_locked_ledger_is_said_before_the_probe(ledger_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Ledger.open(str(ledger_file)).close()
+    monkeypatch.setattr("stackmark.ledger.store.Ledger.open.__func__.__kwdefaults__", {"create": True, "busy_s": 0.2})
+    other = sqlite3.connect(ledger_file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        answer = ask(*SLOWER)
+    finally:
+        other.close()
+    is_a_sentence(answer, Exit.LEDGER_FAILED)
+    assert "locked" in answer.err
+
+
+def test_a_read_only_ledger_is_said_before_the_probe(ledger_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Ledger.open(str(ledger_file)).close()
+    # Root may write everything; what SQLite does with such a file is real.
+    monkeypatch.setattr(address, "is_read_only", lambda _: True)
+    answer = ask(*SLOWER)
+    is_a_sentence(answer, Exit.LEDGER_FAILED)
+    assert "read-only" in answer.err
+
+
+@pytest.mark.parametrize("name", ["x-zzzz", "zzzz", ""])
+def test_an_experiment_that_does_not_exist(name: str, ledger_file: Path) -> None:
+    Ledger.open(str(ledger_file)).close()
+    is_a_sentence(ask("resume", name), Exit.WRONG_USE)
+
+
+def test_a_plain_run_cannot_be_resumed() -> None:
+    assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1").code == Exit.DONE
+    answer = ask("resume", "last")
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert "it was made by `stackmark run`" in answer.err
+
+
+def test_a_finished_experiment_is_not_run_again_but_said_again(ledger_file: Path) -> None:
+    first = ask(*SLOWER)
+    again = ask("resume", "last", "--fail-on", "slower")
+    assert (again.code, again.err) == (Exit.VERDICT_NAMED, "")
+    assert lines(again) == lines(first)
+    assert len(rows_of(ledger_file)) == 4
+    assert not (caches.root() / rows_of(ledger_file)[0].experiment_id).exists()

@@ -1,0 +1,163 @@
+"""Experiments that are stopped, killed and gone on with, and experiments in real containers, by the command line."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asking import COMMAND, ask
+from experiment_asking import empty_ledger, is_a_sentence, rows_of
+from stackmark.errors import Exit
+from stackmark.lab import caches
+from stackmark.ledger.rows import RunDetail
+from stackmark.ledger.store import Ledger
+from stackmark.plan.design import order_of
+from worker_process import alive, eventually
+
+# A person's own program, with quotes and spaces in it; quick, and no shell but the one it asks for.
+OWN = (
+    "compare",
+    "--metric",
+    "rate: ([0-9.]+)",
+    "--cmd",
+    """sh -c 'sleep "$1"; echo "it'"'"'s a rate: 12.5"' sh 0.01""",
+)
+
+
+@pytest.fixture(autouse=True)
+def ledger_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty ledger; and SIGTERM is ours again afterwards."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield empty_ledger(tmp_path, monkeypatch)
+    signal.signal(signal.SIGTERM, before)
+
+
+def driver(*arguments: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, Exit.INTERRUPTED, "interrupted"), (signal.SIGTERM, Exit.TERMINATED, "terminated")],
+)
+def test_stopped_it_says_how_to_go_on(number: signal.Signals, code: Exit, word: str, ledger_file: Path) -> None:
+    arms = ("--arm", "host", "--arm", "host", "--ledger", str(ledger_file))
+    with driver("compare", "trick/calm", "--steps", "200", "--step-s", "0.05", "--warmup-steps", "0", *arms) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith(b"block 1/6") and b"warm-up" in line:
+                break
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, b"")
+    (row,) = rows_of(ledger_file)
+    said = err.decode().splitlines()
+    assert f"stackmark: {row.experiment_id} is not finished" in said
+    assert f"  go on with: stackmark resume {row.experiment_id} --ledger {ledger_file}" in said
+    assert said[-1] == f"stackmark: {word}; what was finished is stored"
+    assert row.failure_kind == word
+    assert not alive(int(str(row.handle["pid"])))
+
+
+def containers_of(runs: list[RunDetail]) -> list[str]:
+    """What podman still knows of these runs."""
+    asked = [
+        "podman",
+        "ps",
+        "--all",
+        "--filter",
+        "label=stackmark.run",
+        "--format",
+        '{{index .Labels "stackmark.run"}}',
+    ]
+    listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    return [run.id for run in runs if run.id in listed]
+
+
+def test_a_program_with_quotes_runs_alike_on_the_host_and_in_a_container(
+    podman_reach: dict[str, str], ledger_file: Path
+) -> None:
+    answer = ask(*OWN, "--arm", "host", "--arm", "container,engine=podman", "--blocks", "2", "--json")
+    assert answer.code == Exit.DONE, answer.err
+    shown = json.loads(answer.out)
+    assert [arm["place"] for arm in shown["arms"]] == ["host", "container"]
+    assert {run["rate_per_s"] for run in shown["runs"]} == {12.5}
+    assert shown["arms"][1]["facts"]["container"]["image"].startswith("localhost/stackmark-bare")
+    assert containers_of(rows_of(ledger_file)) == []
+
+
+def test_another_program_under_the_same_name_is_said_first(
+    podman_reach: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = tmp_path / "bin" / "echo"
+    ours.parent.mkdir()
+    ours.write_text("#!/bin/sh\nprintf 'rate: 5\\n'\n")
+    ours.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ours.parent}{os.pathsep}{os.environ['PATH']}")
+    arms = ("--arm", "host", "--arm", "container")
+    answer = ask("compare", "--cmd", "echo rate: 5", "--metric", "rate: ([0-9.]+)", *arms, "--blocks", "2", "--json")
+    assert answer.code == Exit.DONE, answer.err
+    shown = json.loads(answer.out)
+    assert (shown["differences"][0]["subject"], shown["differences"][0]["key"]) == ("command", "program")
+    assert shown["warnings"][0].startswith(f"the arms did not run one program: {ours} (host), /")
+
+
+def test_killed_while_a_container_runs_it_is_resumed_in_order_and_no_container_is_left(
+    podman_reach: dict[str, str], ledger_file: Path
+) -> None:
+    own = ("compare", "--cmd", "sh -c 'sleep 1; echo rate: 5'", "--metric", "rate: ([0-9.]+)", "--order-seed", "3")
+    process = driver(*own, "--arm", "host", "--arm", "container,engine=podman", "--blocks", "2")
+
+    def in_container() -> RunDetail | None:
+        with Ledger.open(str(ledger_file)) as book:
+            known = book.runs()
+        rows = rows_of(ledger_file) if known else []
+        running = [row for row in rows if row.place == "container" and row.status == "running"]
+        return running[0] if running and containers_of(running) else None
+
+    eventually(lambda: ledger_file.exists() and ledger_file.stat().st_size)
+    row: RunDetail = eventually(in_container, within_s=60)
+    process.kill()
+    process.communicate()
+    before = [one.id for one in rows_of(ledger_file) if one.status == "done"]
+    answer = ask("resume", "last", "--json")
+    assert answer.code == Exit.DONE, answer.err
+    assert f"the run {row.id} (command/own) was lost: its driver was killed while it ran" in answer.err
+    rows = rows_of(ledger_file)
+    good = [one for one in rows if one.status == "done"]
+    assert [one.arm for one in good] == [*order_of(2, 0, 3), *order_of(2, 1, 3)]
+    assert [one.id for one in good][: len(before)] == before
+    assert [one.failure_kind for one in rows if one.status != "done"] == ["lost"]
+    assert containers_of(rows) == []
+    assert json.loads(answer.out)["state"] == "done"
+
+
+def test_an_engine_that_went_away_leaves_the_experiment_open(
+    podman_reach: dict[str, str], ledger_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs would fail one after another and use up the blocks that may be repeated."""
+    from stackmark.lab.experiment import _Session
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as impatient:
+        impatient.setattr(_Session, "run", stop)
+        assert ask(*OWN, "--arm", "host", "--arm", "container", "--blocks", "2").code == Exit.INTERRUPTED
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = ask("resume", "last")
+    is_a_sentence(answer, Exit.PLACE_FAILED)
+    assert "when that is mended, go on with: stackmark resume x-" in answer.err
+    assert rows_of(ledger_file) == []
+
+
+def test_the_cache_of_the_arms_can_be_reached_by_nobody_else(tmp_path: Path) -> None:
+    """What a container's user may write, another user of the machine may not: kernels are loaded from it."""
+    folder = caches.cache_folder("x-01")
+    assert folder.stat().st_mode & 0o777 == 0o777
+    assert folder.parent.stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,327 @@
+"""`stackmark verdict RUN… --against RUN…`: stored runs held against each other, end to end from imported logs and live runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asking import Answer, ask
+from experiment_asking import empty_ledger
+from other_days import change
+from stackmark.lab.arms import read_arms
+from stackmark.lab.designing import Asked
+from stackmark.lab.experiment import carry_out, start
+from stackmark.lab.placing import find_place
+from stackmark.lab.run import measure
+from stackmark.lab.watching import Silent
+from stackmark.ledger.rows import RunRow
+from stackmark.ledger.store import Ledger
+from stackmark.spec import Request
+
+LOGS = Path(__file__).parent / "data" / "logs" / "tf_cnn"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return empty_ledger(tmp_path, monkeypatch)
+
+
+def imported(*names: str, more: tuple[str, ...] = ()) -> list[str]:
+    """The ids of the runs that these logs became."""
+    answer = ask("import", *(str(LOGS / f"{name}.log") for name in names), *more, "--json")
+    assert answer.code == 0, answer.err
+    return [str(run["id"]) for run in json.loads(answer.out)["runs"]]
+
+
+def field_report(gpus: int) -> tuple[list[str], list[str]]:
+    sides = []
+    for place in ("host", "container"):
+        name = f"t4_{place}_{gpus}gpu"
+        sides.append(imported(name, f"{name}_run2", more=("--place", place)))
+    return sides[0], sides[1]
+
+
+def shown(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(answer.out)
+    return found
+
+
+def live(file: Path, runs: int = 2, workload: str = "trick/calm", **params: Any) -> list[RunRow]:
+    request = Request(workload=workload, params={"steps": 4, "warmup_steps": 0, **params})
+    with Ledger.open(str(file)) as book:
+        return list(measure(request, place=find_place("host"), ledger=book, runs=runs).runs)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ratio", "interval", "needed"),
+    [
+        (1, "1.0059", "90 % interval 0.9754 to 1.0375", "about 73 runs a side"),
+        (2, "0.9860", "90 % interval 0.9441 to 1.0298", None),
+    ],
+)
+def test_the_field_report_of_the_t4_is_reproduced_from_its_logs(
+    file: Path, gpus: int, ratio: str, interval: str, needed: str | None
+) -> None:
+    host, container = field_report(gpus)
+    answer = ask("verdict", *container, "--against", *host)
+    assert answer.code == 0, answer.err
+    first = answer.out.splitlines()[0]
+    assert first.startswith("verdict     INCONCLUSIVE at 1 %: container against host has ratio " + ratio)
+    assert interval in first
+    assert "(2 runs against 2)" in first
+    if needed:
+        assert needed in answer.out
+
+
+def test_a_verdict_on_picked_runs_proposes_no_command_that_needs_an_experiment(file: Path) -> None:
+    host, container = field_report(1)
+    answer = ask("verdict", *container, "--against", *host)
+    assert "stackmark report" not in answer.out
+    assert "--blocks" not in answer.out
+    assert "stored      4 runs" in answer.out
+
+
+def test_logs_do_not_say_when_or_where_and_neither_does_the_verdict(file: Path) -> None:
+    host, container = field_report(1)
+    answer = ask("verdict", *container, "--against", *host)
+    (scope,) = (line for line in answer.out.splitlines() if line.startswith("scope"))
+    assert "do not say on which machine or when" in scope
+    assert "boot" not in scope
+    assert "sittings cannot be told apart" in answer.out
+    assert "the chip of host and container is not known" in answer.out
+
+
+def test_an_experiment_stands_for_its_runs_and_last_for_the_latest_experiment(file: Path) -> None:
+    host, container = field_report(1)
+    with Ledger.open(str(file)) as book:
+        first, second = (book.run(side[0]).experiment_id for side in (host, container))
+    by_runs, by_experiment, by_last = (
+        shown(ask("verdict", *names, "--against", *others, "--json"))["comparisons"]
+        for names, others in ((container, host), ([second], [first]), (["last"], [first]))
+    )
+    assert by_runs == by_experiment == by_last
+    assert by_runs[0]["count_a"] == by_runs[0]["count_b"] == 2
+
+
+@pytest.mark.parametrize("margin", ["0%", "150%", "x"])
+def test_a_margin_that_is_none_is_refused(file: Path, margin: str) -> None:
+    host, container = field_report(1)
+    answer = ask("verdict", *container, "--against", *host, "--margin", margin)
+    assert answer.code == 2
+    assert "margin" in answer.err
+
+
+def test_what_fail_on_names_ends_with_8(file: Path) -> None:
+    host, container = field_report(1)
+    assert ask("verdict", *container, "--against", *host, "--fail-on", "slower").code == 0
+    assert ask("verdict", *container, "--against", *host, "--fail-on", "inconclusive").code == 8
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ("{b0}", "{b1}", "--against", "{a0}", "{a1}", "--json"),
+        ("{b0}", "{b1}", "--json", "--against", "{a0}", "{a1}"),
+        ("--json", "{b0}", "{b1}", "--against", "{a0}", "--margin", "1%", "{a1}"),
+        ("{b0}", "{b1}", "--against={a0}", "--json", "{a1}"),
+        ("{b0}", "{b1}", "--against", "{a0}", "--against", "{a1}", "--json"),
+    ],
+)
+def test_every_name_after_against_is_of_the_other_side_wherever_options_stand(
+    file: Path, written: tuple[str, ...]
+) -> None:
+    host, container = field_report(1)
+    names = {"a0": host[0], "a1": host[1], "b0": container[0], "b1": container[1]}
+    found = shown(ask("verdict", *(word.format(**names) for word in written)))["comparisons"][0]
+    assert (found["a"], found["count_a"], found["b"], found["count_b"]) == ("host", 2, "container", 2)
+
+
+@pytest.mark.parametrize("written", [("--against",), ("--against", "--json"), ("--against=",)])
+def test_against_nobody_is_wrong_use(file: Path, written: tuple[str, ...]) -> None:
+    host, _ = field_report(1)
+    answer = ask("verdict", *host, *written)
+    assert answer.code == 2
+    assert "against" in answer.err
+    assert answer.out == ""
+
+
+def test_another_number_of_devices_is_refused_with_the_reason_unless_anyway(file: Path) -> None:
+    one, _ = field_report(1)
+    two, _ = field_report(2)
+    answer = ask("verdict", *two, "--against", *one)
+    assert answer.code == 2
+    assert "cannot be compared" in answer.err
+    assert "1 ranks" in answer.err
+    anyway = ask("verdict", *two, "--against", *one, "--anyway")
+    assert anyway.code == 0
+    assert "1 ranks" in anyway.out
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (("--workload", "train/vgg16"), "measured train/resnet50"),
+        (("--param", "precision=fp16"), "precision is fp32"),
+        (("--chip", "Tesla V100"), "the ratio would be the chips'"),
+    ],
+)
+def test_another_workload_parameter_or_chip_is_refused(file: Path, more: tuple[str, str], reason: str) -> None:
+    known = {"--workload": "train/resnet50", "--param": "precision=fp32", "--chip": "Tesla T4"}
+    first = imported("t4_host_1gpu", "t4_host_1gpu_run2", more=(more[0], known[more[0]]))
+    second = imported("t4_container_1gpu", "t4_container_1gpu_run2", more=more)
+    answer = ask("verdict", *second, "--against", *first)
+    assert answer.code == 2
+    assert reason in answer.err
+    assert "--anyway" in answer.err
+    anyway = ask("verdict", *second, "--against", *first, "--anyway")
+    assert anyway.code == 0
+    assert reason in anyway.out
+
+
+def test_another_unit_has_no_ratio(file: Path) -> None:
+    host, container = field_report(1)
+    change(file, "UPDATE runs SET rate_unit = 'tokens/s' WHERE place = 'container'")
+    answer = ask("verdict", *container, "--against", *host)
+    assert answer.code == 2
+    assert "host is in images/s, container in tokens/s" in answer.err
+
+
+def test_a_side_of_two_kinds_is_no_side(file: Path) -> None:
+    host, container = field_report(1)
+    two, _ = field_report(2)
+    answer = ask("verdict", *container, "--against", host[0], two[0])
+    assert answer.code == 2
+    assert "the runs of host are not of one kind" in answer.err
+
+
+def test_a_side_from_two_places_is_no_side(file: Path) -> None:
+    host, container = field_report(1)
+    answer = ask("verdict", container[0], "--against", host[0], container[1])
+    assert answer.code == 2
+    assert "were made in 2 places: host, container" in answer.err
+    anyway = ask("verdict", container[0], "--against", host[0], container[1], "--anyway")
+    assert "were made in 2 places" in anyway.out
+
+
+def test_the_arms_of_an_experiment_are_no_one_side(file: Path) -> None:
+    with Ledger.open(str(file)) as book:
+        request = Request(workload="trick/calm", params={"steps": 4, "warmup_steps": 0})
+        arms = read_arms(["host", "host,step_s=0.002"], "trick/calm")
+        experiment = start(Asked(request=request, arms=arms, blocks=2), book, Silent())
+        carry_out(experiment, book, Silent())
+    other = live(file)
+    answer = ask("verdict", experiment.id, "--against", other[0].id)
+    assert answer.code == 2
+    assert "several arms" in answer.err
+    primer = ask("verdict", _primer(file, experiment.id), "--against", other[0].id)
+    assert primer.code == 2
+    assert "only filled the caches" in primer.err
+
+
+def _primer(file: Path, experiment_id: str) -> str:
+    with Ledger.open(str(file)) as book:
+        return next(row.id for row in book.runs_of(experiment_id) if row.role == "primer")
+
+
+def test_a_failed_run_that_is_named_is_refused_with_its_reason(file: Path) -> None:
+    good = live(file)
+    (bad,) = live(file, runs=1, workload="trick/crash")
+    answer = ask("verdict", good[0].id, "--against", bad.id)
+    assert answer.code == 2
+    assert bad.id in answer.err
+    assert "something nobody foresaw" in answer.err
+    whole = ask("verdict", good[0].id, "--against", bad.experiment_id)
+    assert whole.code == 2
+    assert "no good run" in whole.err
+
+
+def test_failed_runs_of_a_named_experiment_are_left_out_and_counted(file: Path) -> None:
+    first, second = live(file, runs=3), live(file, runs=2)
+    change(
+        file,
+        "UPDATE runs SET status = 'failed', rate_per_s = NULL, failure_kind = 'killed' WHERE id = ?",
+        first[1].id,
+    )
+    answer = ask("verdict", second[0].experiment_id, "--against", first[0].experiment_id, "--json")
+    found = shown(answer)
+    assert found["comparisons"][0]["count_a"] == 2
+    assert f"1 of 3 runs of {first[0].experiment_id} gave no result and are not counted" in found["not_held"]
+
+
+def test_a_run_cannot_stand_on_both_sides(file: Path) -> None:
+    rows = live(file, runs=2)
+    answer = ask("verdict", rows[0].id, "--against", rows[1].id, rows[0].id)
+    assert answer.code == 2
+    assert f"{rows[0].id} stands on both sides" in answer.err
+
+
+def test_a_run_that_is_named_twice_counts_once(file: Path) -> None:
+    first, second = live(file), live(file)
+    found = shown(ask("verdict", *(row.id for row in second), "--against", first[0].id, first[0].id, "--json"))
+    assert found["comparisons"][0]["count_a"] == 1
+
+
+def test_runs_of_one_sitting_are_compared_by_runs_and_called_by_time(file: Path) -> None:
+    first, second = live(file), live(file, step_s=0.03)
+    with_other_params = ask("verdict", second[0].experiment_id, "--against", first[0].experiment_id)
+    assert with_other_params.code == 2
+    assert "step_s is 0.001 in before and 0.03 in after" in with_other_params.err
+    found = shown(ask("verdict", second[0].experiment_id, "--against", first[0].experiment_id, "--anyway", "--json"))
+    (pair,) = found["comparisons"]
+    assert (pair["a"], pair["b"], pair["kind"]) == ("before", "after", "runs")
+    # A step of 30 ms against one of 1 ms, whatever else the machine does.
+    assert pair["ratio"] < 0.2
+    backwards = shown(
+        ask("verdict", first[0].experiment_id, "--against", second[0].experiment_id, "--anyway", "--json")
+    )
+    assert (backwards["comparisons"][0]["a"], backwards["comparisons"][0]["b"]) == ("after", "before")
+
+
+def test_runs_of_two_days_are_compared_by_sitting(file: Path) -> None:
+    first, second = live(file), live(file)
+    change(
+        file,
+        "UPDATE runs SET started_unix_s = started_unix_s - 86400, ended_unix_s = ended_unix_s - 86400, boot_id = 'then' "
+        "WHERE experiment_id = ?",
+        first[0].experiment_id,
+    )
+    found = shown(ask("verdict", second[0].experiment_id, "--against", first[0].experiment_id, "--json"))
+    (pair,) = found["comparisons"]
+    assert (pair["kind"], pair["count_a"], pair["count_b"], pair["word"]) == ("sittings", 1, 1, "INCONCLUSIVE")
+    assert any("nothing is said about the upgrade" in note for note in pair["notes"])
+
+
+def test_another_machine_or_another_gpu_of_the_model_is_refused(file: Path) -> None:
+    first, second = live(file), live(file)
+    sides = (second[0].experiment_id, "--against", first[0].experiment_id)
+    change(file, "UPDATE runs SET machine_id = 'elsewhere' WHERE experiment_id = ?", first[0].experiment_id)
+    assert "ran on different machines" in ask("verdict", *sides).err
+    change(file, "UPDATE runs SET chip = 'a GPU', chip_uuid = experiment_id")
+    assert "two different chips of one model" in ask("verdict", *sides).err
+
+
+def test_one_run_or_several_without_another_side_are_told_what_is_missing(file: Path) -> None:
+    rows = live(file)
+    assert "--against" in ask("verdict", rows[0].id).err
+    several = ask("verdict", rows[0].id, rows[1].id)
+    assert several.code == 2
+    assert "another side" in several.err
+
+
+def test_an_experiment_of_one_arm_is_its_rate_and_has_no_verdict_to_fail_on(file: Path) -> None:
+    rows = live(file)
+    answer = ask("verdict", "last")
+    assert answer.code == 0
+    assert answer.out.startswith("verdict     host: ")
+    named = ask("verdict", rows[0].experiment_id, "--fail-on", "slower")
+    assert named.code == 2
+    assert "one arm" in named.err
+
+
+def test_names_that_are_nothing_are_a_sentence(file: Path) -> None:
+    live(file)
+    for name in ("r-01", "x-99", "r-zzzz", "nonsense"):
+        answer = ask("verdict", "last", "--against", name)
+        assert answer.code == 2, name
+        assert answer.err.startswith("stackmark: "), name
