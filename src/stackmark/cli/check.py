@@ -1,0 +1,51 @@
+"""`stackmark check`."""
+
+import click
+
+from stackmark.cli.compare import FAIL_ON, read_margin, seconds_of
+from stackmark.cli.options import json_option, ledger_option, not_empty
+
+
+@click.command(
+    "check",
+    epilog="""\b
+Examples:
+  stackmark check before-driver-580
+  stackmark check before-driver-580 --fail-on slower --junit check.xml
+""",
+)
+@click.argument("name", callback=not_empty)
+@click.option("--margin", default="1%", metavar="SHARE", help="What counts as a difference. [default: 1%]")
+@click.option(
+    "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: as in the baseline]"
+)
+@click.option("--fail-on", type=FAIL_ON, multiple=True, help="Exit with 8 on such a verdict; may be repeated.")
+@click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML.")
+@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@click.option("--anyway", is_flag=True, help="Compare with another chip or machine too; the reasons are said.")
+@ledger_option
+@json_option
+@click.pass_obj
+def command(
+    asked: tuple[str, ...],
+    /,
+    name: str,
+    margin: str,
+    runs: int | None,
+    fail_on: tuple[str, ...],
+    junit: str | None,
+    time_limit: str | None,
+    anyway: bool,
+    ledger: str | None,
+    as_json: bool,
+) -> int:
+    """Measure what the baseline NAME holds, and hold it against it: what changed in the stack, then one line a workload.
+
+    The comparison is by sitting; three a side are asked for. Earlier checks on the stack of today count on today's side.
+    """
+    from stackmark.cli.checking import Check, check_now
+
+    return check_now(
+        Check(name, read_margin(margin), runs, fail_on, junit, seconds_of("--time-limit", time_limit), anyway, ledger,
+              as_json, asked)
+    )  # fmt: skip

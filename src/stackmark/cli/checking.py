@@ -1,0 +1,183 @@
+"""What `check` does: a baseline is measured again, and what changed is printed, for people, programs and test reports."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stackmark.cli.comparing import is_named
+from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.views import watching
+from stackmark.cli.writing import check_writable, write_whole
+from stackmark.errors import Exit, LedgerError, SpecError, Terminated
+from stackmark.lab.baselines import How
+from stackmark.lab.checking import Checked, check, decided
+from stackmark.lab.cleaning import clean_up
+from stackmark.ledger.store import Ledger
+from stackmark.show.check import CheckLine, print_check, say_differences
+from stackmark.show.console import standard_output
+from stackmark.show.junit import Case, Outcome, render_junit
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was typed; `asked` is the whole command line."""
+
+    name: str
+    margin: float
+    runs: int | None
+    fail_on: Sequence[str]
+    junit: str | None
+    time_limit_s: float | None
+    anyway: bool
+    ledger: str | None
+    as_json: bool
+    asked: Sequence[str]
+
+
+def check_now(wanted: Check) -> Exit:
+    _check_junit(wanted.junit)
+    began_unix_s = time.time()
+    done: list[Checked] = []
+    with Ledger.open(wanted.ledger, create=False) as book:
+        try:
+            with watching(quiet=wanted.as_json) as watcher:
+                for sentence in clean_up(book):
+                    watcher.notice(sentence)
+                how = How(watcher, wanted.runs, wanted.time_limit_s, repeatable(wanted.asked))
+                for one in check(book, wanted.name, how, margin=wanted.margin, anyway=wanted.anyway):
+                    done.append(one)
+                    if one.trouble:
+                        watcher.notice(f"{one.label}: {one.trouble.message}")
+        except (KeyboardInterrupt, Terminated, LedgerError):
+            if done and not wanted.as_json:
+                _print(wanted, decided(done))
+            were = "1 workload was" if len(done) == 1 else f"{len(done)} workloads were"
+            say(
+                f"the check of {wanted.name} is not finished: {were} checked",
+                "finished runs are stored, and the next check within the hour counts them as one sitting with its own",
+            )
+            raise
+    checked = decided(done)
+    if wanted.as_json:
+        print_json(check_json(wanted, checked))
+    else:
+        _print(wanted, checked)
+    if wanted.junit:
+        write_whole(Path(wanted.junit), _junit(wanted, checked, began_unix_s).encode())
+    return exit_code(checked, wanted.fail_on)
+
+
+def _check_junit(path: str | None) -> None:
+    """Before anything is measured. Standard output has the result already."""
+    if path is None:
+        return
+    hint = "give a file in a folder that may be written, e.g. --junit check.xml"
+    if path == "-":
+        raise SpecError("--junit: standard output holds the result already", hint=hint)
+    try:
+        check_writable(Path(path))
+    except SpecError as error:
+        raise SpecError(f"--junit: {error.message}", hint=hint) from error
+
+
+def exit_code(checked: Sequence[Checked], fail_on: Sequence[str]) -> Exit:
+    """A workload without a verdict counts before any verdict: what could not be measured or compared was not checked."""
+    codes = [one.trouble.code for one in checked if one.trouble]
+    if not codes:
+        return Exit.VERDICT_NAMED if any(_named(one, fail_on) for one in checked) else Exit.DONE
+    if len(codes) < len(checked):
+        return Exit.PART_FAILED
+    return codes[0] if len(set(codes)) == 1 else Exit.RUN_FAILED
+
+
+def _named(one: Checked, fail_on: Sequence[str]) -> bool:
+    return one.comparison is not None and is_named(one.comparison, fail_on)
+
+
+def stack_changed(checked: Sequence[Checked]) -> list[str]:
+    """What changed in the stack; with the workloads that saw it, where others did not (an image of its own)."""
+    seen = [one for one in checked if one.now]
+    about: dict[str, list[str]] = {}
+    for one in seen:
+        for change in one.stack_changed:
+            about.setdefault(str(change), []).append(one.label)
+    return [text if len(of) == len(seen) else f"{text} ({', '.join(of)})" for text, of in about.items()]
+
+
+def _print(wanted: Check, checked: Sequence[Checked]) -> None:
+    print_check([_line(one) for one in checked], stack_changed(checked), standard_output(), repeatable(wanted.asked))
+
+
+def _line(one: Checked) -> CheckLine:
+    return CheckLine(
+        label=one.label,
+        unit=one.unit,
+        before=one.before.rate_per_s if one.before else None,
+        now=one.now.rate_per_s if one.now else None,
+        comparison=one.comparison,
+        sittings=(one.before.sittings if one.before else 0, one.now.sittings if one.now else 0),
+        differs=one.changed,
+        doubts=one.doubts,
+        trouble=one.trouble.message if one.trouble else "",
+        hint=one.trouble.hint if one.trouble else "",
+        failed=one.trouble is not None and one.trouble.code != Exit.WRONG_USE,
+    )
+
+
+def _junit(wanted: Check, checked: Sequence[Checked], began_unix_s: float) -> str:
+    properties = [("baseline", wanted.name), ("margin", f"{wanted.margin:g}")]
+    properties += [("changed", change) for change in stack_changed(checked)]
+    when = f"{datetime.fromtimestamp(began_unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
+    cases = [_case(one, wanted.fail_on) for one in checked]
+    return render_junit(f"stackmark check {wanted.name}", cases, properties, when)
+
+
+def _case(one: Checked, fail_on: Sequence[str]) -> Case:
+    stored = [f"experiment: {one.experiment_id}"] if one.experiment_id else []
+    stored += [f"changed: {change}" for change in one.stack_changed]
+    seen = one.comparison
+    if seen is None:
+        assert one.trouble
+        return Case(one.label, one.seconds, "error", _line(one).word, one.trouble.message, [one.trouble.hint, *stored])
+    numbers = [f"ratio: {seen.ratio:.6f}"]
+    if seen.interval_90:
+        numbers.append(f"90 % interval: {seen.interval_90.low:.6f} to {seen.interval_90.high:.6f}")
+    outcome: Outcome = "failure" if _named(one, fail_on) else "passed"
+    if seen.word in ("SLOWER", "FASTER"):
+        stored += [f"differs: {text}" for text in say_differences(one.changed)]
+    notes = [f"note: {note}" for note in (*one.doubts, *seen.notes)]
+    return Case(one.label, one.seconds, outcome, seen.word, seen.sentence, [*numbers, *stored, *notes])
+
+
+def check_json(wanted: Check, checked: Sequence[Checked]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "baseline": wanted.name,
+        "margin": wanted.margin,
+        "stack_changed": stack_changed(checked),
+        "workloads": [
+            {
+                "workload": one.workload,
+                "label": one.label,
+                "place": one.place,
+                "experiment": one.experiment_id or None,
+                "unit": one.unit,
+                "seconds": one.seconds,
+                "before": asdict(one.before) if one.before else None,
+                "now": asdict(one.now) if one.now else None,
+                "verdict": asdict(one.comparison) if one.comparison else None,
+                "stack_changed": [asdict(change) for change in one.stack_changed],
+                "changed": [asdict(difference) for difference in one.changed],
+                "doubts": list(one.doubts),
+                "failed": _line(one).failed,
+                "trouble": one.trouble.message if one.trouble else None,
+                "hint": one.trouble.hint or None if one.trouble else None,
+            }
+            for one in checked
+        ],
+    }

@@ -1,0 +1,136 @@
+"""What a check found, in a terminal: what changed in the stack first, then one line a workload, then what stands behind it.
+
+A sentence that holds for several workloads is said once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stackmark.show.console import is_screen
+from stackmark.show.lines import NAME_WIDTH, Line
+from stackmark.show.report.wording import say_interval, say_ratio
+from stackmark.show.safe import safe_line
+from stackmark.show.table import Column, print_table
+from stackmark.units import say_rate
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.examined import FactDifference
+
+FAILED, INCOMPARABLE = "FAILED", "NOT COMPARABLE"
+COLOURS = {
+    "EQUIVALENT": "bold green", "SLOWER": "bold red", "FASTER": "bold cyan", "INCONCLUSIVE": "bold yellow",
+    FAILED: "bold red", INCOMPARABLE: "bold yellow",
+}  # fmt: skip
+LINE_STYLES = {"failed": "red", "refused": "yellow", "note": "yellow", "next": "dim"}
+COLUMNS = (
+    Column("workload", style="cyan"),
+    Column("before", right=True, drop=3),
+    Column("now", right=True, drop=2),
+    Column("ratio", right=True),
+    Column("90 % interval"),
+    Column("sittings", drop=1),
+    Column("verdict"),
+)
+# The order in which a person asks.
+KINDS = ("failed", "refused", "verdict", "differs", "note", "needed")
+NO_CHANGE = "nothing of driver, firmware, kernel and versions"
+NOT_SEEN = "not known: nothing was measured"
+DIFFERENCES_SHOWN = 3
+# Below this weight a difference explains little, or speaks against itself; --json has them all.
+WORTH_SHOWING = 20
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """One workload. Rates are per second in `unit`; sittings are counted where there is a comparison."""
+
+    label: str
+    unit: str
+    before: float | None
+    now: float | None
+    comparison: Comparison | None
+    sittings: tuple[int, int]
+    differs: Sequence[FactDifference] = ()
+    doubts: Sequence[str] = ()
+    trouble: str = ""
+    hint: str = ""
+    # Whether there is no comparison because it failed, or because it was refused.
+    failed: bool = False
+
+    @property
+    def word(self) -> str:
+        if self.comparison:
+            return self.comparison.word
+        return FAILED if self.failed else INCOMPARABLE
+
+
+def print_check(lines: Sequence[CheckLine], changed: Sequence[str], console: Console, again: str) -> None:
+    """`changed` is the stack's; `again` the command that checks once more."""
+    nothing = NO_CHANGE if any(line.now for line in lines) else NOT_SEEN
+    _print_lines(console, [("changed", change) for change in changed or [nothing]])
+    print_table(console, COLUMNS, [_cells(line) for line in lines], [COLOURS[line.word] for line in lines])
+    _print_lines(console, [*_behind(lines), ("next", again)])
+
+
+def _cells(line: CheckLine) -> list[str]:
+    before = say_rate(line.before) if line.before else ""
+    now = f"{say_rate(line.now)} {line.unit}" if line.now else ""
+    seen = line.comparison
+    if seen is None:
+        return [line.label, before, now, "", "", "", line.word]
+    sittings = f"{line.sittings[1]} against {line.sittings[0]}"
+    return [line.label, before, now, say_ratio(seen.ratio), say_interval(seen.interval_90), sittings, line.word]
+
+
+def _behind(lines: Sequence[CheckLine]) -> list[Line]:
+    """What the table has no room for."""
+    found: list[tuple[str, str, str]] = []
+    for line in lines:
+        if line.trouble:
+            hint = f"; {line.hint}" if line.hint else ""
+            found.append(("failed" if line.failed else "refused", line.label, f"{line.trouble}{hint}"))
+        seen = line.comparison
+        if seen is None:
+            continue
+        if seen.word in ("SLOWER", "FASTER") or seen.difference:
+            found.append(("verdict", line.label, seen.sentence))
+            found += [("differs", line.label, text) for text in say_differences(line.differs)]
+        found += [("note", line.label, text) for text in (*line.doubts, *seen.notes)]
+        if seen.needed:
+            found.append(("needed", line.label, seen.needed.sentence))
+    return _said_once(found, len(lines))
+
+
+def say_differences(differs: Sequence[FactDifference]) -> list[str]:
+    """The few that matter most."""
+    shown = [one for one in differs if one.weight >= WORTH_SHOWING][:DIFFERENCES_SHOWN]
+    return [f"{one.subject}.{one.key}: {' | '.join(one.values)} ({one.why})" for one in shown]
+
+
+def _said_once(found: Sequence[tuple[str, str, str]], lines: int) -> list[Line]:
+    """With the workloads that it is about, where it is not about all of them."""
+    about: dict[tuple[str, str], list[str]] = {}
+    for name, label, text in found:
+        about.setdefault((name, text), []).append(label)
+    ordered = sorted(about.items(), key=lambda item: KINDS.index(item[0][0]))
+    return [
+        (name, text if len(labels) == lines else f"{', '.join(labels)}: {text}") for (name, text), labels in ordered
+    ]
+
+
+def _print_lines(console: Console, lines: Sequence[Line]) -> None:
+    if not is_screen(console):
+        for name, text in lines:
+            print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    last = ""
+    for name, text in lines:
+        table.add_row(Text(name if name != last else ""), Text(safe_line(text), style=LINE_STYLES.get(name, "")))
+        last = name
+    console.print(table)

@@ -1,0 +1,92 @@
+"""Ledgers with baselines for tests: real runs of the trick family, moved to other days, stacks and machines.
+
+What is moved is what is stored: that is data, as another day would have left it.
+"""
+
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any
+
+import ledger_runs
+from stackmark.lab.baselines import How, Sat, held_by, save_again, save_new
+from stackmark.lab.checking import Checked, check, decided
+from stackmark.lab.placing import find_place
+from stackmark.lab.watching import Silent
+from stackmark.ledger import baselines
+from stackmark.ledger.store import Ledger
+from stackmark.spec import Request
+from stackmark.verdict.comparison import Comparison
+
+HOUR_S = 3600.0
+QUICK: dict[str, Any] = {"steps": 2, "warmup_steps": 0, "step_s": 0.05}
+TYPED = ("--steps", "4", "--warmup-steps", "0", "--step-s", "0.01", "--runs", "2")
+# Wide enough that chance does not turn it where the sides differ threefold.
+MARGIN = 0.3
+
+
+def save(book: Ledger, name: str = "before", runs: int = 2, **params: Any) -> Sat:
+    request = Request(workload="trick/calm", params={**QUICK, **params})
+    return save_new(book, name, request, find_place("host"), How(Silent(), runs))
+
+
+def stored(book: Ledger, name: str = "before") -> None:
+    """A baseline of one stored run, where nothing is to be measured."""
+    baselines.save(book, name, book.run(ledger_runs.complete(book)).experiment_id)
+
+
+def change(file: Path, sql: str, *values: object) -> None:
+    with sqlite3.connect(file) as connection:
+        connection.execute(sql, values)
+    connection.close()
+
+
+def on_another_day(file: Path, experiment_id: str, days: float, faster: float = 1.0, boot: str | None = None) -> None:
+    """Moves an experiment so many days back, to a boot of its own, and makes it so many times faster."""
+    change(
+        file,
+        "UPDATE runs SET started_unix_s = started_unix_s - ?, ended_unix_s = ended_unix_s - ?, boot_id = ?, "
+        "rate_per_s = rate_per_s * ? WHERE experiment_id = ?",
+        days * 24 * HOUR_S, days * 24 * HOUR_S, boot or f"{days} days ago", faster, experiment_id,
+    )  # fmt: skip
+
+
+def with_fact(file: Path, experiment_id: str, old: str, new: str) -> None:
+    """Changes a fact in the stored streams of an experiment."""
+    with sqlite3.connect(file) as connection:
+        query = "SELECT run_id, data FROM streams JOIN runs ON id = run_id WHERE experiment_id = ?"
+        for run_id, data in connection.execute(query, (experiment_id,)).fetchall():
+            text = zlib.decompress(data).decode()
+            assert old in text
+            packed = zlib.compress(text.replace(old, new).encode())
+            connection.execute("UPDATE streams SET data = ? WHERE run_id = ?", (packed, run_id))
+    connection.close()
+
+
+def kernel() -> str:
+    return Path("/proc/sys/kernel/osrelease").read_text().strip()
+
+
+def three_sittings(book: Ledger, file: Path, faster: float) -> None:
+    """A baseline of three days, each within a per cent of the others, and so many times faster than this machine is."""
+    sats = [save(book)]
+    sats += [save_again(book, "before", held_by(book, "before")[0], How(Silent())) for _ in range(2)]
+    assert sats[0].throughput
+    rate_per_s = faster * sats[0].throughput.rate_per_s
+    for sat, days, about in zip(sats, (12.0, 11.0, 10.0), (0.999, 1.0, 1.001), strict=True):
+        on_another_day(file, sat.experiment_id, days)
+        change(file, "UPDATE runs SET rate_per_s = ? WHERE experiment_id = ?", rate_per_s * about, sat.experiment_id)
+
+
+def checked(book: Ledger, name: str = "before", anyway: bool = False, runs: int | None = None) -> list[Checked]:
+    return decided(list(check(book, name, How(Silent(), runs), margin=MARGIN, anyway=anyway)))
+
+
+def only(found: list[Checked]) -> Checked:
+    (one,) = found
+    return one
+
+
+def verdict(one: Checked) -> Comparison:
+    assert one.comparison is not None, one.trouble
+    return one.comparison

@@ -1,0 +1,360 @@
+"""Checks against a baseline, with real workers on the real host. Where a verdict is asserted, the sides differ threefold."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from asking import COMMAND, ask
+from experiment_asking import empty_ledger
+from other_days import (
+    change,
+    checked,
+    kernel,
+    on_another_day,
+    only,
+    save,
+    stored,
+    three_sittings,
+    verdict,
+    with_fact,
+)
+from stackmark.errors import Exit
+from stackmark.lab.baselines import How, held_by, save_again
+from stackmark.lab.watching import Silent
+from stackmark.ledger.rows import RunFilter
+from stackmark.ledger.store import Ledger
+from worker_process import eventually
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return empty_ledger(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def book(file: Path) -> Iterator[Ledger]:
+    with Ledger.open(str(file)) as ledger:
+        yield ledger
+
+
+def test_a_check_runs_the_very_spec_as_often_as_the_baseline_did(book: Ledger) -> None:
+    save(book, runs=2)
+    one = only(checked(book))
+    rows = book.runs_of(one.experiment_id)
+    assert {row.spec_digest for row in rows} == {held_by(book, "before")[0].spec.digest}
+    assert len(rows) == 2
+    experiment = book.experiment(one.experiment_id)
+    assert (experiment.kind, experiment.note) == ("check", "before")
+    assert len(book.runs_of(only(checked(book, runs=3)).experiment_id)) == 3
+
+
+def test_one_sitting_a_side_says_nothing_about_the_upgrade_however_far_they_are_apart(book: Ledger, file: Path) -> None:
+    sat = save(book)
+    change(file, "UPDATE runs SET rate_per_s = rate_per_s * 3 WHERE experiment_id = ?", sat.experiment_id)
+    seen = verdict(only(checked(book)))
+    assert (seen.word, seen.kind, seen.count_a, seen.count_b) == ("INCONCLUSIVE", "sittings", 1, 1)
+    assert seen.ratio < 0.7
+    assert any("nothing is said about the upgrade" in note for note in seen.notes)
+
+
+def test_three_sittings_before_and_one_now_are_a_verdict_with_its_assumption(book: Ledger, file: Path) -> None:
+    three_sittings(book, file, faster=3.0)
+    one = only(checked(book))
+    seen = verdict(one)
+    assert (seen.word, seen.count_a, seen.count_b) == ("SLOWER", 3, 1)
+    assert "taken to spread like the 3 of before" in seen.notes[0]
+    assert one.before is not None
+    assert one.now is not None
+    assert (one.before.sittings, one.before.runs, one.now.sittings, one.now.runs) == (3, 6, 1, 2)
+    assert one.now.rate_per_s / one.before.rate_per_s == pytest.approx(seen.ratio)
+
+
+def test_the_side_after_grows_with_every_check_on_the_same_stack(book: Ledger, file: Path) -> None:
+    three_sittings(book, file, faster=3.0)
+    for day in (2.0, 1.0):
+        on_another_day(file, only(checked(book)).experiment_id, day)
+    seen = verdict(only(checked(book)))
+    assert (seen.count_a, seen.count_b, seen.word) == (3, 3, "SLOWER")
+    assert seen.notes == ()
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        "UPDATE runs SET machine_id = 'elsewhere' WHERE experiment_id = ?",
+        "UPDATE runs SET chip_uuid = 'GPU-2' WHERE experiment_id = ?",
+        'UPDATE runs SET place_options = \'{"shm":"1g"}\' WHERE experiment_id = ?',
+        "UPDATE runs SET place = 'container' WHERE experiment_id = ?",
+        "UPDATE runs SET spec_digest = 'x' WHERE experiment_id = ?",
+        "UPDATE runs SET started_unix_s = 1.0 WHERE experiment_id = ?",
+        "UPDATE experiments SET note = 'another baseline' WHERE id = ?",
+        "UPDATE experiments SET kind = 'run' WHERE id = ?",
+    ],
+)
+def test_a_check_of_something_else_is_not_counted(book: Ledger, file: Path, otherwise: str) -> None:
+    on_another_day(file, save(book, runs=1).experiment_id, 5)
+    earlier = only(checked(book))
+    on_another_day(file, earlier.experiment_id, 1)
+    change(file, otherwise, earlier.experiment_id)
+    assert verdict(only(checked(book))).count_b == 1
+
+
+def test_a_check_on_another_stack_is_not_counted(book: Ledger, file: Path) -> None:
+    on_another_day(file, save(book).experiment_id, 5)
+    earlier = only(checked(book))
+    on_another_day(file, earlier.experiment_id, 1)
+    with_fact(file, earlier.experiment_id, kernel(), "5.10.0-old")
+    assert verdict(only(checked(book))).count_b == 1
+
+
+def test_a_slow_night_is_not_hidden_by_the_good_ones_before_it(book: Ledger, file: Path) -> None:
+    three_sittings(book, file, faster=3.0)
+    for day in (3.0, 2.0, 1.0):
+        # As fast as the baseline; tonight's is three times slower than they are.
+        on_another_day(file, only(checked(book)).experiment_id, day, faster=3.0)
+    one = only(checked(book))
+    assert (verdict(one).word, verdict(one).count_b) == ("SLOWER", 1)
+    assert any("3 earlier sittings on this stack are left out" in doubt for doubt in one.doubts)
+
+
+def test_what_changed_in_the_stack_is_listed_first_in_text_json_and_junit(
+    book: Ledger, file: Path, tmp_path: Path
+) -> None:
+    sat = save(book)
+    on_another_day(file, sat.experiment_id, 1)
+    with_fact(file, sat.experiment_id, kernel(), "5.10.0-\x1bold".replace("\x1b", "\\u001b"))
+    junit = tmp_path / "check.xml"
+    answer = ask("check", "before", "--junit", str(junit))
+    assert answer.code == 0, answer.err
+    changed = f"kernel 5.10.0-\\x1bold → {kernel()}"
+    assert answer.out.splitlines()[0] == f"changed     {changed}"
+    found = json.loads(ask("check", "before", "--json").out)
+    assert found["stack_changed"] == [f"kernel 5.10.0-\x1bold → {kernel()}"]
+    assert found["workloads"][0]["stack_changed"] == [{"what": "kernel", "before": "5.10.0-\x1bold", "after": kernel()}]
+    root = ElementTree.parse(junit).getroot()
+    properties = [(one.get("name"), one.get("value")) for one in root.iter("property")]
+    assert properties == [("baseline", "before"), ("margin", "0.01"), ("changed", changed)]
+    (case,) = root.iter("testcase")
+    assert case.get("name") == "trick/calm"
+
+
+def test_nothing_changed_is_said_too(book: Ledger) -> None:
+    save(book)
+    answer = ask("check", "before")
+    assert answer.out.startswith("changed     nothing of driver, firmware, kernel and versions\n")
+
+
+def test_a_baseline_over_an_upgrade_is_called_that(book: Ledger, file: Path) -> None:
+    first = save(book)
+    on_another_day(file, first.experiment_id, 2)
+    with_fact(file, first.experiment_id, kernel(), "5.10.0-old")
+    on_another_day(file, save_again(book, "before", held_by(book, "before")[0], How(Silent())).experiment_id, 1)
+    one = only(checked(book))
+    assert one.stack_changed == ()
+    assert one.doubts == (f"before was itself measured on several stacks: kernel 5.10.0-old → {kernel()}",)
+
+
+def test_the_exit_code_is_8_only_where_fail_on_names_the_verdict(book: Ledger, file: Path, tmp_path: Path) -> None:
+    three_sittings(book, file, faster=3.0)
+    junit = tmp_path / "check.xml"
+    outcomes = {}
+    for named in ("", "slower", "different", "inconclusive"):
+        typed = ("--fail-on", named) if named else ()
+        answer = ask("check", "before", "--margin", "30%", *typed, "--junit", str(junit))
+        assert "SLOWER" in answer.out
+        outcomes[named] = (
+            answer.code,
+            [child.tag for child in next(ElementTree.parse(junit).getroot().iter("testcase"))],
+        )
+    passed, failed = (0, ["system-out"]), (8, ["failure", "system-out"])
+    assert outcomes == {"": passed, "slower": failed, "different": failed, "inconclusive": passed}
+
+
+def break_one(file: Path, book: Ledger, workload: str) -> None:
+    """Makes the first workload of the baseline one that fails, as after an upgrade."""
+    (first, *_) = held_by(book, "before")
+    spec = first.spec.model_copy(update={"workload": workload})
+    change(
+        file, "UPDATE runs SET workload = ?, spec = ?, spec_digest = ? WHERE spec_digest = ?",
+        workload, spec.model_dump_json(), spec.digest, first.spec.digest,
+    )  # fmt: skip
+
+
+def test_a_workload_that_fails_now_does_not_stop_the_others(book: Ledger, file: Path, tmp_path: Path) -> None:
+    save(book)
+    save(book, steps=5)
+    break_one(file, book, "trick/crash")
+    junit = tmp_path / "check.xml"
+    answer = ask("check", "before", "--junit", str(junit))
+    assert answer.code == Exit.PART_FAILED
+    table = {line.split()[0]: line.split()[-1] for line in answer.out.splitlines() if line.startswith("trick/")}
+    assert table == {"trick/crash": "FAILED", "trick/calm": "INCONCLUSIVE"}
+    (failed,) = (line for line in answer.out.splitlines() if line.startswith("failed"))
+    assert "something nobody foresaw" in failed
+    assert "--log" in failed
+    root = ElementTree.parse(junit).getroot()
+    assert [child.tag for case in root.iter("testcase") for child in case] == ["error", "system-out", "system-out"]
+
+
+def test_a_workload_that_nobody_knows_any_more_fails_alone(book: Ledger, file: Path) -> None:
+    save(book)
+    break_one(file, book, "gone/with-its-package")
+    answer = ask("check", "before", "--json")
+    assert answer.code == Exit.RUN_FAILED
+    (found,) = json.loads(answer.out)["workloads"]
+    assert found["failed"]
+    assert "gone" in found["trouble"]
+    # Nothing was begun, so nothing is left behind.
+    assert found["experiment"] is None
+    assert book.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [("container", "neither podman nor docker"), ("slurm-of-somebody", "there is no place")]
+)
+def test_a_place_that_is_gone_is_a_failed_line(
+    book: Ledger, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, said: str
+) -> None:
+    save(book)
+    change(file, "UPDATE runs SET place = ?", place)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    answer = ask("check", "before")
+    assert answer.code == Exit.PLACE_FAILED
+    assert answer.out.startswith("changed     not known: nothing was measured\n")
+    assert f"trick/calm on {place}" in answer.out
+    (failed,) = (line for line in answer.out.splitlines() if line.startswith("failed"))
+    assert said in failed
+
+
+def test_a_baseline_of_another_machine_is_refused_before_anything_is_measured(book: Ledger, file: Path) -> None:
+    save(book)
+    change(file, "UPDATE runs SET machine_id = 'elsewhere'")
+    answer = ask("check", "before", "--fail-on", "slower")
+    assert answer.code == Exit.WRONG_USE
+    assert answer.out.splitlines()[2].split()[-2:] == ["NOT", "COMPARABLE"]
+    assert "measured on another machine; save a baseline here, or take --anyway" in answer.out
+    assert book.count() == 2
+
+
+def test_anyway_another_machine_or_chip_is_compared_and_said(book: Ledger, file: Path) -> None:
+    save(book)
+    change(file, "UPDATE runs SET machine_id = 'elsewhere'")
+    one = only(checked(book, anyway=True))
+    assert verdict(one).word == "INCONCLUSIVE"
+    assert "before and now ran on different machines" in one.doubts
+    change(file, "UPDATE runs SET machine_id = 'elsewhere', chip = 'NVIDIA H200'")
+    answer = ask("check", "before", "--anyway")
+    assert answer.code == 0
+    assert "before ran on NVIDIA H200" in answer.out
+
+
+def test_another_chip_is_not_comparable(book: Ledger, file: Path) -> None:
+    save(book)
+    change(file, "UPDATE runs SET chip = 'NVIDIA H200'")
+    answer = ask("check", "before", "--json")
+    assert answer.code == Exit.WRONG_USE
+    (found,) = json.loads(answer.out)["workloads"]
+    assert (found["verdict"], found["failed"]) == (None, False)
+    assert "before ran on NVIDIA H200, now on" in found["trouble"]
+
+
+def test_of_a_baseline_that_machines_share_the_sittings_on_this_one_count(book: Ledger, file: Path) -> None:
+    other = save(book)
+    change(
+        file,
+        "UPDATE runs SET machine_id = 'elsewhere', boot_id = 'theirs' WHERE experiment_id = ?",
+        other.experiment_id,
+    )
+    save(book)
+    one = only(checked(book))
+    assert verdict(one).count_a == 1
+    assert one.doubts == ("2 runs of before on other chips or machines are left out",)
+
+
+def test_holm_decides_over_the_workloads_of_a_check(book: Ledger, file: Path) -> None:
+    save(book)
+    save(book, steps=5)
+    found = checked(book)
+    assert [verdict(one).family for one in found] == [2, 2]
+    assert len(found) == 2
+
+
+def test_interrupted_a_check_says_what_was_done_and_keeps_its_runs(book: Ledger, file: Path) -> None:
+    save(book)
+    slow = save(book, steps=5)
+    spec = book.runs_of(slow.experiment_id)[0].spec
+    params = {**spec.params, "step_s": 60.0}
+    stored = spec.model_copy(update={"params": params}).model_dump_json()
+    change(file, "UPDATE runs SET spec = ? WHERE experiment_id = ?", stored, slow.experiment_id)
+    process = subprocess.Popen(
+        [*COMMAND, "check", "before"], env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    running = RunFilter(status="running")
+    # Four were saved and two checked; the seventh is the one that takes minutes.
+    eventually(lambda: book.count() == 7 and any(row.handle.get("pid") for row in book.runs(running)))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == Exit.INTERRUPTED
+    assert "trick/calm steps=2" in out
+    assert "the check of before is not finished: 1 workload was checked" in err
+    assert "interrupted; what was finished is stored" in err
+    assert [row.failure_kind for row in book.runs(RunFilter(status="failed"))] == ["interrupted"]
+    assert book.count(RunFilter(status="done")) == 6
+
+
+def test_a_ledger_that_may_only_be_read_lists_and_does_not_check(file: Path, tmp_path: Path) -> None:
+    with Ledger.open(str(file)) as book:
+        stored(book)
+    change(file, "UPDATE runs SET place_options = '{}'")
+    # Root is bound by file permissions only where it drops the capability.
+    drop = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"] if os.getuid() == 0 else []
+    file.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        answers = [
+            subprocess.run(
+                [*drop, *COMMAND, *arguments], env=dict(os.environ), capture_output=True, text=True, check=False
+            )
+            for arguments in (("baseline", "list"), ("check", "before", "--anyway"), ("baseline", "delete", "before"))
+        ]
+    finally:
+        tmp_path.chmod(0o755)
+    assert "before" in answers[0].stdout
+    assert [answer.returncode for answer in answers] == [0, Exit.LEDGER_FAILED, Exit.LEDGER_FAILED]
+    assert all("is read-only; nothing was written" in answer.stderr for answer in answers[1:])
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("--margin", "0"), "margin"),
+        (("--runs", "0"), "--runs"),
+        (("--fail-on", "nothing"), "--fail-on"),
+        (("--junit", ""), "it is empty"),
+        (("--junit", "/nowhere/at/all.xml"), "--junit: cannot write"),
+        (("--junit", "-"), "standard output holds the result"),
+        (("--time-limit", "0"), "--time-limit"),
+    ],
+)
+def test_wrong_use_of_check_is_found_before_anything_is_measured(
+    book: Ledger, typed: tuple[str, ...], said: str
+) -> None:
+    stored(book)
+    answer = ask("check", "before", *typed)
+    assert answer.code == 2
+    assert said in answer.err
+    assert book.count() == 1
+
+
+def test_a_run_past_its_time_limit_is_a_failed_line(book: Ledger) -> None:
+    save(book, runs=1, steps=40, step_s=0.05)
+    answer = ask("check", "before", "--time-limit", "0.5s")
+    assert answer.code == Exit.RUN_FAILED
+    assert "FAILED" in answer.out
