@@ -1,10 +1,11 @@
-"""Writes docs/commands.md: what `--help` prints, for every verb. A test fails where the page is not current.
+"""Writes docs/commands.md: what `--help` prints, for every verb and what is below it. A test fails where it is not current.
 
     python scripts/write_commands.py > docs/commands.md
 
 The width is fixed, so that the page does not depend on the terminal that it was made in.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import click
 from stackmark.cli.main import VERBS, stackmark
 
 WIDTH = 100
+# Lines of a section, from which on it is not printed twice.
+WORTH_LEAVING_OUT = 4
 HEAD = """# What can I type?
 
 Everything here is what the program itself says with `--help`; the page is made by `python scripts/write_commands.py`.
@@ -32,19 +35,41 @@ CLASSIC = """It takes the 137 flags of tf_cnn_benchmarks; `stackmark tf-cnn --he
 def page() -> str:
     with stackmark.make_context("stackmark", [], resilient_parsing=True, terminal_width=WIDTH) as top:
         parts = [HEAD, "## stackmark\n", block(stackmark.get_help(top))]
+        repeated = Repeated()
         for verb in VERBS:
-            parts += [f"## stackmark {verb}\n", CLASSIC if verb == "tf-cnn" else block(help_of(top, verb))]
+            command = stackmark.get_command(top, verb)
+            assert command is not None
+            here = click.Context(command, parent=top, info_name=verb)
+            said = repeated.shown(f"stackmark {verb}", command.get_help(here))
+            parts += [f"## stackmark {verb}\n", CLASSIC if verb == "tf-cnn" else block(said)]
+            for name, below in command.commands.items() if isinstance(command, click.Group) else ():
+                inner = click.Context(below, parent=here, info_name=name)
+                whole = f"stackmark {verb} {name}"
+                parts += [f"### {whole}\n", block(repeated.shown(whole, below.get_help(inner)))]
     return "\n".join(parts)
-
-
-def help_of(top: click.Context, verb: str) -> str:
-    command = stackmark.get_command(top, verb)
-    assert command is not None
-    return command.get_help(click.Context(command, parent=top, info_name=verb))
 
 
 def block(text: str) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in text.splitlines()) + "\n```\n"
+
+
+class Repeated:
+    """Sections of options that several verbs have word for word are shown once: the second page of them is read by nobody."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+
+    def shown(self, command: str, text: str) -> str:
+        parts = re.split(r"(?m)^(?=\S[^\n]*:$)", text)
+        return "".join(self._part(command, part) for part in parts)
+
+    def _part(self, command: str, part: str) -> str:
+        head = part.partition("\n")[0]
+        body, examples, rest = part.partition("\n  Examples:")
+        if head == "Options:" or body.count("\n") < WORTH_LEAVING_OUT:
+            return part
+        first = self._seen.setdefault(body.strip(), command)
+        return part if first == command else f"{head} as for {first}\n{examples}{rest}"
 
 
 if __name__ == "__main__":

@@ -6,17 +6,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from asking import ask
+from stackmark.cli.compare import read_margin
 from stackmark.cli.main import VERBS, stackmark
-from stackmark.cli.options import read_requests
+from stackmark.cli.options import asked_workloads, parameter_fields, read_requests, taken_place_options
 from stackmark.errors import Exit, SpecError
 from stackmark.events import FAILURE_EXIT_CODES
+from stackmark.lab.arms import read_arms
 from stackmark.lab.tf_cnn_flags import asks_for_help
 from stackmark.lab.tf_cnn_mapping import plan
+from stackmark.spec import Request
 from stackmark.workloads.catalog import check_request
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +59,20 @@ def commands() -> Iterator[tuple[str, list[str], str]]:
             yield f"{name(page)}:{number}", words[1:end], below
 
 
+def below(top: click.Context, verb: str) -> dict[str, click.Command]:
+    """The commands of a verb that is a group: `published search`."""
+    command = stackmark.get_command(top, verb)
+    return dict(command.commands) if isinstance(command, click.Group) else {}
+
+
+def all_commands() -> Iterator[tuple[str, ...]]:
+    with stackmark.make_context("stackmark", [], resilient_parsing=True) as top:
+        for verb in VERBS:
+            yield from ((verb, name) for name in below(top, verb))
+            if not below(top, verb):
+                yield (verb,)
+
+
 # A command that is shown with its error is meant to be wrong.
 COMMANDS = {where: words for where, words, below in commands() if not below.startswith("stackmark: ")}
 WRONG = {where: (words, below) for where, words, below in commands() if below.startswith("stackmark: ")}
@@ -62,7 +80,8 @@ WRONG = {where: (words, below) for where, words, below in commands() if below.st
 
 def test_the_test_finds_commands() -> None:
     assert len(COMMANDS) >= 20
-    assert {words[0] for words in COMMANDS.values() if words} >= set(VERBS)
+    shown = [tuple(words) for words in COMMANDS.values()]
+    assert [one for one in all_commands() if not any(words[: len(one)] == one for words in shown)] == []
 
 
 @pytest.mark.parametrize("where", COMMANDS)
@@ -79,14 +98,46 @@ def test_every_command_in_the_docs_can_be_typed(where: str) -> None:
             understands(arguments)
             return
         try:
+            if isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+                top, (name, *arguments) = click.Context(command, parent=top, info_name=verb), arguments
+                assert name in command.commands, f"there is no command {verb} {name}"
+                verb, command = f"{verb} {name}", command.commands[name]
             ctx = command.make_context(verb, arguments, parent=top)
         except click.exceptions.Exit:
             return  # --help
-        if verb == "run":
-            fixed = {"workload", "place", "runs", "time_limit", "ledger", "as_json"}
-            typed = {key: value for key, value in ctx.params.items() if key not in fixed}
-            for request in read_requests(ctx.params["workload"].split(","), typed):
-                check_request(request)
+        checked = {"run": one_place, "compare": arms, "noise": one_place, "baseline save": workloads_of}.get(verb)
+        if checked:
+            checked(dict(ctx.params))
+
+
+def requests_of(params: dict[str, Any], workloads: list[str] | None = None) -> list[Request]:
+    """What a command asks for, checked as the program does it before it begins."""
+    fields = parameter_fields()
+    typed = {name: value for name, value in params.items() if name in fields}
+    requests = read_requests(workloads or asked_workloads(params["workload"], typed), typed)
+    for request in requests:
+        check_request(request)
+    return requests
+
+
+def one_place(params: dict[str, Any]) -> None:
+    options = taken_place_options(params)
+    for request in requests_of(params):
+        read_arms([params["place"]], request.workload, options, least=1)
+
+
+def arms(params: dict[str, Any]) -> None:
+    options = taken_place_options(params)
+    for request in requests_of(params):
+        read_arms(params["arms"], request.workload, options, least=1 if params["published"] else 2)
+    if params["margin"] is not None:
+        read_margin(params["margin"])
+
+
+def workloads_of(params: dict[str, Any]) -> None:
+    taken_place_options(params)
+    if params["workloads"]:
+        requests_of(params, list(params["workloads"]))
 
 
 @pytest.mark.parametrize("where", WRONG)
@@ -109,10 +160,11 @@ def options() -> Iterator[tuple[str, str]]:
         for verb in ("", *VERBS):
             command = stackmark.get_command(top, verb) if verb else stackmark
             assert command is not None
-            for param in command.params:
-                if isinstance(param, click.Option):
-                    for option in (*param.opts, *param.secondary_opts):
-                        yield verb, option
+            named = {verb: command, **{f"{verb} {name}": inner for name, inner in below(top, verb).items()}}
+            for words, one in named.items():
+                for param in one.params:
+                    if isinstance(param, click.Option):
+                        yield from ((words, option) for option in (*param.opts, *param.secondary_opts))
 
 
 ALL_TEXT = "\n".join(page.read_text() for page in PAGES)
