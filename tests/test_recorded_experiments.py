@@ -1,0 +1,110 @@
+"""Three experiments as they were recorded on H200s: what the documentation says of them is computed here again.
+
+The names of machine, boot and GPU are taken out; rates, steps and facts are as they were.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from recorded import load
+from stackmark.lab.examine import Examined, examine
+from stackmark.ledger.store import Ledger
+from stackmark.show.report.html import render_html
+from stackmark.verdict.noise import noise_floor
+
+PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-container.md").read_text()
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as ledger:
+        yield ledger
+
+
+def logs(shown: Examined, arm: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """ln R of each block, in the order of the blocks."""
+    rates = {
+        run.block: run.rate_per_s
+        for run in shown.runs
+        if run.arm == arm and run.counted and run.block is not None and run.rate_per_s
+    }
+    return np.log(np.array([rates[block] for block in sorted(rates)]))
+
+
+def on_one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def test_host_and_container_were_equivalent_within_one_per_cent(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_host_container"))
+    (pair,) = shown.comparisons
+    assert (pair.word, pair.difference, pair.count_a) == ("EQUIVALENT", "slower", 6)
+    d = logs(shown, 1) - logs(shown, 0)
+    low, high = stats.t.interval(0.90, 5, loc=d.mean(), scale=stats.sem(d))
+    assert pair.interval_90
+    assert (pair.interval_90.low, pair.interval_90.high) == pytest.approx((np.exp(low), np.exp(high)))
+    assert on_one_line(pair.sentence) in on_one_line(PAGE)
+    assert on_one_line(pair.sentence) in on_one_line(README)
+
+
+def test_its_order_was_abba_and_each_run_has_its_place_in_it(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_host_container"))
+    ran = [run.arm for run in shown.runs if run.role == "measured"]
+    assert ran == [arm for block in shown.order for arm in block]
+    assert [block[0] for block in shown.order] == [1, 0] * 3
+
+
+def test_kernels_that_are_drawn_anew_in_every_process_are_no_difference_between_arms(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_host_container"))
+    assert not any(one.subject == "kernels" for one in shown.differences)
+    assert any("chose anew in each process, in every arm" in sentence for sentence in shown.not_held)
+
+
+def test_what_differed_most_was_the_filter_of_system_calls(book: Ledger) -> None:
+    first = examine(book, load(book, "h200_host_container")).differences[0]
+    assert (first.subject, first.key, first.values) == ("limits", "seccomp", ("off", "filter"))
+
+
+def test_set_up_took_as_long_in_both_arms(book: Ledger) -> None:
+    host, container = (dict(arm.setup) for arm in examine(book, load(book, "h200_host_container")).arms)
+    assert list(host) == list(container)
+    # 11 s of fresh process, of which the container's own start is a fraction of a second.
+    assert 0 < container["start"] - host["start"] < 0.5
+    assert sum(container.values()) == pytest.approx(sum(host.values()), rel=0.05)
+
+
+@pytest.mark.parametrize(("margin", "word"), [(0.001, "EQUIVALENT"), (0.0005, "INCONCLUSIVE")])
+def test_the_margin_decides_what_is_open(book: Ledger, margin: float, word: str) -> None:
+    (pair,) = examine(book, load(book, "h200_host_container"), margin=margin).comparisons
+    assert pair.word == word
+    assert (pair.needed is not None) == (word == "INCONCLUSIVE")
+
+
+def test_the_noise_floor_is_what_the_page_says(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_noise"))
+    floor = noise_floor(shown)
+    assert floor
+    d = logs(shown, 1) - logs(shown, 0)
+    assert shown.comparisons[0].sd_log == pytest.approx(d.std(ddof=1))
+    assert f"spread by {100 * d.std(ddof=1):.3f} %" in PAGE
+    assert on_one_line(shown.comparisons[0].sentence) in on_one_line(PAGE)
+
+
+def test_the_rule_stopped_at_its_first_look(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_until_decided"))
+    assert (shown.state, shown.blocks_whole, shown.blocks_planned) == ("done", 4, 20)
+    assert on_one_line(shown.comparisons[0].sentence) in on_one_line(PAGE)
+
+
+@pytest.mark.parametrize("name", ["h200_host_container", "h200_noise", "h200_until_decided"])
+def test_a_report_is_made_of_what_was_recorded(book: Ledger, name: str) -> None:
+    shown = examine(book, load(book, name))
+    page = render_html(shown, generated_unix_s=0.0, version="0")
+    assert shown.comparisons[0].word in page
+    assert page.count("<svg") >= 4
