@@ -15,6 +15,7 @@ from stackmark.plan.design import (
     Done,
     Finished,
     StoppingRule,
+    in_whole_designs,
     next_run,
     order_of,
     sequences_of,
@@ -167,3 +168,9 @@ def test_a_stopping_rule_that_is_none_is_refused(rule: dict[str, object]) -> Non
 def test_the_last_look_is_after_the_last_block() -> None:
     with pytest.raises(ValidationError, match="last look"):
         a_design(blocks=4, rule=StoppingRule(looks=[2], levels=[0.05], levels_95=[0.05]))
+
+
+def test_a_verdict_rests_on_whole_designs_only() -> None:
+    assert in_whole_designs(a_design(blocks=6), {0: 0, 1: 1, 2: 0, 4: 0, 5: 0}) == {0: 0, 1: 1, 4: 0, 5: 0}
+    assert in_whole_designs(a_design(3, 6), dict.fromkeys(range(5), 0)) == {}
+    assert in_whole_designs(a_design(1, 3), {0: 0, 2: 0}) == {0: 0, 2: 0}

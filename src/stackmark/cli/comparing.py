@@ -142,10 +142,10 @@ def report(examined: Examined, wanted: Wanted) -> Exit:
 
 
 def exit_code(examined: Examined, fail_on: Sequence[str]) -> Exit:
-    """An experiment without a single whole block has no verdict: that is a failure. Else what --fail-on names."""
+    """An experiment that ended without a whole design has no verdict: that is a failure. Else what --fail-on names."""
     if not examined.comparisons:
-        # One arm alone has no verdict to have.
-        return Exit.RUN_FAILED if len(examined.arms) > 1 else Exit.DONE
+        # One arm alone has no verdict to have, and one that is still open none yet.
+        return Exit.RUN_FAILED if len(examined.arms) > 1 and examined.state != "open" else Exit.DONE
     if any(is_named(comparison, fail_on) for comparison in examined.comparisons):
         return Exit.VERDICT_NAMED
     return Exit.RUN_FAILED if examined.state == "short" else Exit.DONE

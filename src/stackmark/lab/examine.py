@@ -14,7 +14,7 @@ from stackmark.lab.judging import read_stored, setup_parts
 from stackmark.lab.published import known_rows, neighbours
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.plan.design import Arm, Assignment, Design, order_of, sequences_of
+from stackmark.plan.design import Arm, Assignment, Design, in_whole_designs, order_of, sequences_of
 from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison as Comparison
 from stackmark.verdict.covariates import covariate_lines
@@ -53,9 +53,9 @@ def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool
 
 
 def _judged(design: Design, now: Progress) -> dict[int, int]:
-    """The blocks that a verdict rests on: with a rule those of its last look."""
+    """The blocks that a verdict rests on: with a rule those of its last look, else those in whole designs."""
     if design.rule is None:
-        return now.blocks
+        return in_whole_designs(design, now.blocks)
     return {block: attempt for block, attempt in now.blocks.items() if block < now.look}
 
 
@@ -154,7 +154,7 @@ def _put_together(
 def _pairs(
     design: Design | None, rows: Sequence[RunDetail], now: Progress | None, margin: float
 ) -> tuple[Comparison, ...]:
-    """Every pair of arms. While an experiment is open these are its whole blocks, and the state says that it is open."""
+    """Every pair of arms. While an experiment is open it is what there is so far, and the state says so."""
     if not design or not now or not now.blocks or len(design.arms) < 2:
         return ()
     blocks = _judged(design, now)

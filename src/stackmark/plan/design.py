@@ -156,6 +156,15 @@ def whole(design: Design, finished: list[Finished]) -> dict[int, int]:
     return {block: attempt for block, (attempt, state, _) in found.items() if state == "whole"}
 
 
+def in_whole_designs(design: Design, blocks: dict[int, int]) -> dict[int, int]:
+    """Of these blocks, those whose design is complete: a half one has its arms in one order only, and a drift in its ratio."""
+    size = sequences_of(len(design.arms))
+    complete = {
+        first for first in range(0, design.blocks, size) if all(first + number in blocks for number in range(size))
+    }
+    return {block: attempt for block, attempt in blocks.items() if block - block % size in complete}
+
+
 def _attempt(design: Design, finished: list[Finished], block: int) -> tuple[int, str, list[int]]:
     """The latest attempt at a block, whether it is whole, open or failed, and the arms that it still needs."""
     order = order_of(len(design.arms), block, design.seed)
