@@ -160,6 +160,15 @@ def test_a_baseline_over_an_upgrade_is_called_that(book: Ledger, file: Path) -> 
     assert one.doubts == (f"before was itself measured on several stacks: kernel 5.10.0-old → {kernel()}",)
 
 
+def test_fail_on_slower_says_where_nothing_was_decided(book: Ledger) -> None:
+    """One sitting a side: exit code 0 is no word about the upgrade, and whoever reads only that should be told."""
+    save(book)
+    answer = ask("check", "before", "--fail-on", "slower")
+    assert answer.code == Exit.DONE
+    assert "--fail-on slower: nothing was decided about trick/calm" in answer.err
+    assert "nothing was decided" not in ask("check", "before", "--fail-on", "inconclusive").err
+
+
 def test_the_exit_code_is_8_only_where_fail_on_names_the_verdict(book: Ledger, file: Path, tmp_path: Path) -> None:
     three_sittings(book, file, faster=3.0)
     junit = tmp_path / "check.xml"
@@ -209,7 +218,7 @@ def test_a_workload_that_nobody_knows_any_more_fails_alone(book: Ledger, file: P
     assert answer.code == Exit.RUN_FAILED
     (found,) = json.loads(answer.out)["workloads"]
     assert found["failed"]
-    assert "gone" in found["trouble"]
+    assert "gone" in found["error"]
     # Nothing was begun, so nothing is left behind.
     assert found["experiment"] is None
     assert book.count() == 2
@@ -262,7 +271,7 @@ def test_another_chip_is_not_comparable(book: Ledger, file: Path) -> None:
     assert answer.code == Exit.WRONG_USE
     (found,) = json.loads(answer.out)["workloads"]
     assert (found["verdict"], found["failed"]) == (None, False)
-    assert "before ran on NVIDIA H200, now on" in found["trouble"]
+    assert "before ran on NVIDIA H200, now on" in found["error"]
 
 
 def test_of_a_baseline_that_machines_share_the_sittings_on_this_one_count(book: Ledger, file: Path) -> None:
@@ -303,7 +312,7 @@ def test_interrupted_a_check_says_what_was_done_and_keeps_its_runs(book: Ledger,
     out, err = process.communicate(timeout=60)
     assert process.returncode == Exit.INTERRUPTED
     assert "trick/calm steps=2" in out
-    assert "the check of before is not finished: 1 workload was checked" in err
+    assert "the check of before is not finished: 1 workload checked" in err
     assert "interrupted; what was finished is stored" in err
     assert [row.failure_kind for row in book.runs(RunFilter(status="failed"))] == ["interrupted"]
     assert book.count(RunFilter(status="done")) == 6

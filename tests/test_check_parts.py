@@ -72,7 +72,7 @@ def test_a_stack_is_driver_firmware_kernel_and_versions() -> None:
 
 
 def test_a_recorded_run_of_an_h200_has_a_stack() -> None:
-    events = read_stored(RECORDED.read_text().splitlines())[0].events
+    events = read_stored(RECORDED.read_text().splitlines()).stream.events
     facts = gathered_facts(events)
     upgraded = json.loads(json.dumps(facts))
     upgraded["gpu"]["driver"] = "999.99"

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+import ledger_runs
 from asking import ESC, Answer, ask, ask_process
 from stackmark.cli.main import VERBS
 from stackmark.errors import Exit, PlaceError
 from stackmark.events import Failed, Hello, Phase, Probe, Result, read_event, write_event
 from stackmark.lab import driver
-from stackmark.ledger.rows import RunDetail
+from stackmark.ledger import ids
+from stackmark.ledger.rows import Experiment, RunDetail, RunStart
 from stackmark.ledger.store import Ledger
+from stackmark.ledger.whole import WholeRun, add_whole
 from stackmark.places.place import Outcome, PlaceFailure, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.show.live import PlainLines
@@ -196,6 +199,24 @@ def test_a_spec_comes_out_as_one_line_of_json(measured: Measured) -> None:
     answer = ask("show", "last", "--spec", "--ledger", str(measured.ledger))
     assert json.loads(answer.out)["params"]["batch"] == 2
     assert answer.out.count("\n") == 1
+
+
+def test_an_experiment_of_a_thousand_blocks_is_shown_whole(ledger_file: Path) -> None:
+    experiment = Experiment(id=ids.new_id(ids.EXPERIMENT), created_unix_s=ledger_runs.T0, kind="compare")
+    whole = [
+        WholeRun(
+            RunStart(
+                id=ids.new_id(ids.RUN), experiment_id=experiment.id, position=position, spec=ledger_runs.SPEC, place="host",
+                started_unix_s=ledger_runs.T0, machine_id="m", boot_id="b", driver_pid=1, stackmark_version="0",
+            ),
+            ledger_runs.DONE, ledger_runs.LINES,
+        )
+        for position in range(1200)
+    ]  # fmt: skip
+    with Ledger.open(str(ledger_file)) as book:
+        add_whole(book, experiment, whole)
+    shown = json.loads(ask("show", experiment.id, "--json").out)
+    assert [run["id"] for run in shown["runs"]] == [run.start.id for run in whole]
 
 
 def test_an_experiment_is_shown_as_its_runs(measured: Measured, recorded: tuple[RunDetail, list[str]]) -> None:

@@ -215,7 +215,7 @@ def test_one_arm_is_held_against_a_published_row(tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "an unknown key": (("--arm", "host", "--arm", "host,stepp_s=3"), "did you mean step_s"),
-    "a key of another place": (("--arm", "host", "--arm", "host,shm=1g"), "'shm' that neither host nor trick/calm knows"),
+    "a key of another place": (("--arm", "host", "--arm", "host,shm=1g"), "'shm', which is an option of container, not of host"),
     "a mistyped place": (("--arm", "host", "--arm", "contaner"), "did you mean container?"),
     "an option before the place": (("--arm", "host", "--arm", "step_s=3"), "the place comes first"),
     "an arm without a place": (("--arm", "host", "--arm", ",step_s=3"), "names no place"),
@@ -303,7 +303,7 @@ def test_a_metric_that_never_matches_fails_with_what_was_printed(ledger_file: Pa
     assert "no line of the program's output matched 'images: ([0-9.]+)'" in answer.err
     assert "it's a rate: 12.5" in answer.err
     (row,) = rows_of(ledger_file, "primer")
-    assert f"stackmark show {row.id} --log" in answer.err
+    assert f"all of them: stackmark show {row.id} --log" in answer.err
     assert f"go on with: stackmark resume {row.experiment_id}" in answer.err
 
 
@@ -342,6 +342,14 @@ def test_a_read_only_ledger_is_said_before_the_probe(ledger_file: Path, monkeypa
 def test_an_experiment_that_does_not_exist(name: str, ledger_file: Path) -> None:
     Ledger.open(str(ledger_file)).close()
     is_a_sentence(ask("resume", name), Exit.WRONG_USE)
+
+
+def test_a_run_is_answered_with_its_experiment() -> None:
+    assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1", "--json").code == Exit.DONE
+    (run,) = json.loads(ask("results", "--json").out)["runs"]
+    answer = ask("report", run["id"])
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert f"its experiment is {run['experiment_id']}" in answer.err
 
 
 def test_a_plain_run_cannot_be_resumed() -> None:

@@ -99,7 +99,7 @@ def test_another_program_under_the_same_name_is_said_first(
     ours.write_text("#!/bin/sh\nprintf 'rate: 5\\n'\n")
     ours.chmod(0o755)
     monkeypatch.setenv("PATH", f"{ours.parent}{os.pathsep}{os.environ['PATH']}")
-    arms = ("--arm", "host", "--arm", "container")
+    arms = ("--arm", "host", "--arm", "container,env=PATH=/usr/bin:/bin")
     answer = ask("compare", "--cmd", "echo rate: 5", "--metric", "rate: ([0-9.]+)", *arms, "--blocks", "2", "--json")
     assert answer.code == Exit.DONE, answer.err
     shown = json.loads(answer.out)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import tempfile
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,43 @@ def test_a_folder_in_another_is_mounted_with_it() -> None:
         "/usr",
         "/usr-old",
     )
+
+
+def test_a_user_s_program_is_mounted_with_the_python_it_runs_on(tmp_path: Path) -> None:
+    venv.create(tmp_path / "theirs", symlinks=True, with_pip=False)
+    script = tmp_path / "theirs/bin/torchrun"
+    script.write_text(f"#!{tmp_path}/theirs/bin/python\n")
+    script.chmod(0o755)
+    for command_line in ("python train.py", "torchrun train.py", f"{script} train.py"):
+        environment = {"PATH": f"{tmp_path}/theirs/bin:/usr/bin"}
+        found = software.program_folders(command_line, "/home", environment)
+        assert software.within(str(tmp_path / "theirs/lib"), found), command_line
+        assert software.within(os.path.realpath(tmp_path / "theirs/bin/python"), (*found, "/usr")), command_line
+
+
+def test_a_shim_is_mounted_with_what_it_calls(tmp_path: Path) -> None:
+    (tmp_path / "pyenv/shims").mkdir(parents=True)
+    (tmp_path / "pyenv/shims/prog").write_text("#!/bin/sh\nexec ../libexec/pyenv exec prog\n")
+    (tmp_path / "pyenv/shims/prog").chmod(0o755)
+    assert software.program_folders("prog -x", "/home", {"PATH": f"{tmp_path}/pyenv/shims"}) == (f"{tmp_path}/pyenv",)
+
+
+def test_files_that_a_user_s_command_names_are_mounted(tmp_path: Path) -> None:
+    for name in ("work/a.py", "lib/b.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    found = software.program_folders(
+        f"sh ../lib/b.py {tmp_path}/work/a.py --out {tmp_path} /no/file", f"{tmp_path}/work", {"PATH": "/usr/bin:/bin"}
+    )
+    assert {f"{tmp_path}/lib", f"{tmp_path}/work"} <= set(found)
+    assert str(tmp_path) not in found
+    with tempfile.NamedTemporaryFile(dir="/tmp") as alone:
+        assert alone.name in software.program_folders(f"sh {alone.name}", "/home", {"PATH": "/usr/bin:/bin"})
+
+
+@pytest.mark.parametrize("command_line", ["", "'unbalanced", "no-such-program x"])
+def test_of_a_command_that_cannot_be_run_nothing_is_mounted(command_line: str) -> None:
+    assert software.program_folders(command_line, "/home", {"PATH": "/usr/bin"}) == ()
 
 
 def test_a_python_that_is_none_is_a_sentence() -> None:

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,6 +278,20 @@ def test_mounts_variables_and_the_shared_cache_are_there(rig: Rig, tmp_path: Pat
 
 
 # What is refused
+
+
+def test_a_user_s_program_is_the_same_one_in_the_container(rig: Rig, tmp_path: Path) -> None:
+    """A `python` of the user's own, which is neither ours nor /usr's; and a script that lies elsewhere."""
+    venv.create(tmp_path / "theirs", symlinks=True, with_pip=False)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text("import sys; print('prefix', sys.prefix); print('speed: 7')")
+    params = {"cmd": "python ../code/train.py", "cwd": str(tmp_path / "work"), "metric": "speed: ([0-9]+)"}
+    params |= {"device": "cpu", "metric_unit": "x"}
+    around = {"PATH": f"{tmp_path}/theirs/bin:{os.environ['PATH']}"}
+    outcome, notes = rig.run(Spec(workload="command/own", params=params), around=around)
+    assert outcome.exit_code == 0, notes.lines
+    assert any(f"prefix {tmp_path}/theirs" in line for line in notes.lines)
 
 
 def test_an_image_that_is_not_here_is_a_sentence_with_the_next_command(rig: Rig) -> None:

@@ -12,9 +12,8 @@ import click
 import pytest
 
 from asking import ask
-from stackmark.cli.compare import read_margin
 from stackmark.cli.main import VERBS, stackmark
-from stackmark.cli.options import asked_workloads, parameter_fields, read_requests, taken_place_options
+from stackmark.cli.options import asked_workloads, parameter_fields, read_margin, read_requests, taken_place_options
 from stackmark.errors import Exit, SpecError
 from stackmark.events import FAILURE_EXIT_CODES
 from stackmark.lab.arms import read_arms

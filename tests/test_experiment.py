@@ -70,6 +70,17 @@ def test_an_experiment_runs_its_design_and_every_run_is_in_the_ledger(book: Ledg
     assert pair.ratio < 0.6
 
 
+def test_a_run_that_somebody_deleted_is_made_again_and_the_verdict_says_so(book: Ledger) -> None:
+    experiment = start(asked("host", "host,step_s=0.002", blocks=2, primers=False), book, Silent())
+    carry_out(experiment, book, Silent())
+    assert not any("deleted" in sentence for sentence in examine(book, experiment.id).not_held)
+    book.delete([made(book, experiment)[1].id])
+    carry_out(experiment, book, Silent())
+    shown = examine(book, experiment.id)
+    assert shown.state == "done"
+    assert "the choice of runs: 1 deleted run: somebody chose what is left" in shown.not_held
+
+
 def test_only_what_an_arm_types_differs_between_specs(book: Ledger) -> None:
     design, _ = make_design(asked("host", "host,step_s=0.004", blocks=2), Silent())
     first, second = (arm.spec.params for arm in design.arms)

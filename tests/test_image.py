@@ -262,7 +262,7 @@ def test_a_context_is_written_over_an_earlier_one_and_leaves_nothing_of_it(tmp_p
     wheels.mkdir()
     (wheels / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"a wheel")
     (tmp_path / "base").write_bytes(b"a base")
-    first = compose(read_recipe("debian"), wheels=wheels, base=DebianBase(tmp_path / "base", "Debian", reused=True))
+    first = compose(read_recipe("debian"), wheels=wheels, base=DebianBase(tmp_path / "base", "Debian"))
     write(first, tmp_path / "context")
     assert (tmp_path / "context/wheels/torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").read_bytes() == b"a wheel"
     assert (tmp_path / "context/base.tar").read_bytes() == b"a base"

@@ -131,7 +131,7 @@ def test_a_live_run_played_back_gives_the_same_row(book: Ledger) -> None:
 
 def test_a_stored_stream_gives_the_stored_rate(book: Ledger) -> None:
     row = once(book, ReplayPlace(H200))
-    seen, stderr = read_stored(book.stream(row.id))
+    seen, stderr, _ = read_stored(book.stream(row.id))
     assert judged_again(seen) == row.rate_per_s
     assert stderr == []
 
@@ -162,7 +162,7 @@ def test_a_broken_stream_is_a_failed_run_whose_lines_are_kept(book: Ledger) -> N
     assert row.failure_message is not None
     assert "line 21" in row.failure_message
     assert book.stream(row.id) == lines
-    seen, _ = read_stored(lines)
+    seen = read_stored(lines).stream
     assert len(seen.events) == 20
 
 
@@ -290,7 +290,7 @@ def test_the_rate_of_several_runs_is_their_geometric_mean_with_student_s_interva
 
 def test_what_is_printed_can_be_computed_again_from_the_streams(book: Ledger) -> None:
     done = measured(book, *[good(0.1 + 0.001 * i) for i in range(4)], runs=4)
-    again = [judged_again(read_stored(book.stream(row.id))[0]) for row in done.runs]
+    again = [judged_again(read_stored(book.stream(row.id)).stream) for row in done.runs]
     assert again == [row.rate_per_s for row in done.runs]
     logs = [math.log(rate) for rate in again if rate]
     assert done.throughput is not None
@@ -418,7 +418,7 @@ def test_what_was_measured_is_saved_when_the_ledger_fails(
     seen = Stream()
     for line in H200:
         seen.feed(line)
-    assert judged_again(read_stored(saved.read_text().splitlines())[0]) == judged_again(seen)
+    assert judged_again(read_stored(saved.read_text().splitlines()).stream) == judged_again(seen)
 
 
 def test_where_nothing_can_be_saved_the_ledger_s_own_words_stay(

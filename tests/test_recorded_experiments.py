@@ -3,11 +3,13 @@
 The names of machine, boot and GPU are taken out; rates, steps and facts are as they were.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import stats
 
@@ -27,14 +29,14 @@ def book(tmp_path: Path) -> Iterator[Ledger]:
         yield ledger
 
 
-def logs(shown: Examined, arm: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def logs(shown: Examined, arm: int) -> npt.NDArray[np.float64]:
     """ln R of each block, in the order of the blocks."""
     rates = {
         run.block: run.rate_per_s
         for run in shown.runs
         if run.arm == arm and run.counted and run.block is not None and run.rate_per_s
     }
-    return np.log(np.array([rates[block] for block in sorted(rates)]))
+    return np.array([math.log(rates[block]) for block in sorted(rates)])
 
 
 def on_one_line(text: str) -> str:

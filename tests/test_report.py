@@ -126,6 +126,15 @@ def test_one_arm_has_its_rate_and_no_ratio() -> None:
     assert "What differs between the arms" not in said
 
 
+def test_a_figure_without_steps_has_no_step_times() -> None:
+    """A program's own figure, or that of a log: the one "step" beside it is the whole run."""
+    base = sample.sample_examined()
+    own = replace(base, runs=tuple(replace(run, steady=None, first_step=0, step_s=(50.8,)) for run in base.runs))
+    assert "50.8 s" not in render_markdown(own)
+    assert "Step times" not in html(own)
+    assert "Step times" in html(base)
+
+
 def test_one_run_has_no_interval() -> None:
     said = words(html(sample.one_arm(runs=1))).replace("\N{NO-BREAK SPACE}", " ")
     assert "one run: no interval" in said
@@ -177,10 +186,11 @@ def test_the_largest_part_of_a_longer_set_up_is_named() -> None:
 def test_a_flag_of_several_runs_is_said_once() -> None:
     base = sample.sample_examined()
     runs = tuple(
-        replace(run, flags=(f"throttled: {100 + index} ms at the power cap",)) for index, run in enumerate(base.runs)
+        replace(run, flags=(f"power-cap: {100 + index} ms at the power cap",)) for index, run in enumerate(base.runs)
     )
     said = words(html(replace(base, runs=runs)))
-    assert "throttled: 100 ms at the power cap (6 × A, 6 × B)" in said
+    assert "100 ms at the power cap (6 × A, 6 × B)" in said
+    assert "power-cap:" not in said
     assert "throttled: 101 ms" not in said
 
 

@@ -7,9 +7,8 @@ import pytest
 from scipy import stats
 
 from stackmark.errors import SpecError
-from stackmark.plan.design import StoppingRule
 from stackmark.verdict.evidence import Floats, limit_of, named_differences, paired, reach, words
-from stackmark.verdict.sequential import Spending, first_look, judge_at_look, planned_looks, stopping_rule
+from stackmark.verdict.sequential import Spending, first_look, planned_looks, stopping_rule
 
 LIMIT = limit_of(0.01)
 EVERY_TWO = tuple(range(4, 21, 2))
@@ -115,41 +114,3 @@ def test_more_blocks_than_a_rule_is_made_for_are_refused_with_what_to_do() -> No
     with pytest.raises(SpecError, match="400 blocks at most") as caught:
         stopping_rule([4, 1000])
     assert "--margin" in (caught.value.hint or "")
-
-
-def test_a_look_goes_on_until_it_is_decided() -> None:
-    rule = stopping_rule([4, 6, 8])
-    unclear = [0.0, 0.02, -0.02, 0.03, 0.01, -0.03, 0.02, 0.0]
-    assert judge_at_look("a", "b", [0.0] * 3, unclear[:3], 0.01, rule) is None
-    first = judge_at_look("a", "b", [0.0] * 4, unclear[:4], 0.01, rule)
-    assert first is not None
-    assert (first.number, first.of, first.blocks, first.next_look, first.go_on) == (1, 3, 4, 6, True)
-    last = judge_at_look("a", "b", [0.0] * 8, unclear, 0.01, rule)
-    assert last is not None
-    assert (last.decided, last.go_on, last.next_look) == (False, False, None)
-    clear = judge_at_look("a", "b", [0.0] * 4, [0.001, -0.001, 0.0005, 0.0], 0.01, rule)
-    assert clear is not None
-    assert (clear.comparison.word, clear.go_on) == ("EQUIVALENT", False)
-
-
-def test_blocks_between_two_looks_wait_for_the_next() -> None:
-    rule = stopping_rule([4, 6, 8])
-    look = judge_at_look("a", "b", [0.0] * 5, [0.001, -0.001, 0.0005, 0.0, 9.0], 0.01, rule)
-    assert look is not None
-    assert look.comparison.count_b == 4
-    assert look.comparison.word == "EQUIVALENT"
-    assert "not counted until the look after block 6" in look.comparison.notes[-1]
-
-
-def test_a_rule_that_was_stored_with_an_experiment_judges_as_the_one_it_came_from() -> None:
-    rule = stopping_rule([4, 6])
-    stored = StoppingRule(
-        kind=rule.kind,
-        alpha=rule.alpha,
-        looks=list(rule.looks),
-        levels=list(rule.levels),
-        levels_95=list(rule.levels_95),
-    )
-    again = StoppingRule.model_validate_json(stored.model_dump_json())
-    d = [0.001, -0.001, 0.002, 0.0, 0.004, 0.001]
-    assert judge_at_look("a", "b", [0.0] * 6, d, 0.01, again) == judge_at_look("a", "b", [0.0] * 6, d, 0.01, rule)

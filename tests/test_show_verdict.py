@@ -183,7 +183,31 @@ def test_what_to_type_next() -> None:
     assert again.endswith("--arm host --arm container --blocks 14")
     assert again.count("--blocks") == 1
     assert report == "stackmark report x-01m8h200c0nta1nerv5h0st0a1 -o report.html"
-    assert next_commands(sample.nothing_measured()) == ["stackmark show r-01m80000000000000000000001 --log"]
+    look, anew = next_commands(sample.nothing_measured())
+    assert look == "stackmark show r-01m80000000000000000000001 --log"
+    assert anew == sample.nothing_measured().command
+
+
+def test_what_to_type_next_names_the_ledger_that_was_typed() -> None:
+    commands = [*next_commands(sample.open_experiment(), "--ledger l"), *next_commands(inconclusive(), "--ledger l")]
+    assert all("--ledger l" in command for command in commands if " compare " not in command)
+
+
+def test_a_long_label_leaves_its_numbers_on_the_screen() -> None:
+    base = three_arms()
+    arms = tuple(replace(one, label=f"container,env=A={'x' * 200},cpus={one.index}") for one in base.arms)
+    renamed = {old.label: new.label for old, new in zip(base.arms, arms, strict=True)}
+    pairs = tuple(replace(c, a=renamed[c.a], b=renamed[c.b]) for c in base.comparisons)
+    shown = said(replace(base, arms=arms, comparisons=pairs), screen())
+    assert max(map(len, shown.splitlines())) <= 100
+    table = shown[shown.index("arm  ") :]
+    assert all(f",cpus={one.index}  " in table for one in arms)
+    assert "± " in table
+
+
+def test_fewer_blocks_than_a_design_has_are_no_verdict_and_are_counted() -> None:
+    shown = said(sample.open_experiment(comparisons=(), blocks_whole=1), pipe())
+    assert "NO VERDICT: 1 block of 6 are whole, which is less than one design" in shown
 
 
 def test_more_blocks_take_the_place_of_those_that_were_asked_for() -> None:
@@ -278,6 +302,13 @@ def test_a_hostile_experiment_is_json_too() -> None:
 
 
 # The noise floor
+
+
+def test_a_noise_floor_from_two_blocks_is_called_hardly_known() -> None:
+    assert "from 2 blocks that is hardly known" in said(
+        aa(comparisons=(compared("host", sample.HOST[:2], "host (2)", sample.CONTAINER[:2], 0.01),)), pipe()
+    )
+    assert "hardly known" not in said(aa(), pipe())
 
 
 def test_the_noise_floor_is_the_first_line_and_the_price_of_margins_follows() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stackmark.errors import SpecError
-from stackmark.units import parse_seconds, parse_share, parse_size, say_count, say_rate, say_seconds, say_size
+from stackmark.units import counted, parse_seconds, parse_share, parse_size, say_count, say_rate, say_seconds, say_size
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,13 @@ def test_sizes_are_said_in_binary_units(size: float, said: str) -> None:
 )  # fmt: skip
 def test_counts_are_said_in_decimal_units(count: float, said: str) -> None:
     assert say_count(count) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1.0, "1 run"), (1_048_576, "1,048,576 runs")]
+)
+def test_only_one_thing_is_in_the_singular(number: float, said: str) -> None:
+    assert counted(number, "run") == said
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def say_count(number: float) -> str:
     return f"{_three_figures(number / 1e12)} T"
 
 
+def counted(number: float, thing: str) -> str:
+    """`1 run`, `2 runs`, `1,048,576 open files`."""
+    return f"{number:,.0f} {thing}" if number == 1 else f"{number:,.0f} {thing}s"
+
+
 def say_rate(rate: float) -> str:
     """A throughput with four significant figures and thousands separated: `0.008673`, `4.213`, `142.6`, `7,087`."""
     if 0 < rate < 0.09995:

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from stackmark.cli.compare import seconds_of
 from stackmark.cli.options import (
     InSections,
+    Subverbs,
     asked_workloads,
     json_option,
     ledger_option,
@@ -14,7 +14,9 @@ from stackmark.cli.options import (
     parameter_options,
     place_options,
     read_requests,
+    seconds_of,
     taken_place_options,
+    time_limit_option,
 )
 from stackmark.errors import SpecError
 from stackmark.workloads.catalog import check_request
@@ -22,6 +24,7 @@ from stackmark.workloads.catalog import check_request
 
 @click.group(
     "baseline",
+    cls=Subverbs,
     no_args_is_help=False,
     epilog="""\b
 Examples:
@@ -59,7 +62,7 @@ Examples:
     "--runs", type=click.IntRange(1, 1000), metavar="N",
     help="Fresh processes. [default: 5 on a GPU, 3 on a CPU; again as before]",
 )  # fmt: skip
-@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@time_limit_option
 @ledger_option
 @json_option
 @place_options

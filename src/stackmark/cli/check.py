@@ -2,8 +2,15 @@
 
 import click
 
-from stackmark.cli.compare import FAIL_ON, read_margin, seconds_of
-from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.cli.options import (
+    fail_on_option,
+    json_option,
+    ledger_option,
+    not_empty,
+    read_margin,
+    seconds_of,
+    time_limit_option,
+)
 
 
 @click.command(
@@ -19,9 +26,9 @@ Examples:
 @click.option(
     "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: as in the baseline]"
 )
-@click.option("--fail-on", type=FAIL_ON, multiple=True, help="Exit with 8 on such a verdict; may be repeated.")
+@fail_on_option
 @click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML.")
-@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@time_limit_option
 @click.option("--anyway", is_flag=True, help="Compare with another chip or machine too; the reasons are said.")
 @ledger_option
 @json_option

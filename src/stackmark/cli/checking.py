@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stackmark.cli.comparing import is_named
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.saying import notice, print_json, repeatable, say
 from stackmark.cli.views import watching
 from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
@@ -19,6 +19,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.show.check import CheckLine, print_check, say_differences
 from stackmark.show.console import standard_output
 from stackmark.show.junit import Case, Outcome, render_junit
+from stackmark.units import counted
 
 SCHEMA = 1
 
@@ -56,9 +57,8 @@ def check_now(wanted: Check) -> Exit:
         except (KeyboardInterrupt, Terminated, LedgerError):
             if done and not wanted.as_json:
                 _print(wanted, decided(done))
-            were = "1 workload was" if len(done) == 1 else f"{len(done)} workloads were"
             say(
-                f"the check of {wanted.name} is not finished: {were} checked",
+                f"the check of {wanted.name} is not finished: {counted(len(done), 'workload')} checked",
                 "finished runs are stored, and the next check within the hour counts them as one sitting with its own",
             )
             raise
@@ -69,7 +69,16 @@ def check_now(wanted: Check) -> Exit:
         _print(wanted, checked)
     if wanted.junit:
         write_whole(Path(wanted.junit), _junit(wanted, checked, began_unix_s).encode())
+    _say_undecided(wanted, checked)
     return exit_code(checked, wanted.fail_on)
+
+
+def _say_undecided(wanted: Check, checked: Sequence[Checked]) -> None:
+    """An exit code of 0 is read as `not slower`, and with too few sittings nothing was decided."""
+    open_ones = [one.label for one in checked if one.comparison and one.comparison.word == "INCONCLUSIVE"]
+    if open_ones and wanted.fail_on and "inconclusive" not in wanted.fail_on:
+        undecided = f"--fail-on {wanted.fail_on[0]}: nothing was decided about {', '.join(open_ones)}"
+        notice([f"{undecided}, which is no failure; --fail-on inconclusive makes it one"])
 
 
 def _check_junit(path: str | None) -> None:
@@ -175,7 +184,7 @@ def check_json(wanted: Check, checked: Sequence[Checked]) -> dict[str, Any]:
                 "changed": [asdict(difference) for difference in one.changed],
                 "doubts": list(one.doubts),
                 "failed": _line(one).failed,
-                "trouble": one.trouble.message if one.trouble else None,
+                "error": one.trouble.message if one.trouble else None,
                 "hint": one.trouble.hint or None if one.trouble else None,
             }
             for one in checked

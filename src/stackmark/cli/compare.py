@@ -7,21 +7,21 @@ import click
 from stackmark.cli.options import (
     InSections,
     asked_workloads,
+    fail_on_option,
     json_option,
     ledger_option,
     not_empty,
     parameter_options,
     place_options,
+    read_margin,
     read_requests,
+    seconds_of,
     taken_place_options,
+    time_limit_option,
 )
 from stackmark.errors import SpecError
-from stackmark.lab.typed import read_seconds
 from stackmark.spec import Request
-from stackmark.units import parse_share
 from stackmark.workloads.catalog import check_request
-
-FAIL_ON = click.Choice(["slower", "inconclusive", "different"])
 
 
 @click.command(
@@ -37,7 +37,7 @@ Examples:
 """,
 )
 @click.argument("workload", required=False)
-@click.option("--arm", "arms", multiple=True, metavar="PLACE[,KEY=VALUE…]", help="One side; twice or more.")
+@click.option("--arm", "arms", multiple=True, metavar="PLACE[,KEY=VALUE…]", help="An arm; twice or more.")
 @click.option("--blocks", type=click.IntRange(1, 10_000), metavar="N", help="Runs of each arm. [default: 6]")
 @click.option("--margin", metavar="SHARE", help="What counts as a difference. [default: 1%; 5% with --published]")
 @click.option("--until-decided", is_flag=True, help="Look at planned blocks, and stop at the first verdict.")
@@ -57,8 +57,8 @@ Examples:
     callback=not_empty,
     help="With one arm: hold it against the published row that this finds.",
 )
-@click.option("--fail-on", type=FAIL_ON, multiple=True, help="Exit with 8 on such a verdict; may be repeated.")
-@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@fail_on_option
+@time_limit_option
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
 @click.option("--anyway", is_flag=True, help="Go on where arms ran on different chips.")
 @ledger_option
@@ -115,23 +115,3 @@ def one_request(workload: str | None, typed: dict[str, Any], *, arms: bool = Tru
         )
     check_request(first)
     return first
-
-
-def read_margin(text: str) -> float:
-    try:
-        margin = parse_share(text)
-    except SpecError as error:
-        raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
-    from stackmark.lab.designing import check_margin
-
-    check_margin(margin)
-    return margin
-
-
-def seconds_of(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    seconds = read_seconds(option, text)
-    if seconds <= 0 and option == "--time-limit":
-        raise SpecError(f"--time-limit: {text!r} is no time to run in", hint="write it like 10min")
-    return seconds

@@ -107,8 +107,8 @@ def _unfinished(experiment: Experiment, book: Ledger, wanted: Wanted) -> Iterato
     except (KeyboardInterrupt, Terminated):
         say(f"{experiment.id} is not finished", f"go on with: {again}")
         raise
-    except (WorkerError, PlaceError) as error:
-        if wanted.as_json and book.runs_of(experiment.id):
+    except (WorkerError, PlaceError, LedgerError) as error:
+        if wanted.as_json and not isinstance(error, LedgerError) and book.runs_of(experiment.id):
             shown = verdict_json(examine(book, experiment.id))
             print_json({**shown, "error": error.message, "hint": error.hint})
         mended = f"{experiment.id} is not finished; when that is mended, go on with: {again}"
@@ -133,7 +133,8 @@ def report(examined: Examined, wanted: Wanted) -> Exit:
     if wanted.as_json:
         print_json(verdict_json(examined))
     else:
-        print_verdict(examined, standard_output())
+        option = repeatable(["--ledger", wanted.ledger]).removeprefix("stackmark ") if wanted.ledger else ""
+        print_verdict(examined, standard_output(), option)
     if wanted.report:
         from stackmark.cli.report import write_report
 

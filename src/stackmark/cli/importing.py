@@ -6,6 +6,7 @@ import click
 
 from stackmark.cli.options import json_option, ledger_option, not_empty
 from stackmark.errors import Exit, SpecError
+from stackmark.units import counted
 
 if TYPE_CHECKING:
     from stackmark.lab.importing import Imported
@@ -73,7 +74,7 @@ def command(
     `-` is standard input. Only what a log says is taken from it; what it does not say may be added by the options. A log
     without a result becomes a failed run.
     """
-    from stackmark.cli.saying import print_json, repeatable
+    from stackmark.cli.saying import notice, print_json, repeatable
     from stackmark.lab.cleaning import clean_up
     from stackmark.lab.importing import ByHand, import_arms, import_files, read_params
     from stackmark.ledger.store import Ledger
@@ -82,8 +83,7 @@ def command(
     by_hand = ByHand(kind, workload, place, chip, ranks, read_params(params), label, note, again)
     by_hand.check()
     with Ledger.open(ledger) as book:
-        for sentence in clean_up(book):
-            click.echo(sentence, err=True)
+        notice(clean_up(book))
         if sides:
             return _compared(import_arms(sides, book, by_hand, repeatable(asked)), book, as_json)
         imported = import_files(files, book, by_hand, repeatable(asked))
@@ -125,7 +125,7 @@ def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
     from stackmark.lab.groups import examine_groups
 
     for one in sides:
-        click.echo(f"{one.runs[0].place}: experiment {one.experiment.id}, {len(one.runs)} runs", err=True)
+        click.echo(f"{one.runs[0].place}: experiment {one.experiment.id}, {counted(len(one.runs), 'run')}", err=True)
         for run in one.runs:
             if run.status != "done":
                 say(f"run {run.id}: {run.failure_message or run.failure_kind}", run.failure_hint)
@@ -151,6 +151,5 @@ def _print(imported: "Imported") -> None:
 
     print_runs(imported.runs)
     for one in imported.files:
-        count = f"{len(one.run_ids)} run" + ("" if len(one.run_ids) == 1 else "s")
-        click.echo(f"{safe_line(one.name)}: {one.format}, {count}", err=True)
+        click.echo(f"{safe_line(one.name)}: {one.format}, {counted(len(one.run_ids), 'run')}", err=True)
     click.echo(f"experiment {imported.experiment.id}", err=True)

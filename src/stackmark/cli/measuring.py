@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from stackmark.cli.saying import print_json, repeatable, say
-from stackmark.cli.views import error_json, held_against, result_json, result_view, watching
+from stackmark.cli.views import error_json, held_against, result_json, result_view, unit_of, watching
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError
 from stackmark.lab.arms import read_arms
 from stackmark.lab.cleaning import clean_up
@@ -24,7 +24,6 @@ from stackmark.ledger.store import Ledger
 from stackmark.show.console import standard_output
 from stackmark.show.result import ResultView, print_result
 from stackmark.spec import Request
-from stackmark.workloads.catalog import find
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,7 @@ def measure_all(requests: Sequence[Request], session: Session) -> Exit:
 def _reference(request: Request, text: str | None, rows: Sequence[Published]) -> Reference | None:
     if text is None:
         return None
-    unit = f"{find(request.workload)[1].sample}s/s"
-    return find_reference(text, request.workload, request.typed(), unit, rows)
+    return find_reference(text, request.workload, request.typed(), unit_of(request.workload), rows)
 
 
 def _report(measured: Measured, view: ResultView, as_json: bool) -> Exit:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stackmark.cli.options import json_option, not_empty
+from stackmark.cli.options import Subverbs, json_option, not_empty
 from stackmark.errors import Exit
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.group("mlperf", no_args_is_help=False, epilog=EPILOG)
+@click.group("mlperf", cls=Subverbs, no_args_is_help=False, epilog=EPILOG)
 def command() -> None:
     """Score logs of MLPerf training by its rules."""
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from stackmark.cli.compare import one_request, seconds_of
+from stackmark.cli.compare import one_request
 from stackmark.cli.options import (
     InSections,
     json_option,
@@ -12,7 +12,9 @@ from stackmark.cli.options import (
     not_empty,
     parameter_options,
     place_options,
+    seconds_of,
     taken_place_options,
+    time_limit_option,
 )
 
 
@@ -26,7 +28,7 @@ from stackmark.cli.options import (
 @click.option("--blocks", type=click.IntRange(2, 10_000), metavar="N", help="Pairs of runs. [default: 6]")
 @click.option("--pause", metavar="TIME", help="Wait this long between runs. [default: 0s]")
 @click.option("--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of the order. [default: drawn]")
-@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@time_limit_option
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
 @ledger_option
 @json_option

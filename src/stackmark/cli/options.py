@@ -15,10 +15,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from stackmark.errors import SpecError
-from stackmark.lab.typed import extra_of, pattern_of, read_value
+from stackmark.errors import SpecError, nearest_names
+from stackmark.lab.typed import extra_of, pattern_of, read_seconds, read_value, takes_several
 from stackmark.spec import AUTO, Request
-from stackmark.units import parse_seconds
+from stackmark.units import parse_seconds, parse_share
 from stackmark.workloads.catalog import OWN_COMMAND, families, find
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,6 +35,16 @@ def ledger_option(command: F) -> F:
     return click.option("--ledger", metavar="PATH|URL", callback=not_empty, help=text)(command)
 
 
+def time_limit_option(command: F) -> F:
+    return click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")(command)
+
+
+def fail_on_option(command: F) -> F:
+    kinds = click.Choice(["slower", "inconclusive", "different"])
+    text = "Exit with 8 on such a verdict; may be repeated."
+    return click.option("--fail-on", type=kinds, multiple=True, help=text)(command)
+
+
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")(command)
 
@@ -45,6 +55,18 @@ def not_empty(_ctx: click.Context, _param: click.Parameter, value: T) -> T:
         if isinstance(text, str) and not text.strip():
             raise click.BadParameter("it is empty")
     return value
+
+
+class Subverbs(click.Group):
+    """A verb with verbs of its own."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            known = nearest_names(args[0], list(self.commands))
+            raise click.UsageError(f"there is no command '{self.name} {args[0]}'{known}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def filter_options(command: F) -> F:
@@ -84,6 +106,26 @@ def parse_when(option: str, text: str) -> float:
     return time.time() - ago
 
 
+def read_margin(text: str) -> float:
+    try:
+        margin = parse_share(text)
+    except SpecError as error:
+        raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
+    from stackmark.lab.designing import check_margin
+
+    check_margin(margin)
+    return margin
+
+
+def seconds_of(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    seconds = read_seconds(option, text)
+    if seconds <= 0 and option == "--time-limit":
+        raise SpecError(f"--time-limit: {text!r} is no time to run in", hint="write it like 10min")
+    return seconds
+
+
 def parameter_fields() -> dict[str, FieldInfo]:
     """Every parameter of every family, by name; where several have one, the first family's is offered."""
     found: dict[str, FieldInfo] = {}
@@ -112,13 +154,12 @@ def place_fields() -> dict[str, FieldInfo]:
 def place_options(command: F) -> F:
     """Options of places, for `--on` or for all arms whose place has them."""
     for name, info in reversed(place_fields().items()):
-        several = _several(info)
         command = click.option(
             *_names(name, info),
             name,
             metavar=None if info.annotation is bool else str(extra_of(info).get("metavar", "TEXT")),
             default=None,
-            multiple=several,
+            multiple=takes_several(info),
             is_flag=True if info.annotation is bool else None,
             help=_help(info),
         )(command)
@@ -133,10 +174,6 @@ def taken_place_options(typed: dict[str, Any]) -> dict[str, Any]:
         for name, value in given.items()
         if value is not None and value != ()
     }
-
-
-def _several(info: FieldInfo) -> bool:
-    return "tuple" in str(info.annotation)
 
 
 class InSections(click.Command):

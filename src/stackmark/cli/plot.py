@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stackmark.cli.options import ledger_option, not_empty
+from stackmark.cli.options import ledger_option, not_empty, read_margin
 from stackmark.errors import SpecError
 
 
@@ -33,7 +33,6 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.cli.compare import read_margin
     from stackmark.cli.writing import write_whole
     from stackmark.lab.examine import examine
     from stackmark.ledger.store import Ledger

@@ -9,25 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.cli.options import Subverbs, json_option, ledger_option, not_empty
 from stackmark.cli.saying import print_json, say
-from stackmark.errors import Exit, SpecError, nearest_names
+from stackmark.errors import Exit, SpecError
+from stackmark.units import counted
 
 if TYPE_CHECKING:
     from stackmark.ledger.published import Published
 
 # What a sentence about a refused file lists; the rest is counted.
 SHOWN_FINDINGS = 20
-
-
-class Subverbs(click.Group):
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            known = nearest_names(args[0], list(self.commands))
-            raise click.UsageError(f"there is no command 'published {args[0]}'{known}", ctx)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(
@@ -57,6 +48,7 @@ def command() -> None:
 @json_option
 def search_command(words: tuple[str, ...], unit: str | None, limit: int, ledger: str | None, as_json: bool) -> int:
     """Published rows that fit all WORDS: a model, a chip by any of its names, a precision, a source, a year, `8x`."""
+    from stackmark.ledger.published import as_json as row_json
     from stackmark.ledger.published_search import search, understand, why_nothing
 
     rows = _known_rows(ledger)
@@ -65,7 +57,7 @@ def search_command(words: tuple[str, ...], unit: str | None, limit: int, ledger:
     hits = search(rows, query)
     shown = [hit.row for hit in hits[:limit]]
     if as_json:
-        print_json({"query": text, "total": len(hits), "rows": [_as_json(row) for row in shown]})
+        print_json({"query": text, "total": len(hits), "rows": [row_json(row) for row in shown]})
         return Exit.DONE
     if not hits:
         say(f"nothing fits {text!r}: {why_nothing(rows, query)}")
@@ -95,12 +87,12 @@ def add_command(file: Path, ledger: str | None, as_json: bool) -> int:
         more = len(report.findings) - len(some)
         lines = len({finding.line for finding in report.findings})
         raise SpecError(
-            f"{file}: {_count(lines, 'row')} refused; nothing was added",
+            f"{file}: {counted(lines, 'row')} refused; nothing was added",
             hint="\n".join([*some, *([f"and {more} more"] if more else [])]),
         )
     if not as_json:
-        already = f", {_count(report.duplicates, 'row')} were there already" if report.duplicates else ""
-        click.echo(f"{_count(report.added, 'row')} added{already}".replace("1 row were", "1 row was"))
+        already = f", {counted(report.duplicates, 'row')} were there already" if report.duplicates else ""
+        click.echo(f"{counted(report.added, 'row')} added{already}".replace("1 row were", "1 row was"))
     return Exit.DONE
 
 
@@ -169,10 +161,10 @@ def remove_command(rows: tuple[str, ...], file: str | None, yes: bool, ledger: s
         if not yes:
             if not sys.stdin.isatty():
                 raise SpecError("removing asks first, and there is nobody to ask", hint="say --yes")
-            if not click.confirm(f"Remove {_count(len(found), 'row')} for good?"):
+            if not click.confirm(f"Remove {counted(len(found), 'row')} for good?"):
                 click.echo("nothing was removed")
                 return Exit.DONE
-        click.echo(f"{_count(added.remove(book, found), 'row')} removed")
+        click.echo(f"{counted(added.remove(book, found), 'row')} removed")
     return Exit.DONE
 
 
@@ -188,7 +180,7 @@ def _known_rows(where: str | None) -> "tuple[Published, ...]":
         _, unreadable = added.entries(book)
         if unreadable:
             some = ", ".join(unreadable[:5])
-            click.echo(f"{_count(len(unreadable), 'added row')} of another version left out: {some}", err=True)
+            click.echo(f"{counted(len(unreadable), 'added row')} of another version left out: {some}", err=True)
         return known_rows(book)
 
 
@@ -218,14 +210,3 @@ def _source(row: "Published") -> str:
     more = [str(who)] if who else []
     more += [f"added by you, {row.added}"] if row.added else []
     return row.source + (f" ({', '.join(more)})" if more else "")
-
-
-def _as_json(row: "Published") -> dict[str, object]:
-    from stackmark.ledger.published import FIELDS
-
-    said: dict[str, object] = {name: getattr(row, name) for name in FIELDS}
-    return said | {"extra": dict(row.extra), "added": row.added or None}
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

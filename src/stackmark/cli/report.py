@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from stackmark import __version__
-from stackmark.cli.options import ledger_option, not_empty
+from stackmark.cli.options import ledger_option, not_empty, read_margin
 from stackmark.errors import SpecError
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def command(experiment: str, output: str | None, form: Format | None, margin: st
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.cli.compare import read_margin
     from stackmark.lab.examine import examine
     from stackmark.ledger.store import Ledger
 

@@ -3,7 +3,7 @@
 import click
 
 from stackmark.cli.options import filter_options, json_option, ledger_option, parse_when
-from stackmark.cli.saying import print_json
+from stackmark.cli.saying import notice, print_json
 from stackmark.lab.cleaning import clean_up
 from stackmark.ledger.rows import RunFilter, RunRow
 from stackmark.ledger.store import Ledger
@@ -52,8 +52,7 @@ def command(
     """List stored runs, the newest first. A failed run is listed with its reason, never as a zero."""
     wanted = read_filter(workload, since, until, chip, place, status)
     with Ledger.open(ledger, create=False) as book:
-        for sentence in clean_up(book):
-            click.echo(sentence, err=True)
+        notice(clean_up(book))
         rows = book.runs(wanted, limit=limit)
         if as_json:
             print_json({"runs": [row.model_dump(mode="json") for row in rows]})

@@ -2,16 +2,15 @@
 
 import click
 
-from stackmark.cli.compare import FAIL_ON
-from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.cli.options import fail_on_option, json_option, ledger_option, not_empty, seconds_of, time_limit_option
 
 
 @click.command(
     "resume", epilog="\b\nExamples:\n  stackmark resume x-01k9\n  stackmark resume last --report report.html"
 )
 @click.argument("experiment", callback=not_empty)
-@click.option("--fail-on", type=FAIL_ON, multiple=True, help="Exit with 8 on such a verdict; may be repeated.")
-@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@fail_on_option
+@time_limit_option
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
 @click.option("--anyway", is_flag=True, help="Go on, though the machine or the chip is another one than before.")
 @ledger_option
@@ -32,11 +31,10 @@ def command(
 
     EXPERIMENT is an id (x-…), any unique beginning of one, or `last`. Of one that is finished the verdict is printed again.
     """
-    from stackmark.cli.compare import seconds_of
     from stackmark.cli.comparing import Wanted, carry_on, check_report
+    from stackmark.cli.saying import notice
     from stackmark.lab.cleaning import clean_up
     from stackmark.ledger.store import Ledger
-    from stackmark.show.safe import safe_line
 
     wanted = Wanted(
         fail_on=fail_on, time_limit_s=seconds_of("--time-limit", time_limit), report=report, anyway=anyway,
@@ -44,6 +42,5 @@ def command(
     )  # fmt: skip
     check_report(report)
     with Ledger.open(ledger, create=False) as book:
-        for sentence in clean_up(book):
-            click.echo(safe_line(sentence), err=True)
+        notice(clean_up(book))
         return carry_on(book.experiment(experiment), book, wanted)

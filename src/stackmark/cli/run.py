@@ -13,10 +13,10 @@ from stackmark.cli.options import (
     parameter_options,
     place_options,
     read_requests,
+    seconds_of,
     taken_place_options,
+    time_limit_option,
 )
-from stackmark.errors import SpecError
-from stackmark.lab.typed import read_seconds
 from stackmark.workloads.catalog import check_request
 
 
@@ -39,7 +39,7 @@ Examples:
 @click.option(
     "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: 5 on a GPU, 3 on a CPU]"
 )
-@click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")
+@time_limit_option
 @click.option(
     "--published",
     metavar="TEXT",
@@ -71,16 +71,7 @@ def command(
     requests = read_requests(asked_workloads(workload, typed), typed)
     for request in requests:
         check_request(request)
-    limit_s = _read_limit(time_limit)
+    limit_s = seconds_of("--time-limit", time_limit)
     from stackmark.cli.measuring import Session, measure_all
 
     return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked, published, options))
-
-
-def _read_limit(text: str | None) -> float | None:
-    if text is None:
-        return None
-    seconds = read_seconds("--time-limit", text)
-    if seconds <= 0:
-        raise SpecError(f"--time-limit: {text!r} is no time to run in", hint="write it like 10min")
-    return seconds

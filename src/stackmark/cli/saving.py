@@ -33,7 +33,7 @@ from stackmark.show.console import standard_output
 from stackmark.show.safe import safe_line
 from stackmark.show.table import Column, print_table
 from stackmark.spec import Request
-from stackmark.units import say_rate
+from stackmark.units import counted, say_rate
 
 LIST_COLUMNS = (
     Column("baseline", style="cyan"),
@@ -95,7 +95,7 @@ def _new(book: Ledger, name: str, request: Request, place: Place) -> Callable[[H
 def _say(sat: Sat, as_json: bool) -> None:
     rate = sat.throughput
     if rate and not as_json:
-        runs = f"{rate.runs} run{'' if rate.runs == 1 else 's'}"
+        runs = counted(rate.runs, "run")
         click.echo(f"{safe_line(sat.label)}  {say_rate(rate.rate_per_s)} {sat.unit} ({runs})  {sat.experiment_id}")
     if sat.trouble:
         say(f"{sat.label}: {sat.trouble.message}", sat.trouble.hint)
@@ -131,7 +131,7 @@ def _report(name: str, saved: list[dict[str, Any]], holds: Sequence[Held], as_js
         print_json({"baseline": name, "saved": saved, "holds": kept})
         return
     for one in holds:
-        click.echo(f"{name} has {one.sittings} sitting{'' if one.sittings == 1 else 's'} of {safe_line(one.label)}")
+        click.echo(f"{name} has {counted(one.sittings, 'sitting')} of {safe_line(one.label)}")
     if holds and min(one.sittings for one in holds) < ENOUGH:
         click.echo(f"{ADVICE}: stackmark baseline save {name}")
     if holds:

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 PASSWORD = re.compile(r"(?P<before>\w://[^:/@\s]*:)[^@/\s]*@")
@@ -25,6 +25,14 @@ def say(message: str, hint: str | None = None, command: str | None = None) -> No
         print(f"{red}{safe(lines[0])}{plain}", file=sys.stderr)
         for line in lines[1:]:
             print(f"  {safe(line)}", file=sys.stderr)
+
+
+def notice(sentences: Iterable[str]) -> None:
+    """What a person should know beside the result, on standard error."""
+    from stackmark.show.safe import safe_line
+
+    for sentence in sentences:
+        print(safe_line(sentence), file=sys.stderr)
 
 
 def _plain() -> bool:

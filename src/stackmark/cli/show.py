@@ -6,17 +6,14 @@ from contextlib import suppress
 import click
 
 from stackmark.cli.options import json_option, ledger_option, not_empty
-from stackmark.cli.saying import print_json
+from stackmark.cli.saying import notice, print_json
 from stackmark.errors import StreamError
-from stackmark.events import EVENT_PREFIX, Log, Stream, gathered_facts, read_event
+from stackmark.events import EVENT_PREFIX, Log, gathered_facts, read_event
 from stackmark.lab.cleaning import clean_up
-from stackmark.lab.judging import STDERR_PREFIX, judged_again, setup_parts
-from stackmark.ledger.rows import RunDetail, RunFilter
+from stackmark.lab.judging import STDERR_PREFIX, judged_again, read_stored, setup_parts
+from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.show.safe import safe
-
-# More runs than an experiment has: `stackmark run` makes at most this many.
-MOST_RUNS = 1000
 
 
 @click.command(
@@ -34,8 +31,7 @@ def command(run: str, what: str | None, ledger: str | None, as_json: bool) -> in
     RUN is an id, any unique beginning of one, or `last`. The id of an experiment (x-…) lists its runs.
     """
     with Ledger.open(ledger, create=False) as book:
-        for sentence in clean_up(book):
-            click.echo(sentence, err=True)
+        notice(clean_up(book))
         if run.lower().startswith("x-"):
             _show_experiment(book, run, as_json)
             return 0
@@ -56,7 +52,8 @@ def command(run: str, what: str | None, ledger: str | None, as_json: bool) -> in
 
 
 def _show_run(row: RunDetail, lines: list[str], as_json: bool) -> None:
-    stream, doubts = _read(lines)
+    stream, _, broken = read_stored(lines)
+    doubts = [broken.message] if broken else []
     facts, setup = gathered_facts(stream.events), setup_parts(stream.events)
     if row.status in ("done", "invalid") and not doubts:
         again = judged_again(stream)
@@ -82,21 +79,9 @@ def _log(lines: list[str]) -> Iterator[str]:
                 yield event.line
 
 
-def _read(lines: list[str]) -> tuple[Stream, list[str]]:
-    """A stored stream up to where it breaks: a run may have failed because of just that."""
-    stream = Stream()
-    try:
-        for line in lines:
-            if not line.startswith(STDERR_PREFIX):
-                stream.feed(line)
-    except StreamError as error:
-        return stream, [error.message]
-    return stream, []
-
-
 def _show_experiment(book: Ledger, prefix: str, as_json: bool) -> None:
     experiment = book.experiment(prefix)
-    rows = book.runs(RunFilter(experiment_id=experiment.id), limit=MOST_RUNS)[::-1]
+    rows = book.runs_of(experiment.id)
     if as_json:
         print_json(
             {"experiment": experiment.model_dump(mode="json"), "runs": [row.model_dump(mode="json") for row in rows]}

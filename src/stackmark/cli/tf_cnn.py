@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from stackmark.cli.saying import notice
 from stackmark.errors import Exit, WorkerError
 from stackmark.events import Event, Probe
 from stackmark.lab.cleaning import clean_up
@@ -63,14 +64,12 @@ def command(flags: tuple[str, ...]) -> int:
         click.echo(help_text())
         return Exit.DONE
     planned = plan(flags)
-    for notice in planned.notices:
-        click.echo(notice, err=True)
+    notice(planned.notices)
     watcher = ClassicWatcher(planned)
     repeat = shlex.join(["stackmark", "tf-cnn", *flags])
     # The classic has no flag for a ledger; the variable STACKMARK_LEDGER names it.
     with Ledger.open(os.environ.get("STACKMARK_LEDGER")) as book:
-        for sentence in clean_up(book):
-            click.echo(sentence, err=True)
+        notice(clean_up(book))
         measured = measure(
             planned.request, place=find_place("host"), ledger=book, runs=1, watcher=watcher, command=repeat
         )

@@ -2,8 +2,7 @@
 
 import click
 
-from stackmark.cli.compare import FAIL_ON, read_margin
-from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.cli.options import fail_on_option, json_option, ledger_option, not_empty, read_margin
 from stackmark.errors import SpecError
 
 AGAINST = "--against"
@@ -50,7 +49,7 @@ Examples:
 @click.argument("names", nargs=-1, required=True, metavar="EXPERIMENT | RUN…", callback=not_empty)
 @click.option("--against", multiple=True, metavar="RUN…", callback=not_empty, help="The side that came before.")
 @click.option("--margin", metavar="SHARE", help="What counts as a difference. [default: as it was asked, or 1%]")
-@click.option("--fail-on", type=FAIL_ON, multiple=True, help="Exit with 8 on such a verdict; may be repeated.")
+@fail_on_option
 @click.option("--anyway", is_flag=True, help="Compare what is not comparable; the reasons stand beside the verdict.")
 @ledger_option
 @json_option
@@ -79,7 +78,7 @@ def command(
     from stackmark.ledger.store import Ledger
 
     chosen = read_margin(margin) if margin is not None else None
-    wanted = Wanted(fail_on=fail_on, as_json=as_json)
+    wanted = Wanted(fail_on=fail_on, ledger=ledger, as_json=as_json)
     if not against and len(names) > 1:
         raise SpecError("several runs need another side", hint="stackmark verdict RUN… --against RUN…")
     if not against and names[0].strip().lower().startswith("r-"):

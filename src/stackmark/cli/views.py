@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -14,7 +15,7 @@ from stackmark.lab.judging import Facts, setup_parts
 from stackmark.lab.published import UNCERTAINTY, AgainstPublished, Reference, against, choose, near
 from stackmark.lab.run import Measured
 from stackmark.lab.watching import Watcher
-from stackmark.ledger.published import FIELDS, Published
+from stackmark.ledger.published import Published, as_json
 from stackmark.ledger.published_near import Match
 from stackmark.ledger.rows import RunRow
 from stackmark.show.facts import say_stack
@@ -45,13 +46,13 @@ def _middle(rows: list[RunRow], name: str) -> float | None:
     return median(values) if values else None
 
 
-def unit_of(spec: Spec) -> str:
-    return f"{find(spec.workload)[1].sample}s/s"
+def unit_of(workload: str) -> str:
+    return f"{find(workload)[1].sample}s/s"
 
 
 def published_near(measured: Measured, rows: Sequence[Published]) -> list[Match]:
     any_run = _any_run(measured)
-    unit = (any_run.rate_unit if any_run else None) or unit_of(measured.spec)
+    unit = (any_run.rate_unit if any_run else None) or unit_of(measured.spec.workload)
     chip, framework = (any_run.chip, any_run.framework) if any_run else (None, None)
     return near(measured.spec, unit, chip, framework, rows)
 
@@ -82,7 +83,7 @@ def held_against(
     any_run = _any_run(measured)
     if reference is None or not rates or any_run is None:
         return None
-    match = choose(reference, measured.spec, unit_of(measured.spec), any_run.chip, any_run.framework)
+    match = choose(reference, measured.spec, unit_of(measured.spec.workload), any_run.chip, any_run.framework)
     if match is None:
         return None
     return against("this", rates, match) if margin is None else against("this", rates, match, margin)
@@ -99,15 +100,12 @@ def _against_line(found: AgainstPublished) -> AgainstLine:
 
 
 def against_json(found: AgainstPublished) -> dict[str, Any]:
-    row, comparison = found.match.row, found.comparison
-    intervals = {
-        name: None if interval is None else [interval.low, interval.high]
-        for name, interval in (("interval_90", comparison.interval_90), ("interval_95", comparison.interval_95))
-    }
+    comparison = found.comparison
     return {
-        "row": {name: getattr(row, name) for name in FIELDS} | {"extra": dict(row.extra), "added": row.added or None},
+        "row": as_json(found.match.row),
         "ratio": comparison.ratio,
-        **intervals,
+        "interval_90": asdict(comparison.interval_90) if comparison.interval_90 else None,
+        "interval_95": asdict(comparison.interval_95) if comparison.interval_95 else None,
         "margin": comparison.margin,
         "verdict": comparison.word,
         "difference": comparison.difference,

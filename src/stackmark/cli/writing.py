@@ -11,6 +11,7 @@ from pathlib import Path
 from stackmark.errors import PlaceError, SpecError
 
 STANDARD_OUTPUT = Path("-")
+ANOTHER = "give another file, in a folder that may be written"
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -28,13 +29,11 @@ def write_whole(path: Path, data: bytes) -> None:
         else:
             _replace(target, data)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise SpecError(f"cannot write {path}: {error.strerror}", hint="give another file with -o") from error
+        raise SpecError(f"cannot write {path}: {error.strerror}", hint=ANOTHER) from error
     except OSError as error:
-        raise PlaceError(
-            f"cannot write {path}: {error.strerror}; no file was left", hint="give another file with -o"
-        ) from error
+        raise PlaceError(f"cannot write {path}: {error.strerror}; no file was left", hint=ANOTHER) from error
     except ValueError as error:
-        raise SpecError(f"cannot write {path}: that is no file name", hint="give another file with -o") from error
+        raise SpecError(f"cannot write {path}: that is no file name", hint=ANOTHER) from error
 
 
 def check_writable(path: Path) -> None:
@@ -43,10 +42,10 @@ def check_writable(path: Path) -> None:
     if path == STANDARD_OUTPUT:
         return
     if not folder.is_dir():
-        raise SpecError(f"cannot write {path}: there is no folder {folder}", hint="give another file with -o")
+        raise SpecError(f"cannot write {path}: there is no folder {folder}", hint=ANOTHER)
     if path.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why = "it is a folder" if path.is_dir() else "the folder may not be written"
-        raise SpecError(f"cannot write {path}: {why}", hint="give another file with -o")
+        raise SpecError(f"cannot write {path}: {why}", hint=ANOTHER)
 
 
 def _replace(target: Path, data: bytes) -> None:

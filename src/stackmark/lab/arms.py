@@ -12,9 +12,8 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
-from stackmark.lab.placing import find_kind, find_place
-from stackmark.lab.typed import read_value
-from stackmark.places.place import PlaceOptions
+from stackmark.lab.placing import find_kind, find_place, place_kinds
+from stackmark.lab.typed import read_value, takes_several
 from stackmark.plan.design import MOST_ARMS
 from stackmark.spec import Scalar, explain
 from stackmark.workloads.catalog import find
@@ -71,6 +70,12 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
             typed[name] = _parameter(text, key, params[name], values)
         else:
             known = [*options.model_fields, *params]
+            others = [kind.name for kind in place_kinds().values() if name in kind.options.model_fields]
+            if others:
+                raise SpecError(
+                    f"the arm {text!r} has a key {key!r}, which is an option of {' and '.join(others)}, not of {place}",
+                    hint=f"write it like: --arm {others[0]},{key}={values[0]}",
+                )
             raise SpecError(
                 f"the arm {text!r} has a key {key!r} that neither {place} nor {workload} knows"
                 f"{nearest_names(name, known)}",
@@ -97,7 +102,7 @@ def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _option(arm: str, key: str, info: FieldInfo, values: list[str]) -> OptionValue:
-    several = info.annotation is not None and "tuple" in str(info.annotation)
+    several = takes_several(info)
     if len(values) > 1 and not several:
         raise SpecError(f"the arm {arm!r} has {key!r} twice")
     return [*values] if several else values[0]
@@ -115,15 +120,11 @@ def _parameter(arm: str, key: str, info: FieldInfo, values: list[str]) -> Scalar
 
 
 def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[AskedArm]) -> None:
-    known = {name for arm in arms for name in _options_of(arm.place).model_fields}
+    known = {name for arm in arms for name in find_kind(arm.place).options.model_fields}
     for name in shared:
         if name not in known:
             option = f"--{name.replace('_', '-')}"
             raise SpecError(f"{option} is no option of {' or '.join(dict.fromkeys(arm.place for arm in arms))}")
-
-
-def _options_of(place: str) -> type[PlaceOptions]:
-    return find_kind(place).options
 
 
 def _told_apart(arms: Sequence[AskedArm]) -> list[AskedArm]:

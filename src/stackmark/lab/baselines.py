@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
-from stackmark.lab.groups import sitting_numbers
+from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Place, Slot, measure, run_once
 from stackmark.lab.watching import Watcher

@@ -13,9 +13,10 @@ from statistics import fmean
 
 from stackmark.errors import Exit
 from stackmark.lab.baselines import Held, How, Sat, Trouble, held_by, sit
+from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.driver import machine_name
 from stackmark.lab.examine import arms_of, read_run
-from stackmark.lab.groups import log_rate, sitting_numbers, subject_of
+from stackmark.lab.groups import log_rate, subject_of
 from stackmark.ledger import baselines
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunDetail

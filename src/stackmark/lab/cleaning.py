@@ -21,7 +21,8 @@ def clean_up(ledger: Ledger) -> list[str]:
         ended = end_marked(row.id) if same_boot else 0
         reason = "its driver was killed" if same_boot else "the machine was restarted"
         if ledger.mark_lost(row.id, f"{reason} while it ran", hint="run it again"):
-            left = f"; {ended} processes it left were ended" if ended else ""
+            processes = "1 process it left was" if ended == 1 else f"{ended} processes it left were"
+            left = f"; {processes} ended" if ended else ""
             left += f"; {' and '.join(removed)} it left was removed" if removed else ""
             said.append(f"the run {row.id} ({row.workload}) was lost: {reason} while it ran{left}")
     return said

@@ -56,9 +56,6 @@ def finished_runs(rows: Sequence[RunRow]) -> list[Finished]:
         (row for row in rows if row.role == "measured" and row.block is not None and row.status != "running"),
         key=lambda row: (row.started_unix_s, row.id),
     )
-    sittings = sittings_of(
-        [(row.started_unix_s, row.ended_unix_s or row.started_unix_s, row.boot_id) for row in measured]
-    )
     return [
         Finished(
             arm=row.arm,
@@ -68,8 +65,13 @@ def finished_runs(rows: Sequence[RunRow]) -> list[Finished]:
             cut_off=row.failure_kind in CUT_OFF,
             sitting=sitting,
         )
-        for row, sitting in zip(measured, sittings, strict=True)
+        for row, sitting in zip(measured, sitting_numbers(measured), strict=True)
     ]
+
+
+def sitting_numbers(rows: Sequence[RunRow]) -> list[int]:
+    """For each run the number of its sitting, from 0 in the order of time."""
+    return sittings_of([(row.started_unix_s, row.ended_unix_s, row.boot_id) for row in rows])
 
 
 def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: dict[int, int]) -> list[list[float]]:

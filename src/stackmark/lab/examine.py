@@ -15,7 +15,7 @@ from stackmark.lab.published import known_rows, neighbours
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.plan.design import Arm, Assignment, Design, in_whole_designs, order_of, sequences_of
-from stackmark.spec import Scalar
+from stackmark.spec import AUTO, Scalar
 from stackmark.verdict.comparison import Comparison as Comparison
 from stackmark.verdict.covariates import covariate_lines
 from stackmark.verdict.examined import Examined as Examined
@@ -61,7 +61,7 @@ def _judged(design: Design, now: Progress) -> dict[int, int]:
 
 def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun, Facts]:
     """A run from its stored stream; its steps are judged again by the rules of today."""
-    stream, _ = read_stored(ledger.stream(row.id))
+    stream = read_stored(ledger.stream(row.id)).stream
     events = stream.events
     facts = gathered_facts(events)
     steps = measured_steps(events)
@@ -147,8 +147,14 @@ def _put_together(
         held=held,
         not_held=not_held,
         method=fairness.method(design, experiment.kind),
-        warnings=fairness.warnings(arms, runs, sentence if state == "short" else ""),
+        warnings=fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),
     )
+
+
+def _asked(experiment: Experiment) -> list[str]:
+    """The parameters that the person typed for all arms."""
+    params = experiment.request.get("params")
+    return [name for name, value in params.items() if value != AUTO] if isinstance(params, dict) else []
 
 
 def _pairs(

@@ -143,8 +143,10 @@ class _Session:
             time.sleep(self._design.pause_s)
         self._made = True
         so_far = self._ledger.runs_of(self._experiment.id)
+        # Not how many there are: a run that somebody deleted leaves a gap, which is seen.
+        position = max((row.position for row in so_far), default=-1) + 1
         numbered = Slot(
-            position=len(so_far), of=max(self._in_all(so_far), len(so_far) + 1), arm=slot.arm, block=slot.block,
+            position=position, of=max(self._in_all(so_far), position + 1), arm=slot.arm, block=slot.block,
             attempt=slot.attempt, role=slot.role, label=slot.label,
         )  # fmt: skip
         row, _ = run_once(

@@ -4,16 +4,16 @@ A verdict without its scope is an opinion. Everything here is read from what was
 unknown rather than left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
+from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.designing import unasked_differences
 from stackmark.ledger.rows import Kind, RunRow
 from stackmark.plan.design import Design, sequences_of
-from stackmark.units import say_seconds
+from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
-from stackmark.verdict.unpaired import sittings_of
 
 Sentences = tuple[str, ...]
 # How many names of a list are read; the rest is counted.
@@ -123,7 +123,10 @@ def _time(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str])
     yes.append(
         f"the order: blocks in a balanced order, fixed by the seed {design.seed} beforehand, {pause} between runs"
     )
-    sittings = _sittings(rows)
+    deleted = max((row.position for row in rows), default=-1) + 1 - len(rows)
+    if deleted > 0:
+        no.append(f"the choice of runs: {counted(deleted, 'deleted run')}: somebody chose what is left")
+    sittings = len(set(sitting_numbers([row for row in rows if row.status == "done"])))
     if sittings > 1:
         no.append(
             f"the time: the blocks lie in {sittings} sittings (a reboot or an hour's pause between); each block in one"
@@ -180,10 +183,12 @@ def method(design: Design | None, kind: Kind) -> Sentences:
     return tuple(said)
 
 
-def warnings(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun], short: str) -> Sentences:
-    """What a reader must see beside the verdict."""
+def warnings(
+    arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun], short: str, asked: Collection[str] = ()
+) -> Sentences:
+    """What a reader must see beside the verdict. `asked` are the parameters that the person typed for all arms."""
     said = [f"the design did not become whole: {short}"] if short else []
-    said += filter(None, (_programs(arms), steadiness_finding(arms), setup_finding(arms)))
+    said += filter(None, (_batch(arms, asked), _programs(arms), steadiness_finding(arms), setup_finding(arms)))
     counted = [run for run in runs if run.counted]
     brief = sum(1 for run in counted if run.steady == "too short to tell")
     if brief:
@@ -191,6 +196,23 @@ def warnings(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun], short: st
             f"{brief} of {len(counted)} runs have too few steps to tell warm-up from steady state: their second half was taken"
         )
     return tuple(said)
+
+
+def _batch(arms: Sequence[ExaminedArm], asked: Collection[str]) -> str | None:
+    """Arms on two devices do the same work, and whose batch it is decides which of them looks good."""
+    if "batch" in asked or any("batch" in arm.typed for arm in arms) or len({_kind_of_device(arm) for arm in arms}) < 2:
+        return None
+    batch = arms[0].params.get("batch")
+    return (
+        f"a batch of {batch} was chosen for {arms[0].label} and holds for all arms; a GPU is slow with a small batch, and "
+        "another --batch gives another ratio"
+        if batch is not None
+        else None
+    )
+
+
+def _kind_of_device(arm: ExaminedArm) -> str:
+    return str(arm.params.get("device", "")).partition(":")[0]
 
 
 def _programs(arms: Sequence[ExaminedArm]) -> str | None:
@@ -207,12 +229,6 @@ def _one_machine(rows: Sequence[RunRow]) -> bool:
     return len({row.machine_id for row in rows}) == 1
 
 
-def _sittings(rows: Sequence[RunRow]) -> int:
-    good = sorted((row for row in rows if row.status == "done"), key=lambda row: row.started_unix_s)
-    spans = [(row.started_unix_s, row.ended_unix_s or row.started_unix_s, row.boot_id) for row in good]
-    return len(set(sittings_of(spans)))
-
-
 def _some(names: dict[str, None] | dict[str | None, None]) -> str:
     known = [str(name) for name in names]
     return ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
@@ -220,11 +236,7 @@ def _some(names: dict[str, None] | dict[str | None, None]) -> str:
 
 def _utc(moment_unix_s: float, after_unix_s: float | None = None) -> str:
     moment = datetime.fromtimestamp(moment_unix_s, UTC)
-    same_day = after_unix_s is not None and moment.date() == datetime.fromtimestamp(after_unix_s, UTC).date()
-    return (
-        f"{moment:%H:%M} UTC"
-        if same_day
-        else f"{moment:%Y-%m-%d %H:%M} UTC"
-        if after_unix_s
-        else f"{moment:%Y-%m-%d %H:%M}"
-    )
+    if after_unix_s is None:
+        return f"{moment:%Y-%m-%d %H:%M}"
+    same_day = moment.date() == datetime.fromtimestamp(after_unix_s, UTC).date()
+    return f"{moment:%H:%M} UTC" if same_day else f"{moment:%Y-%m-%d %H:%M} UTC"

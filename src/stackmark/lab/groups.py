@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from stackmark.errors import SpecError
 from stackmark.events import Result
 from stackmark.lab import fairness
+from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.designing import MARGIN, check_margin
 from stackmark.lab.examine import arms_of, published_beside, read_run, title_of
 from stackmark.lab.judging import read_stored
@@ -24,7 +25,7 @@ from stackmark.verdict.covariates import covariate_lines
 from stackmark.verdict.examined import Examined
 from stackmark.verdict.explain import explain
 from stackmark.verdict.sittings import compare_sittings
-from stackmark.verdict.unpaired import compare_runs, sittings_of
+from stackmark.verdict.unpaired import compare_runs
 
 UNDATED = "logs do not say when their runs were made: sittings cannot be told apart, and each run counts by itself"
 
@@ -136,7 +137,7 @@ def subject_of(ledger: Ledger, label: str, rows: Sequence[RunDetail]) -> tuple[S
     for row in rows:
         key = row.experiment_id, row.spec_digest
         if key not in results:
-            ended = read_stored(ledger.stream(row.id))[0].ended()
+            ended = read_stored(ledger.stream(row.id)).stream.ended()
             results[key] = ended if isinstance(ended, Result) else None
     subjects = [_subject(row.id, row, results[row.experiment_id, row.spec_digest]) for row in rows]
     first = subjects[0]
@@ -176,11 +177,6 @@ def compare_rows(a: str, b: str, before: Sequence[RunDetail], after: Sequence[Ru
     for index, (number, log) in enumerate(zip(numbers, logs, strict=True)):
         grouped[index >= len(before)].setdefault(number, []).append(log)
     return compare_sittings(a, b, list(grouped[0].values()), list(grouped[1].values()), margin)
-
-
-def sitting_numbers(rows: Sequence[RunDetail]) -> list[int]:
-    """For each run the number of its sitting, from 0 in the order of time."""
-    return sittings_of([(row.started_unix_s, row.ended_unix_s, row.boot_id) for row in rows])
 
 
 def log_rate(row: RunDetail) -> float:

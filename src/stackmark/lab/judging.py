@@ -5,6 +5,7 @@ Everything derived here can be derived again: the stream is stored whole, and `j
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
@@ -178,20 +179,28 @@ def setup_parts(events: Sequence[Event]) -> list[tuple[str, float]]:
     return parts
 
 
-def read_stored(lines: Sequence[str]) -> tuple[Stream, list[str]]:
-    """A stored stream: its events and foreign lines, and the lines of standard error. A broken one, as far as it goes."""
+class Stored(NamedTuple):
+    """A stored stream: its events and foreign lines, as far as they can be read, and the lines of standard error."""
+
+    stream: Stream
+    stderr: list[str]
+    # Where it breaks: a run may have failed because of just that.
+    broken: StreamError | None
+
+
+def read_stored(lines: Sequence[str]) -> Stored:
     stream = Stream()
     stderr = []
-    broken = False
+    broken = None
     for line in lines:
         if line.startswith(STDERR_PREFIX):
             stderr.append(line.removeprefix(STDERR_PREFIX))
-        elif not broken:
+        elif broken is None:
             try:
                 stream.feed(line)
-            except StreamError:
-                broken = True
-    return stream, stderr
+            except StreamError as error:
+                broken = error
+    return Stored(stream, stderr, broken)
 
 
 def judged_again(stream: Stream) -> float | None:

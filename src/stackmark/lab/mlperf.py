@@ -15,6 +15,7 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.ledger.importers.mlperf_training import TrainingLog, training_logs
 from stackmark.ledger.importers.reading import opened
 from stackmark.ledger.published import Published, load
+from stackmark.units import counted
 
 # Runs that v0.6 asks for. (NCF was suspended in that round.)
 RUNS_ASKED = {"resnet": 5, "ssd": 5, "maskrcnn": 5, "gnmt": 10, "transformer": 10, "minigo": 10}
@@ -40,8 +41,6 @@ class Against:
 
     row: Published
     percent: float
-    # How many rows fit; the shortest time was taken.
-    of: int
 
 
 @dataclass(frozen=True)
@@ -155,9 +154,9 @@ def _problem(count: int, failed: Sequence[LoggedRun], asked: int | None) -> str:
         said = "; ".join(f"{run.file}: {run.problem}" for run in failed[:3])
         return f"{len(failed)} of {count} runs have no time, and the rules allow one: {said}"
     if asked is not None and count != asked:
-        return f"{count} run{'' if count == 1 else 's'}, where the rules ask for {asked}"
+        return f"{counted(count, 'run')}, where the rules ask for {asked}"
     if count < FEWEST_RUNS:
-        return f"{count} run{'' if count == 1 else 's'}: without the fastest and the slowest, one has to be left"
+        return f"{counted(count, 'run')}: without the fastest and the slowest, one has to be left"
     return ""
 
 
@@ -187,5 +186,5 @@ def _beside(score: Score, system: str) -> Score:
         return replace(score, notes=(*score.notes, f"no time of {score.benchmark} is published for {system}"))
     if score.minutes is None:
         return score
-    row = min(rows, key=lambda row: row.value)
-    return replace(score, against=Against(row, 100 * (score.minutes / row.value - 1), len(rows)))
+    row = min(rows, key=lambda row: row.value)  # of several that fit, the shortest time
+    return replace(score, against=Against(row, 100 * (score.minutes / row.value - 1)))

@@ -212,6 +212,9 @@ def run_once(
     end = judge(
         listener.stream, outcome, listener.broken, place.not_enforced(spec, gathered_facts(listener.stream.events))
     )
+    if end.failure_hint:
+        # A worker knows no ids.
+        end = end.model_copy(update={"failure_hint": end.failure_hint.replace("show RUN", f"show {run_id}")})
     lines = [*listener.lines, *(STDERR_PREFIX + line for line in outcome.stderr)]
     try:
         ledger.finish(run_id, end, lines)

@@ -26,6 +26,10 @@ def pattern_of(info: FieldInfo) -> str:
     return next((str(item.pattern) for item in info.metadata if getattr(item, "pattern", None)), "")
 
 
+def takes_several(info: FieldInfo) -> bool:
+    return "tuple" in str(info.annotation)
+
+
 def read_seconds(option: str, text: str) -> float:
     try:
         seconds = parse_seconds(text)

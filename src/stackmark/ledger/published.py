@@ -85,6 +85,12 @@ class Published:
 FIELDS = tuple(column.name for column in fields(Published) if column.name != "added")
 
 
+def as_json(row: Published) -> dict[str, object]:
+    """By its columns; `added` is None for a row that ships."""
+    said: dict[str, object] = {name: getattr(row, name) for name in FIELDS}
+    return said | {"extra": dict(row.extra), "added": row.added or None}
+
+
 @cache
 def load() -> tuple[Published, ...]:
     """The table that ships with the package."""

@@ -16,6 +16,7 @@ from functools import cache
 from stackmark.errors import SpecError, nearest_names
 from stackmark.ledger.chips import Chip, parse_chip
 from stackmark.ledger.published import PRECISIONS, TASKS, UNIT_SPELLINGS, UNITS, Published
+from stackmark.units import counted
 
 # Words of one query that are tried together as the name of one chip: "RTX PRO 6000 Blackwell Max-Q" has five.
 _CHIP_WORDS = 6
@@ -181,7 +182,7 @@ def why_nothing(rows: Sequence[Published], query: Query) -> str:
         alone.append((f"{query.count} devices", sum(row.count == query.count for row in rows)))
     if query.unit is not None:
         alone.append((query.unit, sum(row.unit == query.unit for row in rows)))
-    counts = ", ".join(f"{name} {number} row{'' if number == 1 else 's'}" for name, number in alone)
+    counts = ", ".join(f"{name} {counted(number, 'row')}" for name, number in alone)
     return f"no row has all of it; alone: {counts}"
 
 

@@ -6,7 +6,7 @@ derived from the stream (rate, percentiles, steadiness) is the caller's to deriv
 stream, which is kept whole. `RunRow` is a row without its spec, for lists; `RunDetail` has the spec too.
 """
 
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
@@ -14,7 +14,6 @@ from stackmark.spec import Frozen, Scalar, Spec
 
 Ended = Literal["done", "failed", "invalid"]
 Status = Literal["running", "done", "failed", "invalid"]
-STATUSES: tuple[str, ...] = get_args(Status)
 # The failure of a run whose process was gone when the next command looked.
 LOST = "lost"
 # The subject of the facts that say where a run of somebody else's came from.

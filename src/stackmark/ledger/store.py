@@ -281,6 +281,11 @@ class Ledger:
         if len(found) == 1:
             return found[0]
         name = "run" if table is runs else "experiment"
+        run_prefix = ids.as_prefix(text, ids.RUN)
+        if not found and table is experiments and text.strip().lower().startswith("r-") and run_prefix:
+            of_run = select(runs.c.experiment_id).where(queries.starts_with(runs.c.id, run_prefix)).limit(1)
+            if meant := connection.execute(of_run).scalar():
+                raise SpecError(f"{text!r} is a run, and an experiment is asked for", hint=f"its experiment is {meant}")
         if not found:
             raise SpecError(
                 f"there is no {name} {text!r} in the ledger {self.where}", hint="`stackmark results` lists the runs"

@@ -145,7 +145,8 @@ def next_run(design: Design, finished: list[Finished], *, blocks: int | None = N
     spoilt = {(run.block, run.attempt) for run in finished if not run.good and not run.cut_off}
     if len(spoilt) > design.most_repeats:
         which = ", ".join(str(block + 1) for _, block in failed)
-        return Done(short=f"block {which} failed, and {design.most_repeats} repetitions of a block were allowed")
+        blocks_failed = f"block {which}" if len(failed) == 1 else f"blocks {which}"
+        return Done(short=f"{blocks_failed} failed, and {design.most_repeats} repetitions of a block were allowed")
     attempt, block = min(failed)
     return Assignment(arm=order_of(len(design.arms), block, design.seed)[0], block=block, attempt=attempt + 1)
 

@@ -7,23 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from stackmark.show.console import is_screen
-from stackmark.show.lines import NAME_WIDTH, Line
+from stackmark.show.lines import NAME_WIDTH, Line, grid
 from stackmark.show.report.wording import say_interval, say_ratio
 from stackmark.show.safe import safe_line
 from stackmark.show.table import Column, print_table
+from stackmark.show.verdict import COLOURS as WORD_COLOURS
 from stackmark.units import say_rate
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import FactDifference
 
 FAILED, INCOMPARABLE = "FAILED", "NOT COMPARABLE"
-COLOURS = {
-    "EQUIVALENT": "bold green", "SLOWER": "bold red", "FASTER": "bold cyan", "INCONCLUSIVE": "bold yellow",
-    FAILED: "bold red", INCOMPARABLE: "bold yellow",
-}  # fmt: skip
+COLOURS = {**WORD_COLOURS, FAILED: "bold red", INCOMPARABLE: "bold yellow"}
 LINE_STYLES = {"failed": "red", "refused": "yellow", "note": "yellow", "next": "dim"}
 COLUMNS = (
     Column("workload", style="cyan"),
@@ -126,11 +122,4 @@ def _print_lines(console: Console, lines: Sequence[Line]) -> None:
         for name, text in lines:
             print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
         return
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    last = ""
-    for name, text in lines:
-        table.add_row(Text(name if name != last else ""), Text(safe_line(text), style=LINE_STYLES.get(name, "")))
-        last = name
-    console.print(table)
+    console.print(grid(lines, LINE_STYLES))

@@ -27,10 +27,25 @@ def print_lines(console: Console, title: str, lines: Sequence[Line], styles: Map
             print(f"{safe_line(name) if index == 0 else '':<{NAME_WIDTH}}{part}", file=console.file)
 
 
-def _panel(title: str, lines: Sequence[Line], styles: Mapping[str, str]) -> Panel:
+def grid(lines: Sequence[Line], styles: Mapping[str, str]) -> Table:
+    """For a screen; a name that comes again is left out."""
+    table = _two_columns()
+    last = ""
+    for name, text in lines:
+        table.add_row(Text(safe_line(name) if name != last else ""), Text(safe(text), style=styles.get(name, "")))
+        last = name
+    return table
+
+
+def _two_columns() -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
+    return table
+
+
+def _panel(title: str, lines: Sequence[Line], styles: Mapping[str, str]) -> Panel:
+    table = _two_columns()
     style = ""
     for name, text in lines:
         style = styles.get(name, "") if name else style

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from stackmark.events import Event, Failed, Phase, Probe, Result, Steps
 from stackmark.show.runs import EndedRun
-from stackmark.show.safe import safe_line
+from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.spec import Request, Spec
 from stackmark.units import say_rate, say_seconds
 
@@ -52,7 +52,7 @@ class Where:
 
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
         self._blocks = blocks if len(labels) > 1 else 0
-        self._widest = max((len(safe_line(label)) for label in labels), default=0)
+        self._widest = min(LABEL_AT_MOST, max((len(safe_line(label)) for label in labels), default=0))
 
     def say(self, label: str, block: int | None) -> str:
         """`block 3/6  container`, `primer     host`; nothing where there is but one arm."""
@@ -60,7 +60,7 @@ class Where:
             return ""
         head = f"block {block + 1}/{self._blocks}" if block is not None else "primer"
         width = len(f"block {self._blocks}/{self._blocks}")
-        return f"{head:<{width}}  {safe_line(label):<{self._widest}}"
+        return f"{head:<{width}}  {cut_middle(safe_line(label), LABEL_AT_MOST):<{self._widest}}"
 
 
 class Notices:

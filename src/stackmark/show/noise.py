@@ -41,7 +41,7 @@ def _blocks(floor: NoiseFloor) -> str:
     most = (
         f"; with only {floor.blocks} blocks it may be up to {percent(floor.sd_blocks_most)}"
         if floor.sd_blocks_most
-        else ""
+        else f"; from {floor.blocks} blocks that is hardly known, and so is what follows from it: take six or more"
     )
     return f"the ratio of a block spreads by {percent(floor.sd_blocks)} (standard deviation){most}"
 

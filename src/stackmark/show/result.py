@@ -12,8 +12,9 @@ from rich.text import Text
 
 from stackmark.show.console import is_screen
 from stackmark.show.lines import Line, print_lines
+from stackmark.show.report.wording import say_spread
 from stackmark.show.safe import safe_line
-from stackmark.units import say_count, say_rate, say_seconds, say_size
+from stackmark.units import counted, say_count, say_rate, say_seconds, say_size
 from stackmark.verdict.throughput import Throughput, worth_of_runs
 
 STYLES = {"rate": "bold green", "failed": "red", "flag": "yellow", "published": "dim", "chosen": "dim"}
@@ -118,7 +119,7 @@ def rows(view: ResultView) -> list[Line]:
     if view.throughput:
         lines.append(("published", _published(view.published)))
     seen = f"; look at one: stackmark show {view.run_ids[-1]}" if view.run_ids else ""
-    lines.append(("stored", f"experiment {view.experiment_id}, {_count(len(view.run_ids), 'run')}{seen}"))
+    lines.append(("stored", f"experiment {view.experiment_id}, {counted(len(view.run_ids), 'run')}{seen}"))
     return lines
 
 
@@ -142,13 +143,9 @@ def _rate(view: ResultView, throughput: Throughput) -> list[Line]:
 def say_throughput(throughput: Throughput, unit: str) -> str:
     if throughput.low_per_s is None or throughput.high_per_s is None:
         return f"{say_rate(throughput.rate_per_s)} {unit}  (one run: no interval)"
-    # The interval is symmetric in the logarithm: up to some ten per cent that reads as ±, beyond as a factor.
-    factor = throughput.high_per_s / throughput.rate_per_s
-    spread = f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {factor:.3g}"
     low, high = say_rate(throughput.low_per_s), say_rate(throughput.high_per_s)
-    return (
-        f"{say_rate(throughput.rate_per_s)} {unit}  {spread}  (95 % interval {low} to {high}, {throughput.runs} runs)"
-    )
+    interval = f"(95 % interval {low} to {high}, {throughput.runs} runs)"
+    return f"{say_rate(throughput.rate_per_s)} {unit}  {say_spread(throughput)}  {interval}"
 
 
 def say_steps(p50_s: float, p90_s: float, p99_s: float) -> str:
@@ -195,7 +192,3 @@ def _against(line: AgainstLine) -> str:
         lines.append(f"  differs: {'; '.join(line.published.differs)}")
     lines.append(f"  how sure: {line.sure}")
     return "\n".join(lines)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

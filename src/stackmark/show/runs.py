@@ -46,6 +46,8 @@ class ListedRun(EndedRun, Protocol):
     def tune(self) -> str | None: ...
     @property
     def failure_kind(self) -> str | None: ...
+    @property
+    def role(self) -> str: ...
 
 
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}
@@ -88,7 +90,8 @@ def _cells(row: ListedRun, shown_id: str) -> list[str]:
 def say_state(row: ListedRun) -> str:
     if row.failure_kind:
         return f"{row.status}: {row.failure_kind}: {row.failure_message or 'no reason is known'}"
-    return row.steady or row.status
+    # A primer is cut short and cold: its rate is no result.
+    return f"{'primer, ' if row.role == 'primer' else ''}{row.steady or row.status}"
 
 
 def short_length(ids: Sequence[str]) -> int:

@@ -8,16 +8,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from stackmark.show.console import is_screen
 from stackmark.show.forest import forest
-from stackmark.show.lines import NAME_WIDTH, Line
+from stackmark.show.lines import NAME_WIDTH, Line, grid
 from stackmark.show.noise import noise_headline, noise_lines
 from stackmark.show.report.wording import (
     bad_runs,
-    counted,
     say_arm_rate,
     say_change,
     say_interval,
@@ -25,13 +23,14 @@ from stackmark.show.report.wording import (
     say_spread,
     setup_total_s,
 )
-from stackmark.show.safe import safe, safe_line
+from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.table import Column, print_table
 from stackmark.show.verdict_json import verdict_json as verdict_json
-from stackmark.units import say_rate, say_seconds
+from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import BY_NAME
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun, FactDifference
+from stackmark.verdict.needed import percent
 from stackmark.verdict.sequential import MOST_BLOCKS
 
 COLOURS = {"EQUIVALENT": "bold green", "SLOWER": "bold red", "FASTER": "bold cyan", "INCONCLUSIVE": "bold yellow"}
@@ -67,19 +66,19 @@ PAIR_COLUMNS = (
 )
 
 
-def print_verdict(examined: Examined, console: Console) -> None:
-    """The answer of `compare`, `resume`, `noise` and `verdict`."""
+def print_verdict(examined: Examined, console: Console, ledger: str = "") -> None:
+    """The answer of `compare`, `resume`, `noise` and `verdict`. `ledger` is the option that names it, as it was typed."""
     if is_screen(console):
-        _on_screen(examined, console)
+        _on_screen(examined, console, ledger)
         return
     for name, text in [*_head_lines(examined), *_arm_lines(examined), *_pair_lines(examined), *_rest(examined)]:
         # A line stays a line: what is folded under it on a screen follows it here.
         print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text.replace(BELOW, '; '))}".rstrip(), file=console.file)
-    for command in next_commands(examined):
+    for command in next_commands(examined, ledger):
         print(f"{'next':<{NAME_WIDTH}}{safe_line(command)}", file=console.file)
 
 
-def _on_screen(examined: Examined, console: Console) -> None:
+def _on_screen(examined: Examined, console: Console, ledger: str) -> None:
     for _, text in _head_lines(examined):
         console.print(_coloured(safe_line(text)))
     drawn = forest(examined.comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
@@ -94,16 +93,8 @@ def _on_screen(examined: Examined, console: Console) -> None:
         cells = [_pair_cells(c) for c in examined.comparisons]
         print_table(console, PAIR_COLUMNS, cells, [COLOURS[c.word] for c in examined.comparisons])
     console.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    last = ""
-    for name, text in _rest(examined):
-        style = LINE_STYLES.get(name, "")
-        table.add_row(Text(safe_line(name) if name != last else ""), Text(safe(text), style=style))
-        last = name
-    console.print(table)
-    for command in next_commands(examined):
+    console.print(grid(_rest(examined), LINE_STYLES))
+    for command in next_commands(examined, ledger):
         console.print(Text(f"next: {safe_line(command)}", style="dim"), soft_wrap=True)
 
 
@@ -135,7 +126,7 @@ def _sentences(examined: Examined) -> Iterator[str]:
     if not found and len(examined.arms) < 2:
         yield from (f"{arm.label}: {say_arm_rate(arm)}" for arm in examined.arms)
     elif not found:
-        yield "NO VERDICT: there is no block in which every arm has a run that counts"
+        yield f"NO VERDICT: {_why_none(examined)}"
     elif examined.kind == "noise":
         yield f"the two equal arms: {headline(found[0])}"
     elif len(found) <= SENTENCES:
@@ -144,6 +135,14 @@ def _sentences(examined: Examined) -> Iterator[str]:
         words = [c.word for c in found]
         counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
         yield f"{len(found)} pairs of {len(examined.arms)} arms: {counts}"
+
+
+def _why_none(examined: Examined) -> str:
+    if not examined.blocks_whole:
+        return "there is no block in which every arm has a run that counts"
+    # ABBA, or every sequence of a Williams order: less would have a drift in its ratio.
+    whole = counted(examined.blocks_whole, "block")
+    return f"{whole} of {examined.blocks_planned} are whole, which is less than one design in its balanced order"
 
 
 def headline(comparison: Comparison) -> str:
@@ -160,7 +159,7 @@ def _print_arms(arms: Sequence[ExaminedArm], console: Console) -> None:
             rate = f"{say_rate(arm.throughput.rate_per_s)} {arm.unit}"
             spread, runs = say_spread(arm.throughput) or "one run", str(arm.throughput.runs)
         setup = say_seconds(setup_total_s(arm)) if arm.setup else ""
-        cells.append([arm.label, rate, spread, runs, setup, _steadiness(arm)])
+        cells.append([cut_middle(arm.label, LABEL_AT_MOST), rate, spread, runs, setup, _steadiness(arm)])
     print_table(console, ARM_COLUMNS, cells)
 
 
@@ -184,15 +183,17 @@ def _steadiness(arm: ExaminedArm) -> str:
 
 def _pair_cells(c: Comparison) -> list[str]:
     blocks = str(c.count_b) if c.count_a in (0, c.count_b) else f"{c.count_b} against {c.count_a}"
-    return [f"{c.b} / {c.a}", say_ratio(c.ratio), say_interval(c.interval_90), blocks, c.word]
+    pair = f"{cut_middle(c.b, LABEL_AT_MOST // 2)} / {cut_middle(c.a, LABEL_AT_MOST // 2)}"
+    return [pair, say_ratio(c.ratio), say_interval(c.interval_90), blocks, c.word]
 
 
 def _pair_lines(examined: Examined) -> list[Line]:
     lines: list[Line] = []
     for c in examined.comparisons:
         wide = f", 95 % {say_interval(c.interval_95)}" if c.interval_95 else ""
-        text = f"{c.b} / {c.a}: {c.word} at {100 * c.margin:.3g} %, {say_ratio(c.ratio)} ({say_change(c.ratio)})"
-        lines.append(("ratio", f"{text}, 90 % interval {say_interval(c.interval_90)}{wide}"))
+        text = f"{c.b} / {c.a}: {c.word} at {percent(c.margin)}, {say_ratio(c.ratio)} ({say_change(c.ratio)})"
+        narrow = f"90 % interval {say_interval(c.interval_90)}" if c.interval_90 else "no interval"
+        lines.append(("ratio", f"{text}, {narrow}{wide}"))
     return lines
 
 
@@ -219,12 +220,16 @@ def _rest(examined: Examined) -> list[Line]:
     for near in examined.published[:PUBLISHED_SHOWN]:
         differs = f"; differs: {', '.join(near.differs)}" if near.differs else ""
         said = f"{say_rate(near.value)} {near.unit}  {near.what} ({near.source}, {near.date})"
-        lines.append(("published", f"{said}; {near.arm} has {near.ratio:.3g} of it{differs}"))
+        lines.append(("published", f"{said}; {near.arm} has {_share(near.ratio)} of it{differs}"))
     lines.append(("scope", examined.scope))
     # Runs that were picked by hand are no experiment.
     stored = f"{examined.experiment_id}: " if examined.experiment_id else ""
     lines.append(("stored", f"{stored}{_how_many(examined)}"))
     return lines
+
+
+def _share(ratio: float) -> str:
+    return f"{ratio:#.3g}".rstrip(".")  # 1.00 of it, not 1 of it
 
 
 def _all_of_it(examined: Examined) -> str:
@@ -277,19 +282,21 @@ def _failure(examined: Examined, run: ExaminedRun) -> str:
     return f"{said}{BELOW}{run.failure_hint}" if run.failure_hint else said
 
 
-def next_commands(examined: Examined) -> list[str]:
+def next_commands(examined: Examined, ledger: str = "") -> list[str]:
     """What one would type next: go on, or more blocks, or look into the failure; and the report."""
-    commands = []
+    commands: list[str] = []
+    there = f" {ledger}" if ledger else ""
     if examined.state == "open":
-        commands.append(f"stackmark resume {examined.experiment_id}")
+        commands.append(f"stackmark resume {examined.experiment_id}{there}")
     failed = bad_runs(examined)
     if failed and examined.state == "short":
-        commands.append(f"stackmark show {failed[-1].run_id} --log")
+        commands.append(f"stackmark show {failed[-1].run_id} --log{there}")
+        commands.append(examined.command)  # anew: its repetitions are used up, and there is nothing to resume
     wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed), default=0)
     if wanted and examined.state == "done" and examined.kind == "compare" and examined.blocks_planned:
         commands.append(with_blocks(examined.command, wanted))
     if examined.comparisons and examined.state == "done" and examined.experiment_id:
-        commands.append(f"stackmark report {examined.experiment_id} -o report.html")
+        commands.append(f"stackmark report {examined.experiment_id} -o report.html{there}")
     return commands
 
 

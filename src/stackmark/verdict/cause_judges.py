@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stackmark.spec import Scalar
-from stackmark.units import MIB, say_seconds, say_size
+from stackmark.units import MIB, counted, say_seconds, say_size
 from stackmark.verdict.covariates import Series, middle
 from stackmark.verdict.examined import Facts
 from stackmark.verdict.fact_values import say_value
@@ -78,7 +78,7 @@ def cpu_limit(seen: Seen) -> Judged | None:
     threads, workers = seen.fact(arm, "software", "torch_threads"), seen.param(arm, "data_workers")
     compute, load = (value if isinstance(value, int) else 0 for value in (threads, workers))
     if compute + load > limit:
-        who = f"{_count(compute, 'thread')} and {_count(load, 'data worker')}" if load else _count(compute, "thread")
+        who = f"{counted(compute, 'thread')} and {counted(load, 'data worker')}" if load else counted(compute, "thread")
         return Judged(80, f"{head} for {who}: they wait for each other")
     return None
 
@@ -93,7 +93,7 @@ def cpu_set(seen: Seen) -> Judged | None:
             return Judged(85, f"{where}: every copy and every launch crosses to another NUMA node")
     counts = [len(cpus) for cpus in sets if cpus]
     if counts and min(counts) < max(counts):
-        return Judged(80, f"{_count(min(counts), 'CPU')} instead of {max(counts)} to run on")
+        return Judged(80, f"{counted(min(counts), 'CPU')} instead of {max(counts)} to run on")
     return None
 
 
@@ -129,7 +129,7 @@ def threads(seen: Seen) -> Judged | None:
     if len(numbers) < 2:
         return None
     (least, arm), (most, _) = numbers[0], numbers[-1]
-    return Judged(75, f"{seen.labels[arm]} computes with {_count(least, 'thread')} instead of {most:.0f}")
+    return Judged(75, f"{seen.labels[arm]} computes with {counted(least, 'thread')} instead of {most:.0f}")
 
 
 def root_file_system(seen: Seen) -> Judged | None:
@@ -233,7 +233,3 @@ def _device(facts: Facts) -> dict[str, JsonValue]:
     devices = facts.get("gpu", {}).get("devices")
     first = devices[0] if isinstance(devices, list) and devices else None
     return first if isinstance(first, dict) else {}
-
-
-def _count(number: float, thing: str) -> str:
-    return f"{number:,.0f} {thing}" if number == 1 else f"{number:,.0f} {thing}s"

@@ -9,10 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Literal
 
+import numpy as np
+
 from stackmark.units import say_seconds, say_size
+from stackmark.verdict.evidence import paired, welch
 from stackmark.verdict.examined import CovariateLine, ExaminedArm, ExaminedRun
 from stackmark.verdict.student import t_cdf
 
@@ -158,13 +161,12 @@ def _chance(first: Series, second: Series) -> float | None:
     by_block = {block: value for block, value in first if block is not None}
     pairs = [value - by_block[block] for block, value in second if block is not None and block in by_block]
     if len(pairs) >= LEAST_PAIRS:
-        return _two_sided(fmean(pairs), stdev(pairs) / math.sqrt(len(pairs)), len(pairs) - 1)
-    a, b = [value for _, value in first], [value for _, value in second]
-    if len(a) < 2 or len(b) < 2:
+        seen = paired(np.array(pairs))
+    elif min(len(first), len(second)) < 2:
         return None
-    va, vb = stdev(a) ** 2 / len(a), stdev(b) ** 2 / len(b)
-    df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if va + vb > 0 else 1.0
-    return _two_sided(fmean(b) - fmean(a), math.sqrt(va + vb), df)
+    else:
+        seen = welch(*(np.array([value for _, value in one]) for one in (first, second)))
+    return _two_sided(float(seen.mean), float(seen.error), float(seen.df))
 
 
 def _two_sided(difference: float, error: float, df: float) -> float:

@@ -20,9 +20,6 @@ LONGEST = 120
 # What the end of a key says of its value. The longer endings come first: `_mhz` before `_hz`.
 UNITS = (("_mhz", "MHz"), ("_percent", "%"), ("_cpus", "CPUs"), ("_w", "W"), ("_c", "°C"), ("_s", "s"), ("_j", "J"))
 
-Leaf = str | int | float | bool | None
-Path = tuple[str, str]
-
 
 def differing(arms: Sequence[Facts]) -> Iterator[tuple[str, str, tuple[JsonValue, ...]]]:
     """Subject, path and the value in each arm, of every leaf that is not the same in all of them, in the arms' own order.

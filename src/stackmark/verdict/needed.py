@@ -20,7 +20,7 @@ MOST = 1000  # more blocks than anybody runs: a day of one-minute runs
 NEAR_SHARE = 0.2
 NEAR_TIMES = 4
 # In which margins people think. One of them is proposed where theirs cannot be decided.
-ROUND_MARGINS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5)
+ROUND_MARGINS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.4)
 UNIT: dict[Kind, str] = {"blocks": "block", "runs": "run", "sittings": "sitting", "published": "run"}
 
 

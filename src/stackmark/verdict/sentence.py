@@ -2,6 +2,7 @@
 
 import math
 
+from stackmark.units import counted
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.evidence import NO_SPREAD
 from stackmark.verdict.needed import UNIT, percent
@@ -42,12 +43,8 @@ def _where(c: Comparison) -> str:
 def _counted(c: Comparison) -> str:
     unit = UNIT[c.kind]
     if c.kind in ("runs", "sittings"):
-        return f"{_many(c.count_b, unit)} against {c.count_a}"
-    return _many(c.count_b, unit)
-
-
-def _many(count: int, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+        return f"{counted(c.count_b, unit)} against {c.count_a}"
+    return counted(c.count_b, unit)
 
 
 def say_ratios(ratio: float, interval: Interval | None) -> tuple[str, str, str]:

@@ -19,17 +19,15 @@ at any of them, and ask for another margin later.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from stackmark.errors import SpecError
-from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.evidence import ALPHA, Floats
 from stackmark.verdict.needed import whole
-from stackmark.verdict.ratio import compare_blocks
 from stackmark.verdict.student import normal_cdf, normal_quantile
 
 Spending = Literal["pocock", "obrien-fleming"]
@@ -44,17 +42,6 @@ SCORES = 6.0
 ANGLES = 20_001
 
 
-class Rule(Protocol):
-    """What a stored rule has: after how many blocks one looks, and the levels there, as compare_blocks takes them."""
-
-    @property
-    def looks(self) -> Sequence[int]: ...
-    @property
-    def levels(self) -> Sequence[float]: ...
-    @property
-    def levels_95(self) -> Sequence[float]: ...
-
-
 @dataclass(frozen=True)
 class StoppingLevels:
     """Nominal levels a look: one-sided, of the tests behind a word; two-sided, of the named difference.
@@ -67,33 +54,6 @@ class StoppingLevels:
     looks: tuple[int, ...]
     one_sided: tuple[float, ...]
     two_sided: tuple[float, ...]
-
-    @property
-    def levels(self) -> tuple[float, ...]:
-        return self.one_sided
-
-    @property
-    def levels_95(self) -> tuple[float, ...]:
-        return self.two_sided
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a look showed. `blocks` were looked at; `next_look` is None after the last."""
-
-    number: int
-    of: int
-    blocks: int
-    comparison: Comparison
-    next_look: int | None
-
-    @property
-    def decided(self) -> bool:
-        return self.comparison.word != "INCONCLUSIVE"
-
-    @property
-    def go_on(self) -> bool:
-        return not self.decided and self.next_look is not None
 
 
 def first_look(multiple: int = 2) -> int:
@@ -129,26 +89,6 @@ def stopping_rule(
     share = alpha / comparisons
     one, half = _levels(planned, (share, share / 2), spending)
     return StoppingLevels(spending, share, planned, one, tuple(2 * level for level in half))
-
-
-def judge_at_look(
-    a: str, b: str, logs_a: Sequence[float], logs_b: Sequence[float], margin: float, rule: Rule, *, multiple: int = 2
-) -> Look | None:
-    """What the last look shows that the blocks reach; None before the first. Blocks past that look wait for the next."""
-    reached = [number for number, look in enumerate(rule.looks) if look <= min(len(logs_a), len(logs_b))]
-    if not reached:
-        return None
-    number = reached[-1]
-    blocks, of = rule.looks[number], len(rule.looks)
-    levels = (rule.levels[number], rule.levels_95[number])
-    comparison = compare_blocks(a, b, logs_a[:blocks], logs_b[:blocks], margin, levels=levels, multiple=multiple)
-    notes = [*comparison.notes, f"look {number + 1} of {of}, after {blocks} blocks"]
-    following = rule.looks[number + 1] if number + 1 < of else None
-    waiting = min(len(logs_a), len(logs_b)) - blocks
-    if waiting:
-        until = f"until the look after block {following}" if following else "since the rule has no further look"
-        notes.append(f"blocks after number {blocks} are not counted {until} ({waiting} so far)")
-    return Look(number + 1, of, blocks, replace(comparison, notes=tuple(notes)), following)
 
 
 def spent(share: Floats, alpha: float, spending: Spending) -> Floats:

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from stackmark.errors import PlaceError
 from stackmark.places.container.engine import find_engine
-from stackmark.places.container.trouble import shell
+from stackmark.places.container.trouble import Known, filled, shell
 
 Say = Callable[[str], None]
 Kind = Literal["podman", "buildah", "docker"]
@@ -105,23 +105,6 @@ def run(argv: Sequence[str], say: Say, environment: Mapping[str, str] | None = N
         raise
 
 
-def ask(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """A short question: the exit code, and the standard output whole."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=dict(environment),
-            check=False,
-            encoding="utf-8",
-            errors="replace",
-        )
-    except OSError as error:
-        raise PlaceError(f"{argv[0]} cannot be started: {error.strerror}", command=shell(argv)) from error
-    return done.returncode, done.stdout
-
-
 def _end(process: subprocess.Popen[str]) -> None:
     """Its steps first: podman that is ended itself leaves its half-made containers behind, but cleans up after a failed step."""
     if _end_steps(process.pid):
@@ -146,12 +129,6 @@ def _end_steps(session: int) -> bool:
                 os.kill(int(entry.name), signal.SIGKILL)
                 found = True
     return found
-
-
-class Known(NamedTuple):
-    pattern: re.Pattern[str]
-    cause: str
-    hint: str
 
 
 def _known(pattern: str, cause: str, hint: str) -> Known:
@@ -237,8 +214,7 @@ def failed(
     """What went wrong, why as far as the log tells, what to do, the end of the log, and the command."""
     cause, hint = _reason(ran)
     values = {"registry": registry, "elsewhere": elsewhere or "look at the name, the network and the proxy"}
-    for name, value in values.items():
-        cause, hint = cause.replace(f"{{{name}}}", value), hint.replace(f"{{{name}}}", value)
+    cause, hint = filled(cause, values), filled(hint, values)
     shown = [line for line in ran.lines if line.strip()][-LINES_SHOWN:]
     told = "\n".join([hint, "the end of what it said:", *(f"  {line}" for line in shown)] if shown else [hint])
     return PlaceError(f"{what}: {cause}", hint=told, command=shell(argv))
@@ -249,7 +225,7 @@ def _reason(ran: Ran) -> tuple[str, str]:
     for known in KNOWN:
         if match := known.pattern.search(end):
             named = next((value for value in match.groupdict().values() if value), "it")
-            return known.cause.replace("{what}", named), known.hint
+            return filled(known.cause, {"what": named}), known.hint
     step = _STEP.search(end)
     where = (
         f"the step “{short_step(step['step'], STEP_CHARACTERS)}” failed" if step else f"it ended with code {ran.code}"

@@ -17,8 +17,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from stackmark.errors import PlaceError, SpecError
 from stackmark.lab.image.build_context import Context, write
-from stackmark.lab.image.builders import Builder, Ran, Say, ask, failed, run
+from stackmark.lab.image.builders import Builder, Ran, Say, failed, run
 from stackmark.lab.image.recipes import Recipe, read_reference
+from stackmark.places.container.engine import answer_of
 from stackmark.places.container.trouble import shell
 
 # The names under which a certificate authority is commonly given to programs that fetch things.
@@ -187,9 +188,9 @@ class _Told(BaseModel):
 def _inspect(builder: Builder, name: str) -> _Told:
     """Nothing is told of what the engine does not have: BuildKit keeps its bases to itself."""
     what = ["inspect", "--type", "image"] if builder.kind == "buildah" else ["image", "inspect"]
-    code, text = ask([*builder.command, *what, name], builder.environment)
+    answer = answer_of([*builder.command, *what, name], builder.environment)
     try:
-        told = json.loads(text) if code == 0 else {}
+        told = json.loads(answer.out) if answer.code == 0 else {}
         if isinstance(told, list):
             told = told[0] if told else {}
         if builder.kind == "buildah":

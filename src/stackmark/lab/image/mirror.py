@@ -35,7 +35,6 @@ _DATE = re.compile(r"^Date: (.+)$", re.MULTILINE)
 class DebianBase:
     tar: Path
     made_of: str
-    reused: bool
 
 
 def make_base(suite: str, mirror: str, kept: Path, say: Say) -> DebianBase:
@@ -52,14 +51,14 @@ def make_base(suite: str, mirror: str, kept: Path, say: Say) -> DebianBase:
     tar = kept / f"debian-{suite}-{hashlib.sha256(mirror.encode() + release).hexdigest()[:16]}.tar"
     if tar.is_file():
         say(f"the base made of {made_of} is kept in {tar}")
-        return DebianBase(tar, made_of, reused=True)
+        return DebianBase(tar, made_of)
     kept.mkdir(parents=True, exist_ok=True)
     say(f"making a base of {made_of}")
     with tempfile.TemporaryDirectory(prefix=".making-", dir=kept) as work:
         made = _make(Path(work), suite, mirror, int(moment.timestamp()) if moment else 0, say)
         os.replace(made, tar)
     _forget_older(kept, suite, tar)
-    return DebianBase(tar, made_of, reused=False)
+    return DebianBase(tar, made_of)
 
 
 def _release(mirror: str, suite: str) -> bytes:

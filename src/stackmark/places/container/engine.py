@@ -58,7 +58,7 @@ class Engine:
 
     def ask(self, *arguments: str, stdin: bytes | None = None) -> Answer:
         """Runs one of the engine's commands to its end. It has a session of its own: Ctrl-C is for us, not for it."""
-        return _ask([*self.command, *arguments], self.environment, stdin)
+        return answer_of([*self.command, *arguments], self.environment, stdin)
 
     def need(self, *arguments: str, stdin: bytes | None = None) -> str:
         """As `ask`, where anything but success is trouble with the place."""
@@ -113,20 +113,21 @@ def find_engine(wanted: str, environment: Mapping[str, str]) -> Engine:
     if program is None:
         said = NO_ENGINE if wanted == "auto" else f"{wanted} is not installed here"
         raise PlaceError(f"no container can be started: {said}", hint=INSTALL, command=f"{names[0]} --version")
-    told = _ask([program, "--version"], environment)
+    told = answer_of([program, "--version"], environment)
     if told.code:
         raise trouble.refused(os.path.basename(program), told.err, [program, "--version"])
     # Debian's and Fedora's podman-docker has a `docker` that is podman.
     if "podman" in told.out.lower():
         return Engine("podman", program, told.out.split()[-1], tuple(podman_flags(environment)), environment)
     asked = [program, "version", "--format", "{{.Server.Version}}"]
-    server = _ask(asked, environment)
+    server = answer_of(asked, environment)
     if server.code:
         raise trouble.refused("docker", server.err, asked)
     return Engine("docker", program, server.out.strip(), (), environment)
 
 
-def _ask(argv: list[str], environment: Mapping[str, str], stdin: bytes | None = None) -> Answer:
+def answer_of(argv: list[str], environment: Mapping[str, str], stdin: bytes | None = None) -> Answer:
+    """Of a program that is asked something and ends soon."""
     try:
         done = subprocess.run(
             argv, input=stdin if stdin is not None else b"", capture_output=True, env=dict(environment),

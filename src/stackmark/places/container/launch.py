@@ -17,7 +17,7 @@ from stackmark.places.container import gpus
 from stackmark.places.container.engine import DRIVER_LABEL, RUN_LABEL, Engine, container_name
 from stackmark.places.container.options import UNLIMITED, ContainerOptions
 from stackmark.places.container.settings import podman_ulimits
-from stackmark.places.container.software import NEVER, HostSoftware, outermost, within
+from stackmark.places.container.software import NEVER, HostSoftware, off_the_root, outermost, program_folders, within
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.process import PACKAGE_ROOT
 from stackmark.spec import ABOUT_VARIABLE, AUTO, SPEC_VARIABLE, Scalar, Task
@@ -78,7 +78,7 @@ def launch(
         "image_digest": image.digest,
         "gpus_by": gpu.way,
     }
-    mounts, folder = _mounts(options, image, task, cache)
+    mounts, folder = _mounts(options, image, task, cache, environment)
     argv = [
         *engine.command, "run", "--rm", "--interactive", f"--name={container_name(mark)}", f"--label={RUN_LABEL}={mark}",
         f"--label={DRIVER_LABEL}={driver_name()}",
@@ -163,7 +163,7 @@ def _rights(engine: Engine, options: ContainerOptions) -> list[str]:
 
 
 def _mounts(
-    options: ContainerOptions, image: Image, task: Task, cache: Path | None
+    options: ContainerOptions, image: Image, task: Task, cache: Path | None, environment: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, bool]], str]:
     """By target: source, and whether it is read-only; and the working folder. What was typed comes last, and wins."""
     read, written, folder = _paths_of(task)
@@ -171,7 +171,8 @@ def _mounts(
         cache.mkdir(parents=True, exist_ok=True)
         written.append(str(cache))
     if image.software is not None:
-        read += image.software.folders if image.name else image.software.off_the_root()
+        software = [*image.software.folders, *_program_of(task, folder, environment)]
+        read += software if image.name else off_the_root(software)
     written_all = outermost(written)
     mounts = {path: (path, True) for path in outermost(read) if not within(path, written_all)}
     mounts |= {path: (path, False) for path in written_all}
@@ -225,6 +226,12 @@ def _folder_of_program(cwd: Scalar) -> str | None:
     if not os.path.isdir(folder):
         raise PlaceError(f"the program's folder {folder} is not there")
     return folder
+
+
+def _program_of(task: Task, folder: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    asked = task.spec or task.request
+    command = asked.params.get("cmd") if asked and asked.workload.startswith(OWN_COMMAND) else None
+    return program_folders(str(command), folder, environment) if command else ()
 
 
 def _variables(

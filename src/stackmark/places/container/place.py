@@ -235,7 +235,7 @@ def _inspected(engine: Engine, name: str) -> Image:
         (known,) = json.loads(answer.out)
         config = known.get("Config") or {}
         variables = dict(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair)
-        # The registry's digest where it came from one, else podman's own, else the image's id.
+        # podman's own digest, else (docker) the registry's where it came from one, else the image's id.
         remote = next(iter(known.get("RepoDigests") or ()), "").rpartition("@")[2]
         digest = known.get("Digest") or remote or known["Id"]
         labels = config.get("Labels") or known.get("Labels") or {}

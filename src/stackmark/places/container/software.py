@@ -2,13 +2,18 @@
 
 So that only the container differs between two arms, the container sees the very files that the host's worker runs: /usr, the
 Python it runs on (pyenv's, a distribution's, conda's), its environment, what PYTHONPATH names, our own code, and the folders
-of the driver's libraries. Python itself is asked: a path that it would import from is a path that it needs.
+of the driver's libraries. Python itself is asked: a path that it would import from is a path that it needs. A user's own
+program may be of another Python (a virtual environment, conda, pyenv's shims), and what it is found by is mounted too: else
+the container would have another program by that name, or none.
 """
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,31 +39,81 @@ class HostSoftware:
     python: str
     folders: tuple[str, ...]
 
-    def off_the_root(self) -> tuple[str, ...]:
-        """Those on file systems of their own, which an overlay of / does not show."""
-        root = os.stat("/").st_dev
-        return tuple(folder for folder in self.folders if os.stat(folder).st_dev != root)
+
+def off_the_root(folders: Iterable[str]) -> list[str]:
+    """Those on file systems of their own, which an overlay of / does not show."""
+    root = os.stat("/").st_dev
+    return [folder for folder in folders if os.stat(folder).st_dev != root]
 
 
 def host_software(python: str, environment: Mapping[str, str]) -> HostSoftware:
+    asked = _needs_of(python, environment)
+    system = ["/usr", "/etc/alternatives", *(f"/{name}" for name in PROGRAM_FOLDERS if not os.path.islink(f"/{name}"))]
+    libraries = environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    # A checkout of ours as a whole: its facts (commit, changes) lie beside the code.
+    checkout = [str(PACKAGE_ROOT.parent)] if (PACKAGE_ROOT.parent / "pyproject.toml").is_file() else []
+    needed = [*system, *asked, *libraries, *checkout]
+    folders = outermost(both_names(needed))
+    links = [os.path.dirname(link) for link in link_chain(python) if not within(link, folders)]
+    return HostSoftware(python, outermost([*folders, *both_names(links)]))
+
+
+def program_folders(command: str, folder: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What a user's own command needs beside its working folder: its program, that one's Python, the files it names."""
+    try:
+        words = shlex.split(command)
+        program = shutil.which(
+            os.path.join(folder, words[0]) if "/" in words[0] else words[0], path=environment.get("PATH")
+        )
+    except (ValueError, IndexError):
+        return ()  # refused elsewhere, with a better sentence
+    if program is None:
+        return ()  # the worker says so
+    needed = [_home_of(link) for link in link_chain(program)]
+    python = program if os.path.basename(program).startswith("python") else _interpreter(program)
+    if python:
+        needed += [_home_of(link) for link in link_chain(python)]
+        with suppress(PlaceError):  # it is no Python, or a broken one: the run will tell
+            # As the program itself will run: without the path by which a checkout of ours is found.
+            needed += _needs_of(python, {key: value for key, value in environment.items() if key != "PYTHONPATH"})
+    for word in words[1:]:
+        path = os.path.join(folder, word)
+        if os.path.isfile(path):
+            # What lies beside a script is imported by it; a file in /tmp comes alone.
+            above = os.path.dirname(os.path.abspath(path))
+            needed.append(path if above in NEVER else above)
+    return outermost(both_names(needed))
+
+
+def _needs_of(python: str, environment: Mapping[str, str]) -> list[str]:
     argv = [python, "-P", "-c", _QUESTION]
     try:
         done = subprocess.run(
             argv, env=dict(environment), capture_output=True, timeout=ASK_LIMIT_S, check=True, text=True
         )
         told = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+        return [*told["prefixes"], *told["path"]]
+    except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError) as error:
         raise PlaceError(
             f"{python} does not say what it needs in a container: {error}", command=shell([*argv[:-1], "…"])
         ) from error
-    system = ["/usr", "/etc/alternatives", *(f"/{name}" for name in PROGRAM_FOLDERS if not os.path.islink(f"/{name}"))]
-    libraries = environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    # A checkout of ours as a whole: its facts (commit, changes) lie beside the code.
-    checkout = [str(PACKAGE_ROOT.parent)] if (PACKAGE_ROOT.parent / "pyproject.toml").is_file() else []
-    needed = [*system, *told["prefixes"], *told["path"], *libraries, *checkout]
-    folders = outermost(both_names(needed))
-    links = [os.path.dirname(link) for link in link_chain(python) if not within(link, folders)]
-    return HostSoftware(python, outermost([*folders, *both_names(links)]))
+
+
+def _home_of(program: str) -> str:
+    """The folder in which a program lies; of a shim (pyenv's, asdf's), the folder of what it calls."""
+    folder = os.path.dirname(program)
+    return os.path.dirname(folder) if os.path.basename(folder) == "shims" else folder
+
+
+def _interpreter(script: str) -> str | None:
+    """The Python in a script's first line: that of torchrun, and of whatever else pip has installed."""
+    try:
+        with open(script, "rb") as file:
+            first = file.readline(1024).decode(errors="replace")
+    except OSError:
+        return None
+    name = first[2:].split()[0] if first.startswith("#!/") else ""
+    return name if os.path.basename(name).startswith("python") else None
 
 
 def both_names(paths: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ more telling text first.
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stackmark.errors import PlaceError
@@ -155,7 +155,7 @@ def refused(kind: str, said: str, argv: Sequence[str], image: str | None = None)
             named = {name: value for name, value in match.groupdict().items() if value}
             limit = _RLIMITS.get(named.get("type", ""), named.get("name", "").lower() or f"number {named.get('type')}")
             fill = {"engine": kind, "image": image or "IMAGE", "limit": limit, "module": named.get("module", "")}
-            cause, hint = (_filled(text, fill) for text in (known.cause, known.hint))
+            cause, hint = (filled(text, fill) for text in (known.cause, known.hint))
             return PlaceError(f"{kind} could not run the worker: {cause} ({words})", hint=hint, command=shell(argv))
     return PlaceError(f"{kind} could not run the worker: {words}", hint="try it by hand", command=shell(argv))
 
@@ -182,7 +182,8 @@ def shell(argv: Sequence[str]) -> str:
     return shlex.join(argv)
 
 
-def _filled(text: str, values: dict[str, str]) -> str:
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """With its `{names}` filled in; a brace of an engine's own stays."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text

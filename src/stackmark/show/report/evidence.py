@@ -9,14 +9,14 @@ from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, bullets, numeric, paragraph, plain, section, table
 from stackmark.show.report.wording import (
     bad_runs,
-    counted,
     measured_runs,
     say_moment,
     say_order,
     say_ratio,
     say_took,
 )
-from stackmark.units import say_rate, say_seconds
+from stackmark.show.result import say_flag
+from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.examined import CovariateLine, Examined, ExaminedRun, FactDifference
 
 # Below this weight a difference is a curiosity, and is folded away where there are others.
@@ -113,14 +113,14 @@ def _flags(examined: Examined) -> list[str]:
             kind = _NUMBERS.sub("#", flag)
             first.setdefault(kind, flag)
             counts[kind, run.arm] += 1
-    return [f"{said} ({', '.join(f'{n} × {letter(arm)}' for (kind, arm), n in sorted(counts.items()) if kind == key)})"
+    return [f"{say_flag(said)} ({', '.join(f'{n} × {letter(arm)}' for (kind, arm), n in sorted(counts.items()) if kind == key)})"
             for key, said in first.items()]  # fmt: skip
 
 
 def neighbours(examined: Examined) -> Markup:
     if not examined.published:
         return NOTHING
-    head = [("Published", True), ("What", False), ("This one over it", True), ("What differs", False)]
+    head = [("Published", False), ("What", False), ("This one over it", True), ("What differs", False)]
     rows = [
         Row(
             [
@@ -135,7 +135,7 @@ def neighbours(examined: Examined) -> Markup:
     lead = paragraph(
         "The nearest that others printed. A ratio to a number from another recipe is context, not a result.", "note"
     )
-    return section("Published neighbours", lead, table([("Published", False), *head[1:]], rows), name="published")
+    return section("Published neighbours", lead, table(head, rows), name="published")
 
 
 def held_equal(examined: Examined) -> Markup:

@@ -16,24 +16,24 @@ from stackmark.show.report.wording import (
     MOST_HEADLINES,
     SIGNS,
     Headline,
-    counted,
     headlines,
     measured_runs,
     say_change,
+    say_counts,
     say_interval,
-    say_margin,
     say_moment,
     say_ratio,
     say_words,
     sentence,
 )
+from stackmark.units import counted
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
+from stackmark.verdict.needed import percent
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # Parts of the set-up: dark and light in turn, so that neighbours differ on black and white paper too.
 PARTS = ("#3d5a80", "#a9c4e0", "#4f7a4a", "#c5dcb4", "#8a6a2a", "#ead49a", "#7b4a6c", "#dfbdd3")
-COUNTED = {"blocks": "block", "runs": "run", "sittings": "sitting", "published": "run"}
 
 
 def render_html(examined: Examined, *, generated_unix_s: float, version: str) -> str:
@@ -179,16 +179,12 @@ def _many(examined: Examined) -> Markup:
 
 
 def _figures(comparison: Comparison) -> Markup:
-    thing = COUNTED[comparison.kind]
-    count = counted(comparison.count_b, thing)
-    if comparison.kind in ("runs", "sittings"):
-        count = f"{comparison.count_a} and {counted(comparison.count_b, thing)}"
     pairs = [
         ("Ratio", f"{say_ratio(comparison.ratio)} ({say_change(comparison.ratio)})"),
         ("90 % interval", say_interval(comparison.interval_90)),
         ("95 % interval", say_interval(comparison.interval_95)),
-        ("Margin", f"± {say_margin(comparison.margin)}"),
-        ("From", count),
+        ("Margin", f"± {percent(comparison.margin)}"),
+        ("From", say_counts(comparison)),
     ]
     return element(
         "dl", *(element("div", element("dt", text(name)), element("dd", text(said))) for name, said in pairs)

@@ -11,12 +11,11 @@ from stackmark.show.report.charts.shapes import LETTERS, letter
 from stackmark.show.report.wording import (
     SIGNS,
     bad_runs,
-    counted,
     headlines,
     percentiles,
     say_change,
+    say_counts,
     say_interval,
-    say_margin,
     say_order,
     say_ratio,
     say_setup_difference,
@@ -26,9 +25,10 @@ from stackmark.show.report.wording import (
     stopped,
 )
 from stackmark.show.safe import safe_line
-from stackmark.units import say_rate, say_seconds
+from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined, ExaminedArm
+from stackmark.verdict.needed import percent
 
 # Rows of differences in a comment that people read; the page has all of them.
 MOST_DIFFERENCES = 10
@@ -87,18 +87,11 @@ def _verdict(comparison: Comparison) -> str:
         f"**{mark} {comparison.word}** {plain(stopped(comparison.sentence))}",
         f"{plain(comparison.b)} / {plain(comparison.a)} = **{say_ratio(comparison.ratio)}** ({say_change(comparison.ratio)}); "
         f"90 % interval {say_interval(comparison.interval_90)}, 95 % interval {say_interval(comparison.interval_95)}, "
-        f"margin ± {say_margin(comparison.margin)}, {_count(comparison)}.",
+        f"margin ± {percent(comparison.margin)}, {say_counts(comparison)}.",
     ]
     if comparison.needed:
         lines.append(plain(comparison.needed.sentence))
     return "  \n".join([*lines, *map(plain, comparison.notes)])
-
-
-def _count(comparison: Comparison) -> str:
-    thing = {"blocks": "block", "runs": "run", "sittings": "sitting", "published": "run"}[comparison.kind]
-    if comparison.kind in ("runs", "sittings"):
-        return f"{comparison.count_a} and {counted(comparison.count_b, thing)}"
-    return counted(comparison.count_b, thing)
 
 
 def _table(head: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:

@@ -9,17 +9,16 @@ from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
 from stackmark.show.report.wording import (
     block_ratios,
-    counted,
     measured_runs,
     percentiles,
-    say_margin,
     say_setup_difference,
     say_spread,
     setup_parts,
     setup_total_s,
 )
-from stackmark.units import say_rate, say_seconds
+from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
+from stackmark.verdict.needed import percent
 
 # Small pictures in one page: beyond these the page would be megabytes, and nobody compares so many by eye.
 MOST_PICTURES = 72
@@ -32,7 +31,7 @@ def the_ratio(examined: Examined) -> Markup:
     caption = (
         "Thick bar: 90 % interval, which is held against the margin. Thin line: 95 % interval, which shows whether there is "
         f"a difference at all. {'Small hollow signs: the ratio of each block. ' if blocks else ''}"
-        f"Shaded: differences of up to {say_margin(examined.margin)}. "
+        f"Shaded: differences of up to {percent(examined.margin)}. "
         "To the right of the line the first-named is the faster."
     )
     drawn = figure(forest.forest(examined), forest.forest(examined, forest.NARROW), caption)
@@ -114,7 +113,7 @@ def every_run(examined: Examined) -> Markup:
 
 
 def step_times(examined: Examined) -> Markup:
-    runs = [run for run in measured_runs(examined) if run.step_s]
+    runs = [run for run in measured_runs(examined) if len(run.step_s) > 1 or (run.step_s and run.steady)]
     if not runs:
         return NOTHING
     shown = runs[:MOST_PICTURES]

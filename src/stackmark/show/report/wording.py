@@ -12,9 +12,10 @@ from statistics import median
 
 import numpy as np
 
-from stackmark.units import say_rate, say_seconds
+from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
+from stackmark.verdict.needed import UNIT
 from stackmark.verdict.throughput import Throughput
 
 # Beside each word a sign that needs no colour, and the name of its colour in the page.
@@ -72,12 +73,9 @@ def say_words(examined: Examined) -> str:
 
 
 def say_arm_rate(arm: ExaminedArm) -> str:
-    return say_throughput(arm.throughput, arm.unit) if arm.throughput else "no run that counts"
-
-
-def say_throughput(throughput: Throughput, unit: str) -> str:
-    spread = say_spread(throughput)
-    return f"{say_rate(throughput.rate_per_s)} {unit}" + (f" {spread}" if spread else " (one run: no interval)")
+    if not arm.throughput:
+        return "no run that counts"
+    return f"{say_rate(arm.throughput.rate_per_s)} {arm.unit} {say_spread(arm.throughput) or '(one run: no interval)'}"
 
 
 def say_spread(throughput: Throughput) -> str:
@@ -85,7 +83,11 @@ def say_spread(throughput: Throughput) -> str:
     if throughput.high_per_s is None or throughput.low_per_s is None:
         return ""
     factor = throughput.high_per_s / throughput.rate_per_s
-    return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {factor:.3g}"
+    return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {_say_factor(factor)}"
+
+
+def _say_factor(factor: float) -> str:
+    return f"{factor:.3g}" if factor < 1000 else f"{float(f'{factor:.2g}'):,.0f}"
 
 
 def say_ratio(ratio: float) -> str:
@@ -111,8 +113,10 @@ def signed(value: float, digits: int) -> str:
     return said if not float(said) else f"{'−' if value < 0 else '+'}{said}"
 
 
-def say_margin(margin: float) -> str:
-    return f"{100 * margin:.3g} %"
+def say_counts(comparison: Comparison) -> str:
+    """From how many it comes: `6 blocks`, `3 and 4 runs`."""
+    second = counted(comparison.count_b, UNIT[comparison.kind])
+    return f"{comparison.count_a} and {second}" if comparison.kind in ("runs", "sittings") else second
 
 
 def say_moment(unix_s: float) -> str:
@@ -138,10 +142,6 @@ def sentence(said: str) -> str:
 
 def stopped(said: str) -> str:
     return said if not said or said[-1] in ".!?…" else f"{said}."
-
-
-def counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def measured_runs(examined: Examined) -> list[ExaminedRun]:
@@ -183,7 +183,8 @@ def percentiles(examined: Examined, arm: int) -> Percentiles | None:
     found = [
         np.percentile(run.step_s[run.first_step :], (50, 90, 99), method="linear")
         for run in measured_runs(examined)
-        if run.arm == arm and run.counted and len(run.step_s) > run.first_step
+        # A program's own figure, or that of a log, has no shape: the one "step" beside it is the whole run.
+        if run.arm == arm and run.counted and run.steady and len(run.step_s) > run.first_step
     ]
     if not found:
         return None

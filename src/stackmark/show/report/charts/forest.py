@@ -17,12 +17,12 @@ from stackmark.show.report.wording import (
     block_ratios,
     say_change,
     say_interval,
-    say_margin,
     say_ratio,
     signed,
 )
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import Examined
+from stackmark.verdict.needed import percent
 
 # An interval may widen the picture to this many times what the ratios and the margin need.
 MOST_WIDENED = 3.0
@@ -64,10 +64,10 @@ def forest(examined: Examined, layout: Layout = WIDE) -> Markup:
         layout.width,
         bottom + 44,
         "Ratio with its intervals, against the margin",
-        f"{about}. Margin {say_margin(examined.margin)}.",
+        f"{about}. Margin {percent(examined.margin)}.",
         *(_ground(examined.margin, scale, top, layout) for top in tops),
         axis_below(scale, bottom, _marks(scale)),
-        words(scale(1), layout.top - 10, f"margin ± {say_margin(examined.margin)}", "quiet", "middle", 11),
+        words(scale(1), layout.top - 10, f"margin ± {percent(examined.margin)}", "quiet", "middle", 11),
         words(scale.start, bottom + 36, "← slower", "quiet", "start", 11),
         words(scale.end, bottom + 36, "faster →", "quiet", "end", 11),
         *(_row(examined, c, scale, top, layout) for c, top in zip(shown, tops, strict=True)),
