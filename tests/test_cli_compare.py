@@ -304,7 +304,8 @@ def test_a_metric_that_never_matches_fails_with_what_was_printed(ledger_file: Pa
     assert "it's a rate: 12.5" in answer.err
     (row,) = rows_of(ledger_file, "primer")
     assert f"all of them: stackmark show {row.id} --log" in answer.err
-    assert f"go on with: stackmark resume {row.experiment_id}" in answer.err
+    # The pattern is part of what was asked: no resume would find anything else.
+    assert f"what was asked is fixed in {row.experiment_id}: to ask otherwise, begin anew" in answer.err
 
 
 def test_a_failed_arm_as_json_is_an_object_with_the_error_and_the_run() -> None:

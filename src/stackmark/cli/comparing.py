@@ -26,6 +26,9 @@ from stackmark.show.console import is_screen, standard_output
 from stackmark.show.verdict import print_verdict, verdict_json
 from stackmark.spec import Request
 
+# Failures of what was asked, which an experiment fixes: no mending elsewhere makes `resume` work.
+ASKED_WRONGLY = ("no_figure", "bad_parameter")
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -108,10 +111,13 @@ def _unfinished(experiment: Experiment, book: Ledger, wanted: Wanted) -> Iterato
         say(f"{experiment.id} is not finished", f"go on with: {again}")
         raise
     except (WorkerError, PlaceError, LedgerError) as error:
-        if wanted.as_json and not isinstance(error, LedgerError) and book.runs_of(experiment.id):
+        rows = [] if isinstance(error, LedgerError) else book.runs_of(experiment.id)
+        if wanted.as_json and rows:
             shown = verdict_json(examine(book, experiment.id))
             print_json({**shown, "error": error.message, "hint": error.hint})
         mended = f"{experiment.id} is not finished; when that is mended, go on with: {again}"
+        if rows and rows[-1].failure_kind in ASKED_WRONGLY:
+            mended = f"what was asked is fixed in {experiment.id}: to ask otherwise, begin anew"
         error.hint = f"{error.hint}\n{mended}" if error.hint else mended
         raise
 
