@@ -1,12 +1,12 @@
 """Fixtures that several test files share."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from containers import docker_variables, why_missing
+from leaving_out import leave_out
 from postgres import PACKAGES, PostgresServer, find_binaries, running_server
 
 
@@ -15,10 +15,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL for the session. Skipped where Debian's package is not installed, but not in CI."""
     binaries = find_binaries()
     if binaries is None:
-        reason = f"PostgreSQL's server is not installed (apt-get install {PACKAGES})"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        leave_out(f"PostgreSQL's server is not installed (apt-get install {PACKAGES})")
     with running_server(binaries) as server:
         yield server
 
@@ -49,8 +46,5 @@ def podman_reach() -> dict[str, str]:
 def _need_engine(kind: str) -> None:
     """Left out where the engine is not there, but not in CI."""
     reason = why_missing(kind)
-    if reason is None:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    if reason is not None:
+        leave_out(reason)

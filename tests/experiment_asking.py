@@ -1,6 +1,8 @@
 """Experiments by the command line, for tests: where they are kept, and how their answer is read."""
 
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +14,14 @@ from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
 from worker_process import environment, install
 
+# A person's own program, with quotes and spaces in it; quick, and no shell but the one it asks for.
+OWN = (
+    "compare",
+    "--metric",
+    "rate: ([0-9.]+)",
+    "--cmd",
+    """sh -c 'sleep "$1"; echo "it'"'"'s a rate: 12.5"' sh 0.01""",
+)
 # Verbs whose options are made from all families that there are when their file is imported.
 OF_FAMILIES = [f"stackmark.cli.{name}" for name in ("run", "compare", "noise", "baseline")]
 
@@ -29,6 +39,13 @@ def empty_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
     monkeypatch.syspath_prepend(str(tmp_path / "tricks"))
     return tmp_path / "ledger.sqlite3"
+
+
+def ledger_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same around a command that is asked in this process: SIGTERM is ours again afterwards."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield empty_ledger(tmp_path, monkeypatch)
+    signal.signal(signal.SIGTERM, before)
 
 
 def rows_of(ledger_file: Path, role: str = "measured") -> list[RunDetail]:

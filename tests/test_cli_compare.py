@@ -6,7 +6,6 @@ the arms print their figures themselves, so that chance cannot turn it.
 
 import json
 import shlex
-import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from asking import Answer, ask
-from experiment_asking import empty_ledger, is_a_sentence, rows_of
+from experiment_asking import OWN, is_a_sentence, ledger_of_a_command, rows_of
 from stackmark.cli.comparing import exit_code
 from stackmark.errors import Exit
 from stackmark.lab import caches
@@ -39,22 +38,11 @@ SLOWER = (
     "--arm",
     HALF,
 )
-# A person's own program, with quotes and spaces in it; quick, and no shell but the one it asks for.
-OWN = (
-    "compare",
-    "--metric",
-    "rate: ([0-9.]+)",
-    "--cmd",
-    """sh -c 'sleep "$1"; echo "it'"'"'s a rate: 12.5"' sh 0.01""",
-)
 
 
 @pytest.fixture(autouse=True)
 def ledger_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty ledger; and SIGTERM is ours again afterwards."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield empty_ledger(tmp_path, monkeypatch)
-    signal.signal(signal.SIGTERM, before)
+    yield from ledger_of_a_command(tmp_path, monkeypatch)
 
 
 def lines(answer: Answer) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asking import COMMAND, ask
-from experiment_asking import empty_ledger, is_a_sentence, rows_of
+from experiment_asking import OWN, is_a_sentence, ledger_of_a_command, rows_of
 from stackmark.errors import Exit
 from stackmark.lab import caches
 from stackmark.ledger.rows import RunDetail
@@ -19,22 +19,10 @@ from stackmark.ledger.store import Ledger
 from stackmark.plan.design import order_of
 from worker_process import alive, eventually
 
-# A person's own program, with quotes and spaces in it; quick, and no shell but the one it asks for.
-OWN = (
-    "compare",
-    "--metric",
-    "rate: ([0-9.]+)",
-    "--cmd",
-    """sh -c 'sleep "$1"; echo "it'"'"'s a rate: 12.5"' sh 0.01""",
-)
-
 
 @pytest.fixture(autouse=True)
 def ledger_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty ledger; and SIGTERM is ours again afterwards."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield empty_ledger(tmp_path, monkeypatch)
-    signal.signal(signal.SIGTERM, before)
+    yield from ledger_of_a_command(tmp_path, monkeypatch)
 
 
 def driver(*arguments: str) -> "subprocess.Popen[bytes]":
