@@ -8,9 +8,10 @@ t(3) > 40. Pocock's is the default: on a quiet machine (s_d 0.3 %) it decides at
 a noisy one, where hardly all blocks suffice, the other is a little better (benchmarks/verdicts.py has both).
 
 The levels are exact for Student's t. Textbooks compute them for a known standard deviation and use t quantiles at those
-levels; with few blocks that spends 5.4 % instead of 5 (benchmarks/verdicts.py). But the t statistics of the looks form a Markov chain, whose
-law depends on no parameter: with direction u = sum/√(sum of squares) after n blocks, one more block turns it by an angle ψ of
-density ∝ cos(ψ)^(n−1), to u·cos ψ + sin ψ. So the probability of a first crossing at each look is a recursion over one variable.
+levels; with few blocks that spends 5.4 % instead of 5 (benchmarks/verdicts.py). But the t statistics of the looks form a Markov
+chain, whose law depends on no parameter: with direction u = sum/√(sum of squares) after n blocks, one more block turns it by an
+angle ψ of density ∝ cos(ψ)^(n−1), to u·cos ψ + sin ψ. So the probability of a first crossing at each look is a recursion over
+one variable.
 
 The intervals at a look are those of its level (repeated confidence intervals): they hold together at all looks, so one may stop
 at any of them, and ask for another margin later.
