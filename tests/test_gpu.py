@@ -106,6 +106,7 @@ def test_batches_from_the_host_train(tune: str) -> None:
     assert (ended, last["event"]) == ("done", "result"), last
 
 
+@pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning")  # torch's compiler about two classes
 def test_images_from_a_folder_train(tmp_path: Path) -> None:
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Three experiments as they were recorded on H200s: what the documentation says of them is computed here again.
+"""Four experiments as they were recorded on H200s: what the documentation says of them is computed here again.
 
 The names of machine, boot and GPU are taken out; rates, steps and facts are as they were.
 """
@@ -104,7 +104,16 @@ def test_the_rule_stopped_at_its_first_look(book: Ledger) -> None:
     assert on_one_line(shown.comparisons[0].sentence) in on_one_line(PAGE)
 
 
-@pytest.mark.parametrize("name", ["h200_host_container", "h200_noise", "h200_until_decided"])
+def test_half_a_cpu_is_slower_and_named_first_as_the_cause(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_cpu_limit"))
+    (pair,) = shown.comparisons
+    first = shown.differences[0]
+    assert (pair.word, first.key) == ("SLOWER", "cpu_limit_cpus")
+    assert "throttled 32 times" in first.why
+    assert on_one_line(pair.sentence) in on_one_line(PAGE)
+
+
+@pytest.mark.parametrize("name", ["h200_host_container", "h200_noise", "h200_until_decided", "h200_cpu_limit"])
 def test_a_report_is_made_of_what_was_recorded(book: Ledger, name: str) -> None:
     shown = examine(book, load(book, name))
     page = render_html(shown, generated_unix_s=0.0, version="0")
