@@ -4,13 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint bench clean
+.PHONY: run test test-cluster lint bench clean
 run: $(VENV)/.run
 	$(BIN)/stackmark run train/resnet50 $(ARGS)
 
+# With STACKMARK_TEST_CLUSTER, the script of a test cluster, the tests on Kubernetes run too.
 test: $(VENV)/.dev
 	scripts/test-parts
 	$(BIN)/python -m pytest $(ARGS)
+
+# Only the tests on Kubernetes: on the cluster of $KUBECONFIG, any cluster, or the one that STACKMARK_TEST_CLUSTER starts.
+test-cluster: $(VENV)/.dev
+	@[ -z "$$STACKMARK_TEST_CLUSTER" ] || scripts/test-parts
+	STACKMARK_TEST_KUBECONFIG=$${KUBECONFIG:-$$HOME/.kube/config} $(BIN)/python -m pytest -m cluster $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -33,8 +39,8 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres]' \
-	  hypothesis import-linter mypy pytest pytest-timeout ruff scipy
+	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s]' \
+	  hypothesis import-linter kubernetes-validate mypy pytest pytest-timeout ruff scipy
 	@touch $@
 
 clean:

@@ -42,7 +42,10 @@ def page() -> str:
             here = click.Context(command, parent=top, info_name=verb)
             said = repeated.shown(f"stackmark {verb}", command.get_help(here))
             parts += [f"## stackmark {verb}\n", CLASSIC if verb == "tf-cnn" else block(said)]
-            for name, below in command.commands.items() if isinstance(command, click.Group) else ():
+            group = command if isinstance(command, click.Group) else click.Group()
+            for name in group.list_commands(here):
+                below = group.get_command(here, name)
+                assert below is not None
                 inner = click.Context(below, parent=here, info_name=name)
                 whole = f"stackmark {verb} {name}"
                 parts += [f"### {whole}\n", block(repeated.shown(whole, below.get_help(inner)))]

@@ -1,13 +1,18 @@
 """Fixtures that several test files share."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 
 import pytest
 
+import clusters
+from clusters import TestCluster
 from containers import docker_variables, why_missing
 from leaving_out import leave_out
 from postgres import PACKAGES, PostgresServer, find_binaries, running_server
+from worker_images import IMAGE_VARIABLE, load_worker_image, named_image
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +53,91 @@ def _need_engine(kind: str) -> None:
     reason = why_missing(kind)
     if reason is not None:
         leave_out(reason)
+
+
+# A build, and the way into the nodes, on a machine that has other work as well.
+IMAGE_LIMIT_S = 900
+_LEFT_OUT = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on a cluster come last: it starts with the first of them, and takes no time from the others before.
+
+    Where there is none they are left out, but not in CI: one line says so at the end, and not one for each.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+    for item in items:
+        if "worker_image" in getattr(item, "fixturenames", ()) and item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.timeout(IMAGE_LIMIT_S))  # the first of them waits for the image
+    if os.environ.get("CI"):
+        return
+    reason = clusters.why_missing(os.environ)
+    unhurt = None if clusters.has_script(os.environ) else "this cluster has no script that hurts and heals it"
+    left_out = config.stash.setdefault(_LEFT_OUT, [])
+    for marker, why in (("cluster", reason), ("cluster_hurt", unhurt)):
+        found = [item for item in items if item.get_closest_marker(marker)] if why else []
+        if found:
+            config.hook.pytest_deselected(items=found)
+            items[:] = [item for item in items if item not in found]
+            left_out.append(f"{len(found)} tests marked {marker} are left out: {why}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(_LEFT_OUT, []):
+        terminalreporter.write_line(line, yellow=True)
+
+
+@pytest.fixture(autouse=True)
+def _what_a_marked_test_needs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The cluster runs; and a test that hurts it leaves it whole."""
+    if request.node.get_closest_marker("cluster") is None:
+        yield
+        return
+    test_cluster: TestCluster = request.getfixturevalue("test_cluster")
+    hurts = request.node.get_closest_marker("cluster_hurt") is not None
+    if hurts and test_cluster.script is None:
+        leave_out("this cluster has no script that hurts and heals it")
+    yield
+    if hurts:
+        clusters.heal(test_cluster)
+
+
+@pytest.fixture(scope="session")
+def test_cluster() -> Iterator[TestCluster]:
+    """A real Kubernetes for the session; its own namespace is `default`, which tests leave alone."""
+    reason = clusters.why_missing(os.environ)
+    if reason is not None:
+        leave_out(reason)
+    with clusters.running_cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(test_cluster: TestCluster) -> Iterator[TestCluster]:
+    """The cluster with a namespace for this file's tests. KUBECONFIG is set to it for as long."""
+    with pytest.MonkeyPatch.context() as patch, clusters.new_namespace(test_cluster) as inside:
+        patch.setenv("KUBECONFIG", inside.kubeconfig)
+        yield inside
+
+
+@pytest.fixture(scope="module")
+def restricted_cluster(test_cluster: TestCluster) -> Iterator[TestCluster]:
+    """As `cluster`, with a namespace that takes only what Pod Security's `restricted` allows."""
+    with pytest.MonkeyPatch.context() as patch, clusters.new_namespace(test_cluster, clusters.RESTRICTED) as inside:
+        patch.setenv("KUBECONFIG", inside.kubeconfig)
+        yield inside
+
+
+@pytest.fixture(scope="session")
+def worker_image(test_cluster: TestCluster, request: pytest.FixtureRequest) -> str:
+    """The name of a worker image with torch that the cluster's nodes have, or can pull."""
+    named = named_image(os.environ)
+    if named is not None:
+        return named
+    if test_cluster.script is None:
+        leave_out(f"{IMAGE_VARIABLE} names no worker image that this cluster can pull")
+    request.getfixturevalue("podman_reach")
+    if which("mmdebstrap") is None:
+        leave_out("a base is made by mmdebstrap (apt-get install mmdebstrap)")
+    return load_worker_image(test_cluster)

@@ -63,7 +63,7 @@ def test_two_equal_arms_are_told_apart() -> None:
         ("", "names no place"),
         ("shm=64m", "the place comes first"),
         ("hots", "no place 'hots'; did you mean host"),
-        ("host,shm=64m", "'shm', which is an option of container, not of host"),
+        ("host,shm=64m", "'shm', which is an option of container and pod, not of host"),
         ("container,smh=64m", "did you mean shm"),
         ("host,btach=3", "did you mean batch"),
         ("host,batch", "no key=value"),

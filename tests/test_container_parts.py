@@ -336,6 +336,41 @@ def test_podman_is_given_gpus_by_cdi_and_never_by_gpus(tmp_path: Path) -> None:
     assert gpus.given(PODMAN, ContainerOptions(image="x", gpus="all"), {}, tmp_path / "nowhere").way == "cdi"
 
 
+class OneGpu:
+    """NVIDIA's library of a machine with one GPU, number 3 to the driver, /dev/nvidia1."""
+
+    class NVMLError(Exception): ...
+
+    UUID = "GPU-0a1b2c3d-0000-0000-0000-000000000000"
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
+    def nvmlDeviceGetIndex(self, _handle: str) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetMinorNumber(self, _handle: str) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != self.UUID:
+            raise self.NVMLError
+        return uuid
+
+
+def test_a_gpu_by_its_uuid_has_the_name_that_the_specification_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", OneGpu())
+    asked, kind = ContainerOptions(gpus=OneGpu.UUID), "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
+    by_number = host_with(tmp_path / "a", cdi=kind + 'devices: [{name: "3"}]')
+    by_uuid = host_with(tmp_path / "b", cdi=kind + f"devices: [{{name: {OneGpu.UUID}}}]")
+    assert gpus.given(PODMAN, asked, {}, by_number).flags == ["--device=nvidia.com/gpu=3"]
+    assert gpus.given(PODMAN, asked, {}, by_uuid).flags == [f"--device=nvidia.com/gpu={OneGpu.UUID}"]
+    assert gpus.given(PODMAN, asked, {"PATH": ""}, host_with(tmp_path / "c")).flags[0] == "--device=/dev/nvidia1"
+    unknown = ContainerOptions(gpus="GPU-ffffffff-0000-0000-0000-000000000000")
+    assert gpus.given(PODMAN, unknown, {}, by_number).flags == [f"--device=nvidia.com/gpu={unknown.gpus}"]
+
+
 def test_without_a_specification_the_host_s_software_does_with_the_nodes(tmp_path: Path) -> None:
     root = host_with(tmp_path)
     one = gpus.given(PODMAN, ContainerOptions(gpus="1"), {"PATH": ""}, root)

@@ -50,6 +50,8 @@ class Notes:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
+    def waiting(self, sentence: str) -> None: ...
+
     def stderr(self, text: str) -> None:
         self.err.append(text)
 

@@ -46,6 +46,8 @@ class Notes:
             self.running_at_first_line = alive(self.pid)
         self.lines.append(text)
 
+    def waiting(self, sentence: str) -> None: ...
+
     def stderr(self, text: str) -> None:
         self.err.append(text)
 

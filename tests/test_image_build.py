@@ -42,7 +42,7 @@ def podman(podman_reach: Mapping[str, str]) -> Builder:
 
 
 @pytest.fixture(scope="module")
-def worker_image(podman: Builder) -> Iterator[dict[str, Any]]:
+def built_image(podman: Builder) -> Iterator[dict[str, Any]]:
     """What `stackmark image` told of an image that it built without any registry."""
     need(shutil.which("mmdebstrap") or (shutil.which("debootstrap") if os.geteuid() == 0 else None),
          "a base is made by mmdebstrap (apt-get install mmdebstrap), or by root with debootstrap")  # fmt: skip
@@ -81,7 +81,7 @@ def run_in(podman: Builder, *arguments: str, entry: str | None = None, stdin: by
 
 
 def test_the_worker_answers_in_an_image_that_cannot_be_written_under_a_uid_without_a_name(
-    podman: Builder, worker_image: dict[str, Any]
+    podman: Builder, built_image: dict[str, Any]
 ) -> None:
     answer = run_in(podman, "--read-only", "--tmpfs=/tmp", TAG, stdin=b'{"do":"facts","lifeline":false}\n')
     assert answer.code == 0, answer.err
@@ -97,7 +97,7 @@ def test_the_worker_answers_in_an_image_that_cannot_be_written_under_a_uid_witho
 
 
 def test_the_home_and_the_caches_can_be_written_under_a_uid_without_a_name(
-    podman: Builder, worker_image: dict[str, Any]
+    podman: Builder, built_image: dict[str, Any]
 ) -> None:
     script = 'set -eu; mkdir -p "$TRITON_CACHE_DIR" "$CUDA_CACHE_PATH"; touch "$HOME/x" "$TORCHINDUCTOR_CACHE_DIR"; id -u; pwd'
     answer = run_in(podman, TAG, "-c", script, entry="sh")
@@ -105,7 +105,7 @@ def test_the_home_and_the_caches_can_be_written_under_a_uid_without_a_name(
 
 
 def test_nothing_of_what_was_handed_to_the_build_stays_in_the_image(
-    podman: Builder, worker_image: dict[str, Any]
+    podman: Builder, built_image: dict[str, Any]
 ) -> None:
     script = (
         "ls -A /run/secrets /run/wheels /var/lib/apt/lists 2>/dev/null; grep -rl stackmark-build /etc 2>/dev/null; true"
@@ -118,8 +118,8 @@ def test_nothing_of_what_was_handed_to_the_build_stays_in_the_image(
     assert "ssl/certs" not in history
 
 
-def test_what_is_told_of_an_image_is_what_the_engine_has(podman: Builder, worker_image: dict[str, Any]) -> None:
-    told = worker_image["image"]
+def test_what_is_told_of_an_image_is_what_the_engine_has(podman: Builder, built_image: dict[str, Any]) -> None:
+    told = built_image["image"]
     asked = [*podman.command, "image", "inspect", TAG]
     (known,) = json.loads(subprocess.run(asked, capture_output=True, check=True).stdout)
     assert told["id"] == f"sha256:{known['Id']}"
@@ -128,13 +128,13 @@ def test_what_is_told_of_an_image_is_what_the_engine_has(podman: Builder, worker
     assert known["User"] == "1001"
     assert known["Config"]["Entrypoint"] == ["python3", "-P", "-m", "stackmark.worker"]
     assert known["Labels"]["stackmark.version"] == __version__
-    assert known["Labels"]["stackmark.wheel"] == f"sha256:{worker_image['wheel_sha256']}"
+    assert known["Labels"]["stackmark.wheel"] == f"sha256:{built_image['wheel_sha256']}"
     assert known["Labels"]["org.opencontainers.image.base.name"].startswith("Debian bookworm, http")
     assert told["labels"] == known["Labels"]
 
 
 def test_another_image_as_the_base_and_another_engine_give_a_worker_too(
-    podman: Builder, worker_image: dict[str, Any], tmp_path: Path
+    podman: Builder, built_image: dict[str, Any], tmp_path: Path
 ) -> None:
     """The recipe that begins with FROM; its base, which already has all packages, stands in for a registry's."""
     need(shutil.which("buildah"), "buildah is not installed")
@@ -154,7 +154,7 @@ def test_another_image_as_the_base_and_another_engine_give_a_worker_too(
     assert answer.code == 0, answer.err
     told = json.loads(answer.out)["image"]
     try:
-        assert told["base_digest"] == worker_image["image"]["digest"]
+        assert told["base_digest"] == built_image["image"]["digest"]
         assert told["labels"]["org.opencontainers.image.base.name"] == TAG
         assert told["digest"].startswith("sha256:")
         assert run_in(podman, name, stdin=b'{"do":"facts","lifeline":false}\n').code == 0
@@ -164,7 +164,7 @@ def test_another_image_as_the_base_and_another_engine_give_a_worker_too(
 
 
 def test_a_build_that_is_interrupted_leaves_no_process_no_container_and_no_folder(
-    podman: Builder, worker_image: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    podman: Builder, built_image: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mark = f"{os.getpid()}.75"
@@ -194,7 +194,7 @@ def test_a_base_that_cannot_be_reached_is_said_with_the_way_without_it(podman: B
     shutil.rmtree(context)
 
 
-def test_a_step_that_fails_is_said_with_the_end_of_its_log(podman: Builder, worker_image: dict[str, Any]) -> None:
+def test_a_step_that_fails_is_said_with_the_end_of_its_log(podman: Builder, built_image: dict[str, Any]) -> None:
     context = small_context(f"FROM {TAG}\nRUN echo what went wrong; exit 7\n")
     with pytest.raises(PlaceError) as caught:
         build(podman, context, "localhost/stackmark-test-worker:3", Handed(), lambda _: None)

@@ -151,6 +151,49 @@ def test_a_probe_answers_with_a_whole_spec_that_runs(env: dict[str, str], traine
     assert "precision" in probe["choices"]
 
 
+def test_a_request_to_run_is_resolved_on_the_spot_and_then_run(env: dict[str, str], trained: Finished) -> None:
+    typed: dict[str, Scalar] = {"device": "cpu", "batch": 2, "steps": 3, "warmup_seconds": 0, "tune": "off"}
+    task = Task(do="run", request=Request(workload="train/trivial_cifar10", params=typed), lifeline=False)
+    finished = finish(start({**env, "STACKMARK_SPEC": task.model_dump_json()}))
+    check_stream(finished)
+    kinds = finished.kinds()
+    assert (kinds[0], kinds[-1], kinds.count("probe"), kinds.count("hello")) == ("hello", "result", 1, 1)
+    probe = finished.events[kinds.index("probe")]
+    assert {name: probe["spec"]["params"][name] for name in typed} == {**typed, "warmup_seconds": 0.0}
+    assert "precision" in probe["choices"]
+    assert finished.last["steps"] == 3
+    # The trial ran in a process of its own: this one set itself up once, as a run with a spec does.
+    parts = [e["phase"] for e in finished.events if phase(e, e.get("phase", ""), "end")]
+    assert parts.count("import") == 1
+    assert parts[0] == "probe"
+    assert [part for part in parts if part != "probe"] == [
+        e["phase"] for e in trained.events if phase(e, e.get("phase", ""), "end")
+    ]
+
+
+def test_a_request_that_cannot_be_resolved_fails_as_its_probe_does(env: dict[str, str]) -> None:
+    for typed, kind in (({"batch": -1}, "bad_parameter"), ({"device": "cuda:99"}, "no_device")):
+        request = Request(workload="train/trivial_cifar10", params=typed)
+        told = failed(work(Task(do="run", request=request), env), kind)
+        probed = failed(work(Task(do="probe", request=request), env), kind)
+        assert (told["message"], told["hint"]) == (probed["message"], probed["hint"])
+
+
+def test_a_worker_that_is_ended_while_it_resolves_takes_the_probe_with_it(env: dict[str, str]) -> None:
+    process = start(env)
+    give(process, Task(do="run", request=Request(workload="train/resnet50", params={"device": "cpu"})))
+    before = read_until(process, lambda event: phase(event, "probe"))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 30
+    while not (pids := [int(pid) for pid in children.read_text().split()]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    finished = finish(process, before)
+    assert finished.last["kind"] == "terminated"
+    assert pids
+    assert gone(pids)
+
+
 def test_facts_alone_need_no_framework(env: dict[str, str]) -> None:
     finished = work(Task(do="facts"), env)
     check_stream(finished)

@@ -40,6 +40,7 @@ FAILURE_EXIT_CODES: dict[str, int] = {
     "lost_driver": 21,
     "command_failed": 22,
     "no_figure": 23,
+    "wrong_result": 24,
     "interrupted": 130,
     "terminated": 143,
 }

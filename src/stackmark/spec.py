@@ -18,6 +18,8 @@ AUTO = "auto"
 SPEC_VARIABLE = "STACKMARK_SPEC"
 # What a place knows and a worker cannot see (engine's version, image's digest), as JSON: it comes back in the facts.
 ABOUT_VARIABLE = "STACKMARK_PLACE"
+# A file that each event goes to before it goes to standard output: a heartbeat that needs no log.
+COPY_VARIABLE = "STACKMARK_COPY"
 # Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
 SPEC_LIMIT_BYTES = 100 * 1024
 # What a sentence about wrong input shows of it: a value may be of any length, and one input may be wrong in many ways.
@@ -106,7 +108,8 @@ class Params(AnyParams):
 
 
 class Task(Frozen):
-    """The one line that a worker reads."""
+    """The one line that a worker reads. One that is to run a request, and has no spec, resolves it there first: for a manifest
+    that was made where no device was to be seen."""
 
     schema_version: Literal[1] = 1
     do: Literal["run", "probe", "facts"]
@@ -118,8 +121,8 @@ class Task(Frozen):
 
     @model_validator(mode="after")
     def _has_what_it_does(self) -> "Task":
-        if self.do == "run" and self.spec is None:
-            raise ValueError("a task to run needs a spec")
+        if self.do == "run" and self.spec is None and self.request is None:
+            raise ValueError("a task to run needs a spec, or a request")
         if self.do == "probe" and self.request is None:
             raise ValueError("a task to probe needs a request")
         return self

@@ -25,9 +25,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 PARAMETERS = "Parameters of the workload"
-PLACE_OPTIONS = "Options of a container"
+PLACE_OPTIONS = "Options of places"
 # More requests than anybody waits for, and a typo in a range would make: each takes a minute or so.
 MOST_REQUESTS = 1000
+DEFAULT = "[default: "
 
 
 def ledger_option(command: F) -> F:
@@ -144,34 +145,81 @@ def parameter_options(command: F) -> F:
     return command
 
 
-def place_fields() -> dict[str, FieldInfo]:
-    """Every option of every place, by name."""
+def places_with() -> dict[str, dict[str, FieldInfo]]:
+    """Every option of every place: by its name, the places that have it, each with its own description."""
     from stackmark.lab.placing import place_kinds
 
-    return {name: info for kind in place_kinds().values() for name, info in kind.options.model_fields.items()}
+    found: dict[str, dict[str, FieldInfo]] = {}
+    for kind in place_kinds().values():
+        for name, info in kind.options.model_fields.items():
+            found.setdefault(name, {})[kind.name] = info
+    return found
+
+
+def place_fields() -> dict[str, FieldInfo]:
+    """Every option of every place, by name; where several have one, the first's is offered."""
+    return {name: next(iter(places.values())) for name, places in places_with().items()}
 
 
 def place_options(command: F) -> F:
     """Options of places, for `--on` or for all arms whose place has them."""
-    for name, info in reversed(place_fields().items()):
-        command = click.option(
-            *_names(name, info),
-            name,
-            metavar=None if info.annotation is bool else str(extra_of(info).get("metavar", "TEXT")),
-            default=None,
-            multiple=takes_several(info),
-            is_flag=True if info.annotation is bool else None,
-            help=_help(info),
-        )(command)
+    for name, places in reversed(places_with().items()):
+        command = _place_option(name, next(iter(places.values())), _help_of_places(places))(command)
     return command
+
+
+def pod_options(*without: str) -> Callable[[F], F]:
+    """Options of a pod alone, for verbs that know no other place; `without` names those that the verb has itself."""
+    from stackmark.lab.manifesting import pod_fields
+
+    def add(command: F) -> F:
+        for name, info in reversed(pod_fields().items()):
+            if name not in without:
+                command = _place_option(name, info, _help(info))(command)
+        return command
+
+    return add
+
+
+def taken_pod_options(typed: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of a pod out of what was typed; those that were given."""
+    from stackmark.lab.manifesting import pod_fields
+
+    return _given({name: typed.pop(name) for name in pod_fields() if name in typed})
+
+
+def _place_option(name: str, info: FieldInfo, text: str) -> Callable[[F], F]:
+    return click.option(
+        *_names(name, info),
+        name,
+        metavar=None if info.annotation is bool else str(extra_of(info).get("metavar", "TEXT")),
+        default=None,
+        multiple=takes_several(info),
+        is_flag=True if info.annotation is bool else None,
+        help=text,
+    )
+
+
+def _help_of_places(places: dict[str, FieldInfo]) -> str:
+    """One help for all, or where a word of it differs, each place's own."""
+    texts = dict.fromkeys(_help(info) for info in places.values())
+    if len(texts) == 1:
+        return next(iter(texts))
+    ends = {text[text.index(DEFAULT) :] if DEFAULT in text else "" for text in texts}
+    end = ends.pop() if len(ends) == 1 else ""
+    each = {kind: _help(info).removesuffix(end).rstrip() for kind, info in places.items()}
+    return " ".join([*(f"{kind.capitalize()}: {text}" for kind, text in each.items()), *filter(None, [end])])
 
 
 def taken_place_options(typed: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of places out of what was typed; those that were given."""
-    given = {name: typed.pop(name) for name in place_fields() if name in typed}
+    return _given({name: typed.pop(name) for name in place_fields() if name in typed})
+
+
+def _given(typed: dict[str, Any]) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in given.items()
+        for name, value in typed.items()
         if value is not None and value != ()
     }
 
@@ -179,20 +227,28 @@ def taken_place_options(typed: dict[str, Any]) -> dict[str, Any]:
 class InSections(click.Command):
     """Help in sections: forty options in one list are a wall."""
 
+    # A verb that knows one place only has all its options in one section.
+    only_place: str | None = None
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        fields, of_places = parameter_fields(), place_fields()
-        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        fields, of_places = parameter_fields(), places_with()
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], PLACE_OPTIONS: []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if isinstance(param, click.Option) and record is not None:
                 info = fields.get(param.name or "")
                 name = "Options" if info is None else str(extra_of(info).get("group", PARAMETERS))
                 if param.name in of_places:
-                    name = PLACE_OPTIONS
+                    places = [self.only_place] if self.only_place else list(of_places[param.name])
+                    name = PLACE_OPTIONS if len(places) > 1 else f"Options of a {places[0]}"
                 sections.setdefault(name, []).append(record)
-        for name, records in sections.items():
+        for name, records in ((name, records) for name, records in sections.items() if records):
             with formatter.section(name):
                 formatter.write_dl(records)
+
+
+class OfAPod(InSections):
+    only_place = "pod"
 
 
 def _names(name: str, info: FieldInfo) -> list[str]:
@@ -228,7 +284,7 @@ def _help(info: FieldInfo) -> str:
         default = "on" if default else "off"
     elif isinstance(default, float):
         default = f"{default:g}"
-    return f"{text}. [default: {default}]" if default not in ("", None, ()) else f"{text}."
+    return f"{text}. {DEFAULT}{default}]" if default not in ("", None, ()) else f"{text}."
 
 
 def asked_workloads(workload: str | None, typed: dict[str, Any]) -> list[str]:

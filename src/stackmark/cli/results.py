@@ -2,8 +2,9 @@
 
 import click
 
-from stackmark.cli.options import filter_options, json_option, ledger_option, parse_when
-from stackmark.cli.saying import notice, print_json
+from stackmark.cli.options import filter_options, json_option, ledger_option, not_empty, parse_when
+from stackmark.cli.saying import notice, print_json, repeatable
+from stackmark.errors import SpecError
 from stackmark.lab.cleaning import clean_up
 from stackmark.ledger.rows import RunFilter, RunRow
 from stackmark.ledger.store import Ledger
@@ -26,7 +27,12 @@ def read_filter(
 
 @click.command(
     "results",
-    epilog="\b\nExamples:\n  stackmark results --since 7d\n  stackmark results --workload 'train/*' --status failed --json",
+    epilog="""\b
+Examples:
+  stackmark results --since 7d
+  stackmark results --workload 'train/*' --status failed --json
+  stackmark results --from-cluster --namespace canaries --place pod
+""",
 )
 @filter_options
 @click.option(
@@ -36,9 +42,16 @@ def read_filter(
     default=20,
     help="How many, newest first. [default: 20]",
 )
+@click.option("--from-cluster", is_flag=True, help="First store what canaries, and other printed manifests, measured.")
+@click.option("--namespace", metavar="NAME", callback=not_empty, help="With --from-cluster: the namespace.")
+@click.option("--context", metavar="NAME", callback=not_empty, help="With --from-cluster: the context.")
+@click.option("--kubeconfig", metavar="FILE", callback=not_empty, help="With --from-cluster: the kubeconfig.")
 @ledger_option
 @json_option
+@click.pass_obj
 def command(
+    asked: tuple[str, ...] | None,
+    /,
     workload: str | None,
     since: str | None,
     until: str | None,
@@ -46,13 +59,24 @@ def command(
     place: str | None,
     status: str | None,
     limit: int,
+    from_cluster: bool,
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
     ledger: str | None,
     as_json: bool,
 ) -> int:
     """List stored runs, the newest first. A failed run is listed with its reason, never as a zero."""
     wanted = read_filter(workload, since, until, chip, place, status)
-    with Ledger.open(ledger, create=False) as book:
+    named = {"namespace": namespace, "context": context, "kubeconfig": kubeconfig}
+    if not from_cluster and (given := next((name for name, value in named.items() if value is not None), None)):
+        raise SpecError(f"--{given} says where to collect from, and nothing is collected", hint="add --from-cluster")
+    with Ledger.open(ledger, create=from_cluster) as book:
         notice(clean_up(book))
+        if from_cluster:
+            from stackmark.lab.collecting import collect
+
+            notice(collect(book, **named, command=repeatable(asked or ("results",))).sentences())
         rows = book.runs(wanted, limit=limit)
         if as_json:
             print_json({"runs": [row.model_dump(mode="json") for row in rows]})

@@ -41,6 +41,11 @@ def read_arms(
     if len(texts) > MOST_ARMS:
         raise SpecError(f"{len(texts)} arms are more than the {MOST_ARMS} that one experiment takes")
     arms = [read_arm(text, workload, shared or {}) for text in texts]
+    if "gpus" in (shared or {}) and len({find_kind(arm.place).leads for arm in arms}) > 1:
+        raise SpecError(
+            "--gpus is a number of GPUs to a pod, and the names of GPUs to a host or a container",
+            hint="write it into each arm: --arm pod,gpus=1; the others follow the GPU that the pod is given",
+        )
     _refuse_unused(shared or {}, arms)
     return _told_apart(arms)
 

@@ -182,7 +182,7 @@ def _earlier(ledger: Ledger, name: str, held: Held, like: RunDetail, last: RunDe
 
 
 def _same_chip(one: RunDetail, other: RunDetail) -> bool:
-    return (one.machine_id, one.chip, one.chip_uuid) == (other.machine_id, other.chip, other.chip_uuid)
+    return (one.ran_on, one.chip, one.chip_uuid) == (other.ran_on, other.chip, other.chip_uuid)
 
 
 def _mixed_stacks(ledger: Ledger, name: str, before: Rows) -> list[str]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from stackmark.errors import PlaceError, SpecError, WorkerError
 from stackmark.lab.arms import AskedArm
+from stackmark.lab.one_machine import beside_the_driver, following, leading
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Resolved, resolve
 from stackmark.lab.typed import extra_of
 from stackmark.lab.watching import Watcher
-from stackmark.ledger.rows import Kind
+from stackmark.ledger.rows import Experiment, Kind
 from stackmark.places.place import Prepared
 from stackmark.plan.design import Arm, Design, StoppingRule, sequences_of, whole_blocks
 from stackmark.spec import Request, Scalar, Spec
@@ -53,10 +54,10 @@ def make_design(asked: Asked, watcher: Watcher) -> tuple[Design, list[Resolved]]
     check_asked(asked)
     blocks, rule = _blocks(asked, watcher)
     prepare_places(asked.arms)
-    resolved = _resolve(asked, watcher)
+    placed, resolved = _resolve(asked, beside_the_driver(asked.arms, watcher), watcher)
     arms = [
         Arm(label=arm.label, place=arm.place, place_options=arm.place_options, typed=arm.typed, spec=found.spec)
-        for arm, found in zip(asked.arms, resolved, strict=True)
+        for arm, found in zip(placed, resolved, strict=True)
     ]
     design = Design(
         arms=arms,
@@ -86,6 +87,23 @@ def check_margin(margin: float) -> None:
         raise SpecError(
             f"a margin of {100 * margin:g} % is none: it lies above 0 and below 50 %",
             hint="1 % is usual on a quiet GPU; `stackmark noise` tells what this machine can decide",
+        )
+
+
+def refuse_sweep(experiment: Experiment) -> None:
+    """A sweep has devices and no arms."""
+    if experiment.kind == "sweep":
+        raise SpecError(
+            f"{experiment.id} is a sweep of a cluster: it has devices and no arms",
+            hint=f"see what it showed, or go on with it: stackmark cluster sweep --resume {experiment.id}",
+        )
+
+
+def refuse_fault(experiment: Experiment) -> None:
+    """A run during which its cluster was hurt is no measurement of an arm: nothing is decided by it."""
+    if experiment.kind == "fault":
+        raise SpecError(
+            f"{experiment.id} is a fault, and has no arms to compare", hint=f"see it: stackmark show {experiment.id}"
         )
 
 
@@ -142,26 +160,30 @@ def _rule(arms: int, blocks: int) -> StoppingRule:
     )
 
 
-def _resolve(asked: Asked, watcher: Watcher) -> list[Resolved]:
+def _resolve(asked: Asked, arms: Sequence[AskedArm], watcher: Watcher) -> tuple[list[AskedArm], list[Resolved]]:
+    """The arms where they will run, and what each of them means there. The leading arm is asked first."""
     params = asked.request.params
     family, _ = find(asked.request.workload)
     if "tune" in family.params.model_fields and "tune" not in params:
         # A compiler's choices differ from process to process; what a container costs does not need one.
         params = {"tune": "fast", **params}
     base = asked.request.model_copy(update={"params": params})
-    first = asked.arms[0]
+    lead = leading(arms)
+    first = arms[lead]
     request = base.model_copy(update={"params": {**base.params, **first.typed}})
     with naming(first.label):
-        found = [resolve(request, find_place(first.place, first.place_options), watcher)]
-    held = held_by(base, found[0].spec, first.typed)
-    for arm in asked.arms[1:]:
-        if not arm.typed and not first.typed:
-            found.append(found[0])
+        resolved = resolve(request, find_place(first.place, first.place_options), watcher)
+    placed = following(arms, lead, resolved.facts)
+    held = held_by(base, resolved.spec, first.typed)
+    found = []
+    for number, arm in enumerate(placed):
+        if number == lead or (not arm.typed and not first.typed):
+            found.append(resolved)
             continue
         own = base.model_copy(update={"params": {**base.params, **held, **arm.typed}})
         with naming(arm.label):
             found.append(resolve(own, find_place(arm.place, arm.place_options), watcher))
-    return found
+    return placed, found
 
 
 def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str, Scalar]:

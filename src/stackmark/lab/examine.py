@@ -9,7 +9,7 @@ from stackmark.errors import SpecError
 from stackmark.events import Hello, Metric, Result, gathered_facts, measured_steps
 from stackmark.lab import fairness
 from stackmark.lab.deciding import Progress, comparisons, progress
-from stackmark.lab.designing import MARGIN, check_margin
+from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep
 from stackmark.lab.judging import read_stored, setup_parts
 from stackmark.lab.published import known_rows, neighbours
 from stackmark.ledger.rows import Experiment, RunDetail
@@ -33,6 +33,8 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     if margin is not None:
         check_margin(margin)
     experiment = ledger.experiment(experiment_id)
+    refuse_fault(experiment)
+    refuse_sweep(experiment)
     rows = ledger.runs_of(experiment.id)
     if not rows:
         raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
@@ -75,7 +77,13 @@ def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun
     # An engine may have had to prepare itself between the row and the launch.
     launched = row.handle.get("launched_unix_s")
     began = float(launched) if isinstance(launched, int | float) else row.started_unix_s
-    start_s = hello.time_unix_s - began if hello else None
+    # A pod waits in a queue and for its image before it starts: parts of their own.
+    waits = [
+        (name, float(seconds))
+        for name in ("queue", "pull")
+        if row.place == "pod" and isinstance(seconds := row.handle.get(f"{name}_s"), int | float)
+    ]
+    start_s = hello.time_unix_s - began - sum(seconds for _, seconds in waits) if hello else None
     run = ExaminedRun(
         run_id=row.id,
         arm=row.arm,
@@ -92,7 +100,7 @@ def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun
         step_s=tuple(steps),
         # Clocks of two machines may differ by more than a start takes; on one machine they do not.
         start_s=start_s if start_s is not None and 0 <= start_s < 3600 else None,
-        setup=tuple(setup_parts(events)),
+        setup=(*((name, seconds) for name, seconds in waits if seconds), *setup_parts(events)),
         covariates={event.name: event.value for event in events if isinstance(event, Metric)},
         flags=tuple(row.flags),
         failure_kind=row.failure_kind,

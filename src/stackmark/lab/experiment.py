@@ -12,7 +12,7 @@ from pathlib import Path
 from stackmark.errors import PlaceError, SpecError, WorkerError
 from stackmark.lab.caches import cache_folder, remove_cache, remove_forgotten, root
 from stackmark.lab.deciding import Progress, progress
-from stackmark.lab.designing import Asked, make_design
+from stackmark.lab.designing import Asked, make_design, refuse_fault, refuse_sweep
 from stackmark.lab.driver import boot_name, machine_name, may_live
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Slot, run_once
@@ -45,6 +45,8 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
 
 
 def design_of(experiment: Experiment) -> Design:
+    refuse_sweep(experiment)
+    refuse_fault(experiment)
     if experiment.design is None:
         raise SpecError(
             f"{experiment.id} has one arm and no order to keep: it was made by `stackmark {experiment.kind}`",
@@ -162,9 +164,17 @@ class _Session:
 
     def _check_chip(self, row: RunRow, label: str) -> None:
         """The same chip for all arms. Where an arm types its own device, another chip is the question."""
-        if self._anyway or row.chip_uuid is None or any("device" in arm.typed for arm in self._design.arms):
+        if self._anyway or any("device" in arm.typed for arm in self._design.arms) or self._names_machines():
             return
-        rows = self._ledger.runs_of(self._experiment.id)
+        rows = [one for one in self._ledger.runs_of(self._experiment.id) if one.status == "done"]
+        elsewhere = next((one for one in rows if one.ran_on != row.ran_on), None)
+        if elsewhere:
+            raise PlaceError(
+                f"the arm {label!r} ran on another machine than {elsewhere.id}: two machines differ by more than a layer costs",
+                hint="pin one node for all arms (node=), or take --anyway",
+            )
+        if row.chip_uuid is None:
+            return
         other = next((one for one in rows if one.chip_uuid and one.chip_uuid != row.chip_uuid), None)
         if other:
             raise PlaceError(
@@ -172,6 +182,10 @@ class _Session:
                 "differ by more than a container costs",
                 hint="pin one chip for all arms (device=, gpus=), begin anew on this chip, or take --anyway",
             )
+
+    def _names_machines(self) -> bool:
+        """Whether arms name several nodes: then another machine is the question."""
+        return len({str(arm.place_options["node"]) for arm in self._design.arms if "node" in arm.place_options}) > 1
 
 
 def primer_spec(spec: Spec) -> Spec:

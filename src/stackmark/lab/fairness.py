@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.designing import unasked_differences
 from stackmark.ledger.rows import Kind, RunRow
-from stackmark.plan.design import Design, sequences_of
+from stackmark.plan.design import Arm, Design, sequences_of
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
@@ -115,7 +115,12 @@ def _kernels(arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None
 
 
 def _time(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str]) -> None:
-    if design.primers:
+    alone = [arm.label for arm in design.arms if _own_caches(arm)]
+    if alone:
+        no.append(
+            f"the caches: those of {', '.join(alone)} go with its pod, so that each run compiles its kernels anew"
+        )
+    elif design.primers:
         yes.append("the caches: one folder for all arms, filled by an unmeasured run of each arm first")
     else:
         no.append("the caches: no run filled them beforehand, so the first runs may have compiled kernels")
@@ -131,6 +136,12 @@ def _time(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str])
         no.append(
             f"the time: the blocks lie in {sittings} sittings (a reboot or an hour's pause between); each block in one"
         )
+
+
+def _own_caches(arm: Arm) -> bool:
+    """A pod from an image has no folder of the host, so none that outlives it."""
+    options = arm.place_options
+    return arm.place == "pod" and options.get("image") is not None and options.get("host_software") != "yes"
 
 
 def _heat(runs: Sequence[ExaminedRun], arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None:
@@ -226,7 +237,7 @@ def _programs(arms: Sequence[ExaminedArm]) -> str | None:
 
 
 def _one_machine(rows: Sequence[RunRow]) -> bool:
-    return len({row.machine_id for row in rows}) == 1
+    return len({row.ran_on for row in rows}) == 1
 
 
 def _some(names: dict[str, None] | dict[str | None, None]) -> str:

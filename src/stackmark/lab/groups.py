@@ -162,7 +162,7 @@ def _subject(label: str, row: RunDetail, result: Result | None) -> Subject:
         chip=row.chip,
         chip_uuid=row.chip_uuid,
         # A log does not say on which machine it was written.
-        machine_id=row.machine_id or None,
+        machine_id=row.ran_on or None,
     )
 
 

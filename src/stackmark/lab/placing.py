@@ -14,12 +14,14 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.place import ContainerPlace, remove_left
 from stackmark.places.host import HostOptions, HostPlace
+from stackmark.places.kubernetes.options import PodOptions
 from stackmark.places.place import Place, PlaceKind, PlaceOptions
 from stackmark.spec import explain
 
 
-def _host(_options: PlaceOptions, cache: Path | None) -> Place:
-    return HostPlace(cache=cache)
+def _host(options: PlaceOptions, cache: Path | None) -> Place:
+    assert isinstance(options, HostOptions)
+    return HostPlace(cache=cache, options=options)
 
 
 def _container(options: PlaceOptions, cache: Path | None) -> Place:
@@ -27,9 +29,23 @@ def _container(options: PlaceOptions, cache: Path | None) -> Place:
     return ContainerPlace(options, cache)
 
 
+def _pod(options: PlaceOptions, cache: Path | None) -> Place:
+    assert isinstance(options, PodOptions)
+    from stackmark.places.kubernetes.place import PodPlace
+
+    return PodPlace(options, cache)
+
+
+def _remove_pod(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
+    from stackmark.places.kubernetes.removing import remove_left as remove_left_pod
+
+    return remove_left_pod(run_id, handle)
+
+
 PLACES: dict[str, PlaceKind] = {
     "host": PlaceKind("host", HostOptions, _host),
     "container": PlaceKind("container", ContainerOptions, _container, remove_left),
+    "pod": PlaceKind("pod", PodOptions, _pod, _remove_pod, leads=True),
 }
 
 

@@ -19,7 +19,7 @@ from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Handle, Outcome
+from stackmark.places.place import Handle, Keeps, Outcome
 from stackmark.places.place import Place as Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
@@ -44,6 +44,9 @@ class Listener:
     def started(self, handle: Handle) -> None:
         if self.ledger:
             self.ledger.set_handle(self.run_id, {**handle, **driver.handle()})
+
+    def waiting(self, sentence: str) -> None:
+        self.watcher.notice(sentence)
 
     def line(self, text: str) -> None:
         event = None
@@ -108,7 +111,9 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
         raise SpecError("more than one rank is not measured yet", hint="take --ranks 1")
     watcher.probing(request)
     listener = Listener(watcher)
-    outcome = place.run(Task(do="probe", request=request), listener, mark=new_id("r"), time_limit_s=PROBE_LIMIT_S)
+    mark = new_id("r")
+    outcome = place.run(Task(do="probe", request=request), listener, mark=mark, time_limit_s=PROBE_LIMIT_S)
+    _all_stored(place, mark, watcher)
     if outcome.interruption:
         raise outcome.interruption
     if listener.broken:
@@ -220,11 +225,17 @@ def run_once(
         ledger.finish(run_id, end, lines)
     except LedgerError as error:
         raise _rescued(error, run_id, lines) from error
+    _all_stored(place, run_id, watcher)
     row = ledger.run(run_id)
     watcher.run_ended(row, slot.position + 1, slot.of)
     if outcome.interruption:
         raise outcome.interruption
     return row, listener.stream.events
+
+
+def _all_stored(place: Place, mark: str, watcher: Watcher) -> None:
+    if isinstance(place, Keeps) and (left := place.stored(mark)):
+        watcher.notice(left)
 
 
 def _end_of_driver(error: BaseException) -> RunEnd:

@@ -6,6 +6,7 @@ increasing even when the clock stands still or steps back: then the last one is 
 specification says. Forty lines of ours, because a dependency for this would be larger than what it does.
 """
 
+import hashlib
 import os
 import re
 import secrets
@@ -31,6 +32,16 @@ def new_id(letter: str) -> str:
         same_millisecond = fresh >> _RANDOM_BITS <= _last >> _RANDOM_BITS
         _last = (_last + 1 if same_millisecond else fresh) % _LIMIT
         number = _last
+    return _written(letter, number)
+
+
+def derived_id(letter: str, unix_s: float, text: str) -> str:
+    """The id of something that is found again elsewhere: the same for the same moment and text, whoever makes it."""
+    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[: _RANDOM_BITS // 8])
+    return _written(letter, (int(max(0.0, unix_s) * 1000) << _RANDOM_BITS | digest) % _LIMIT)
+
+
+def _written(letter: str, number: int) -> str:
     return f"{letter}-" + "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 

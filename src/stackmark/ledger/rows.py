@@ -28,8 +28,9 @@ def storable(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
 
 
-# What an experiment is: one arm; arms in blocks; the same arm twice; somebody's log; a workload held against a baseline.
-Kind = Literal["run", "compare", "noise", "import", "check"]
+# What an experiment is: one arm; arms in blocks; the same arm twice; somebody's log; a workload held against a baseline;
+# a run during which a part of its cluster was stopped; one run on every device of a cluster.
+Kind = Literal["run", "compare", "noise", "import", "check", "sweep", "fault"]
 # A primer fills the caches that all arms share: it is stored, and is part of no statistic.
 Role = Literal["measured", "primer"]
 Text = Annotated[str, AfterValidator(storable)]
@@ -45,7 +46,7 @@ class Experiment(Frozen):
     request: Json = {}
     note: Text = ""
     kind: Kind = "run"
-    # The dump of plan.design.Design; None where there is one arm and no order to keep.
+    # The dump of plan.design.Design; None where there is one arm and no order to keep. Of a fault: what was done and seen.
     design: Json | None = None
 
 
@@ -165,6 +166,14 @@ class RunRow(Frozen):
     @property
     def cursor(self) -> Cursor:
         return Cursor(self.started_unix_s, self.id)
+
+    @property
+    def ran_on(self) -> str:
+        """The machine that the worker ran on: the driver's own, unless a pod's node is another (by the kernel's boot id)."""
+        node = self.handle.get("node")
+        if node is None or self.handle.get("node_boot_id") == self.boot_id:
+            return self.machine_id
+        return str(self.handle.get("node_machine_id") or node)
 
 
 class RunDetail(RunRow):

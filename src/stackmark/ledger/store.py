@@ -119,6 +119,16 @@ class Ledger:
         row = {**run.model_dump(), **of_spec(run.spec), "status": "running", "flags": []}
         self.writing(lambda connection: connection.execute(insert(runs).values(row)))
 
+    def set_design(self, experiment_id: str, design: Json) -> None:
+        """What an experiment is about, where that is known whole only at its end: what was done to a cluster, and seen."""
+
+        def work(connection: Connection) -> None:
+            change = update(experiments).where(experiments.c.id == experiment_id).values(design=design)
+            if _changed(connection.execute(change)) == 0:
+                raise LedgerError(f"the experiment {experiment_id} is not in the ledger {self.where} any more")
+
+        self.writing(work)
+
     def set_handle(self, run_id: str, handle: Json) -> None:
         """What the place needs to find the worker again, once it knows."""
 

@@ -5,13 +5,14 @@ output is read as it comes. It is ended as a group: politely first, so that it c
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from stackmark.errors import PlaceError, Terminated
 from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
@@ -25,12 +26,25 @@ from stackmark.places.process import (
     send,
     worker_environment,
 )
-from stackmark.spec import Spec, Task
+from stackmark.spec import AUTO, Spec, Task
 from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
 
 class HostOptions(PlaceOptions):
-    """The bare host has none: what is there is what runs."""
+    """What is there is what runs; only which GPUs are seen can be said."""
+
+    gpus: str = Field(default=AUTO, description="which GPUs: numbers or UUIDs (0,1); auto: all")
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _are_gpus(cls, value: object) -> object:
+        text = str(value)
+        names = [] if text in (AUTO, "all", "none") else text.split(",")
+        if wrong := [name for name in names if not re.fullmatch(r"\s*(\d{1,3}|(GPU|MIG)-[0-9a-fA-F-]{8,40})\s*", name)]:
+            raise ValueError(
+                f"{wrong[0]!r} is no GPU; write all, none, numbers (0,1) or UUIDs, as nvidia-smi -L shows them"
+            )
+        return text
 
 
 class HostPlace:
@@ -41,12 +55,17 @@ class HostPlace:
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
         cache: Path | None = None,
+        options: HostOptions | None = None,
     ) -> None:
         self._python = python
+        self._options = options or HostOptions()
         self._environment = {**(os.environ if environment is None else environment), **cache_variables(cache)}
+        if self._options.gpus not in (AUTO, "all"):
+            self._environment["CUDA_VISIBLE_DEVICES"] = "" if self._options.gpus == "none" else self._options.gpus
 
     def options(self) -> dict[str, JsonValue]:
-        return {}
+        """As they were typed."""
+        return self._options.model_dump(mode="json", exclude_unset=True)
 
     def command(self) -> list[str]:
         # -P: a file of the working folder that is named like a module must not stand in for it.

@@ -61,7 +61,12 @@ class Outcome:
 class Watch(Protocol):
     """Who listens while a worker runs."""
 
-    def started(self, handle: Handle) -> None: ...
+    def started(self, handle: Handle) -> None:
+        """What the place knows of the run, for the ledger; again whenever it knows more."""
+
+    def waiting(self, sentence: str) -> None:
+        """Why nothing happens yet: a queue, a shortage, an image that is fetched."""
+
     def line(self, text: str) -> None: ...
     def stderr(self, text: str) -> None: ...
 
@@ -86,6 +91,14 @@ class Prepared(Protocol):
     def prepare(self) -> object: ...
 
 
+@runtime_checkable
+class Keeps(Protocol):
+    """A place that keeps what a run left (a pod with its log) until everything is stored, and then removes it."""
+
+    def stored(self, mark: str) -> str | None:
+        """Removes it; where that failed, a sentence that says what is left."""
+
+
 @dataclass(frozen=True)
 class PlaceKind:
     """`make` gets the options that were read, and the folder that all arms keep their compilers' caches in, or None."""
@@ -95,3 +108,5 @@ class PlaceKind:
     make: Callable[[PlaceOptions, Path | None], Place]
     # Removes what a run left behind when its driver was killed; gives what it removed, a few words each.
     remove_left: Callable[[str, Mapping[str, JsonValue]], list[str]] = lambda _run_id, _handle: []
+    # Which chip it gets is decided elsewhere (a cluster's scheduler): it is probed first, and the other arms follow it.
+    leads: bool = False

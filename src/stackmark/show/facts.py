@@ -39,9 +39,16 @@ def say_stack(facts: Facts, framework: str | None) -> str:
         str(host["distribution"]) if host.get("distribution") else None,
         f"Linux {host['kernel']}" if host.get("kernel") else None,
         f"in a virtual machine ({machine})" if machine and machine != "none" else None,
-        f"in a container ({container['engine']})" if container.get("engine") else None,
+        _layer(container),
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _layer(container: Mapping[str, JsonValue]) -> str | None:
+    if container.get("kubernetes"):
+        version = container.get("kubernetes_version")
+        return f"in a pod (Kubernetes {version})" if version else "in a pod"
+    return f"in a container ({container['engine']})" if container.get("engine") else None
 
 
 def print_facts(facts: Facts, problems: list[str]) -> None:

@@ -83,6 +83,10 @@ class Arm:
     rate_per_s: float | None = None
 
 
+# Options that say where an arm runs and for how long, and not how: on which chip and machine it was, the facts show.
+WHERE = frozenset({"node", "gpus", "context", "kubeconfig", "namespace", "wait", "deadline"})
+
+
 def explain(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) -> tuple[FactDifference, ...]:
     """What differs between the arms of an experiment, most telling first."""
     looked_at = [
@@ -112,7 +116,7 @@ def explain_facts(
     found = [
         *params,
         *facts,
-        *(_unseen(key, values) for key, values in asked.items() if key not in shown),
+        *(_unseen(key, values) for key, values in asked.items() if key not in shown and key not in WHERE),
         *_from_measurements(arms, measured, {(one.subject, one.key) for one in facts}),
     ]
     found = [_less_if_it_follows(one, {param.key for param in params}) for one in found]

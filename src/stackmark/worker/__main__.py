@@ -13,13 +13,14 @@ from functools import partial
 
 from stackmark import __version__, events
 from stackmark.errors import StackmarkError
-from stackmark.spec import SPEC_LIMIT_BYTES, SPEC_VARIABLE, Task, read_task
+from stackmark.spec import COPY_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE, Task, read_task
 from stackmark.worker import ending, first, home
 from stackmark.worker.stream import Emitter, guard_stdout
 
 
 def main(parent: int) -> int:
-    emitter = Emitter(guard_stdout(), leave=partial(ending.leave, parent_pid=parent))
+    copy = os.environ.pop(COPY_VARIABLE, None)
+    emitter = Emitter(guard_stdout(), leave=partial(ending.leave, parent_pid=parent), copy=copy)
     greeted = False
     try:
         ending.watch_signals(lambda kind: say_failed(emitter, kind, "the worker did not stop in time and was ended"))

@@ -20,6 +20,7 @@ from stackmark.worker.facts.gpu import under_test
 from stackmark.worker.facts.nvml import NoDriver, devices, session
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import measure, warm_up
+from stackmark.worker.resolving import resolved
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.catalog import Family, find
 from stackmark.workloads.workload import Metric, Ready, Whole, WorkloadFailure
@@ -48,9 +49,14 @@ def perform(task: Task, emitter: Emitter) -> None:
     elif task.do == "probe":
         assert task.request is not None
         probe(task.request, emitter)
-    else:
-        assert task.spec is not None
+    elif task.spec is not None:
         run(task.spec, emitter)
+    else:
+        assert task.request is not None
+        with emitter.part("probe"):
+            found = resolved(task.request)
+        emitter(events.Probe, spec=found.spec, choices=found.choices)
+        run(found.spec, emitter)
 
 
 def probe(request: Request, emitter: Emitter) -> None:

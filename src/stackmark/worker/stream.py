@@ -53,10 +53,18 @@ class Emitter:
     When they cannot be written, the process has no purpose any more: `leave` is called with its exit code.
     """
 
-    def __init__(self, descriptor: int, rank: int = 0, leave: Callable[[int], object] | None = None) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        rank: int = 0,
+        leave: Callable[[int], object] | None = None,
+        copy: str | None = None,
+    ) -> None:
         self.rank = rank
         self._descriptor = descriptor
         self._leave = leave
+        # A file that is written first: where the reader is gone, or stands still, it has what the reader has not.
+        self._copy = copy
         self._begin = time.monotonic()
         self._queue: SimpleQueue[events.Event | threading.Event | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, name="events", daemon=True)
@@ -92,7 +100,9 @@ class Emitter:
                 event.set()
                 continue
             try:
-                self._write(_line(event.model_copy(update={"seq": seq})))
+                line = _line(event.model_copy(update={"seq": seq}))
+                self._write_copy(line)
+                self._write(line)
                 seq += 1
             except OSError as error:
                 with suppress(OSError):  # who reads no events may read no errors either
@@ -107,6 +117,18 @@ class Emitter:
     def _write(self, line: bytes) -> None:
         while line:
             line = line[os.write(self._descriptor, line) :]
+
+    def _write_copy(self, line: bytes) -> None:
+        """A disk that is full costs the copy, not the run."""
+        if self._copy is None:
+            return
+        try:
+            with open(self._copy, "ab", buffering=0) as file:
+                file.write(line)
+        except OSError as error:
+            self._copy = None
+            with suppress(OSError):
+                print(f"no copy of the events is kept any more: {error}", file=sys.stderr, flush=True)
 
     def steps(self, phase: str, first: int, step_s: list[float], values: list[tuple[int, dict[str, float]]]) -> None:
         """Step seconds in as many events as they need; `values` are what was read at some of the steps."""

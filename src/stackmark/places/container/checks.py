@@ -34,7 +34,7 @@ def _inside(facts: Facts) -> Iterator[str]:
 
 def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[str]:
     asked, seen = options.cpu_count, facts.get("cgroup", {}).get("cpu_limit_cpus")
-    if asked is not None and not _near(seen, asked):
+    if asked is not None and not near(seen, asked):
         has = f"there is one of {seen:g}" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
         yield f"a CPU limit of {asked:g} CPUs was asked for, and {has}"
     cpus = options.cpuset_list
@@ -45,11 +45,11 @@ def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[str]:
 
 def _memory(options: ContainerOptions, facts: Facts) -> Iterator[str]:
     asked, seen = options.memory_bytes, facts.get("cgroup", {}).get("memory_limit_mib")
-    if asked is not None and not _near(seen, asked / MIB):
+    if asked is not None and not near(seen, asked / MIB):
         has = f"it is {seen:g} MiB" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
         yield f"a memory limit of {say_size(asked)} was asked for, and {has}"
     asked, seen = options.shm_bytes, facts.get("limits", {}).get("shm_mib")
-    if asked is not None and not _near(seen, asked / MIB):
+    if asked is not None and not near(seen, asked / MIB):
         yield f"a /dev/shm of {say_size(asked)} was asked for, and it has {seen} MiB"
 
 
@@ -121,5 +121,5 @@ def _bare(name: str) -> str:
     return name.lower().removeprefix("cap_")
 
 
-def _near(seen: object, asked: float) -> bool:
+def near(seen: object, asked: float) -> bool:
     return isinstance(seen, int | float) and abs(seen - asked) <= TOLERANCE * asked

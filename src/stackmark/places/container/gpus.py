@@ -8,7 +8,7 @@ nodes are enough.
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, s
     names = options.gpu_names or ("all",)
     specified = has_cdi(root)
     tools = shutil.which("nvidia-container-cli", path=environment.get("PATH")) is not None
-    by_cdi = Given([f"--device={CDI_KIND}={name}" for name in names], "cdi")
+    by_cdi = Given([f"--device={CDI_KIND}={_in_specification(name, root)}" for name in names], "cdi")
     if engine.kind == "podman":
         return by_cdi if specified or options.image else _by_nodes(options, root) or by_cdi
     if specified and engine.major >= DOCKER_WITH_CDI and _docker_has_cdi(engine):
@@ -63,9 +63,9 @@ def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, s
 
 
 def _by_nodes(options: ContainerOptions, root: Path) -> Given | None:
-    """The device nodes alone; None where there are none, or where a UUID was named, which nodes do not have."""
+    """The device nodes alone; None where there are none, or where a UUID was named that the driver does not know."""
     there = nodes(root)
-    named = options.gpu_names
+    named = [name if name.isdecimal() else _number(name, "nvmlDeviceGetMinorNumber") for name in options.gpu_names]
     if not there or not all(name.isdecimal() for name in named):
         return None
     missing = [name for name in named if f"/dev/nvidia{name}" not in there]
@@ -84,6 +84,10 @@ def nodes(root: Path = ROOT) -> list[str]:
 
 def has_cdi(root: Path = ROOT) -> bool:
     """Whether some specification on this machine speaks of NVIDIA's GPUs."""
+    return any(_specifications(root))
+
+
+def _specifications(root: Path) -> Iterator[str]:
     for folder in CDI_FOLDERS:
         for path in sorted((root / folder).glob("*")):
             if path.suffix not in (".yaml", ".yml", ".json"):
@@ -93,8 +97,30 @@ def has_cdi(root: Path = ROOT) -> bool:
             except OSError:
                 continue
             if re.search(rf"kind[\"']?\s*:\s*[\"']?{re.escape(CDI_KIND)}\b", text):
-                return True
-    return False
+                yield text
+
+
+def _in_specification(name: str, root: Path) -> str:
+    """The name by which a specification has a GPU: many know GPUs by number only."""
+    if name.isdecimal() or name == "all" or any(name in text for text in _specifications(root)):
+        return name
+    return _number(name, "nvmlDeviceGetIndex")
+
+
+def _number(uuid: str, question: str) -> str:
+    """The driver's number of a GPU by its UUID; the UUID itself where the driver cannot be asked."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return uuid
+    try:
+        return str(getattr(pynvml, question)(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    except pynvml.NVMLError:
+        return uuid
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def _docker_has_cdi(engine: Engine) -> bool:

@@ -166,12 +166,12 @@ def _mounts(
     options: ContainerOptions, image: Image, task: Task, cache: Path | None, environment: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, bool]], str]:
     """By target: source, and whether it is read-only; and the working folder. What was typed comes last, and wins."""
-    read, written, folder = _paths_of(task)
+    read, written, folder = paths_of(task)
     if cache:
         cache.mkdir(parents=True, exist_ok=True)
         written.append(str(cache))
     if image.software is not None:
-        software = [*image.software.folders, *_program_of(task, folder, environment)]
+        software = [*image.software.folders, *program_of(task, folder, environment)]
         read += software if image.name else off_the_root(software)
     written_all = outermost(written)
     mounts = {path: (path, True) for path in outermost(read) if not within(path, written_all)}
@@ -188,7 +188,7 @@ def _mounts(
     return mounts, folder
 
 
-def _paths_of(task: Task) -> tuple[list[str], list[str], str]:
+def paths_of(task: Task) -> tuple[list[str], list[str], str]:
     """Folders of the host that the workload's parameters name: to read, to write; and the folder to work in."""
     asked = task.spec or task.request
     if asked is None:
@@ -228,7 +228,7 @@ def _folder_of_program(cwd: Scalar) -> str | None:
     return folder
 
 
-def _program_of(task: Task, folder: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+def program_of(task: Task, folder: str, environment: Mapping[str, str]) -> tuple[str, ...]:
     asked = task.spec or task.request
     command = asked.params.get("cmd") if asked and asked.workload.startswith(OWN_COMMAND) else None
     return program_folders(str(command), folder, environment) if command else ()
@@ -239,7 +239,7 @@ def _variables(
 ) -> list[str]:
     values = dict(cache_variables(cache))
     if image.software is not None:
-        values |= {"HOME": HOME, "USER": _user_name(environment)}
+        values |= {"HOME": HOME, "USER": user_name(environment)}
     elif not image.has_stackmark:
         own = options.variables.get("PYTHONPATH") or image.python_path
         values["PYTHONPATH"] = os.pathsep.join(filter(None, [CODE_FOLDER, own]))
@@ -251,7 +251,7 @@ def _variables(
     return [*(f"--env={name}" for name in passed), *(f"--env={name}={value}" for name, value in values.items())]
 
 
-def _user_name(environment: Mapping[str, str]) -> str:
+def user_name(environment: Mapping[str, str]) -> str:
     """In a container the UID has no name, and libraries that ask for one fail where USER is not set."""
     try:
         return environment.get("USER") or environment.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name

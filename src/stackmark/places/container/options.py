@@ -22,7 +22,7 @@ UNLIMITED = -1
 # Reserved for what the place says itself: an env or label of the user's must not pretend to be ours.
 OUR_VARIABLES = "STACKMARK_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _CPUS = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
@@ -88,7 +88,7 @@ class ContainerOptions(PlaceOptions):
 
     @property
     def cpu_count(self) -> float | None:
-        return None if self.cpus is None else _cpus(self.cpus)
+        return None if self.cpus is None else cpus_of(self.cpus)
 
     @property
     def cpuset_list(self) -> frozenset[int] | None:
@@ -96,11 +96,11 @@ class ContainerOptions(PlaceOptions):
 
     @property
     def memory_bytes(self) -> int | None:
-        return None if self.memory is None else _size("memory", self.memory)
+        return None if self.memory is None else size_of("memory", self.memory)
 
     @property
     def shm_bytes(self) -> int | None:
-        return None if self.shm is None else _size("shm", self.shm)
+        return None if self.shm is None else size_of("shm", self.shm)
 
     @property
     def ulimits(self) -> dict[str, tuple[int, int]]:
@@ -121,7 +121,7 @@ class ContainerOptions(PlaceOptions):
 
     @property
     def variables(self) -> dict[str, str]:
-        return dict(_variable(text) for text in self.env)
+        return dict(variable_of(text) for text in self.env)
 
     # What cannot be
 
@@ -145,7 +145,7 @@ class ContainerOptions(PlaceOptions):
                     raise SpecError(f"{key}: {name!r} is no capability", hint="one at a time, like SYS_NICE")
 
     def _names(self) -> None:
-        if self.image is not None and not _REFERENCE.fullmatch(self.image):
+        if self.image is not None and not REFERENCE.fullmatch(self.image):
             raise SpecError(
                 f"image: {self.image!r} is no name of an image", hint="write it like docker.io/library/python:3.12"
             )
@@ -185,13 +185,13 @@ def cpu_numbers(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def _cpus(text: str) -> float:
+def cpus_of(text: str) -> float:
     if not re.fullmatch(r"\d{1,4}(\.\d{1,3})?|\.\d{1,3}", text) or float(text) < 0.01:
         raise SpecError(f"cpus: {text!r} is no number of CPUs", hint="write it like 2 or 1.5; at least 0.01")
     return float(text)
 
 
-def _size(key: str, text: str) -> int:
+def size_of(key: str, text: str) -> int:
     try:
         return parse_size(text)
     except SpecError as error:
@@ -213,7 +213,7 @@ def _limit(text: str, name: str, value: str) -> int:
     if value in ("-1", "unlimited"):
         return UNLIMITED
     if ULIMITS[name]:
-        return _size(f"ulimit {name}", value)
+        return size_of(f"ulimit {name}", value)
     if not value.isdecimal() or len(value) > 18:
         raise SpecError(f"ulimit: {value!r} in {text!r} is no limit", hint="a whole number, or -1 for unlimited")
     return int(value)
@@ -227,7 +227,7 @@ def _mount(text: str) -> tuple[str, str, bool]:
     return parts[0], parts[1], mode == "ro"
 
 
-def _variable(text: str) -> tuple[str, str]:
+def variable_of(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not _NAME.fullmatch(name):
         raise SpecError(f"env: {text!r} is no variable", hint="write it like OMP_NUM_THREADS=4")

@@ -271,6 +271,9 @@ class _Counting:
     def started(self, handle: Handle) -> None:
         self._watch.started(handle)
 
+    def waiting(self, sentence: str) -> None:
+        self._watch.waiting(sentence)
+
     def line(self, text: str) -> None:
         self.lines += 1
         self._watch.line(text)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from stackmark.worker.facts import amd, cgroup, container, cpu, environment, gpu, host, limits, memory, software
+from stackmark.worker.facts import amd, cgroup, container, cpu, environment, gpu, host, limits, memory, pci, software
 from stackmark.worker.facts.reading import Facts, Json, Reading
 
 __all__ = ["COLLECTORS", "SUBJECT_LIMIT_BYTES", "Collector", "Facts", "Json", "Reading", "Subject", "collect"]
@@ -58,6 +58,7 @@ COLLECTORS: Mapping[str, Collector] = {
     "process": limits.read_process,
     "gpu": gpu.read,
     "gpu_amd": amd.read,
+    "pci": pci.read,
     "software": software.read,
     "packages": software.read_packages,
     "environment": environment.read,

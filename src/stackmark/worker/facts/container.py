@@ -26,29 +26,35 @@ PATH_MARKS = (
 POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 WHOLE_UID_MAP = ["0", "0", "4294967295"]
 # What the place may tell of itself; anything else in its variable is nobody's business.
-TOLD = ("engine_version", "software", "image", "image_digest", "gpus_by")
+TOLD = ("engine_version", "software", "image", "image_digest", "gpus_by", "kubernetes_version")
 
 
 def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading:
     environ = os.environ if environ is None else environ
     cgroups = text(root / "proc/self/cgroup") or ""
     engine, mark = _engine(root, environ, cgroups)
+    told = _told(environ)
     secrets = root / "var/run/secrets/kubernetes.io"
-    kubernetes = secrets.is_dir() or "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroups
+    marks = ("KUBERNETES_SERVICE_HOST", "STACKMARK_NODE")
+    kubernetes = secrets.is_dir() or any(name in environ for name in marks) or "kubepods" in cgroups
     pod = POD_UID.search(cgroups)
     ids = (text(root / "proc/self/uid_map") or "").split()
     facts: Facts = {
-        "engine": engine or ("unknown" if kubernetes else "none"),
+        "engine": engine or ("kubernetes" if kubernetes else "none"),
         "mark": mark,
         "rootless": _rootless(root),
         "user_namespace": ids[:3] != WHOLE_UID_MAP if ids else None,
         "root_filesystem": _root_filesystem(root),
         "kubernetes": kubernetes,
         "pod_uid": pod.group(1).replace("_", "-") if pod else None,
-        "namespace": text(secrets / "serviceaccount/namespace"),
+        "namespace": environ.get("STACKMARK_NAMESPACE") or text(secrets / "serviceaccount/namespace"),
+        "node": environ.get("STACKMARK_NODE"),
+        "pod": environ.get("STACKMARK_POD"),
+        # What the device plugin handed out, by its own word: seen even where no driver answers.
+        "devices_given": environ.get("NVIDIA_VISIBLE_DEVICES") if kubernetes else None,
         "slurm_job_id": environ.get("SLURM_JOB_ID"),
         "network": _network(root),
-        **_told(environ),
+        **told,
     }
     return Reading(facts)
 

@@ -1,0 +1,1 @@
+"""A worker in a pod: the client, the manifest, the log, the place."""

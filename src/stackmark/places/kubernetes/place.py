@@ -1,0 +1,150 @@
+"""A worker in a pod: one Job, whose log is the worker's stream, and whose status says what the worker could not.
+
+The pod lives without us: when we are killed it goes on to its end or its deadline, and is found again by its labels (the next
+command through the ledger, `stackmark cluster clean`, and after a day the cluster itself by the Job's TTL). So nothing hangs
+on a connection: the log is followed through lost ones, and the pod is removed only when all it said is stored.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from stackmark.errors import ClusterError, Terminated
+from stackmark.places.kubernetes import checks, manifest, names, trouble
+from stackmark.places.kubernetes.following import Following
+from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.ready import Ready, has_resource, make_ready
+from stackmark.places.kubernetes.removing import remove
+from stackmark.places.place import Facts, Outcome, Watch
+from stackmark.places.process import ended_from_outside, worker_environment
+from stackmark.spec import Spec, Task
+
+# A pod without a limit of its own: so many times what the spec says it measures, and this for its set-up.
+DEADLINE_TIMES, DEADLINE_SETUP_S = 5.0, 3600.0
+
+
+class PodPlace:
+    name = "pod"
+
+    def __init__(
+        self,
+        options: PodOptions | None = None,
+        cache: Path | None = None,
+        kind: names.Kind = "run",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._options = options or PodOptions()
+        self._cache = cache.absolute() if cache else None
+        self._kind = kind
+        self._environment = worker_environment(os.environ if environment is None else environment)
+        self._ready: Ready | None = None
+        self._remarked = False
+
+    def options(self) -> dict[str, JsonValue]:
+        """As they were typed."""
+        return self._options.model_dump(mode="json", exclude_unset=True)
+
+    def prepare(self) -> Ready:
+        """Finds the cluster, the rights, the image or the host's own software, once."""
+        if self._ready is None:
+            try:
+                self._ready = make_ready(self._options, self._environment)
+            except ClusterError as error:
+                raise trouble.explained(error, "the cluster is asked") from error
+        return self._ready
+
+    def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
+        return checks.not_enforced(self._options, self._gpus(Task(do="run", spec=spec)), facts)
+
+    def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+        ready = self.prepare()
+        wanted = self._wanted(ready, task, mark, time_limit_s)
+        self._remark(wanted, watch)
+        following = Following(ready, wanted, watch, time_limit_s)
+        interruption: BaseException | None = None
+        try:
+            try:
+                following.create()
+                following.wait_for_worker()
+                following.read()
+            except (KeyboardInterrupt, Terminated) as error:
+                interruption = error
+        except ClusterError as error:
+            with suppress(ClusterError):
+                remove(ready.cluster, ready.namespace, mark)
+            raise trouble.explained(error, f"the Job {names.object_name(mark)}") from error
+        except BaseException:
+            with suppress(ClusterError):
+                remove(ready.cluster, ready.namespace, mark)
+            raise
+        if interruption or following.timed_out:
+            following.end_early()
+            failure = ended_from_outside(interruption, not following.timed_out, time_limit_s)
+            return Outcome(following.exit_code, failure, tuple(following.stderr_lines), interruption)
+        failure = following.failure()
+        return Outcome(following.exit_code, failure, tuple(following.stderr_lines))
+
+    def stored(self, mark: str) -> str | None:
+        """Removes the Job, its pod and its claim: their log is in the ledger now."""
+        if self._ready is None:
+            return None
+        ready = self._ready
+        try:
+            remove(ready.cluster, ready.namespace, mark)
+        except ClusterError as error:
+            name = f"{ready.namespace}/{names.object_name(mark)}"
+            return f"the Job {name} could not be removed: {error.message}; later: stackmark cluster clean"
+        return None
+
+    def _wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None) -> manifest.Wanted:
+        if self._cache and ready.software is not None:
+            self._cache.mkdir(parents=True, exist_ok=True)
+        return manifest.Wanted(
+            mark=mark,
+            kind="probe" if task.do == "probe" and self._kind == "run" else self._kind,
+            options=ready.options,
+            namespace=ready.namespace,
+            image=ready.image,
+            task=task,
+            node=ready.node,
+            gpus=self._gpus(task),
+            software=ready.software,
+            cache=str(self._cache) if self._cache and ready.software is not None else None,
+            deadline_s=self._options.deadline_s or _deadline(task, time_limit_s),
+            environment=self._environment,
+            claim_version=ready.claim_version,
+            about={"kubernetes_version": ready.cluster.version},
+        )
+
+    def _remark(self, wanted: manifest.Wanted, watch: Watch) -> None:
+        """Once. What a namespace forbids, it will say itself."""
+        forbidden = manifest.forbidden_by_restricted(wanted)
+        for sentence in () if self._remarked else manifest.remarks(wanted):
+            if sentence not in forbidden:
+                watch.waiting(sentence)
+        self._remarked = True
+
+    def _gpus(self, task: Task) -> int:
+        """How many. Where it is left to us: one, unless the work is on the CPU or the cluster has none."""
+        count = self._options.gpu_count
+        if count is not None:
+            return count
+        asked = task.spec or task.request
+        device = str(asked.params.get("device", "auto")) if asked else "auto"
+        if device == "cpu":
+            return 0
+        return 1 if device.startswith("cuda") or has_resource(self.prepare(), self._options.resource) else 0
+
+
+def _deadline(task: Task, time_limit_s: float | None) -> int:
+    """The pod's own, for the case that nobody is there to end it: well after ours."""
+    if time_limit_s is not None:
+        return math.ceil(time_limit_s) + 120
+    params = task.spec.params if task.spec else task.request.params if task.request else {}
+    spans = [params.get(name) for name in ("seconds", "warmup_seconds", "timeout")]
+    known = sum(float(span) for span in spans if isinstance(span, int | float))
+    return math.ceil(DEADLINE_SETUP_S + DEADLINE_TIMES * known)

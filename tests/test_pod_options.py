@@ -1,0 +1,149 @@
+"""What may be asked of a pod: what the API server is told, and a sentence for what cannot be."""
+
+from contextlib import suppress
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from stackmark.cli.options import parameter_fields
+from stackmark.errors import SpecError
+from stackmark.lab.placing import find_place
+from stackmark.places.container.options import ContainerOptions
+from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.podspec import cpu_quantity
+
+
+def options(**typed: object) -> PodOptions:
+    return PodOptions.model_validate(typed)
+
+
+def refused(**typed: object) -> str:
+    with pytest.raises(SpecError) as error:
+        find_place("pod", typed)  # type: ignore[arg-type]
+    return error.value.message
+
+
+def test_no_option_has_the_name_of_a_workloads_parameter() -> None:
+    assert not PodOptions.model_fields.keys() & parameter_fields().keys()
+
+
+@pytest.mark.parametrize("name", sorted(PodOptions.model_fields.keys() & ContainerOptions.model_fields.keys()))
+def test_a_name_that_a_container_has_too_takes_what_that_takes(name: str) -> None:
+    typed = {
+        "image": "a:1",
+        "cpus": "1.5",
+        "memory": "16g",
+        "shm": "1g",
+        "gpus": "1",
+        "env": ["A=b=c"],
+        "user": "1000:0",
+    }[name]
+    assert getattr(options(**{name: typed}), name) == getattr(ContainerOptions.model_validate({name: typed}), name)
+
+
+def test_options_are_kept_as_they_were_typed() -> None:
+    typed = {"memory": "8Gi", "cpus": 2, "env": "A=1"}
+    assert options(**typed).model_dump(exclude_unset=True) == {"memory": "8Gi", "cpus": "2", "env": ("A=1",)}
+
+
+@pytest.mark.parametrize(
+    ("typed", "quantity"),
+    [("2", "2"), ("1.5", "1500m"), ("0.5", "500m"), (".25", "250m"), ("16", "16"), ("0.125", "125m")],
+)
+def test_cpus_are_whole_or_in_thousandths(typed: str, quantity: str) -> None:
+    count = options(cpus=typed).cpu_count
+    assert count is not None
+    assert cpu_quantity(count) == quantity
+
+
+@given(st.decimals(min_value="0.01", max_value=9999, places=3))
+def test_no_thousandth_of_a_cpu_is_lost(cpus: object) -> None:
+    count = options(cpus=str(cpus)).cpu_count
+    assert count is not None
+    said = cpu_quantity(count)
+    assert (Fraction(said.removesuffix("m")) / 1000 if said.endswith("m") else Fraction(said)) == Fraction(str(cpus))
+
+
+def test_sizes_have_the_one_grammar_of_all_places() -> None:
+    sizes = [options(memory=text).memory_bytes for text in ("8Gi", "8g", "8GiB", "10GB", "64m")]
+    assert sizes == [8 << 30, 8 << 30, 8 << 30, 10**10, 64 << 20]
+
+
+def test_gpus_are_a_number_and_none_is_one_too() -> None:
+    assert [options(gpus=text).gpu_count for text in ("auto", "none", "0", "1", "8")] == [None, 0, 0, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("typed", "taint"),
+    [
+        ("nodetype=gpu:NoSchedule", {"key": "nodetype", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}),
+        ("nodetype:NoExecute", {"key": "nodetype", "operator": "Exists", "effect": "NoExecute"}),
+        ("example.com/x", {"key": "example.com/x", "operator": "Exists"}),
+        ("a=", {"key": "a", "operator": "Equal", "value": ""}),
+    ],
+)
+def test_a_toleration_is_read_as_a_taint_is_written(typed: str, taint: dict[str, str]) -> None:
+    assert options(toleration=typed).tolerations == (taint,)
+
+
+def test_an_rdma_resource_is_one_unless_a_number_is_given() -> None:
+    assert options(rdma="rdma/hca").rdma_request == ("rdma/hca", 1)
+    assert options(rdma="rdma/hca=4").rdma_request == ("rdma/hca", 4)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ({"gpus": "GPU-8d3b2f6e-1111-2222-3333-444455556666"}, "names GPUs, and a pod cannot"),
+        ({"gpus": "0,1"}, "names GPUs, and a pod cannot"),
+        ({"gpus": "all"}, "a pod asks for a number of GPUs"),
+        ({"gpus": "-1"}, "is no number of GPUs"),
+        ({"gpus": "٣"}, "is no number of GPUs"),
+        ({"gpus": "99999"}, "is no number of GPUs"),
+        ({"resource": "cpu"}, "is no resource of a device plugin"),
+        ({"resource": "kubernetes.io/x"}, "is no resource of a device plugin"),
+        ({"resource": "nvidia.com/"}, "is no resource of a device plugin"),
+        ({"cpus": "0"}, "cpus: '0' is no number of CPUs"),
+        ({"cpus": "two"}, "cpus: 'two' is no number of CPUs"),
+        ({"memory": "1k"}, "less than the 6 MiB"),
+        ({"memory": "lots"}, "memory: 'lots' is not a size"),
+        ({"shm": "0"}, "is no size of a file system"),
+        ({"image": "-v"}, "is no name of an image"),
+        ({"namespace": "A_b"}, "is no name of a namespace"),
+        ({"namespace": "x" * 64}, "is no name of a namespace"),
+        ({"node": "node one"}, "is no name of an object"),
+        ({"node": "n" * 254}, "is no name of an object"),
+        ({"pull_secret": "NAME"}, "is no name of an object"),
+        ({"node_selector": "test"}, "is no label"),
+        ({"node_selector": "test=a b"}, "is no label"),
+        ({"node_selector": "a/b/c=x"}, "is no label"),
+        ({"toleration": "a=b:Never"}, "'Never' is no effect of a taint"),
+        ({"toleration": ":NoSchedule"}, "is no taint"),
+        ({"env": "A"}, "is no variable"),
+        ({"env": "STACKMARK_SPEC=x"}, "is one of stackmark's own"),
+        ({"cap": "IPC LOCK"}, "is no capability"),
+        ({"rdma": "rdma/hca=0"}, "is no number of devices"),
+        ({"network_attachment": "a b"}, "is no network"),
+        ({"user": "root"}, "a pod knows users by number"),
+        ({"deadline": "never"}, "deadline: 'never' is not a time"),
+        ({"deadline": "0"}, "deadline: '0' is not between"),
+        ({"pull": "Sometimes"}, "pull: Input should be 'IfNotPresent', 'Always' or 'Never'"),
+        ({"host_software": "yes", "openshift": True}, "do not go together"),
+        ({"user": "1000", "openshift": True}, "do not go together"),
+        ({"dra": "gpu.nvidia.com", "resource": "amd.com/gpu"}, "do not go together"),
+        ({"rdma": "nvidia.com/gpu"}, "rdma and resource are both"),
+        ({"patch": " "}, "patch: it is empty"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_its_key(typed: dict[str, object], words: str) -> None:
+    assert words in refused(**typed)
+
+
+@given(st.sampled_from(sorted(PodOptions.model_fields)), st.text(max_size=40))
+def test_no_text_is_more_than_refused(name: str, text: str) -> None:
+    """Whatever is typed is taken or refused in a sentence: nothing crashes."""
+    with suppress(ValidationError):
+        PodOptions.model_validate({name: text})

@@ -1,0 +1,68 @@
+"""Which node this machine is, and what a comparison with a pod on it needs."""
+
+import pytest
+
+from stackmark import machine
+from stackmark.errors import SpecError
+from stackmark.lab.arms import AskedArm, read_arms
+from stackmark.lab.one_machine import following, leading
+from stackmark.places.kubernetes.same_node import Node, node_of, smallest_image
+from stackmark.places.place import Facts
+
+FACTS: Facts = {"container": {"node": "n"}, "gpu": {"under_test": "GPU-1"}}
+
+
+def data(**info: str) -> dict[str, object]:
+    return {"metadata": {"name": "a"}, "status": {"nodeInfo": info, "images": []}}
+
+
+def test_a_node_is_named_in_the_ledger_as_its_own_host_names_itself() -> None:
+    raw = "3d1219c7c4c5404aaa1f6d2a48adfda4"
+    assert node_of(data(machineID=raw)).machine_id == machine.app_specific_id(
+        bytes.fromhex(raw), machine.APPLICATION_ID
+    )
+
+
+@pytest.mark.parametrize("raw", ["", "uninitialized", "ab"])
+def test_a_node_without_an_id_has_none(raw: str) -> None:
+    assert node_of(data(machineID=raw, bootID="")) == Node("a", None, None, ())
+
+
+def test_the_sandbox_s_image_is_taken_before_a_smaller_one_of_somebody_s() -> None:
+    images = (("reg/app:1", 10), ("reg/pause:3.9", 300), ("reg/pause@sha256:00", 300), ("<none>:<none>", 1))
+    assert smallest_image(Node("a", None, None, images)) == "reg/pause:3.9"
+    assert smallest_image(Node("a", None, None, images[:1])) == "reg/app:1"
+    assert smallest_image(Node("a", None, None, images[2:])) is None
+
+
+def arm(place: str, **options: str) -> AskedArm:
+    return AskedArm(place, place, dict(options), {})
+
+
+def test_the_pod_is_asked_first_and_the_others_follow_its_gpu() -> None:
+    arms = [arm("host"), arm("container", shm="1g"), arm("pod", image="i")]
+    assert leading(arms) == 2
+    host, container, pod = (one.place_options for one in following(arms, 2, FACTS))
+    assert host == {"gpus": "GPU-1"}
+    assert container == {"gpus": "GPU-1", "shm": "1g"}
+    assert pod == {"image": "i", "node": "n"}
+
+
+def test_what_was_typed_is_not_changed() -> None:
+    arms = [
+        arm("pod", node="mine"),
+        AskedArm("host", "host", {"gpus": "0"}, {}),
+        AskedArm("h", "host", {}, {"device": "cpu"}),
+    ]
+    assert [one.place_options for one in following(arms, 0, FACTS)] == [{"node": "mine"}, {"gpus": "0"}, {}]
+
+
+def test_without_a_pod_the_first_arm_is_asked_and_nobody_is_moved() -> None:
+    arms = [arm("container"), arm("host")]
+    assert leading(arms) == 0
+    assert following(arms, 0, {"gpu": {"under_test": "GPU-1"}}) == arms
+
+
+def test_a_number_of_gpus_for_both_a_pod_and_a_container_is_refused() -> None:
+    with pytest.raises(SpecError, match="number of GPUs to a pod"):
+        read_arms(["container", "pod"], "train/resnet20", {"gpus": "1"})
