@@ -28,6 +28,7 @@ from stackmark.worker.facts import gpu as gpu_facts
 from stackmark.worker.facts import host as host_facts
 from stackmark.worker.facts import limits as limits_facts
 from stackmark.worker.facts import memory as memory_facts
+from stackmark.worker.facts import pci as pci_facts
 from stackmark.worker.facts import software as software_facts
 from stackmark.worker.facts.reading import Json, cpu_list, cpu_set
 
@@ -694,3 +695,33 @@ def test_the_commit_is_found_in_packed_refs_detached_heads_and_worktrees(checkou
 def test_an_installation_inside_somebody_elses_checkout_has_no_commit(checkout: Path) -> None:
     package = plant(checkout, {"vendor/stackmark/__init__.py": ""}) / "vendor/stackmark"
     assert software_facts.read_stackmark(package).facts["commit"] is None
+
+
+def test_gpus_on_the_bus_are_told_with_the_driver_that_holds_them(tmp_path: Path) -> None:
+    bus = tmp_path / "sys/bus/pci/devices"
+    for address, vendor, kind in (
+        ("0000:17:00.0", "0x10de", "0x030200"),
+        ("0000:18:00.0", "0x1002", "0x120000"),
+        ("0000:19:00.0", "0x10de", "0x068000"),  # an NVSwitch
+        ("0000:1a:00.0", "0x8086", "0x030000"),
+    ):
+        plant(bus / address, {"vendor": f"{vendor}\n", "class": f"{kind}\n", "device": "0x2335\n"})
+    plant(tmp_path / "sys/module/nvidia", {"version": "580.95.05\n"})
+    (tmp_path / "sys/module/amdgpu").mkdir()
+    drivers = tmp_path / "sys/bus/pci/drivers/nvidia"
+    drivers.mkdir(parents=True)
+    (bus / "0000:17:00.0/driver").symlink_to(drivers)
+    plant(tmp_path / "dev", {"nvidia0": "", "nvidiactl": "", "kfd": "", "dri/renderD128": "", "dri/card0": ""})
+    assert pci_facts.read(tmp_path).facts == {
+        "devices": 4,
+        "gpus": [
+            {"address": "0000:17:00.0", "vendor": "nvidia", "device": "0x2335", "driver": "nvidia"},
+            {"address": "0000:18:00.0", "vendor": "amd", "device": "0x2335", "driver": None},
+        ],
+        "modules": {"nvidia": "580.95.05", "amdgpu": "the kernel's own"},
+        "device_nodes": ["/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"],
+    }
+
+
+def test_a_machine_without_a_bus_has_no_gpus_on_it(tmp_path: Path) -> None:
+    assert pci_facts.read(tmp_path).facts == {"devices": None, "gpus": [], "modules": {}, "device_nodes": []}

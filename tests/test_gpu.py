@@ -231,3 +231,24 @@ def test_forward_only_and_transformers_run() -> None:
     for name in ("gpt2", "bert-large", "vit-b16", "llama3-1b"):
         ended, last, _ = run(f"train/{name}", batch=2, tune="fast")
         assert (ended, last["event"]) == ("done", "result"), last
+
+
+def test_vectors_are_added_rightly_on_every_gpu() -> None:
+    ended, last, events = run("check/vector-add", device="cuda:0", every_gpu=True)
+    assert (ended, last["event"]) == ("done", "result"), last
+    metrics = {event["name"]: event["value"] for event in events if event["event"] == "metric"}
+    assert metrics["devices_checked"] == torch.cuda.device_count()
+    assert last["figure"]["unit"] == "GB/s"
+
+
+def test_a_wrong_sum_of_a_gpu_is_found() -> None:
+    from stackmark.workloads.check.vector_add import add_on
+    from stackmark.workloads.workload import WorkloadFailure
+
+    def add(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        made = left + right
+        made.view(torch.int32)[-1] ^= 1
+        return made
+
+    with pytest.raises(WorkloadFailure, match="1 wrong sums of"):
+        add_on("cuda:0", 1 << 20, seed=1, add=add)

@@ -360,7 +360,11 @@ def test_what_a_graph_cannot_replay_is_a_sentence(given: dict[str, Any], said: s
 def test_a_workload_is_found_by_its_name() -> None:
     family, entry = catalog.find("train/resnet50")
     assert (family.name, entry.params, entry.sample) == ("train", 25_559_081, "image")
-    assert [e.name for e in catalog.entries()] == [*(f"train/{name}" for name in MODELS), "command/own"]
+    assert [e.name for e in catalog.entries()] == [
+        *(f"train/{name}" for name in MODELS),
+        "command/own",
+        "check/vector-add",
+    ]
 
 
 @pytest.mark.parametrize(

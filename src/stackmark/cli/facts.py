@@ -13,8 +13,8 @@ from stackmark.errors import Exit
 def command(subjects: tuple[str, ...], as_json: bool) -> int:
     """Show what this stack is, as a worker sees it from here: chip, driver, versions, limits.
 
-    SUBJECTS narrows it to some of: host cpu numa memory cgroup container limits process gpu gpu_amd software packages
-    environment stackmark.
+    SUBJECTS narrows it to some of: host cpu numa memory cgroup container limits process gpu gpu_amd pci software
+    packages environment stackmark.
     """
     from stackmark.lab.facts import look
     from stackmark.lab.placing import find_place

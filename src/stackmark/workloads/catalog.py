@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.spec import AnyParams, Request, explain
+from stackmark.workloads.check.params import CheckParams
 from stackmark.workloads.command.params import CommandParams
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
@@ -62,11 +63,16 @@ def _command() -> Family:
     return Family("command", CommandParams, "stackmark.workloads.command.command", (entry,))
 
 
+def _check() -> Family:
+    entry = Entry("check/vector-add", "Two vectors added on the device, each sum compared with the host's", "run")
+    return Family("check", CheckParams, "stackmark.workloads.check.vector_add", (entry,))
+
+
 def families() -> dict[str, Family]:
     """Ours, and those of other packages; a name of ours cannot be taken by another."""
     from importlib.metadata import entry_points
 
-    table = {"train": _train(), "command": _command()}
+    table = {"train": _train(), "command": _command(), "check": _check()}
     for point in entry_points(group="stackmark.workloads"):
         try:
             family = point.load()

@@ -1,0 +1,303 @@
+"""The rungs of Kubernetes' own view of a GPU: the device plugin that announces it, and what a node can give out.
+
+`capacity` is what the plugin once registered, `allocatable` what of it is healthy now: a plugin that died leaves the first and
+takes the second to 0. How many GPUs there are behind them, GFD's labels say: `gpu.count` are GPUs, and `gpu.replicas` how often
+each of them is given out, so that eight GPUs in two time slices have fewer replicas than GPUs, and are shared all the same.
+"""
+
+from stackmark.cluster.doctor import advice
+from stackmark.cluster.doctor.hardware_rungs import gpus_on_bus
+from stackmark.cluster.doctor.node import Node, holders
+from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
+from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
+from stackmark.places.kubernetes.client import Json
+
+# Parts of names and of images of the device plugins that people run.
+PLUGINS = {
+    "nvidia": ("nvidia-device-plugin", "k8s-device-plugin", "nvidia-gpu-device-plugin"),
+    "amd": ("amdgpu-device-plugin", "rocm/k8s-device-plugin", "amdgpu-dp", "amd-gpu"),
+}
+SHOWN_HOLDERS = 4
+NOT_READ = "one may not read nodes"
+EXCLUSIVE = "for measurements give GPUs out whole: without `sharing` in the device plugin's configuration"
+
+
+def device_plugin(node: Node, seen: Seen, wish: Wish, expected: bool) -> Result:
+    command = f"{seen.kubectl} get daemonsets -A; {seen.kubectl} describe node {node.name}"
+    slices = in_slices(seen, node.name, wish)
+    if wish.dra:
+        return _by_claim(node, seen, wish, slices, command)
+    if not node.known:
+        return unknown("device-plugin", node.name, NOT_READ, command)
+    capacity = node.capacity(wish.resource)
+    sets = [one for one in seen.daemonsets or () if _is_plugin(one, wish.vendor)]
+    here = _plugin_pods(seen, node.name, sets)
+    trouble = [problem for pod in here if (problem := _pod_trouble(pod))]
+    if capacity:
+        running = f", {len(here)} plugin pod on the node" if here else "" if sets else _unseen(seen)
+        findings = [_ill(trouble[0], seen)] if trouble else []
+        if not node.allocatable(wish.resource) and not here:
+            return unknown(
+                "device-plugin",
+                node.name,
+                f"{capacity} {wish.resource} were registered once; whether it runs now cannot be seen{_unseen(seen)}",
+                command,
+            )
+        return judged("device-plugin", node.name, f"{wish.resource} is registered{running}", command, findings)
+    others = node.others(wish.resource)
+    if others:
+        return _other_names(node, wish, others, command)
+    if slices:
+        finding = warning(
+            "dra-only",
+            f"{slices} devices are offered by claims (DRA) and none as {wish.resource}",
+            (f"ask by a claim: --dra {_class(seen)}",),
+        )
+        return judged("device-plugin", node.name, f"{slices} devices in ResourceSlices", command, [finding])
+    if not expected:
+        return skipped("device-plugin", node.name, "no GPU is known here", command)
+    if trouble:
+        return judged("device-plugin", node.name, "its pod on the node is not well", command, [_ill(trouble[0], seen)])
+    if sets:
+        name = f"{sets[0]['metadata'].get('namespace')}/{sets[0]['metadata']['name']}"
+        finding = failure(
+            "plugin-not-here",
+            f"the DaemonSet {name} is there, and has registered no {wish.resource} on this node",
+            (
+                f"$ {seen.kubectl} -n {sets[0]['metadata'].get('namespace')} describe daemonset {sets[0]['metadata']['name']}",
+                "look at its nodeSelector, affinity and tolerations, and at the log of its pod on the node",
+            ),
+        )
+        return judged("device-plugin", node.name, f"{wish.resource} is not registered", command, [finding])
+    finding = failure(
+        "no-plugin",
+        f"no device plugin has registered {wish.resource} on this node{_unseen(seen)}",
+        advice.plugin(wish.vendor, seen.openshift),
+    )
+    return judged("device-plugin", node.name, f"{wish.resource} is not registered", command, [finding])
+
+
+def allocatable(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, expected: bool) -> Result:
+    command = f"{seen.kubectl} get node {node.name} -o jsonpath='{{.status.capacity}}{{.status.allocatable}}'"
+    if wish.dra:
+        slices = in_slices(seen, node.name, wish)
+        if slices is None:
+            return unknown("allocatable", node.name, "one may not read ResourceSlices", command)
+        if not slices:
+            return skipped("allocatable", node.name, "no DRA driver offers a device here", command)
+        return judged("allocatable", node.name, f"{slices} devices in ResourceSlices", command, _too_few(wish, slices))
+    if not node.known:
+        return unknown("allocatable", node.name, NOT_READ, command)
+    capacity, can = node.capacity(wish.resource), node.allocatable(wish.resource)
+    if not capacity:
+        findings = _hardware(node, wish, visit, 0)
+        if findings:
+            return judged("allocatable", node.name, f"no {wish.resource}", command, findings)
+        return skipped("allocatable", node.name, f"nothing has registered {wish.resource} here", command)
+    findings = []
+    if can == 0:
+        findings.append(
+            failure(
+                "none-allocatable",
+                f"capacity {capacity}, allocatable 0: the device plugin is gone, or all its devices are unhealthy",
+                (
+                    f"$ {seen.kubectl} get pods -A -o wide --field-selector spec.nodeName={node.name} | grep -i plugin",
+                    "start the plugin again, and its devices come back; if it runs, its log says which are unhealthy",
+                ),
+            )
+        )
+    elif can < capacity:
+        findings.append(
+            warning(
+                "unhealthy",
+                f"capacity {capacity}, allocatable {can}: {capacity - can} unhealthy",
+                (
+                    "the device plugin's log says which, and why (an XID, a lost GPU)",
+                    "on the node: $ nvidia-smi; dmesg | grep -i xid",
+                ),
+            )
+        )
+    else:
+        findings += _too_few(wish, can)
+    findings += [*_sharing(node, wish, capacity), *_hardware(node, wish, visit, capacity)]
+    evidence = f"capacity {capacity}, allocatable {can}{_held(seen, node.name, wish, can)}"
+    return judged("allocatable", node.name, evidence, command, findings)
+
+
+def free(node: Node, seen: Seen, wish: Wish) -> int | None:
+    """Devices that nobody holds; None where that cannot be told."""
+    if wish.dra or seen.pods is None or not node.known:
+        return None
+    return node.allocatable(wish.resource) - sum(count for _, count in holders(seen.pods, node.name, wish.resource))
+
+
+def in_slices(seen: Seen, node: str, wish: Wish) -> int | None:
+    """Devices that drivers offer on the node by claims; None where one cannot look."""
+    if seen.slices is None:
+        return None
+    domain = f"{wish.vendor}.com"
+    return sum(
+        len(spec.get("devices") or ())
+        for one in seen.slices
+        if (spec := one.get("spec") or {}).get("nodeName") == node and domain in str(spec.get("driver"))
+    )
+
+
+def say_holders(seen: Seen, node: str, resource: str) -> str:
+    held = holders(seen.pods or (), node, resource)
+    named = ", ".join(f"{who} ({count})" for who, count in held[:SHOWN_HOLDERS])
+    return named + (f" and {len(held) - SHOWN_HOLDERS} more" if len(held) > SHOWN_HOLDERS else "")
+
+
+def _held(seen: Seen, node: str, wish: Wish, can: int) -> str:
+    left = None if seen.pods is None else can - sum(count for _, count in holders(seen.pods, node, wish.resource))
+    if left is None or left == can:
+        return ""
+    return f", {max(0, left)} free; held by {say_holders(seen, node, wish.resource)}"
+
+
+def _too_few(wish: Wish, can: int) -> list[Finding]:
+    if can >= wish.gpus:
+        return []
+    return [failure("too-few", f"{wish.gpus} are asked for and the node can give {can}", ("ask for fewer: --gpus",))]
+
+
+def _sharing(node: Node, wish: Wish, capacity: int) -> list[Finding]:
+    labels, domain = node.labels, wish.resource.partition("/")[0]
+    strategy = labels.get(f"{domain}/gpu.sharing-strategy", "none")
+    replicas, count = node.number(f"{domain}/gpu.replicas") or 1, node.number(f"{domain}/gpu.count")
+    mig = labels.get(f"{domain}/mig.strategy", "none")
+    product = labels.get(f"{domain}/gpu.product", "")
+    findings = []
+    if strategy in ("time-slicing", "mps"):
+        findings.append(
+            Finding(
+                strategy, "warning", f"GPUs are shared by {strategy}: {replicas} pods on each of {count}", (EXCLUSIVE,)
+            )
+        )
+    elif replicas > 1 or product.endswith("-SHARED"):
+        findings.append(warning("replicas", f"each of {count} GPUs is given out {replicas} times", (EXCLUSIVE,)))
+    elif count and "MIG" not in product and mig == "none" and capacity > count:
+        findings.append(warning("replicas", f"{capacity} are given out of {count} GPUs: they are shared", (EXCLUSIVE,)))
+    slices = {name: number for name, number in node.others(wish.resource).items() if "/mig-" in name}
+    if "-MIG-" in product or (mig != "none" and slices) or "/mig-" in wish.resource:
+        what = product or ", ".join(f"{number} {name}" for name, number in slices.items()) or wish.resource
+        findings.append(
+            warning(
+                "mig",
+                f"GPUs are cut into slices (MIG {mig}): {what}",
+                ("a slice is a chip of its own: compare it with its like only",),
+            )
+        )
+    if labels.get(f"{domain}/vgpu.present") == "true":
+        findings.append(warning("vgpu", "a virtual GPU: the hypervisor shares it with other machines"))
+    return findings
+
+
+def _hardware(node: Node, wish: Wish, visit: NodeVisit, capacity: int) -> list[Finding]:
+    """Hardware that is there and cannot be asked for."""
+    on_bus = max(
+        (len(gpus_on_bus(look.facts, wish.vendor)) for look in (visit.plain, visit.with_gpus) if look and look.facts),
+        default=0,
+    )
+    known = node.number(f"{wish.vendor}.com/gpu.count") or capacity
+    other = sum(node.others(wish.resource).values())
+    if on_bus > known and not other:
+        return [
+            warning(
+                "pci-not-allocatable",
+                f"{on_bus} GPUs are on the bus and {known} can be asked for",
+                (
+                    "the device plugin's log says why it left them out",
+                    "on the node: $ nvidia-smi -L; dmesg | grep -i -E 'nvrm|xid'",
+                ),
+            )
+        ]
+    if not capacity and not other and node.pci_labels(wish.vendor):
+        return [
+            Finding(
+                "pci-not-allocatable",
+                "warning",
+                f"NFD saw a GPU ({node.pci_labels(wish.vendor)[0]}), and none can be asked for",
+            )
+        ]
+    return []
+
+
+def _by_claim(node: Node, seen: Seen, wish: Wish, slices: int | None, command: str) -> Result:
+    classes = [str(one["metadata"]["name"]) for one in seen.device_classes or ()]
+    if seen.device_classes is not None and wish.dra not in classes:
+        finding = failure(
+            "no-device-class",
+            f"there is no DeviceClass {wish.dra}; there are: {', '.join(classes) or 'none'}",
+            (
+                "install the vendor's DRA driver, or do without --dra",
+                "NVIDIA's: https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu",
+            ),
+        )
+        return judged("device-plugin", node.name, f"DRA, {len(classes)} device classes", command, [finding])
+    if slices is None:
+        return unknown("device-plugin", node.name, "DRA: one may not read ResourceSlices", command)
+    finding = failure(
+        "no-slices", "no DRA driver offers a device on this node", (f"$ {seen.kubectl} get resourceslices",)
+    )
+    return judged(
+        "device-plugin", node.name, f"DRA, class {wish.dra}: {slices} devices", command, [] if slices else [finding]
+    )
+
+
+def _other_names(node: Node, wish: Wish, others: dict[str, int], command: str) -> Result:
+    said = ", ".join(f"{count} {name}" for name, count in others.items())
+    finding = Finding(
+        "other-resource",
+        "failed",
+        f"the node offers {said}, and no {wish.resource}",
+        (f"ask for that: --resource {next(iter(others))}",),
+    )
+    return judged("device-plugin", node.name, said, command, [finding])
+
+
+def _class(seen: Seen) -> str:
+    return next((str(one["metadata"]["name"]) for one in seen.device_classes or ()), "CLASS")
+
+
+def _is_plugin(daemonset: Json, vendor: str) -> bool:
+    words = [str(daemonset["metadata"]["name"])]
+    spec = ((daemonset.get("spec") or {}).get("template") or {}).get("spec") or {}
+    words += [str(container.get("image")) for container in spec.get("containers") or ()]
+    return any(part in word for part in PLUGINS.get(vendor, ()) for word in words)
+
+
+def _plugin_pods(seen: Seen, node: str, sets: list[Json]) -> list[Json]:
+    ids = {one["metadata"].get("uid") for one in sets}
+    return [
+        pod
+        for pod in seen.pods or ()
+        if (pod.get("spec") or {}).get("nodeName") == node
+        and any(owner.get("uid") in ids for owner in pod["metadata"].get("ownerReferences") or ())
+    ]
+
+
+def _pod_trouble(pod: Json) -> str | None:
+    """Why a plugin's pod is not well, or None."""
+    name = f"{pod['metadata'].get('namespace')}/{pod['metadata']['name']}"
+    status = pod.get("status") or {}
+    for one in status.get("containerStatuses") or ():
+        if not one.get("ready"):
+            state = (one.get("state") or {}).get("waiting") or (one.get("state") or {}).get("terminated") or {}
+            return f"{name}: {state.get('reason') or 'not ready'}, {one.get('restartCount', 0)} restarts"
+    return None if status.get("phase") == "Running" else f"{name}: {status.get('phase')}"
+
+
+def _ill(trouble: str, seen: Seen) -> Finding:
+    namespace, _, pod = trouble.partition(":")[0].partition("/")
+    return Finding(
+        "plugin-ill",
+        "failed",
+        f"the device plugin's pod {trouble}",
+        (f"$ {seen.kubectl} -n {namespace} logs {pod} --previous",),
+    )
+
+
+def _unseen(seen: Seen) -> str:
+    return " (one may not list DaemonSets)" if seen.daemonsets is None else " (no DaemonSet of a known one is there)"

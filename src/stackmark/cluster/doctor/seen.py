@@ -1,0 +1,132 @@
+"""What the doctor saw: plain data, so that every judgement can be made again on a recorded cluster.
+
+Objects of the API are kept as they came; what one may not read, or the cluster does not have, is None with its reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from stackmark.places.kubernetes.client import Json
+
+Facts = Mapping[str, Mapping[str, JsonValue]]
+Several = list[Json] | None
+
+
+@dataclass(frozen=True)
+class Right:
+    """Whether one may do something. `needed` is without which no pod of ours runs; the rest is for looking only."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    subresource: str = ""
+    namespaced: bool = True
+    needed: bool = True
+    # What cannot be told without it.
+    loses: str = ""
+    allowed: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """As kubectl writes it: jobs.batch, pods/log."""
+        group = f".{self.group}" if self.group else ""
+        sub = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.resource}{group}{sub}"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked: how many of which resource a pod gets, and what our pods tolerate."""
+
+    gpus: int = 1
+    resource: str = "nvidia.com/gpu"
+    dra: str | None = None
+    runtime_class: str | None = None
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    # Labels that a node must have, or our pods do not go there.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    # Nodes that were named: they are expected to have a GPU, whatever the others have.
+    named: tuple[str, ...] = ()
+
+    @property
+    def vendor(self) -> str:
+        """`nvidia`, `amd`, or the resource's own domain."""
+        domain = self.resource.partition("/")[0]
+        return {"nvidia.com": "nvidia", "amd.com": "amd"}.get(domain, domain)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a worker in a pod said, or why there was none. `allocated` are the devices' ids where the cluster tells them."""
+
+    facts: Facts | None = None
+    trouble: str = ""
+    hint: str = ""
+    kind: str = ""
+    # How many GPUs it asked for, and CPUs of its own: a whole number of them where it did.
+    gpus: int = 0
+    cpus: int | None = None
+    allocated: tuple[str, ...] | None = None
+    pod: str = ""
+    seconds: float = 0.0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Addition:
+    """How the checked vector add went."""
+
+    figure: str = ""
+    checked: int = 0
+    devices: int = 0
+    kind: str = ""
+    trouble: str = ""
+    hint: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodeVisit:
+    """What pods on one node saw. None: no pod was sent, and `why_not` says why."""
+
+    # A pod that asked for no GPU and had no volume for /dev/shm: what every plain pod gets.
+    plain: Look | None = None
+    with_gpus: Look | None = None
+    addition: Addition | None = None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The cluster's side."""
+
+    context: str
+    server: str
+    namespace: str
+    version: str = ""
+    user: str = ""
+    trouble: str = ""
+    trouble_hint: str = ""
+    namespace_trouble: str = ""
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    rights: tuple[Right, ...] = ()
+    nodes: Several = None
+    pods: Several = None
+    daemonsets: Several = None
+    runtime_classes: Several = None
+    device_classes: Several = None
+    slices: Several = None
+    quotas: Several = None
+    # The kubelet's own configuration, by node.
+    kubelets: Mapping[str, Json] = field(default_factory=dict)
+    groups: Sequence[str] = ()
+
+    @property
+    def openshift(self) -> bool:
+        return any(group.endswith("openshift.io") for group in self.groups)
+
+    @property
+    def kubectl(self) -> str:
+        return f"{'oc' if self.openshift else 'kubectl'} --context {self.context}"

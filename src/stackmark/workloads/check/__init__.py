@@ -1,0 +1,1 @@
+"""The workload family `check/`: does a device compute at all, and rightly?"""
