@@ -21,9 +21,10 @@ CHILDREN = {
     "testsuite": {"properties", "testcase"},
     "properties": {"property"},
     "property": set(),
-    "testcase": {"failure", "error", "system-out"},
+    "testcase": {"failure", "error", "skipped", "system-out"},
     "failure": set(),
     "error": set(),
+    "skipped": set(),
     "system-out": set(),
 }
 ATTRIBUTES = {
@@ -34,6 +35,7 @@ ATTRIBUTES = {
     "testcase": ({"name", "time", "classname"}, set()),
     "failure": ({"type", "message"}, set()),
     "error": ({"type", "message"}, set()),
+    "skipped": (set(), {"message"}),
     "system-out": (set(), set()),
 }
 
@@ -69,6 +71,20 @@ def test_it_counts_what_failed_and_what_was_not_checked() -> None:
     assert slower[0].get("type") == "SLOWER"
     assert slower[1].text == "now is SLOWER than before\nratio: 0.900000"
     assert failed[0].get("message") == "run r-1: it ran out of memory"
+
+
+def test_what_was_left_out_is_skipped_and_no_failure() -> None:
+    root = read([*CASES, Case("gpu: create (one)", 0.0, "skipped", "gpu", "no node has nvidia.com/gpu")])
+    suite = root[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors"), suite.get("skipped")) == (
+        "4",
+        "1",
+        "1",
+        "1",
+    )
+    skipped = root.find("testsuite/testcase/skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "no node has nvidia.com/gpu"
 
 
 def test_no_workloads_are_a_suite_without_cases() -> None:

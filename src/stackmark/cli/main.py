@@ -39,6 +39,8 @@ VERBS = {
     "mlperf": "Score logs of MLPerf training by its rules.",
     "published": "What others published: search it, add to it.",
     "image": "A recipe for a worker image, and the image.",
+    "manifest": "Print what would be applied to a cluster: Job, Pod or CronJob.",
+    "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",
 }
 # A verb whose name is a word of Python's own has a file of another name.
 FILES = {"import": "importing"}
@@ -49,8 +51,8 @@ Examples:
   stackmark compare train/resnet50 --arm host --arm container
   stackmark results --since 7d
 
-Exit codes: 0 done, 2 wrong use, 3 the run failed, 4 the place failed, 5 the ledger failed, 7 part of a list failed,
-8 a verdict that --fail-on names, 130 interrupted, 143 terminated."""
+Exit codes: 0 done, 2 wrong use, 3 the run failed, 4 the place failed, 5 the ledger failed, 6 a cluster or a check of it
+failed, 7 part of a list failed, 8 a verdict that --fail-on names, 130 interrupted, 143 terminated."""
 
 
 class Verbs(click.Group):

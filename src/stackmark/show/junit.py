@@ -1,6 +1,7 @@
 """A check as JUnit XML: one test case a workload, for whatever shows test results.
 
 A verdict that was asked to fail is a failure; a workload that failed, or could not be compared, is an error: it was not checked.
+A case of a cluster's check that does not apply (no GPU there) is skipped, with its reason.
 There is no standard, but two schemas that people validate with (Jenkins' and Ant's). Neither knows properties of a test case, so
 the numbers stand in its output, and what changed in the stack in the properties of the suite.
 """
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 
 from stackmark.show.safe import safe
 
-Outcome = Literal["passed", "failure", "error"]
+Outcome = Literal["passed", "failure", "error", "skipped"]
 # What XML 1.0 has no way to write, not even escaped; `safe` has taken the control characters out before.
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -39,7 +40,8 @@ def render_junit(suite: str, cases: Sequence[Case], properties: Sequence[tuple[s
         "time": f"{sum(case.seconds for case in cases):.3f}",
     }
     root = ElementTree.Element("testsuites", {"name": _clean(suite), **counts})
-    within = {"name": _clean(suite), **counts, "skipped": "0", **({"timestamp": when} if when else {})}
+    skipped = str(sum(1 for case in cases if case.outcome == "skipped"))
+    within = {"name": _clean(suite), **counts, "skipped": skipped, **({"timestamp": when} if when else {})}
     element = ElementTree.SubElement(root, "testsuite", within)
     if properties:
         table = ElementTree.SubElement(element, "properties")
@@ -55,7 +57,10 @@ def _add(parent: ElementTree.Element, suite: str, case: Case) -> None:
     element = ElementTree.SubElement(
         parent, "testcase", name=_clean(case.name), classname=_clean(suite), time=f"{case.seconds:.3f}"
     )
-    if case.outcome != "passed":
+    if case.outcome == "skipped":
+        # Neither schema knows a type here.
+        ElementTree.SubElement(element, "skipped", message=_clean(case.message))
+    elif case.outcome != "passed":
         said = ElementTree.SubElement(element, case.outcome, type=_clean(case.kind), message=_clean(case.message))
         said.text = _clean(case.message)
     ElementTree.SubElement(element, "system-out").text = _clean("\n".join([case.message, *case.output]))

@@ -1,0 +1,55 @@
+"""`stackmark cluster`: a verb with verbs of its own, each in a file that is imported when it is called."""
+
+from importlib import import_module
+
+import click
+
+from stackmark.errors import nearest_names
+
+SUBVERBS = {
+    "doctor": "Is the cluster fit for GPU work? A ladder of checks, with what to do.",
+    "check": "Functional checks: create, logs, exec, delete; GPUs given and returned.",
+    "fault": "Hurt a part of the cluster while a workload trains, and measure it.",
+    "sweep": "The same run on every GPU of every node: which one is slow?",
+    "clean": "Remove what was left in the cluster, by label.",
+}
+
+
+class Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBVERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBVERBS:
+            return None
+        made: click.Command = import_module(f"stackmark.cli.cluster_{cmd_name}").command
+        return made
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in SUBVERBS and not args[0].startswith("-"):
+            known = nearest_names(args[0], list(SUBVERBS))
+            raise click.UsageError(f"there is no command 'cluster {args[0]}'{known}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table: asking each command for its help would import them all."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUBVERBS.items()))
+
+
+@click.group(
+    "cluster",
+    cls=Lazy,
+    epilog="""\b
+Examples:
+  stackmark cluster doctor
+  stackmark cluster check --junit check.xml
+  stackmark cluster sweep train/resnet50 --gpus 1 --image registry.example/stackmark:1
+  stackmark cluster fault kubelet --while train/resnet50 --for 60s
+  stackmark cluster clean
+""",
+)
+def command() -> None:
+    """Is a Kubernetes cluster fit for this work, which device is slow, and what happens when a part of it fails?"""

@@ -1,0 +1,162 @@
+"""`stackmark cluster check`."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stackmark.cli.options import json_option, not_empty, pod_options, seconds_of, taken_pod_options
+from stackmark.errors import Exit
+
+if TYPE_CHECKING:
+    from stackmark.lab.functional import Case, Checked, Suite
+    from stackmark.show.cluster_checks import CaseBar, CaseLine, Notices
+
+SCHEMA = 1
+
+
+@click.command(
+    "check",
+    epilog="""\b
+Examples:
+  stackmark cluster check
+  stackmark cluster check --image registry.example/stackmark:1 --pods 50 --junit check.xml
+  stackmark cluster check --namespace team-a --area cpu --area devices
+""",
+)
+@click.option(
+    "--pods", type=click.IntRange(2, 1000), metavar="N", help="How many are many. [default: 10, or what fits]"
+)
+@click.option("--area", "areas", multiple=True, metavar="NAME", callback=not_empty,
+              help="Only this area: cpu, job, gpu, devices, policy or network; may be repeated.")  # fmt: skip
+@click.option("--time-limit", metavar="TIME", default="2min", help="Of each case. [default: 2min]")
+@click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML.")
+@click.option(
+    "--image", metavar="TEXT", help="An image with a shell (sh), any; without it the host's own software, on a node."
+)
+@click.option("--namespace", metavar="TEXT", help="Make everything in this one; else in a new one, which is removed.")
+@click.option(
+    "--gpus", metavar="TEXT", help="How many GPUs may be held at once: a number, or none. [default: those free]"
+)
+@pod_options("wait", "image", "namespace", "gpus")
+@json_option
+def command(
+    pods: int | None, areas: tuple[str, ...], time_limit: str, junit: str | None, as_json: bool, **typed: Any
+) -> int:
+    """Does the cluster do with pods what it should: create, logs, exec, delete, for one pod and for many, without devices and
+    with them? A GPU pod gets its devices and no others, more than there are wait, and what was held comes back.
+
+    Everything is made in a namespace of its own and removed at the end, or in the one that --namespace names. Cases that cannot
+    be tried (no GPU, none free, a missing right) are left out, with the reason. Exits with 6 where one failed.
+    """
+    from stackmark.cli.writing import check_writable, write_whole
+    from stackmark.lab.functional import check_cluster
+    from stackmark.show.cluster_checks import junit_case
+    from stackmark.show.junit import render_junit
+
+    limit_s = seconds_of("--time-limit", time_limit)
+    assert limit_s is not None
+    if junit:
+        check_writable(Path(junit))
+    began_unix_s = time.time()
+    with _watching(quiet=as_json) as watcher:
+        interrupted: list[Suite] = []
+        try:
+            suite = check_cluster(
+                taken_pod_options(typed), watcher, many=pods, limit_s=limit_s, areas=areas, partly=interrupted.append
+            )
+        except BaseException:
+            watcher.stop()
+            for part in interrupted if not as_json else ():
+                _print(part)
+            raise
+    if as_json:
+        from stackmark.cli.saying import print_json
+
+        print_json(_json(suite))
+    else:
+        _print(suite)
+    if junit:
+        when = f"{datetime.fromtimestamp(began_unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
+        cases = [junit_case(_line(one)) for one in suite.checked]
+        text = render_junit("stackmark cluster check", cases, _about(suite), when)
+        write_whole(Path(junit), text.encode())
+    return Exit.CLUSTER_FAILED if suite.count("failed") else Exit.DONE
+
+
+@dataclass
+class _Watcher:
+    """Hands on to what shows it."""
+
+    shown: "CaseBar | Notices"
+
+    def notice(self, sentence: str) -> None:
+        self.shown.notice(sentence)
+
+    def begins(self, case: "Case", number: int, of: int) -> None:
+        self.shown.begins(case.area, case.name, case.scope, number, of)
+
+    def ended(self, checked: "Checked") -> None:
+        self.shown.ended(_line(checked))
+
+    def stop(self) -> None:
+        """Nothing of the progress may stand where a result is printed."""
+        if hasattr(self.shown, "__exit__"):
+            self.shown.__exit__()
+
+
+@contextmanager
+def _watching(quiet: bool) -> Iterator[_Watcher]:
+    from stackmark.show.cluster_checks import CaseBar, Notices, PlainCases
+    from stackmark.show.console import is_screen, standard_error
+
+    console = standard_error()
+    if is_screen(console):
+        with CaseBar(console) as bar:
+            yield _Watcher(bar)
+    else:
+        yield _Watcher(Notices(sys.stderr) if quiet else PlainCases(sys.stderr))
+
+
+def _print(suite: "Suite") -> None:
+    from stackmark.show.cluster_checks import print_checks
+    from stackmark.show.console import standard_output
+
+    print_checks([_line(one) for one in suite.checked], _about(suite), standard_output())
+
+
+def _about(suite: "Suite") -> list[tuple[str, str]]:
+    image = f"{suite.image}, with the host's own software" if suite.host_software else suite.image
+    return [
+        ("cluster", f"{suite.context} ({suite.server}), Kubernetes {suite.version}"),
+        ("namespace", suite.namespace),
+        ("image", image),
+        ("many", str(suite.many)),
+    ]
+
+
+def _line(one: "Checked") -> "CaseLine":
+    from stackmark.show.cluster_checks import CaseLine
+
+    return CaseLine(one.area, one.case, one.scope, one.result, one.seconds, one.evidence, one.hint, one.command)
+
+
+def _json(suite: "Suite") -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "context": suite.context,
+        "server": suite.server,
+        "version": suite.version,
+        "namespace": suite.namespace,
+        "image": suite.image,
+        "host_software": suite.host_software,
+        "many": suite.many,
+        **{result.replace(" ", "_"): suite.count(result) for result in ("passed", "failed", "left out")},
+        "cases": [asdict(one) for one in suite.checked],
+    }

@@ -1,0 +1,1 @@
+"""Functional checks: does the cluster do with pods, and with devices, what it should?"""

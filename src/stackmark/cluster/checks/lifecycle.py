@@ -1,0 +1,139 @@
+"""Create, logs, exec, delete: for one pod and for many, with devices and without. Four cases about the same pods."""
+
+from collections.abc import Callable
+from itertools import zip_longest
+
+from stackmark.cluster.checks import programs
+from stackmark.cluster.checks.case import CaseFailed, Scope
+from stackmark.cluster.checks.free import count_of_gpu_pods
+from stackmark.cluster.checks.work import Work, ended, node_of
+from stackmark.units import counted
+
+Do = Callable[[Work], str]
+FORCED_AT_MOST_S = 5.0
+GRACE_S = 2
+
+
+def create(kind: str, scope: Scope) -> Do:
+    def do(work: Work) -> str:
+        count = 1 if scope == "one" else count_of_gpu_pods(work) if kind == "gpu" else work.many
+        group = work.start(f"{kind}-{scope}", count, programs.numbered_then_idle(), gpus=1 if kind == "gpu" else 0)
+        nodes = sorted({node_of(pod) for name, pod in work.pods().items() if name in group.pods})
+        where = ", ".join(nodes) if len(nodes) <= 3 else counted(len(nodes), "node")
+        run = "runs" if count == 1 else "run"
+        return f"{counted(count, 'pod')} {run} after {group.seconds:.1f} s on {where}"
+
+    return do
+
+
+def logs(kind: str, scope: Scope) -> Do:
+    def do(work: Work) -> str:
+        group = work.group(f"{kind}-{scope}")
+        work.each(group.pods, lambda name: _whole_log(work, name))
+        of = f"each of {len(group.pods)} pods" if len(group.pods) > 1 else "the pod"
+        return f"{programs.LINES:,} numbered lines of {of}, complete and in order"
+
+    return do
+
+
+def _whole_log(work: Work, pod: str) -> None:
+    expected = programs.numbered()
+    while True:
+        lines = work.log(pod).splitlines()
+        if lines[-1:] == expected[-1:] or not work.left_s:
+            break
+        work.pause()
+    wrong = first_wrong(lines, expected)
+    if wrong:
+        raise CaseFailed(f"the log of {pod}: {wrong}", command=work.by_hand("logs", pod))
+
+
+def first_wrong(lines: list[str], expected: list[str]) -> str:
+    """What is the first thing wrong with a log; nothing where it is as it should be."""
+    for number, (seen, wanted) in enumerate(zip_longest(lines, expected), 1):
+        if seen == wanted:
+            continue
+        if seen is None:
+            return f"it ends after {len(lines):,} of {len(expected):,} lines"
+        if wanted is None:
+            return f"it has {len(lines):,} lines, and {len(expected):,} were written"
+        return f"line {number:,} is {seen[:60]!r}, and {wanted[:60]!r} was written"
+    return ""
+
+
+def execute(kind: str, scope: Scope) -> Do:
+    def do(work: Work) -> str:
+        group = work.group(f"{kind}-{scope}")
+        for code in (0, programs.CODE):
+            work.each(group.pods, lambda name, code=code: _answer(work, name, code))  # type: ignore[misc]
+        of = f"{len(group.pods)} pods at once: each" if len(group.pods) > 1 else "the pod"
+        return f"{of} answered on both streams, with exit codes 0 and {programs.CODE}"
+
+    return do
+
+
+def _answer(work: Work, pod: str, code: int) -> None:
+    done = work.execute(pod, programs.answers(code))
+    seen = (done.code, done.out.strip(), done.err.strip())
+    wanted = (code, f"{programs.OUT} {pod}", programs.ERR)
+    for what, one, other in zip(("exit code", "standard output", "standard error"), seen, wanted, strict=True):
+        if one != other:
+            raise CaseFailed(
+                f"exec in {pod}: its {what} is {str(one)[:100]!r}, and it was {other!r} in the pod",
+                command=work.by_hand("exec", pod, "--", "sh", "-c", f"'exit {code}'"),
+            )
+
+
+def delete(kind: str, scope: Scope) -> Do:
+    def do(work: Work) -> str:
+        group = work.group(f"{kind}-{scope}")
+        pods = [pod for name, pod in work.pods().items() if name in group.pods]
+        grace_s = min(int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30) for pod in pods)
+        work.groups.pop(f"{kind}-{scope}")
+        seconds = work.delete(group.pods)
+        if seconds > grace_s and scope == "one":
+            raise CaseFailed(
+                f"the pod is gone after {seconds:.1f} s, and it ends at once when SIGTERM reaches it: it was killed "
+                f"after its grace period of {grace_s} s"
+            )
+        are = "pod is" if len(group.pods) == 1 else "pods are"
+        by = f"; SIGTERM was enough, it may take {grace_s} s" if seconds <= grace_s else ""
+        return f"{len(group.pods)} {are} gone after {seconds:.1f} s{by}"
+
+    return do
+
+
+def killed_after_grace(work: Work) -> str:
+    """A program that ignores SIGTERM has its grace period, and no more."""
+    group = work.start("stubborn", 1, programs.stubborn(), keep=False)
+    _wait_for_words(work, group.pods[0])
+    seconds = work.delete(group.pods, grace_s=GRACE_S)
+    if seconds < GRACE_S - 0.5:
+        raise CaseFailed(f"it was killed after {seconds:.1f} s, and had {GRACE_S} s to end by itself")
+    return f"it ignored SIGTERM, and was gone after {seconds:.1f} s; its grace period was {GRACE_S} s"
+
+
+def forced(work: Work) -> str:
+    group = work.start("forced", 1, programs.stubborn(), keep=False)
+    _wait_for_words(work, group.pods[0])
+    seconds = work.delete(group.pods, grace_s=0)
+    if seconds > FORCED_AT_MOST_S:
+        raise CaseFailed(f"it is gone only after {seconds:.1f} s, and was deleted without a grace period")
+    return f"it ignored SIGTERM, and was gone after {seconds:.1f} s"
+
+
+def _wait_for_words(work: Work, pod: str) -> None:
+    """A shell that has not come to its trap yet would end at the signal, as anything does."""
+    while work.left_s and not work.log(pod):
+        work.pause()
+
+
+def long_line(work: Work) -> str:
+    """Runtimes write a line of more than 16 KiB in pieces; whoever reads the log gets it whole."""
+    (name,) = work.create([work.pod(work.wanted("long-line", programs.long_line()))])
+    work.wait([name], ended, "end")
+    lines = work.log(name).splitlines()
+    wrong = first_wrong(lines, ["7".rjust(programs.LONG_LINE, "0"), "end"])
+    if wrong:
+        raise CaseFailed(f"the log of {name}: {wrong}", command=work.by_hand("logs", name))
+    return f"a line of {programs.LONG_LINE:,} characters arrived whole, from a pod that had ended"

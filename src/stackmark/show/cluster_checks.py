@@ -1,0 +1,191 @@
+"""A cluster's functional checks, and what was cleaned: the progress, the table, and what stands behind a failed case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column as Cell
+from rich.text import Text
+
+from stackmark.show.console import is_screen
+from stackmark.show.junit import Case as JunitCase
+from stackmark.show.junit import Outcome
+from stackmark.show.lines import NAME_WIDTH, Line, grid
+from stackmark.show.safe import safe_line
+from stackmark.show.table import Column, print_table
+from stackmark.units import counted, say_seconds
+
+COLOURS = {"passed": "green", "failed": "bold red", "left out": "yellow"}
+OUTCOMES: dict[str, Outcome] = {"passed": "passed", "failed": "failure", "left out": "skipped"}
+COLUMNS = (
+    Column("area", style="cyan"),
+    Column("case"),
+    Column("pods"),
+    Column("result"),
+    Column("time", right=True, drop=1),
+    Column("evidence"),
+)
+CLEAN_COLUMNS = (
+    Column("kind", style="cyan"),
+    Column("namespace", drop=2),
+    Column("name"),
+    Column("work", drop=1),
+    Column("age", right=True, drop=3),
+    Column("fate"),
+    Column("why"),
+)
+CLEAN_COLOURS = {"removed": "green", "would go": "green", "going": "green", "stays": "yellow", "refused": "bold red"}
+LINE_STYLES = {"failed": "red", "hint": "yellow", "by hand": "dim", "next": "dim"}
+
+
+@dataclass(frozen=True)
+class CaseLine:
+    """One case; `result` is passed, failed or left out."""
+
+    area: str
+    case: str
+    scope: str
+    result: str
+    seconds: float
+    evidence: str
+    hint: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class CleanLine:
+    kind: str
+    namespace: str
+    name: str
+    work: str
+    age_s: float
+    fate: str
+    why: str
+
+
+def say_case(line: CaseLine) -> str:
+    return f"{line.result:<8}  {line.area:<7}  {line.case}, {line.scope}  {_time(line)}  {line.evidence}"
+
+
+class Notices:
+    """Says what a person must know and nothing of the progress: beside `--json`."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out: TextIO | None = out
+
+    def _say(self, text: str) -> None:
+        try:
+            if self._out is not None:
+                print(safe_line(text), file=self._out, flush=True)
+        except OSError:
+            self._out = None  # nobody reads it any more
+
+    def notice(self, sentence: str) -> None:
+        self._say(sentence)
+
+    def begins(self, area: str, case: str, scope: str, number: int, of: int) -> None: ...
+    def ended(self, line: CaseLine) -> None: ...
+
+
+class PlainCases(Notices):
+    """One line a case, as it ends: for logs and pipes."""
+
+    def ended(self, line: CaseLine) -> None:
+        self._say(say_case(line))
+
+
+class CaseBar:
+    """A bar with the case at hand; what failed scrolls up as a line, and the table has the rest."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False, table_column=Cell(no_wrap=True, ratio=1)),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            expand=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task("the cluster is asked", total=None)
+
+    def __enter__(self) -> "CaseBar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def notice(self, sentence: str) -> None:
+        self._console.print(Text(safe_line(sentence), style="yellow"), soft_wrap=True)
+
+    def begins(self, area: str, case: str, scope: str, number: int, of: int) -> None:
+        text = f"case {number}/{of}  {area}: {case}, {scope}"
+        self._progress.update(self._task, description=text, completed=number - 1, total=of)
+
+    def ended(self, line: CaseLine) -> None:
+        if line.result == "failed":
+            self._console.print(Text(safe_line(say_case(line)), style=COLOURS[line.result]), soft_wrap=True)
+
+
+def print_checks(lines: Sequence[CaseLine], about: Sequence[Line], console: Console) -> None:
+    """`about` says which cluster it was."""
+    _print_lines(console, about)
+    rows = [
+        [
+            line.area,
+            line.case,
+            line.scope,
+            line.result,
+            _time(line),
+            line.evidence,
+        ]
+        for line in lines
+    ]
+    print_table(console, COLUMNS, rows, [COLOURS[line.result] for line in lines])
+    behind: list[Line] = []
+    for line in lines:
+        if line.result == "failed":
+            behind.append(("failed", f"{line.area}: {line.case}, {line.scope}: {line.evidence}"))
+            behind += [("hint", line.hint)] if line.hint else []
+            behind += [("by hand", line.command)] if line.command else []
+    _print_lines(console, [*behind, ("result", say_counts(lines))])
+
+
+def _time(line: CaseLine) -> str:
+    """Of what was left out only where it took any."""
+    return say_seconds(line.seconds) if line.result != "left out" or line.seconds >= 1 else ""
+
+
+def say_counts(lines: Sequence[CaseLine]) -> str:
+    counts = [(sum(1 for line in lines if line.result == result), result) for result in COLOURS]
+    said = ", ".join(f"{count} {result}" for count, result in counts if count)
+    return f"{counted(len(lines), 'case')}: {said}" if lines else "no case was tried"
+
+
+def print_cleaned(lines: Sequence[CleanLine], console: Console) -> None:
+    rows = [
+        [line.kind, line.namespace, line.name, line.work, say_seconds(line.age_s), line.fate, line.why]
+        for line in lines
+    ]
+    print_table(console, CLEAN_COLUMNS, rows, [CLEAN_COLOURS[line.fate] for line in lines])
+
+
+def junit_case(line: CaseLine) -> JunitCase:
+    more = [line.hint] if line.hint else []
+    more += [f"by hand: {line.command}"] if line.command else []
+    name = f"{line.area}: {line.case} ({line.scope})"
+    return JunitCase(name, line.seconds, OUTCOMES[line.result], line.area, line.evidence, more)
+
+
+def _print_lines(console: Console, lines: Sequence[Line]) -> None:
+    if not is_screen(console):
+        for name, text in lines:
+            print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
+        return
+    console.print(grid(lines, LINE_STYLES))
