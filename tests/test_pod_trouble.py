@@ -9,6 +9,7 @@ import pytest
 from clusters import TestCluster, new_namespace, until
 from stackmark.errors import ClusterError, Exit, PlaceError
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable, connect
+from stackmark.places.kubernetes.nodelog import read_node_log
 from stackmark.places.kubernetes.podlog import PodLog
 from stackmark.places.kubernetes.trouble import explained, refusal
 
@@ -146,6 +147,17 @@ def test_a_log_that_may_not_be_read_is_an_error_and_no_endless_wait(cluster: Tes
 
     assert "may not get pods/log" in caught.value.message
     assert caught.value.command == f"kubectl auth can-i get pods --subresource=log -n {cluster.namespace}"
+
+
+@pytest.mark.cluster
+def test_who_may_not_read_a_nodes_log_files_is_told_which_right_it_takes(cluster: TestCluster, weak: Cluster) -> None:
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    cluster.cluster.create(path, {**bare_pod(), "metadata": {"name": "rotated"}})
+    until(lambda: cluster.cluster.get(f"{path}/rotated")["status"]["phase"] == "Succeeded")
+    pod = cluster.cluster.get(f"{path}/rotated")
+
+    assert "nodes/proxy" in read_node_log(weak, pod, "worker", None, lambda _: True)
+    assert read_node_log(cluster.cluster, pod, "worker", None, lambda _: True) == ""
 
 
 @pytest.mark.cluster

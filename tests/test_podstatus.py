@@ -154,7 +154,12 @@ def test_a_pod_that_never_started_has_no_times_of_it() -> None:
         ("image_pull", "image_pull", "network is unreachable", "cannot reach the registry"),
         ("image_never", "image_pull", "--pull Never", "load it there"),
         ("bad_config", "bad_container_config", 'secret "not-there" not found', "namespace team-a"),
-        ("start_error", "start_error", "/no/such/program", "kubectl -n team-a describe pod start"),
+        (
+            "start_error",
+            "start_error",
+            "/no/such/program",
+            "kubectl -n team-a get events --field-selector involvedObject.name=start",
+        ),
         ("deleted", "deleted", "was deleted before its work was done", "somebody removed it"),
     ],
 )

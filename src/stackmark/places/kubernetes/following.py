@@ -13,6 +13,7 @@ from contextlib import suppress
 from stackmark.errors import ClusterError, PlaceError, Terminated
 from stackmark.places.kubernetes import manifest, names, podstatus
 from stackmark.places.kubernetes.client import ApiError, Json, Unreachable
+from stackmark.places.kubernetes.podjson import describe
 from stackmark.places.kubernetes.podlog import PodLog
 from stackmark.places.kubernetes.ready import Ready
 from stackmark.places.kubernetes.removing import remove
@@ -189,7 +190,7 @@ class Following:
         events = self._events()
         failure = podstatus.failure_of(pod, events, gone=self.gone)
         if failure is not None:
-            raise PlaceError(failure.message, hint=failure.hint or None, command=self._by_hand(pod))
+            raise PlaceError(failure.message, hint=failure.hint or None, command=describe(pod))
         nodes = self._nodes()
         hopeless = podstatus.hopeless_sentence(pod, nodes)
         sentence = hopeless or podstatus.waiting_sentence(pod, events, nodes, self._others())
@@ -199,7 +200,7 @@ class Following:
             raise PlaceError(
                 f"the pod cannot be placed: {sentence}{waited}",
                 hint="see --wait, --node and --gpus",
-                command=self._by_hand(pod),
+                command=describe(pod),
             )
         if waited_s > 2 * LOOK_S:
             self._say(sentence)
@@ -280,11 +281,6 @@ class Following:
             "restarts": podstatus.restarts(self._pod),
         }
         self._watch.started(self._handle)
-
-    def _by_hand(self, pod: Json) -> str:
-        """The pod is removed with its Job; what was said of it stays for an hour."""
-        name = pod["metadata"]["name"]
-        return f"kubectl -n {self._ready.namespace} get events --field-selector involvedObject.name={name}"
 
 
 class _AfterLine:

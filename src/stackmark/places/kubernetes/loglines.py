@@ -9,7 +9,7 @@ its trailing zeros and the kubelet does not, so it is written out here. A stamp 
 import json
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -129,6 +129,14 @@ def unix_second(second: str) -> float:
         return datetime.fromisoformat(second).timestamp()
     except (ValueError, OverflowError, OSError):
         return 0.0
+
+
+def second_before(second: str) -> str | None:
+    """The second before it, as the API takes it; None where it is none."""
+    try:
+        return (datetime.fromisoformat(second) - timedelta(seconds=1)).isoformat()
+    except (ValueError, OverflowError):
+        return None
 
 
 class Number(NamedTuple):

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from stackmark.events import EVENT_PREFIX
-from stackmark.places.kubernetes.loglines import Number, Record, event_number, event_within, unix_second
+from stackmark.places.kubernetes.loglines import Number, Record, event_number, event_within, second_before, unix_second
 
-# Asked again are the last two seconds in which there were lines; one more is remembered, for stamps that are out of order by
-# a little: the runtime stamps the two streams each for itself.
-KEPT_SECONDS, ASKED_SECONDS = 3, 2
+# Asked again are the last two seconds in which there were lines, and the one before them: the runtime stamps the two streams
+# each for itself, so that stamps may be out of order by a little, also across a second's end.
+KEPT_SECONDS, ASKED_SECONDS = 4, 2
 # Lines that begin as an event and are none wait for the next event, which tells whether they are the ruins of one.
 HELD_LINES = 100
 # Somebody's print may look like an event of the far future each time: so often we look on the node in vain.
@@ -37,7 +37,8 @@ class Seen:
     @property
     def since(self) -> str | None:
         """The second from which the log must be asked for again; None at its beginning."""
-        return min(list(self._seconds)[-ASKED_SECONDS:], key=unix_second, default=None)
+        last = min(list(self._seconds)[-ASKED_SECONDS:], key=unix_second, default=None)
+        return second_before(last) if last else None
 
     def again(self) -> None:
         """A new reading begins: what is remembered may come once more."""

@@ -6,8 +6,9 @@ needs `get` on `nodes/proxy`, which is much; who has it loses nothing, who has n
 """
 
 import re
+import time
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
@@ -16,8 +17,8 @@ from stackmark.places.kubernetes import podjson as at
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable
 from stackmark.places.kubernetes.loglines import NodeLines, Record, unix_second
 
-# While we read, a file may be rotated or compressed under us: then the list is read anew, so often.
-TRIES = 4
+# While we read, a file may be rotated or compressed under us, or the kubelet be restarted: so long it is tried again.
+PATIENCE_S, PAUSE_S = 30.0, 0.5
 _LINK = re.compile(r'<a href="([^"/]+)">')
 
 
@@ -28,7 +29,7 @@ MAY_NOT = (
 
 
 class NoSuchFile(Exception):
-    """It was there when the folder was listed."""
+    """A file was there when the folder was listed."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,35 @@ class NodeLog:
     restarts: int = 0
 
     def read(self, since: str | None, take: Callable[[Record], bool]) -> None:
-        """Hands on each line since that second, oldest first, until `take` says that it is enough. Raises ApiError (403:
-        one may not) and Unreachable. `take` may get lines twice, where files moved while they were read."""
-        for last in (*(False,) * (TRIES - 1), True):
+        """Hands on each line since that second once, oldest first, until `take` says that it is enough. Raises ApiError (403:
+        one may not) and Unreachable."""
+        until = time.monotonic() + PATIENCE_S
+        last: Record | None = None
+        while True:
             try:
-                for name in self._needed(since):
-                    for record in self._records(name):
-                        if not take(record):
-                            return
-            except NoSuchFile:
-                if last:
-                    raise Unreachable(
-                        f"the log files of {self.namespace}/{self.pod} move faster than they are read"
-                    ) from None
+                for record in self._after(last, since):
+                    if not take(record):
+                        return
+                    last = record
+            except (NoSuchFile, Unreachable, ApiError) as error:
+                if isinstance(error, ApiError) and error.status < 500:
+                    raise
+                if time.monotonic() > until:
+                    raise Unreachable(f"they could not be read within {PATIENCE_S:.0f} s: {error}") from error
+                time.sleep(PAUSE_S)
             else:
                 return
+
+    def _after(self, last: Record | None, since: str | None) -> Iterator[Record]:
+        """The records that follow this one: files move, and their lines keep their order."""
+        known = last is None
+        for name in self._needed(since):
+            for record in self._records(name):
+                if known:
+                    yield record
+                known = known or record == last
+        if not known:
+            raise ApiError("the file that was being read is gone", status=410, reason="Gone")
 
     def _needed(self, since: str | None) -> list[str]:
         """The files that hold lines since then, oldest first."""
@@ -89,7 +104,7 @@ class NodeLog:
                     yield from lines.feed(unpack.decompress(piece) if unpack else piece)
         except ApiError as error:
             if error.status == 404:
-                raise NoSuchFile from error
+                raise NoSuchFile(f"{name} has moved") from error
             raise
         except zlib.error as error:
             raise Unreachable(f"the log file {name} on {self.node} cannot be unpacked: {error}") from error

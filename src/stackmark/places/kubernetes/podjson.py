@@ -86,5 +86,5 @@ def words(text: object) -> str:
 
 
 def describe(pod: Json) -> str:
-    """The command that shows a person the same."""
-    return f"kubectl -n {namespace(pod)} describe pod {name(pod)}"
+    """The command that shows a person the same, also when the pod is removed: its events stay for an hour."""
+    return f"kubectl -n {namespace(pod)} get events --field-selector involvedObject.name={name(pod)}"
