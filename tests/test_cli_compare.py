@@ -203,7 +203,7 @@ def test_one_arm_is_held_against_a_published_row(tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "an unknown key": (("--arm", "host", "--arm", "host,stepp_s=3"), "did you mean step_s"),
-    "a key of another place": (("--arm", "host", "--arm", "host,shm=1g"), "'shm', which is an option of container and pod, not of host"),
+    "a key of another place": (("--arm", "host", "--arm", "host,shm=1g"), "is an option of container and pod, not of host"),
     "a mistyped place": (("--arm", "host", "--arm", "contaner"), "did you mean container?"),
     "an option before the place": (("--arm", "host", "--arm", "step_s=3"), "the place comes first"),
     "an arm without a place": (("--arm", "host", "--arm", ",step_s=3"), "names no place"),

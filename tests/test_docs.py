@@ -61,7 +61,15 @@ def commands() -> Iterator[tuple[str, list[str], str]]:
 def below(top: click.Context, verb: str) -> dict[str, click.Command]:
     """The commands of a verb that is a group: `published search`."""
     command = stackmark.get_command(top, verb)
-    return dict(command.commands) if isinstance(command, click.Group) else {}
+    return inside(command) if command else {}
+
+
+def inside(command: click.Command) -> dict[str, click.Command]:
+    """The commands of a group, loaded where it loads them when they are called."""
+    if not isinstance(command, click.Group):
+        return {}
+    context = click.Context(command)
+    return {name: found for name in command.list_commands(context) if (found := command.get_command(context, name))}
 
 
 def all_commands() -> Iterator[tuple[str, ...]]:
@@ -99,8 +107,8 @@ def test_every_command_in_the_docs_can_be_typed(where: str) -> None:
         try:
             if isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
                 top, (name, *arguments) = click.Context(command, parent=top, info_name=verb), arguments
-                assert name in command.commands, f"there is no command {verb} {name}"
-                verb, command = f"{verb} {name}", command.commands[name]
+                assert name in inside(command), f"there is no command {verb} {name}"
+                verb, command = f"{verb} {name}", inside(command)[name]
             ctx = command.make_context(verb, arguments, parent=top)
         except click.exceptions.Exit:
             return  # --help

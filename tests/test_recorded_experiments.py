@@ -1,4 +1,4 @@
-"""Four experiments as they were recorded on H200s: what the documentation says of them is computed here again.
+"""Five experiments as they were recorded on H200s: what the documentation says of them is computed here again.
 
 The names of machine, boot and GPU are taken out; rates, steps and facts are as they were.
 """
@@ -20,6 +20,7 @@ from stackmark.show.report.html import render_html
 from stackmark.verdict.noise import noise_floor
 
 PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-container.md").read_text()
+POD_PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-pod.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
@@ -52,7 +53,6 @@ def test_host_and_container_were_equivalent_within_one_per_cent(book: Ledger) ->
     assert pair.interval_90
     assert (pair.interval_90.low, pair.interval_90.high) == pytest.approx((np.exp(low), np.exp(high)))
     assert on_one_line(pair.sentence) in on_one_line(PAGE)
-    assert on_one_line(pair.sentence) in on_one_line(README)
 
 
 def test_its_order_was_abba_and_each_run_has_its_place_in_it(book: Ledger) -> None:
@@ -113,7 +113,31 @@ def test_half_a_cpu_is_slower_and_named_first_as_the_cause(book: Ledger) -> None
     assert on_one_line(pair.sentence) in on_one_line(PAGE)
 
 
-@pytest.mark.parametrize("name", ["h200_host_container", "h200_noise", "h200_until_decided", "h200_cpu_limit"])
+def test_host_container_and_pod_were_equivalent_within_one_per_cent(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_host_container_pod"))
+    numbers = {arm.label: arm.index for arm in shown.arms}
+    assert list(numbers) == ["host", "container", "pod"]
+    assert len(shown.comparisons) == 3
+    for pair in shown.comparisons:
+        d = logs(shown, numbers[pair.b]) - logs(shown, numbers[pair.a])
+        low, high = stats.t.interval(0.90, 5, loc=d.mean(), scale=stats.sem(d))
+        assert pair.interval_90
+        assert (pair.interval_90.low, pair.interval_90.high) == pytest.approx((np.exp(low), np.exp(high)))
+        assert (pair.word, pair.difference) == ("EQUIVALENT", None)
+        assert on_one_line(pair.sentence) in on_one_line(POD_PAGE)
+        assert on_one_line(pair.sentence) in on_one_line(README)
+
+
+def test_the_pod_s_chip_was_the_host_s(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_host_container_pod"))
+    assert len({run.chip_uuid for run in shown.runs}) == 1
+    assert "the chip: all runs on one GPU, by its UUID" in shown.held
+
+
+NAMES = ["h200_host_container", "h200_noise", "h200_until_decided", "h200_cpu_limit", "h200_host_container_pod"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_report_is_made_of_what_was_recorded(book: Ledger, name: str) -> None:
     shown = examine(book, load(book, name))
     page = render_html(shown, generated_unix_s=0.0, version="0")

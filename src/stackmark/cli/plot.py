@@ -45,7 +45,14 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
         )
     chosen = read_margin(margin) if margin is not None else None
     with Ledger.open(ledger, create=False) as book:
-        examined = examine(book, book.experiment(experiment).id, margin=chosen)
+        asked = book.experiment(experiment)
+        if asked.kind == "fault":
+            from stackmark.cli.cluster_fault import draw
+            from stackmark.lab.fault_finding import examine_fault
+
+            draw(examine_fault(book, asked.id), output)
+            return 0
+        examined = examine(book, asked.id, margin=chosen)
     write_whole(output, plot_png(examined) if suffix == ".png" else plot_svg(examined).encode())
     click.echo(f"picture of {examined.experiment_id} written to {output}", err=True)
     return 0

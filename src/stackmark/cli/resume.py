@@ -1,8 +1,16 @@
 """`stackmark resume`."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stackmark.cli.options import fail_on_option, json_option, ledger_option, not_empty, seconds_of, time_limit_option
+from stackmark.errors import SpecError
+
+if TYPE_CHECKING:
+    from stackmark.cli.comparing import Wanted
+    from stackmark.ledger.rows import Experiment
+    from stackmark.ledger.store import Ledger
 
 
 @click.command(
@@ -43,4 +51,21 @@ def command(
     check_report(report)
     with Ledger.open(ledger, create=False) as book:
         notice(clean_up(book))
-        return carry_on(book.experiment(experiment), book, wanted)
+        found = book.experiment(experiment)
+        if found.kind == "sweep":
+            return _sweep(found, book, wanted)
+        return carry_on(found, book, wanted)
+
+
+def _sweep(found: "Experiment", book: "Ledger", wanted: "Wanted") -> int:
+    from stackmark.cli import sweeping
+
+    if wanted.report or wanted.fail_on or wanted.anyway:
+        raise SpecError(
+            f"{found.id} is a sweep of a cluster, which has no --report, --fail-on and --anyway",
+            hint=f"stackmark cluster sweep --resume {found.id} has --junit and -o",
+        )
+    same = sweeping.Wanted(
+        time_limit_s=wanted.time_limit_s, ledger=wanted.ledger, as_json=wanted.as_json, asked=wanted.asked
+    )
+    return sweeping.carry_on(found, book, same)

@@ -81,6 +81,11 @@ def _log(lines: list[str]) -> Iterator[str]:
 
 def _show_experiment(book: Ledger, prefix: str, as_json: bool) -> None:
     experiment = book.experiment(prefix)
+    if experiment.kind == "fault":
+        from stackmark.cli.cluster_fault import show_fault
+
+        show_fault(book, experiment.id, as_json)
+        return
     rows = book.runs_of(experiment.id)
     if as_json:
         print_json(

@@ -49,7 +49,7 @@ def plot_svg(examined: Examined) -> str:
         parts.append(words(0, y + 8, title, "strong", size=13))
         parts.append(_moved(drawn, y + 20))
         y += 20 + height + 18
-    return _whole(join(parts), y)
+    return whole(join(parts), y)
 
 
 def _charts(examined: Examined) -> list[tuple[str, Markup, float]]:
@@ -73,14 +73,15 @@ def _moved(drawn: Markup, y: float) -> Markup:
     return Markup(drawn.replace("<svg ", f'<svg y="{number(y)}" ', 1))
 
 
-def _whole(content: Markup, height: float) -> str:
+def whole(content: Markup, height: float) -> str:
+    """An SVG file of its own around what was drawn."""
     width = WIDTH + 2 * SIDE
     inner = element("g", content, transform=f"translate({number(SIDE)} 0)")
-    whole = element(
+    file = element(
         "svg", Markup(f"<style>{_style()}</style>"), box(0, 0, width, height, "paper"), inner,
         xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {number(width)} {number(height)}", width=width, height=height,
     )  # fmt: skip
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{whole}\n'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{file}\n'
 
 
 def _style() -> str:
@@ -99,6 +100,10 @@ svg .sign.point {{ stroke: #ffffff; stroke-width: 1.5; }} svg .sign.hollow {{ fi
 
 
 def plot_png(examined: Examined) -> bytes:
+    return png_of(plot_svg(examined))
+
+
+def png_of(svg: str) -> bytes:
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:
@@ -108,5 +113,5 @@ def plot_png(examined: Examined) -> bytes:
         ) from error
     with as_file(files("stackmark.show.report").joinpath("fonts")) as folder:
         return svg_to_bytes(
-            svg_string=plot_svg(examined), zoom=ZOOM, font_dirs=[str(folder)], font_family=FONT, sans_serif_family=FONT
+            svg_string=svg, zoom=ZOOM, font_dirs=[str(folder)], font_family=FONT, sans_serif_family=FONT
         )

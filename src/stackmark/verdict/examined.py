@@ -107,7 +107,7 @@ class PublishedNeighbour:
 @dataclass(frozen=True)
 class Examined:
     experiment_id: str
-    kind: Literal["run", "compare", "noise", "import", "check"]
+    kind: Literal["run", "compare", "noise", "import", "check", "fault", "sweep"]
     # done: the whole design; open: `stackmark resume` goes on; short: it ended before it was whole.
     state: Literal["done", "open", "short"]
     state_sentence: str

@@ -1,0 +1,299 @@
+"""A privileged pod on the node that stops a service of the host, and starts it again by itself.
+
+What stops the kubelet or the runtime cannot rely on either: the pod only begins it. On the host a process is left, outside of
+the pod's cgroup and of its session (by systemd where there is one), that stops the part, waits, and starts it again; a second
+one starts the part once more a while later, should the first have been killed. Neither needs the API server, the pod, or us. The
+moments it was done in are the node's own, written to a file on the host that the pod prints when it is over.
+
+As in litmus' `kubelet-service-kill` the pod tolerates whatever the node becomes. To delete it ends the fault early, as far as
+the kubelet hears of that.
+"""
+
+import re
+import threading
+import time
+
+from stackmark.cluster.faults.means import Plan, Right, Setting, Target
+from stackmark.cluster.faults.record import Done
+from stackmark.cluster.faults.services import Commands, commands_for, distribution_of
+from stackmark.errors import ClusterError, SpecError
+from stackmark.places.kubernetes import names
+from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable
+
+# Between the helper's start and the fault: its first line is through the log by then.
+DELAY_S = 2.0
+# After the part should run again, the second guard starts it once more; the pod lives a little longer.
+GUARD_S, POD_S = 30.0, 240.0
+# How long a pod may take to start before it is given up, and how long its times are waited for at the end.
+START_S, TIMES_S = 120.0, 180.0
+LOOK_S = 0.3
+# Two lines of shell for each process, in files of a folder on the host: what a person wrote into a command is never read by a
+# second shell, nor by systemd, which has a meaning of its own for $ and %.
+# On the host: $1 the folder, $2 seconds, $3 delay. A sleep in the background is waited for, so that a signal is heard at once.
+OUT_OF_THE_POD = r"""
+for f in /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs; do { [ ! -w "$f" ] || echo $$ >"$f"; } 2>/dev/null; done
+"""
+FAULT = (
+    OUT_OF_THE_POD
+    + r"""
+dir=$1 seconds=$2 delay=$3
+say() { echo "$1 $(date +%s.%N) $2" >>"$dir/moments"; }
+healed=
+heal() {
+  [ -z "$healed" ] || return 0
+  healed=1; say over 0
+  tries=0
+  until /bin/sh "$dir/start" >/dev/null 2>&1; do tries=$((tries + 1)); [ $tries -lt 3 ] || break; sleep 2; done
+  say healed $tries
+}
+trap heal EXIT
+trap 'exit 1' INT TERM HUP
+say pid $$
+sleep "$delay" & wait $!
+say stopping 0
+/bin/sh "$dir/stop" >/dev/null 2>&1; say stopped $?
+sleep "$seconds" & wait $!
+"""
+)
+# The second guard: $1 the folder, $2 when it strikes. It clears the folder away when nobody needs it any more.
+GUARD = (
+    OUT_OF_THE_POD
+    + r"""
+trap '' HUP
+sleep "$2"; grep -q '^healed' "$1/moments" || /bin/sh "$1/start" >/dev/null 2>&1
+sleep 120; rm -rf "$1"
+"""
+)
+# In the pod: the way into the host. By its first process, or, where that lets nobody in, by its root folder, as `oc debug` does.
+ENTER = r"""
+if nsenter -t 1 -m -u -i -n true 2>/dev/null; then exec nsenter -t 1 -m -u -i -n /bin/sh -c "$@"; fi
+exec chroot /host /bin/sh -c "$@"
+"""
+# In the pod, but in the host's namespaces: begins both, then prints the moments, and passes a TERM on.
+BEGIN = r"""
+dir=$1 stop=$2 start=$3 seconds=$4 delay=$5 strikes=$6 fault=$7 guard=$8
+umask 077; mkdir -p "$dir" && : >"$dir/moments" || exit 1
+for f in stop start fault guard; do eval "printf '%s\n' \"\$$f\"" >"$dir/$f" || exit 1; done
+begin() { unit=${dir##*/}-$1; script=$dir/$1; shift
+  if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null 2>&1
+  then systemd-run --quiet --collect --unit="$unit" /bin/sh "$script" "$dir" "$@"
+  else setsid /bin/sh "$script" "$dir" "$@" </dev/null >/dev/null 2>&1 & fi; }
+end() { pid=$(sed -n 's/^pid [0-9.N]* //p' "$dir/moments"); [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null; }
+trap end TERM INT
+begin guard "$strikes"
+begin fault "$seconds" "$delay"
+until grep -q '^healed' "$dir/moments"; do sleep 0.2; done
+cat "$dir/moments"
+"""
+_MOMENT = re.compile(r"^(stopping|stopped|over|healed) (\d+(?:\.\d+)?)N? ?(\d*)$", re.MULTILINE)
+
+
+class Helper:
+    name = "helper"
+    lead_s = 8.0
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._cluster = setting, setting.cluster
+        if bool(setting.stop_command) != bool(setting.start_command):
+            raise SpecError(
+                "a command that stops a part and one that starts it again go together",
+                hint="give both --stop-command and --start-command",
+            )
+
+    def plan(self, target: Target) -> Plan:
+        commands = self._commands(target)
+        space = self._setting.namespace
+        kind = distribution_of(self._node(target.node), self._setting.distribution)
+        by = "" if self._setting.stop_command else f" (as on {kind}; --distribution names another)"
+        warnings = [
+            "the helper's pod is privileged, in the host's process namespace: Pod Security `privileged` must be allowed "
+            f"in the namespace {space}"
+        ]
+        if target.part in ("api-server",) and not self._setting.stop_command:
+            warnings.append(f"should the node lose power meanwhile, put the manifest back by hand: {commands.start}")
+        return Plan(
+            does=(
+                f"starts the privileged pod {space}/{self._pod_name(target)} on {target.node}, "
+                f"from the image {self._setting.image}",
+                f"on the host{by}: {commands.stop}",
+            ),
+            heals=(
+                f"a process on the host, {target.seconds:g} s later, by itself: {commands.start}",
+                f"a second one on the host, {GUARD_S:g} s after that, should the first have died: the same command",
+            ),
+            rights=(
+                Right("create", "", "pods", space),
+                Right("delete", "", "pods", space),
+                Right("get", "", "pods/log", space),
+            ),
+            warnings=tuple(warnings),
+        )
+
+    def hurt(self, target: Target, heal: threading.Event) -> Done:
+        path = f"/api/v1/namespaces/{self._setting.namespace}/pods"
+        name = self._pod_name(target)
+        self._cluster.create(path, self.manifest(target))
+        asked = time.time()
+        try:
+            self._wait_for_start(f"{path}/{name}", target)
+            planned = time.time() + DELAY_S
+            return self._wait_for_end(f"{path}/{name}", target, heal, planned)
+        finally:
+            self._remove(f"{path}/{name}", asked + target.seconds)
+
+    def manifest(self, target: Target) -> Json:
+        """As data. The worker's own image has what is needed (sh, nsenter, chroot), or gets it from the host's folders."""
+        setting, commands = self._setting, self._commands(target)
+        name = self._pod_name(target)
+        words = [
+            f"/run/{name}", commands.stop, commands.start, f"{target.seconds:g}", f"{DELAY_S:g}",
+            f"{DELAY_S + target.seconds + GUARD_S:g}", FAULT, GUARD,
+        ]  # fmt: skip
+        command = ["/bin/sh", "-c", ENTER, "enter", BEGIN, "begin", *words]
+        mounts = [*(setting.worker.get("volumeMounts") or ()), {"name": "host-root", "mountPath": "/host"}]
+        root = {"name": "host-root", "hostPath": {"path": "/", "type": "Directory"}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": setting.namespace,
+                "labels": names.labels("fault", target.mark),
+            },
+            "spec": {
+                "restartPolicy": "Never",
+                "hostPID": True,
+                "hostNetwork": True,
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "activeDeadlineSeconds": round(target.seconds + START_S + POD_S),
+                "terminationGracePeriodSeconds": 5,
+                "nodeName": target.node,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [
+                    {
+                        "name": names.CONTAINER,
+                        "image": setting.image,
+                        "imagePullPolicy": "IfNotPresent",
+                        "command": [word.replace("$", "$$") for word in command],
+                        "securityContext": {"privileged": True, "runAsUser": 0, "runAsNonRoot": False},
+                        "volumeMounts": mounts,
+                    }
+                ],
+                "volumes": [*setting.volumes, root],
+            },
+        }
+
+    def _commands(self, target: Target) -> Commands:
+        setting = self._setting
+        if setting.stop_command and setting.start_command:
+            return Commands(setting.stop_command, setting.start_command)
+        return commands_for(target.part, self._node(target.node), setting.distribution)
+
+    def _node(self, name: str) -> Json:
+        found = next((node for node in self._setting.nodes if node["metadata"]["name"] == name), None)
+        if found is None:
+            raise SpecError(f"the cluster has no node {name!r}", command="kubectl get nodes")
+        return found
+
+    def _pod_name(self, target: Target) -> str:
+        return f"{names.object_name(target.mark)}-helper"
+
+    def _wait_for_start(self, path: str, target: Target) -> None:
+        deadline = time.monotonic() + START_S
+        while True:
+            pod = self._cluster.get(path)
+            status = pod.get("status") or {}
+            state = next((one.get("state") or {} for one in status.get("containerStatuses") or ()), {})
+            if "running" in state or status.get("phase") in ("Running", "Succeeded"):
+                return
+            waiting = state.get("waiting") or {}
+            ended = state.get("terminated") or {}
+            if ended or status.get("phase") == "Failed" or time.monotonic() > deadline:
+                why = ended.get("message") or waiting.get("message") or waiting.get("reason") or status.get("message")
+                if ended:
+                    why = f"it ended with code {ended.get('exitCode')}: {self._said(path)}"
+                raise ClusterError(
+                    f"the helper on {target.node} did not start: {why or status.get('phase')}",
+                    hint="it needs an image with sh, nsenter and chroot: --helper-image",
+                    command=f"kubectl -n {self._setting.namespace} describe pod {self._pod_name(target)}",
+                )
+            time.sleep(LOOK_S)
+
+    def _wait_for_end(self, path: str, target: Target, heal: threading.Event, planned: float) -> Done:
+        """Its log has the moments once it is over; the API server or the kubelet may take their time to hand it out."""
+        over = planned + target.seconds
+        asked_to_end = False
+        while time.time() < over + TIMES_S:
+            if heal.is_set() and not asked_to_end:
+                # As far as the kubelet hears of it: its TERM ends the fault at once. Else the node does, when its time is up.
+                asked_to_end = self._tell_to_end(path)
+            elif time.time() >= over or asked_to_end:
+                done = self._times(path)
+                if done is not None:
+                    return done
+                if asked_to_end and self._gone(path):
+                    return Done(begun_unix_s=planned, over_unix_s=time.time(), exact=False)
+            heal.wait(LOOK_S) if not heal.is_set() else time.sleep(LOOK_S)
+        return Done(
+            begun_unix_s=planned, over_unix_s=over, exact=False, said=("the helper's own times could not be read",)
+        )
+
+    def _tell_to_end(self, path: str) -> bool:
+        try:
+            self._cluster.delete(path, grace_s=5)
+        except (Unreachable, ApiError):
+            return False
+        return True
+
+    def _said(self, path: str) -> str:
+        try:
+            return self._cluster.text(f"{path}/log", timeout_s=5).strip()[-300:] or "it said nothing"
+        except (Unreachable, ApiError) as error:
+            return error.message
+
+    def _gone(self, path: str) -> bool:
+        try:
+            self._cluster.get(path)
+        except ApiError as error:
+            return error.status == 404
+        except Unreachable:
+            return False
+        return False
+
+    def _times(self, path: str) -> Done | None:
+        try:
+            text = self._cluster.text(f"{path}/log", timeout_s=5)
+        except (Unreachable, ApiError):
+            return None
+        found = {what: (float(at), code) for what, at, code in _MOMENT.findall(text)}
+        if "healed" not in found or "stopping" not in found:
+            return None
+        code = found.get("stopped", (0.0, "0"))[1]
+        if code not in ("", "0"):
+            raise ClusterError(
+                f"the command that stops it ended with code {code} on the node; what starts it again was run all the same",
+                hint="try it by hand on the node",
+            )
+        return Done(
+            begun_unix_s=found["stopping"][0],
+            over_unix_s=found["over"][0],
+            healed_unix_s=found["healed"][0],
+            clock="node",
+        )
+
+    def _remove(self, path: str, not_before: float) -> None:
+        """Never while the fault lasts: its end would be ours to order. A pod that cannot be removed has a deadline."""
+        if time.time() < not_before:
+            return
+        try:
+            self._cluster.delete(path, grace_s=1)
+        except (Unreachable, ApiError):
+            return
+
+
+def left_behind(cluster: Cluster, namespace: str, mark: str) -> int:
+    """Removes what helpers and newcomers of one fault left."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    found = cluster.items(path, labelSelector=f"{names.RUN_LABEL}={mark}")
+    return sum(cluster.delete(f"{path}/{pod['metadata']['name']}", grace_s=0) for pod in found)

@@ -1,0 +1,120 @@
+"""The course of a fault beside the run that it hurts: wait for its steady part, hurt, see who comes back, and when.
+
+It goes on in a thread of its own, since the run's own thread follows the log; and it goes on to its end when the run dies of
+it: healing comes first, and is waited for.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from stackmark.cluster.faults.looking import allocatable
+from stackmark.cluster.faults.means import Means, Target
+from stackmark.cluster.faults.newcomer import free_devices, start_one, wanted_like
+from stackmark.cluster.faults.record import Done, Newcomer
+from stackmark.cluster.faults.safety import is_ready
+from stackmark.errors import ClusterError, StackmarkError
+from stackmark.places.kubernetes import manifest
+from stackmark.places.kubernetes.client import Cluster, Json
+
+LOOK_S = 0.5
+ANSWER_S = 3.0
+
+
+@dataclass
+class Injection:
+    """`measuring` is set when the run's measured part begins, `ended` when the run has ended, `heal` when all must end."""
+
+    cluster: Cluster
+    means: Means
+    target: Target
+    # Where the workload trains; the target's node may be a control plane.
+    node: str
+    resource: str
+    worker: manifest.Wanted
+    before_s: float
+    recover_s: float
+    measuring: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    heal: threading.Event = field(default_factory=threading.Event)
+    error: StackmarkError | None = None
+    done: Done | None = None
+    newcomer: Newcomer | None = None
+    healthy_unix_s: float | None = None
+    sick: str = ""
+    # So many devices the node had before, and so many nobody held, the worker's own left out.
+    had: int | None = None
+    free: int = 0
+    begun: bool = False
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._go, name="fault", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """In small waits, so that a signal is heard."""
+        while self._thread.is_alive():
+            self._thread.join(0.2)
+
+    @property
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _go(self) -> None:
+        try:
+            if self._steady():
+                self.begun = True
+                self.done = self.means.hurt(self.target, self.heal)
+                if not self.heal.is_set():
+                    self._recover()
+        except StackmarkError as error:
+            self.error = error
+
+    def _steady(self) -> bool:
+        """The measured part has gone on for as long as was asked; False where the run ended before."""
+        while not self.measuring.wait(0.1):
+            if self.ended.is_set() or self.heal.is_set():
+                return False
+        deadline = time.monotonic() + self.before_s
+        while time.monotonic() < deadline:
+            if self.ended.is_set() or self.heal.is_set():
+                return False
+            time.sleep(0.05)
+        return True
+
+    def _recover(self) -> None:
+        """Healthy is: the API answers, the node is ready with all its devices, and a new pod has started on it."""
+        deadline = time.monotonic() + self.recover_s
+        gpus = 1 if self.free > 0 else 0
+        wanted = wanted_like(self.worker, f"{self.target.mark}-new", gpus)
+        self.newcomer = start_one(self.cluster, wanted, self.recover_s, self.heal)
+        while not self.heal.is_set():
+            self.sick = self._what_is_wrong()
+            if not self.sick:
+                self.healthy_unix_s = time.time()
+                return
+            if time.monotonic() > deadline:
+                return
+            self.heal.wait(LOOK_S)
+
+    def look_before(self) -> None:
+        """What the node has, while all is well."""
+        node = self.cluster.get(f"/api/v1/nodes/{self.node}")
+        self.had = allocatable(node, self.resource)
+        self.free = free_devices(self.cluster, node, self.resource) - self.worker.gpus
+
+    def _what_is_wrong(self) -> str:
+        try:
+            node: Json = self.cluster.get(f"/api/v1/nodes/{self.node}", timeout_s=ANSWER_S)
+        except ClusterError as error:
+            return error.message
+        if not is_ready(node):
+            return f"{self.node} is not ready"
+        has = allocatable(node, self.resource)
+        if self.had is not None and (has or 0) < self.had:
+            return f"{self.node} offers {has or 0} of {self.had} {self.resource}"
+        if self.newcomer is not None and self.newcomer.running_unix_s is None:
+            return f"a new pod on {self.node} did not start: {self.newcomer.why}"
+        return ""

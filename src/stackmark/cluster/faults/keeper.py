@@ -1,0 +1,102 @@
+"""The worker's heartbeat on the node's disk: a copy of its events that needs no log, no kubelet and no API server.
+
+The worker writes each event to a file in a folder of the pod before it goes to standard output. A second container of the pod
+keeps that folder open for reading when the worker has ended, however it ended. Where the pod itself is gone, so is its folder.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stackmark.cluster.faults.record import MISSING_KEPT, Disk
+from stackmark.errors import ClusterError, StreamError
+from stackmark.events import Event, Steps, read_event
+from stackmark.places.kubernetes import manifest
+from stackmark.places.kubernetes.client import Cluster, Json
+from stackmark.places.kubernetes.place import PodPlace
+from stackmark.places.kubernetes.podspec import pod_spec
+from stackmark.places.kubernetes.ready import Ready
+from stackmark.spec import COPY_VARIABLE, Task
+
+CONTAINER = "keeper"
+FOLDER = "/stackmark-heartbeat"
+FILE = f"{FOLDER}/events.jsonl"
+VOLUME = "heartbeat"
+# Longer than any run that is hurt: the pod's own deadline comes first.
+WAIT = "import signal,time; signal.signal(15, lambda *_: exit()); time.sleep(1e6)"
+PRINT = "import shutil,sys; shutil.copyfileobj(open(sys.argv[1],'rb'), sys.stdout.buffer)"
+# What of the worker's environment a Python needs to start at all.
+NEEDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "HOME")
+READ_S, PAUSE_S = 60.0, 1.0
+
+
+class KeptPod(PodPlace):
+    """A pod whose worker keeps its heartbeat on disk as well."""
+
+    def _wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None) -> manifest.Wanted:
+        wanted = super()._wanted(ready, task, mark, time_limit_s)
+        return with_keeper(wanted) if task.do == "run" else wanted
+
+    def wanted_for(self, task: Task, mark: str) -> manifest.Wanted:
+        """What its worker would be, without a keeper: for what else is started beside it."""
+        return super()._wanted(self.prepare(), task, mark, None)
+
+
+def with_keeper(wanted: manifest.Wanted) -> manifest.Wanted:
+    volume: tuple[Json, Json] = ({"name": VOLUME, "emptyDir": {}}, {"name": VOLUME, "mountPath": FOLDER})
+    kept = replace(
+        wanted,
+        volumes=(*wanted.volumes, volume),
+        variables={**wanted.variables, COPY_VARIABLE: FILE},
+    )
+    worker: Json = pod_spec(kept)["containers"][0]
+    size = {"cpu": "100m", "memory": "64Mi"}
+    keeper: Json = {
+        "name": CONTAINER,
+        "image": worker["image"],
+        "imagePullPolicy": worker["imagePullPolicy"],
+        "command": [worker["command"][0], "-S", "-c", WAIT],
+        "env": [one for one in worker["env"] if one["name"] in NEEDED and "value" in one],
+        "resources": {"requests": size, "limits": size},
+        "securityContext": worker["securityContext"],
+        "volumeMounts": worker["volumeMounts"],
+    }
+    return replace(kept, sidecars=(*kept.sidecars, keeper))
+
+
+def read_disk(cluster: Cluster, namespace: str, pod: str, python: str, received: Sequence[Event]) -> Disk:
+    """The file of a worker that has ended, held against what was received of it."""
+    deadline, why = time.monotonic() + READ_S, ""
+    while time.monotonic() < deadline:
+        try:
+            done = cluster.execute(
+                namespace, pod, [python, "-S", "-c", PRINT, FILE], container=CONTAINER, timeout_s=READ_S
+            )
+        except ClusterError as error:
+            why = error.message
+        else:
+            if done.code == 0:
+                return compared(done.out.splitlines(), received)
+            why = (done.err or done.out).strip()[-300:] or f"it ended with code {done.code}"
+        time.sleep(PAUSE_S)
+    return Disk(read=False, why=why)
+
+
+def compared(lines: Sequence[str], received: Sequence[Event]) -> Disk:
+    """A last line that is cut off is no event: its writer was killed in the middle of it."""
+    known = {event.seq for event in received}
+    events, missing = [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            event = read_event(line, number)
+        except StreamError:
+            continue
+        if event is None:
+            continue
+        events.append(event)
+        if event.seq not in known:
+            missing.append(line)
+    steps = sum(len(event.step_s) for event in events if isinstance(event, Steps) and event.phase == "measure")
+    return Disk(
+        read=True, events=len(events), steps=steps, missing=tuple(missing[:MISSING_KEPT]), missing_count=len(missing)
+    )

@@ -1,0 +1,204 @@
+"""`cluster sweep`: the same run on every GPU of every node; which one is slow?
+
+The request is resolved once, by a probe in the first slot, and the spec is frozen for all. Every run is a row of the ledger, in
+an experiment of the kind `sweep` whose design is the plan (sweeping_plan.py). `arm` is the slot's number. A run of the first
+pass has no block; a run that repeats a suspected device, or the good one beside it, has one, and `attempt` is then the suspected
+slot's number plus one, so that several suspicions are told apart. So a sweep that was killed goes on with what is missing.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stackmark.errors import ClusterError, PlaceError, SpecError
+from stackmark.lab.designing import check_margin
+from stackmark.lab.driver import may_live
+from stackmark.lab.run import resolve
+from stackmark.lab.sweeping import Looker, Session
+from stackmark.lab.sweeping_holding import HOLD_LIMITS, is_here
+from stackmark.lab.sweeping_plan import (
+    CONFIRM_BLOCKS,
+    MARGIN,
+    Slot,
+    SweepPlan,
+    at_once,
+    find_slots,
+    holders_ask,
+    looked_again,
+)
+from stackmark.lab.sweeping_rows import blocks_left, missing_slots, read_swept
+from stackmark.lab.watching import Watcher
+from stackmark.ledger.ids import new_id
+from stackmark.ledger.rows import Experiment
+from stackmark.ledger.store import Ledger
+from stackmark.places.kubernetes.client import ApiError
+from stackmark.places.kubernetes.client import Json as ApiObject
+from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.place import PodPlace
+from stackmark.places.kubernetes.ready import Ready, has_resource
+from stackmark.places.kubernetes.trouble import explained
+from stackmark.spec import AUTO, Request
+from stackmark.verdict.swept import Swept
+from stackmark.workloads.catalog import check_request, find
+
+# A run without a limit of its own: its measured seconds, some times over, and this for its set-up.
+LIMIT_TIMES, LIMIT_SETUP_S = 5.0, 900.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked of a sweep. `nodes` is a label selector as kubectl takes it."""
+
+    request: Request
+    options: PodOptions = field(default_factory=PodOptions)
+    nodes: str | None = None
+    margin: float = MARGIN
+    confirm_blocks: int = CONFIRM_BLOCKS
+    at_once: int | None = None
+    one_a_node: bool = False
+    command: str = ""
+
+
+def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
+    """Finds the slots, probes in the first of them, and stores the plan: from here on `resume` can go on."""
+    check_margin(asked.margin)
+    check_request(asked.request)
+    if asked.options.dra:
+        raise SpecError("a sweep asks for GPUs by number, not by a claim", hint="leave --dra out")
+    ready = PodPlace(asked.options, kind="sweep").prepare()
+    gpus = _gpus(asked, ready)
+    nodes = _nodes(ready, asked)
+    slots = _slots(nodes, ready, gpus, watcher)
+    ask = not gpus or holders_ask(nodes, slots, ready.options, HOLD_LIMITS)
+    if not ask:
+        watcher.notice(
+            "the pods fill their nodes, so what holds a device asks for nothing: the pods are not of the class Guaranteed"
+        )
+    first = next((slot for slot in slots if not slot.trouble), None)
+    if first is None:
+        raise ClusterError(f"no node can be measured now: {slots[0].node}: {slots[0].trouble}")
+    request = _fast(asked.request)
+    resolved = resolve(request, PodPlace(asked.options.model_copy(update={"node": first.node}), kind="sweep"), watcher)
+    total, per_machine, _ = at_once(slots, asked.at_once, asked.one_a_node)
+    plan = SweepPlan(
+        spec=resolved.spec,
+        choices=resolved.choices,
+        place_options=asked.options.model_dump(mode="json", exclude_unset=True),
+        gpus=gpus,
+        slots=slots,
+        margin=asked.margin,
+        confirm_blocks=asked.confirm_blocks,
+        at_once=total,
+        per_machine=per_machine,
+        holders_ask=ask,
+    )
+    experiment = Experiment(
+        id=new_id("x"),
+        created_unix_s=time.time(),
+        command=asked.command,
+        request=request.model_dump(mode="json"),
+        kind="sweep",
+        design=plan.model_dump(mode="json"),
+    )
+    ledger.start_experiment(experiment)
+    return experiment
+
+
+def _gpus(asked: Asked, ready: Ready) -> int:
+    """GPUs of a run: as typed; else one, unless the workload was told to run on the CPU or the cluster has none."""
+    if asked.options.gpu_count is not None:
+        return asked.options.gpu_count
+    on_cpu = str(asked.request.params.get("device", AUTO)) == "cpu"
+    return 0 if on_cpu or not has_resource(ready, ready.options.resource) else 1
+
+
+def _fast(request: Request) -> Request:
+    """As in a comparison: a compiler's choices differ from process to process, and devices are compared by one run each."""
+    if "tune" not in find(request.workload)[0].params.model_fields or "tune" in request.params:
+        return request
+    return request.model_copy(update={"params": {"tune": "fast", **request.params}})
+
+
+def _nodes(ready: Ready, asked: Asked) -> list[ApiObject]:
+    try:
+        return ready.cluster.items("/api/v1/nodes", labelSelector=asked.nodes)
+    except ApiError as error:
+        if error.status == 400:
+            raise SpecError(
+                f"--nodes: {asked.nodes!r} is no label selector", hint="write it like pool=gpu,zone in (a, b)"
+            ) from error
+        raise explained(error, "the nodes are listed") from error
+    except ClusterError as error:
+        raise explained(error, "the nodes are listed") from error
+
+
+def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher) -> list[Slot]:
+    found = find_slots(nodes, ready.options, gpus)
+    slots = found.slots
+    for sentence in found.notices:
+        watcher.notice(sentence)
+    if ready.software is not None:
+        here = [slot for slot in slots if is_here(slot)]
+        if len(here) < len(slots):
+            others = len({slot.node for slot in slots}) - len({slot.node for slot in here})
+            watcher.notice(
+                f"{others} nodes are left out: the host's own software is only on this machine; give --image"
+            )
+        slots = [slot.model_copy(update={"number": number}) for number, slot in enumerate(here)]
+    if not slots:
+        raise PlaceError(
+            "the host's own software is on none of the nodes", hint="give --image; `stackmark image` makes one"
+        )
+    return slots
+
+
+def plan_of(experiment: Experiment) -> SweepPlan:
+    if experiment.kind != "sweep" or experiment.design is None:
+        raise SpecError(f"{experiment.id} is no sweep: it was made by `stackmark {experiment.kind}`")
+    return SweepPlan.model_validate(experiment.design)
+
+
+def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
+    """Visits what is missing, then runs again what is suspected. Interruptions pass through: what was finished is stored."""
+    plan = plan_of(experiment)
+    busy = next((row for row in ledger.runs_of(experiment.id) if row.status == "running" and may_live(row)), None)
+    if busy:
+        raise SpecError(
+            f"{experiment.id} is being run already: {busy.id} by process {busy.driver_pid}",
+            hint="wait for it, or end that process first",
+        )
+    options = PodOptions.model_validate(plan.place_options)
+    ready = PodPlace(options, kind="sweep").prepare()
+    try:
+        slots = looked_again(plan.slots, ready.cluster.items("/api/v1/nodes"), ready.options.resource, plan.gpus)
+    except ClusterError as error:
+        raise explained(error, "the nodes are listed") from error
+    plan = plan.model_copy(update={"slots": slots})
+    session = Session(experiment.id, plan, ready, ledger, looker, time_limit_s or limit_of(plan))
+    looker.notice(at_once_sentence(plan))
+    with session:
+        session.first_pass()
+        session.repeat()
+
+
+def is_open(ledger: Ledger, experiment: Experiment) -> bool:
+    """Whether anything is left to run: slots without a number, also those that failed, and repetitions."""
+    plan, rows = plan_of(experiment), ledger.runs_of(experiment.id)
+    return bool(missing_slots(plan, rows) or blocks_left(plan, rows))
+
+
+def limit_of(plan: SweepPlan) -> float:
+    spans = [plan.spec.params.get(name) for name in ("seconds", "warmup_seconds", "timeout")]
+    return LIMIT_SETUP_S + LIMIT_TIMES * sum(float(span) for span in spans if isinstance(span, int | float))
+
+
+def at_once_sentence(plan: SweepPlan) -> str:
+    return at_once(plan.slots, plan.at_once, plan.at_once is None and plan.per_machine == 1)[2]
+
+
+def examine(ledger: Ledger, experiment: Experiment) -> Swept:
+    """What a stored sweep shows; nothing is run."""
+    return read_swept(ledger, experiment, plan_of(experiment), at_once_sentence(plan_of(experiment)))
+
+
+__all__ = ["Asked", "Looker", "Swept", "carry_out", "examine", "is_open", "plan_of", "start"]

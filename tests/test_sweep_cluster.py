@@ -1,0 +1,185 @@
+"""A sweep on a real cluster: every device once, by the trick that a pod keeps its device while it holds it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from asking import Answer, ask_process
+from clusters import TestCluster
+from stackmark.lab.sweep import examine
+from stackmark.ledger.store import Ledger
+
+pytestmark = pytest.mark.cluster
+
+# Counts for a second, without a framework: what is tested is the way, not the work.
+SPIN = """
+import time
+best = 0
+for _ in range(3):
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < 0.4:
+        for i in range(20000):
+            pass
+        count += 1
+    best = max(best, count / (time.perf_counter() - began))
+print(f"rate: {best:.3f}")
+"""
+
+
+@pytest.fixture
+def spin(tmp_path: Path) -> list[str]:
+    """The words that sweep with it."""
+    (tmp_path / "spin.py").write_text(SPIN)
+    return ["--cmd", f"{sys.executable} spin.py", "--cwd", str(tmp_path), "--metric", "rate: ([0-9.]+)"]
+
+
+@pytest.fixture
+def several(cluster: TestCluster) -> list[str]:
+    """The words that mean one node with two GPUs or more."""
+    for node in cluster.cluster.items("/api/v1/nodes"):
+        if int(node["status"]["allocatable"].get("nvidia.com/gpu", "0")) > 1:
+            return [
+                "--gpus",
+                "1",
+                "--nodes",
+                f"kubernetes.io/hostname={node['metadata']['labels']['kubernetes.io/hostname']}",
+            ]
+    pytest.skip("no node of this cluster has two GPUs")
+
+
+@pytest.fixture
+def first(cluster: TestCluster) -> str:
+    """A node of the cluster."""
+    return str(min(node["metadata"]["name"] for node in cluster.cluster.items("/api/v1/nodes")))
+
+
+def sweep(cluster: TestCluster, ledger: Path, *words: str) -> Answer:
+    where = ["--namespace", cluster.namespace, "--json"]
+    return ask_process(ledger, "cluster", "sweep", *words, *where, KUBECONFIG=cluster.kubeconfig)
+
+
+def test_every_gpu_of_every_node_is_measured_once_and_nothing_is_left(
+    cluster: TestCluster, tmp_path: Path, spin: list[str], several: list[str]
+) -> None:
+    """On a node with two, the second pod gets the other one, since the first still holds its own."""
+    done = sweep(cluster, tmp_path / "ledger.sqlite3", *spin, *several)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    devices = [one["device"] for one in found["devices"]]
+    assert len(devices) == 2
+    assert len(set(devices)) == 2
+    assert {one["state"] for one in found["devices"]} == {"measured"}
+    assert "2 devices do not tell what is usual" in found["headline"]
+    assert [job for job in cluster.jobs() if job["metadata"]["labels"].get("stackmark.io/sweep")] == []
+
+
+def test_nodes_without_gpus_are_swept_by_their_cpus_one_at_a_time_where_they_share_a_machine(
+    cluster: TestCluster, tmp_path: Path, spin: list[str]
+) -> None:
+    done = sweep(cluster, tmp_path / "ledger.sqlite3", *spin, "--gpus", "0")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert len(found["devices"]) >= 2
+    assert [one["device"] for one in found["devices"]] == [one["node"] for one in found["devices"]]
+    assert "nodes share one machine" in found["at_once"]
+    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
+        rows = book.runs_of(found["experiment"])
+    # One at a time: each began when the one before it had ended.
+    assert all(later.started_unix_s >= (earlier.ended_unix_s or 0) for earlier, later in pairwise(rows))
+
+
+def test_a_resumed_sweep_measures_the_device_that_is_missing_and_no_other(
+    cluster: TestCluster, tmp_path: Path, spin: list[str], several: list[str]
+) -> None:
+    """A killed driver leaves pods that hold devices: they are removed, and the measured device is held while the other runs."""
+    ledger = tmp_path / "ledger.sqlite3"
+    words = [*spin, *several]
+    first = json.loads(sweep(cluster, ledger, *words).out)
+    with Ledger.open(str(ledger)) as book:
+        book.delete([first["devices"][0]["run"]])
+    again = ask_process(ledger, "resume", "last", "--json", KUBECONFIG=cluster.kubeconfig)
+    assert again.code == 0, again.err
+    second = json.loads(again.out)
+    assert {one["device"] for one in second["devices"]} == {one["device"] for one in first["devices"]}
+    assert second["devices"][1]["run"] == first["devices"][1]["run"]
+    assert second["devices"][0]["device"] == first["devices"][0]["device"]
+
+
+def test_a_device_that_fails_is_a_row_and_the_sweep_goes_on(cluster: TestCluster, tmp_path: Path, first: str) -> None:
+    (tmp_path / "one.py").write_text(
+        f"import os, sys\nsys.exit(3 if os.environ['STACKMARK_NODE'] == {first!r} else print('rate: 5'))"
+    )
+    words = ["--cmd", f"{sys.executable} one.py", "--cwd", str(tmp_path), "--metric", "rate: ([0-9.]+)", "--gpus", "0"]
+    done = sweep(cluster, tmp_path / "ledger.sqlite3", *words)
+    assert done.code == 7, done.err
+    states = {one["node"]: (one["state"], one["reason"]) for one in json.loads(done.out)["devices"]}
+    state, reason = states.pop(first)
+    assert state == "failed"
+    assert "ended with code 3" in reason
+    assert {state for state, _ in states.values()} <= {"ok", "measured"}
+
+
+def test_a_node_that_hangs_is_a_row_after_its_time(cluster: TestCluster, tmp_path: Path, first: str) -> None:
+    (tmp_path / "hang.py").write_text("import time\ntime.sleep(600)")
+    words = ["--cmd", f"{sys.executable} hang.py", "--cwd", str(tmp_path), "--metric", "rate: ([0-9.]+)"]
+    where = ["--gpus", "0", "--nodes", f"kubernetes.io/hostname={first}", "--time-limit", "3s"]
+    done = sweep(cluster, tmp_path / "ledger.sqlite3", *words, *where)
+    assert done.code == 6, done.err
+    (row,) = json.loads(done.out)["devices"]
+    assert (row["state"], row["reason"]) == ("failed", "it did not end within 3.00 s")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "a in (b"], "is no label selector"),
+        (["--nodes", "there=none"], "there is no node to sweep"),
+        (["--resource", "amd.com/gpu", "--gpus", "1"], "it has no amd.com/gpu"),
+        (["--gpus", "1", "--cpus", "1000"], "do not fit on"),
+    ],
+    ids=["selector", "no node", "no resource", "too many CPUs"],
+)
+def test_what_the_cluster_cannot_do_is_said_before_a_pod_is_made(
+    cluster: TestCluster, tmp_path: Path, spin: list[str], words: list[str], said: str
+) -> None:
+    done = sweep(cluster, tmp_path / "ledger.sqlite3", *spin, *words)
+    assert done.code in (2, 6), done.err
+    assert said in done.err
+
+
+@contextmanager
+def throttled(node: str) -> Iterator[None]:
+    """The node's pods have half a CPU together."""
+    for path, half, whole in (
+        (f"/sys/fs/cgroup/cpu/smk-n{node}/cpu.cfs_quota_us", "50000", "-1"),
+        (f"/sys/fs/cgroup/smk-n{node}/cpu.max", "50000 100000", "max 100000"),
+    ):
+        if Path(path).exists():
+            Path(path).write_text(half)
+            try:
+                yield
+            finally:
+                Path(path).write_text(whole)
+            return
+    raise AssertionError(f"node {node} has no cgroup to throttle")
+
+
+@pytest.mark.cluster_hurt
+def test_a_throttled_node_is_named_and_no_other(cluster: TestCluster, tmp_path: Path, spin: list[str]) -> None:
+    """Five nodes by their CPUs, one of which has half of one: it is flagged, run again beside a good one, and named."""
+    cluster.do("up", "5")
+    with throttled("5"):
+        done = sweep(cluster, tmp_path / "ledger.sqlite3", *spin, "--gpus", "0", "--confirm", "3")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    slow = [one for one in found["devices"] if one["state"] == "SLOW"]
+    assert [one["node"] for one in slow] == ["node-5"], found["headline"]
+    assert slow[0]["repeated"]["interval_95"]["high"] < 0.99
+    assert all(one["state"] != "failed" for one in found["devices"])
+    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
+        assert examine(book, book.experiment("last")).finished
