@@ -113,7 +113,7 @@ def interruption(ends: Sequence[float], begin_t: float, end_t: float) -> Interru
         return None
     first, last = float(at[0]), float(at[-1])
     before = _span(at, first, min(begin_t, last))
-    during = _span(at, begin_t, min(end_t, last)) if begin_t < last else None
+    during = _span(at, begin_t, min(end_t, last)) if begin_t < min(end_t, last) else None
     after = _span(at, end_t, last) if end_t < last else None
     gaps = np.diff(at)
     hurt = at[1:] > begin_t
