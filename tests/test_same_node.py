@@ -1,11 +1,14 @@
 """Which node this machine is, and what a comparison with a pod on it needs."""
 
+import sys
+
 import pytest
 
 from stackmark import machine
-from stackmark.errors import SpecError
+from stackmark.errors import ClusterError, SpecError
 from stackmark.lab.arms import AskedArm, read_arms
 from stackmark.lab.one_machine import following, leading
+from stackmark.places.kubernetes.client import connect
 from stackmark.places.kubernetes.same_node import Node, node_of, smallest_image
 from stackmark.places.place import Facts
 
@@ -61,6 +64,13 @@ def test_without_a_pod_the_first_arm_is_asked_and_nobody_is_moved() -> None:
     arms = [arm("container"), arm("host")]
     assert leading(arms) == 0
     assert following(arms, 0, {"gpu": {"under_test": "GPU-1"}}) == arms
+
+
+def test_without_the_package_the_command_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(ClusterError) as refused:
+        connect()
+    assert "pip install 'stackmark[k8s]'" in (refused.value.hint or "")
 
 
 def test_a_number_of_gpus_for_both_a_pod_and_a_container_is_refused() -> None:
