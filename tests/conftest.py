@@ -66,7 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Where there is none they are left out, but not in CI: one line says so at the end, and not one for each.
     """
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+    # Those that hurt it at the very end: a part that was killed and is back may not be quite what it was.
+    items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("cluster", "cluster_hurt")])
     for item in items:
         if "worker_image" in getattr(item, "fixturenames", ()) and item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.timeout(IMAGE_LIMIT_S))  # the first of them waits for the image
