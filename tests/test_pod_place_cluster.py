@@ -261,24 +261,6 @@ def test_what_a_killed_driver_left_the_next_command_removes(desk: Desk, worker_i
     assert desk.nothing_left()
 
 
-@pytest.mark.cluster_hurt
-def test_an_api_server_that_is_killed_and_returns_costs_no_event(desk: Desk, worker_image: str) -> None:
-    asked = ("run", *TRAINING, "--seconds", "12", "--image", worker_image, "--json")
-    with desk.begun(*asked) as process:
-        pod = desk.running_pod()
-        desk.cluster.do("kill", "api-server")
-        desk.cluster.do("start", "api-server")
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-    row, lines = desk.only_run()
-    assert row.handle["pod_uid"] == pod["metadata"]["uid"], "the same pod to the end"
-    seqs = [json.loads(line)["seq"] for line in lines]
-    assert seqs == list(range(len(seqs))), "every event, once, in order"
-    assert json.loads(lines[-1])["event"] == "result"
-    assert json.loads(out)["results"][0]["throughput"]["rate_per_s"] > 0
-    assert desk.nothing_left()
-
-
 # What cannot be
 
 

@@ -2,8 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 
 from asking import Answer, ask_process
 from clusters import TestCluster
-from stackmark.lab.sweep import examine
 from stackmark.ledger.store import Ledger
 
 pytestmark = pytest.mark.cluster
@@ -150,36 +147,3 @@ def test_what_the_cluster_cannot_do_is_said_before_a_pod_is_made(
     done = sweep(cluster, tmp_path / "ledger.sqlite3", *spin, *words)
     assert done.code in (2, 6), done.err
     assert said in done.err
-
-
-@contextmanager
-def throttled(node: str) -> Iterator[None]:
-    """The node's pods have half a CPU together."""
-    for path, half, whole in (
-        (f"/sys/fs/cgroup/cpu/smk-n{node}/cpu.cfs_quota_us", "50000", "-1"),
-        (f"/sys/fs/cgroup/smk-n{node}/cpu.max", "50000 100000", "max 100000"),
-    ):
-        if Path(path).exists():
-            Path(path).write_text(half)
-            try:
-                yield
-            finally:
-                Path(path).write_text(whole)
-            return
-    raise AssertionError(f"node {node} has no cgroup to throttle")
-
-
-@pytest.mark.cluster_hurt
-def test_a_throttled_node_is_named_and_no_other(cluster: TestCluster, tmp_path: Path, spin: list[str]) -> None:
-    """Five nodes by their CPUs, one of which has half of one: it is flagged, run again beside a good one, and named."""
-    cluster.do("up", "5")
-    with throttled("5"):
-        done = sweep(cluster, tmp_path / "ledger.sqlite3", *spin, "--gpus", "0", "--confirm", "3")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    slow = [one for one in found["devices"] if one["state"] == "SLOW"]
-    assert [one["node"] for one in slow] == ["node-5"], found["headline"]
-    assert slow[0]["repeated"]["interval_95"]["high"] < 0.99
-    assert all(one["state"] != "failed" for one in found["devices"])
-    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
-        assert examine(book, book.experiment("last")).finished
