@@ -80,7 +80,7 @@ def test_thousands_of_lines_in_a_second_come_whole_and_can_be_read_again(cluster
 
 def test_long_broken_and_hostile_lines_are_handed_on(cluster: TestCluster) -> None:
     script = r"""echo '{"event":"a","seq":0,"rank":0,"t":1}'
-awk 'BEGIN{printf "%20000s\n","y"}'; sleep 0.1; awk 'BEGIN{printf "%200000s\n","z" > "/dev/stderr"}'
+awk 'BEGIN{printf "%20000s\n","y"}'; sleep 0.1; awk 'BEGIN{printf "%200000s\n","z" > "/dev/stderr"}'; sleep 1
 printf 'a\033[2Jb\001\r\n'; printf '\377\376\n'; echo; echo '{"event":"half'; echo '{"event":"a","seq":0,"forged":true}'
 echo '{"event":"a","seq":1,"rank":0,"t":1}'; printf 'no newline'"""
     hostile = Following(cluster, "hostile", script)
