@@ -20,8 +20,8 @@ from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreacha
 
 SCRIPT_VARIABLE, KUBECONFIG_VARIABLE = "STACKMARK_TEST_CLUSTER", "STACKMARK_TEST_KUBECONFIG"
 STARTER = Path(__file__).resolve().parents[1] / "scripts/test-cluster"
-# A namespace gets its account within a second; a machine with other work may take longer.
-PATIENCE_S = 60.0
+# A namespace gets its account within a second, but a scheduler that had lost its API server was seen to take a minute.
+PATIENCE_S = 180.0
 Found = TypeVar("Found")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
