@@ -266,13 +266,13 @@ def test_a_shim_is_mounted_with_what_it_calls(tmp_path: Path) -> None:
 
 
 def test_files_that_a_user_s_command_names_are_mounted(tmp_path: Path) -> None:
-    for name in ("work/a.py", "lib/b.py"):
+    for name in ("own/a.py", "lib/b.py"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     found = software.program_folders(
-        f"sh ../lib/b.py {tmp_path}/work/a.py --out {tmp_path} /no/file", f"{tmp_path}/work", {"PATH": "/usr/bin:/bin"}
+        f"sh ../lib/b.py {tmp_path}/own/a.py --out {tmp_path} /no/file", f"{tmp_path}/own", {"PATH": "/usr/bin:/bin"}
     )
-    assert {f"{tmp_path}/lib", f"{tmp_path}/work"} <= set(found)
+    assert {f"{tmp_path}/lib", f"{tmp_path}/own"} <= set(found)
     assert str(tmp_path) not in found
     with tempfile.NamedTemporaryFile(dir="/tmp") as alone:
         assert alone.name in software.program_folders(f"sh {alone.name}", "/home", {"PATH": "/usr/bin:/bin"})

@@ -71,11 +71,11 @@ def command(
             suite = check_cluster(
                 taken_pod_options(typed), watcher, many=pods, limit_s=limit_s, areas=areas, partly=interrupted.append
             )
-        except BaseException:
-            watcher.stop()
+        finally:
+            # Ctrl-C: what was seen until then, below the bar that has gone.
             for part in interrupted if not as_json else ():
+                watcher.stop()
                 _print(part)
-            raise
     if as_json:
         from stackmark.cli.saying import print_json
 

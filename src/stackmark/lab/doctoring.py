@@ -122,14 +122,14 @@ class _Visitor:
                 for future in as_completed(running):
                     found[running[future]] = future.result()
                     self._say(f"{running[future]}: {len(found)} of {len(nodes)} nodes were visited")
-            except BaseException:
-                # Ctrl-C: the visits end when their pods are gone.
-                self._stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                self._remove_all()
-                pool.shutdown(wait=True)
-                self._remove_all()
-                raise
+            finally:
+                if len(found) < len(nodes):
+                    # Ctrl-C: the visits end when their pods are gone.
+                    self._stop.set()
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    self._remove_all()
+                    pool.shutdown(wait=True)
+                    self._remove_all()
         return found
 
     def _anywhere(self) -> dict[str, NodeVisit]:

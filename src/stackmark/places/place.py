@@ -8,10 +8,11 @@ business, so that a recorded stream can be played back through the same door.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
-from pydantic import JsonValue
+from pydantic import JsonValue, model_validator
 
+from stackmark.errors import SpecError
 from stackmark.spec import Frozen, Spec, Task
 
 # What is kept of a worker's standard error: enough for a traceback of a compiler, not for a day of warnings.
@@ -33,6 +34,19 @@ class PlaceOptions(Frozen):
     """The base of a place's options. Each field is a key of `--arm` and an option of the command line: `description` is its
     help. Names are disjoint from those of all workloads' parameters. A value is text as typed (`64m`, `1g`), read by the
     field's own validator; a field of type `tuple[str, ...]` may be given several times."""
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        for check in self._checks():
+            try:
+                check()
+            except SpecError as error:
+                raise ValueError(f"{error.message}; {error.hint}" if error.hint else error.message) from error
+        return self
+
+    def _checks(self) -> tuple[Callable[[], None], ...]:
+        """What may be wrong with the options as they were read: each raises a SpecError."""
+        return ()
 
 
 def cache_variables(cache: Path | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -13,6 +12,7 @@ from stackmark.show.console import is_screen
 from stackmark.show.junit import Case as JunitCase
 from stackmark.show.junit import Outcome
 from stackmark.show.lines import NAME_WIDTH, Line, grid
+from stackmark.show.notices import Voice
 from stackmark.show.safe import safe_line
 from stackmark.show.table import Column, print_table
 from stackmark.units import counted, say_seconds
@@ -69,21 +69,8 @@ def say_case(line: CaseLine) -> str:
     return f"{line.result:<8}  {line.area:<7}  {line.case}, {line.scope}  {_time(line)}  {line.evidence}"
 
 
-class Notices:
+class Notices(Voice):
     """Says what a person must know and nothing of the progress: beside `--json`."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out: TextIO | None = out
-
-    def _say(self, text: str) -> None:
-        try:
-            if self._out is not None:
-                print(safe_line(text), file=self._out, flush=True)
-        except OSError:
-            self._out = None  # nobody reads it any more
-
-    def notice(self, sentence: str) -> None:
-        self._say(sentence)
 
     def begins(self, area: str, case: str, scope: str, number: int, of: int) -> None: ...
     def ended(self, line: CaseLine) -> None: ...

@@ -19,6 +19,7 @@ from rich.table import Column
 from rich.text import Text
 
 from stackmark.events import Event, Failed, Phase, Probe, Result, Steps
+from stackmark.show.notices import Voice
 from stackmark.show.runs import EndedRun
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.spec import Request, Spec
@@ -63,21 +64,8 @@ class Where:
         return f"{head:<{width}}  {cut_middle(safe_line(label), LABEL_AT_MOST):<{self._widest}}"
 
 
-class Notices:
+class Notices(Voice):
     """Says what a person must know and nothing of the progress: beside `--json`."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out: TextIO | None = out
-
-    def _say(self, text: str) -> None:
-        try:
-            if self._out is not None:
-                print(safe_line(text), file=self._out, flush=True)
-        except OSError:
-            self._out = None  # nobody reads it any more
-
-    def notice(self, sentence: str) -> None:
-        self._say(sentence)
 
     def probing(self, request: Request) -> None: ...
     def probed(self, probe: Probe) -> None: ...

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from stackmark.show.console import is_screen, standard_error
+from stackmark.show.notices import Voice
 from stackmark.show.runs import EndedRun
 from stackmark.show.safe import safe_line
 from stackmark.units import say_rate
@@ -22,23 +23,13 @@ def say_landed(name: str, row: EndedRun) -> str:
     return f"{name}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady or 'by its own figure'}"
 
 
-class SweepLines:
+class SweepLines(Voice):
     """Plain lines; with `quiet` only what a person must know."""
 
     def __init__(self, out: TextIO, *, quiet: bool = False) -> None:
-        self._out: TextIO | None = out
+        super().__init__(out)
         self._quiet = quiet
         self._what, self._total, self._done = "", 0, 0
-
-    def _say(self, text: str) -> None:
-        try:
-            if self._out is not None:
-                print(safe_line(text), file=self._out, flush=True)
-        except OSError:
-            self._out = None  # nobody reads it any more
-
-    def notice(self, sentence: str) -> None:
-        self._say(sentence)
 
     def stage(self, what: str, total: int, done: int) -> None:
         self._what, self._total, self._done = what, total, done

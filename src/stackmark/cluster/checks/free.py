@@ -7,6 +7,7 @@ from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.work import SUITE_LABEL, Work
 from stackmark.places.kubernetes.client import ApiError, Json
 from stackmark.places.kubernetes.quantities import quantity
+from stackmark.places.kubernetes.shortage import holders_among
 from stackmark.units import counted
 
 
@@ -58,11 +59,7 @@ def _no_devices(nodes: Sequence[Json], resource: str) -> str:
 
 
 def _holders(pods: Sequence[Json], resource: str) -> str:
-    who = [
-        f"{one['metadata']['namespace']}/{one['metadata']['name']} has {room.asks(one, resource):.0f}"
-        for one in pods
-        if room.holds(one) and room.asks(one, resource)
-    ]
+    who = [f"{one.namespace}/{one.pod} has {one.count:.0f}" for one in holders_among(pods, resource)]
     more = f" and {len(who) - 3} more" if len(who) > 3 else ""
     return f"{', '.join(who[:3])}{more}" or "nobody holds them, and the kubelet offers none"
 

@@ -262,9 +262,8 @@ class Work:
             begun = [threads.submit(do, one) for one in things]
             try:
                 return [future.result() for future in begun]
-            except BaseException:
-                threads.shutdown(cancel_futures=True)  # what has not begun is not begun any more
-                raise
+            finally:
+                threads.shutdown(cancel_futures=True)  # after an error: what has not begun is not begun any more
 
     # What is removed
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stackmark.places.kubernetes.client import Json
+from stackmark.places.kubernetes.matching import keeping_away, say_taint
+from stackmark.places.kubernetes.shortage import holders_among
 
 PCI_VENDORS = {"nvidia": "10de", "amd": "1002"}
 NFD = "feature.node.kubernetes.io/"
@@ -123,39 +125,10 @@ def _count(value: object) -> int | None:
 
 
 def holders(pods: Sequence[Json], node: str, resource: str) -> list[tuple[str, int]]:
-    """Who holds devices of a node, most first: `namespace/pod` and how many. Finished pods hold none."""
-    found = []
-    for pod in pods:
-        spec = pod.get("spec") or {}
-        if spec.get("nodeName") != node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-            continue
-        # Init containers get theirs before the others, and the pod keeps the larger of the two.
-        held = sum(_asked(container, resource) for container in spec.get("containers") or ())
-        first = max((_asked(container, resource) for container in spec.get("initContainers") or ()), default=0)
-        if max(held, first):
-            found.append((f"{pod['metadata'].get('namespace')}/{pod['metadata']['name']}", max(held, first)))
-    return sorted(found, key=lambda one: (-one[1], one[0]))
-
-
-def _asked(container: Json, resource: str) -> int:
-    asked = container.get("resources") or {}
-    return _count((asked.get("requests") or {}).get(resource) or (asked.get("limits") or {}).get(resource)) or 0
+    """Who holds devices of a node, most first: `namespace/pod` and how many."""
+    return [(f"{one.namespace}/{one.pod}", int(one.count)) for one in holders_among(pods, resource, node)]
 
 
 def untolerated(taints: Sequence[Mapping[str, str]], tolerations: Sequence[Mapping[str, str]]) -> list[str]:
-    """Taints that keep our pods away, as `key=value:Effect`. PreferNoSchedule keeps nobody away."""
-    kept = []
-    for taint in taints:
-        if taint.get("effect") == "PreferNoSchedule" or any(_tolerates(one, taint) for one in tolerations):
-            continue
-        value = f"={taint['value']}" if taint.get("value") else ""
-        kept.append(f"{taint.get('key')}{value}:{taint.get('effect')}")
-    return kept
-
-
-def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("operator") == "Exists":
-        return not toleration.get("key") or toleration["key"] == taint.get("key")
-    return toleration.get("key") == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
+    """Taints that keep our pods away, as `key=value:Effect`."""
+    return [say_taint(taint) for taint in keeping_away(map(dict, taints), [dict(one) for one in tolerations])]

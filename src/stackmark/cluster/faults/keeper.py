@@ -33,13 +33,13 @@ READ_S, PAUSE_S = 60.0, 1.0
 class KeptPod(PodPlace):
     """A pod whose worker keeps its heartbeat on disk as well."""
 
-    def _wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None) -> manifest.Wanted:
-        wanted = super()._wanted(ready, task, mark, time_limit_s)
+    def wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None = None) -> manifest.Wanted:
+        wanted = super().wanted(ready, task, mark, time_limit_s)
         return with_keeper(wanted) if task.do == "run" else wanted
 
     def wanted_for(self, task: Task, mark: str) -> manifest.Wanted:
         """What its worker would be, without a keeper: for what else is started beside it."""
-        return super()._wanted(self.prepare(), task, mark, None)
+        return super().wanted(self.prepare(), task, mark)
 
 
 def with_keeper(wanted: manifest.Wanted) -> manifest.Wanted:

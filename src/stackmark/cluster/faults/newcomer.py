@@ -13,12 +13,12 @@ from stackmark.cluster.faults.record import Newcomer
 from stackmark.errors import ClusterError
 from stackmark.places.kubernetes import manifest, names
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json
+from stackmark.places.kubernetes.shortage import holders_among
 
 LOOK_S = 0.2
 ANSWER_S = 3.0
 # It sleeps until it is removed, and not for ever.
 SLEEP = "import signal,time; signal.signal(15, lambda *_: exit()); time.sleep(600)"
-FINISHED = ("Succeeded", "Failed")
 
 
 def wanted_like(worker: manifest.Wanted, mark: str, gpus: int) -> manifest.Wanted:
@@ -50,17 +50,7 @@ def free_devices(cluster: Cluster, node: Json, resource: str) -> int:
         pods = cluster.items("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")
     except ApiError:
         return 0
-    return int(has) - sum(_holds(pod, resource) for pod in pods)
-
-
-def _holds(pod: Json, resource: str) -> int:
-    if (pod.get("status") or {}).get("phase") in FINISHED:
-        return 0
-    limits = [
-        ((one.get("resources") or {}).get("limits") or {}).get(resource, 0)
-        for one in (pod.get("spec") or {}).get("containers") or ()
-    ]
-    return sum(int(count) for count in limits if str(count).isdecimal())
+    return int(has) - int(sum(one.count for one in holders_among(pods, resource, name)))
 
 
 def start_one(cluster: Cluster, wanted: manifest.Wanted, within_s: float, give_up: threading.Event) -> Newcomer:

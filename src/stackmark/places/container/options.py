@@ -5,9 +5,10 @@ accept and ignore, or refuse in words of its own, is refused here with the key's
 """
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from stackmark.errors import SpecError
 from stackmark.places.place import PlaceOptions
@@ -75,14 +76,8 @@ class ContainerOptions(PlaceOptions):
     user: Typed | None = Field(default=None, description="who it runs as: UID[:GID], or a name that the image knows")
     ipc: str | None = Field(default=None, description="whose shared memory: host, private, shareable")
 
-    @model_validator(mode="after")
-    def _can_be(self) -> "ContainerOptions":
-        for check in (self._sizes, self._lists, self._names, self._fit_together):
-            try:
-                check()
-            except SpecError as error:
-                raise ValueError(f"{error.message}; {error.hint}" if error.hint else error.message) from error
-        return self
+    def _checks(self) -> tuple[Callable[[], None], ...]:
+        return (self._sizes, self._lists, self._names, self._fit_together)
 
     # What the engines are told
 

@@ -122,7 +122,9 @@ class Cluster:
         self, namespace: str, pod: str, argv: Sequence[str], *, container: str | None = None, timeout_s: float = READ_S
     ) -> Executed:
         """Runs a command in a container, as `kubectl exec` does."""
+        from kubernetes.client.exceptions import ApiException
         from kubernetes.stream import ws_client
+        from websocket import WebSocketException
 
         pairs = [("command", word) for word in argv] + [("stdout", "true"), ("stderr", "true")]
         pairs += [("container", container)] if container else []
@@ -138,7 +140,7 @@ class Cluster:
             with suppress(OSError):
                 socket.close()
                 socket.sock.shutdown()  # close() leaves the connection open where the server ended it first
-        except Exception as error:
+        except (WebSocketException, ApiException, OSError, ValueError) as error:
             status = getattr(error, "status_code", None) or getattr(error, "status", None)
             if isinstance(status, int) and status >= 400:
                 # The handshake's error has the answer's headers in it; its body is what was said.
@@ -214,6 +216,7 @@ def connect(context: str | None = None, kubeconfig: str | None = None, namespace
     """By what was named, else `$KUBECONFIG` or ~/.kube/config, else the account of the pod that we are in."""
     try:
         from kubernetes import client, config
+        from yaml import YAMLError
     except ImportError as error:
         raise ClusterError(
             f"the Kubernetes client cannot be imported: {error}", hint="install it: pip install 'stackmark[k8s]'"
@@ -243,10 +246,8 @@ def connect(context: str | None = None, kubeconfig: str | None = None, namespace
         )
     except (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise SpecError(f"the kubeconfig {named or files} cannot be read: {_words(error)}") from error
-    except Exception as error:
-        if type(error).__module__.startswith("yaml"):
-            raise SpecError(f"the kubeconfig {named or files} is no YAML: {_words(error)}") from error
-        raise
+    except YAMLError as error:
+        raise SpecError(f"the kubeconfig {named or files} is no YAML: {_words(error)}") from error
     inside = (chosen.get("context") or {}).get("namespace")
     return Cluster(client.ApiClient(configuration), str(chosen["name"]), namespace or inside or "default")
 

@@ -1,5 +1,7 @@
 """Which nodes a pod may go to, by its own word and the node's: selectors, affinity, taints. As the scheduler decides it."""
 
+from collections.abc import Collection, Iterable
+
 from stackmark.places.kubernetes import podjson as at
 from stackmark.places.kubernetes.client import Json
 
@@ -27,11 +29,15 @@ def wanted(pod: Json) -> str:
 
 
 def untolerated(node: Json, pod: Json) -> list[Json]:
-    """The taints that keep the pod away."""
-    tolerations = at.spec(pod).get("tolerations") or ()
+    """The taints of the node that keep the pod away."""
+    return keeping_away(at.spec(node).get("taints") or (), at.spec(pod).get("tolerations") or ())
+
+
+def keeping_away(taints: Iterable[Json], tolerations: Collection[Json]) -> list[Json]:
+    """Those of the taints that nothing tolerates. PreferNoSchedule keeps nobody away."""
     return [
         taint
-        for taint in at.spec(node).get("taints") or ()
+        for taint in taints
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not any(_tolerates(one, taint) for one in tolerations)
     ]
 

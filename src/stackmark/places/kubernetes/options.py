@@ -6,10 +6,11 @@ its own is refused here with the key's name.
 """
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from stackmark.errors import SpecError
 from stackmark.places.container.options import REFERENCE, Several, Typed, cpus_of, size_of, variable_of
@@ -102,14 +103,8 @@ class PodOptions(PlaceOptions):
         default=None, description="a file (YAML or JSON) that is merged into the Job before it is created"
     )
 
-    @model_validator(mode="after")
-    def _can_be(self) -> "PodOptions":
-        for check in (self._quantities, self._names, self._lists, self._fit_together):
-            try:
-                check()
-            except SpecError as error:
-                raise ValueError(f"{error.message}; {error.hint}" if error.hint else error.message) from error
-        return self
+    def _checks(self) -> tuple[Callable[[], None], ...]:
+        return (self._quantities, self._names, self._lists, self._fit_together)
 
     # What the API server is told
 

@@ -62,25 +62,24 @@ class PodPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         ready = self.prepare()
-        wanted = self._wanted(ready, task, mark, time_limit_s)
+        wanted = self.wanted(ready, task, mark, time_limit_s)
         self._remark(wanted, watch)
         following = Following(ready, wanted, watch, time_limit_s)
         interruption: BaseException | None = None
+        followed = False
         try:
-            try:
-                following.create()
-                following.wait_for_worker()
-                following.read()
-            except (KeyboardInterrupt, Terminated) as error:
-                interruption = error
+            following.create()
+            following.wait_for_worker()
+            following.read()
+            followed = True
+        except (KeyboardInterrupt, Terminated) as error:
+            interruption, followed = error, True
         except ClusterError as error:
-            with suppress(ClusterError):
-                remove(ready.cluster, ready.namespace, mark)
             raise trouble.explained(error, f"the Job {names.object_name(mark)}") from error
-        except BaseException:
-            with suppress(ClusterError):
-                remove(ready.cluster, ready.namespace, mark)
-            raise
+        finally:
+            if not followed:
+                with suppress(ClusterError):
+                    remove(ready.cluster, ready.namespace, mark)
         if interruption or following.timed_out:
             following.end_early()
             failure = ended_from_outside(interruption, not following.timed_out, time_limit_s)
@@ -100,7 +99,8 @@ class PodPlace:
             return f"the Job {name} could not be removed: {error.message}; later: stackmark cluster clean"
         return None
 
-    def _wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None) -> manifest.Wanted:
+    def wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None = None) -> manifest.Wanted:
+        """What the pod of this task is made of. A place that needs more in its pod adds to it."""
         if self._cache and ready.software is not None:
             self._cache.mkdir(parents=True, exist_ok=True)
         return manifest.Wanted(
