@@ -55,6 +55,20 @@ FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "top_5": points,
     },
     events.Sample: {"values": st.dictionaries(texts, numbers, max_size=3)},
+    events.Row: {
+        "row": st.builds(
+            events.OpRow,
+            index=st.integers(0, 10**6),
+            op=texts,
+            shape=st.dictionaries(texts, st.integers() | st.booleans() | texts, max_size=5),
+            precision=texts,
+            call_s=st.lists(numbers, max_size=20),
+            error=numbers | st.none(),
+            notes=st.lists(texts, max_size=3),
+        ),
+        "done": st.integers(1, 10**6),
+        "of": st.integers(1, 10**6),
+    },
     events.Metric: {"name": texts, "value": numbers, "unit": texts, "higher_is_better": st.booleans()},
     events.Log: {"line": texts},
     events.Result: {

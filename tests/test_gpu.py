@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from stackmark.spec import Request
-from stackmark.workloads.workload import Whole
+from stackmark.workloads.workload import Ready
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the GPU's tests are left out"),
@@ -173,7 +173,7 @@ def test_no_pinned_memory_is_taken_in_the_loop() -> None:
         params, _ = workload.probe(request, bench)
         course = workload.run("resnet20", params, bench)
         ready = next(course)
-        assert not isinstance(ready, Whole)
+        assert isinstance(ready, Ready)
         assert ready.peek is not None
         ready.reserve(60)
         before = statistics()

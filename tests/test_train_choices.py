@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Scalar
 from stackmark.workloads import catalog
+from stackmark.workloads.devices import require_device
 from stackmark.workloads.train import choose as choosing
 from stackmark.workloads.train import train
-from stackmark.workloads.train.choose import choose, require_device
+from stackmark.workloads.train.choose import choose
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import Ready, WorkloadFailure
@@ -362,6 +363,7 @@ def test_a_workload_is_found_by_its_name() -> None:
     assert (family.name, entry.params, entry.sample) == ("train", 25_559_081, "image")
     assert [e.name for e in catalog.entries()] == [
         *(f"train/{name}" for name in MODELS),
+        *(f"op/{name}" for name in catalog.OPERATORS),
         "command/own",
         "check/vector-add",
     ]

@@ -8,13 +8,13 @@ stream is not to be trusted.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from stackmark.errors import StreamError
-from stackmark.spec import SCHEMA_VERSION, Frozen, Spec, explain
+from stackmark.spec import SCHEMA_VERSION, Frozen, Scalar, Spec, explain
 
 EVENT_PREFIX = '{"event":'
 # Container runtimes split log lines at 16 KiB; half of that leaves room for their own decoration.
@@ -41,6 +41,8 @@ FAILURE_EXIT_CODES: dict[str, int] = {
     "command_failed": 22,
     "no_figure": 23,
     "wrong_result": 24,
+    "rank_died": 25,
+    "lost_rank": 26,
     "interrupted": 130,
     "terminated": 143,
 }
@@ -138,6 +140,58 @@ class Figure(Frozen):
     higher_is_better: bool = True
 
 
+class OpRow(Frozen):
+    """One problem of a list: what it was, how long each sample of it took, whether its result was right.
+
+    Whatever is printed of it (median, interval, TFLOP/s, share of a limit) is computed from these fields.
+    """
+
+    # Its number in its set, from 0: what a run that was cut off has not done is known by it.
+    index: int = Field(ge=0)
+    op: str
+    shape: dict[str, Scalar]
+    # Of the operands, and of the sums.
+    precision: str
+    accumulate: str = ""
+    operations: float | None = Field(default=None, ge=0)
+    least_bytes: float | None = Field(default=None, ge=0)
+    # Seconds of a call, a sample each: the mean over `calls_each` launches in a row.
+    call_s: list[float] = []
+    calls_each: int = Field(default=1, ge=1)
+    # Of a collective `call_s` are the slowest rank's, sample by sample; this is the median of this rank's own.
+    own_s: float | None = None
+    # The very first call, with whatever the library does then: search for an algorithm, compile, load.
+    first_call_s: float | None = None
+    # Launched one by one, or recorded once and replayed (a CUDA graph); by how many sets of operands in turn.
+    launched: Literal["eager", "graph"] = "eager"
+    copies: int = Field(default=1, ge=1)
+    # The largest difference from a float64 reference, relative to the result's own size, and the most it may be.
+    error: float | None = None
+    error_bound: float | None = None
+    # How it was compared then, and again while and after it was timed.
+    checked: str = ""
+    # What the library says that it chose.
+    kernel: str = ""
+    # What the hardware's own description allows for this row (a link's generation and width), and in which words.
+    limit_per_s: float | None = None
+    limit: str = ""
+    notes: list[str] = []
+    # Empty, or why there is no number: one of FAILURE_EXIT_CODES, a sentence, and what to do.
+    failure_kind: str = ""
+    failure_message: str = ""
+    failure_hint: str = ""
+
+
+class Row(Event):
+    """One problem of a list is done, or failed."""
+
+    event: Literal["row"] = "row"
+    row: OpRow
+    # How many this run has done with it, of how many.
+    done: int = Field(ge=1)
+    of: int = Field(ge=1)
+
+
 class Result(Event):
     """The end of a run that worked, with all that a verdict needs so that it needs no workload.
 
@@ -151,10 +205,15 @@ class Result(Event):
     wall_s: float = Field(gt=0)
     tick_s: float = Field(gt=0)
     operations_per_sample: float | None = None
+    # The fewest bytes that the matrix operators move, and what all operators move as they are called one by one.
     least_bytes_per_sample: float | None = None
+    called_bytes_per_sample: float | None = None
     memory_peak_mib: float | None = None
     data_wait_s: float | None = None
     figure: Figure | None = None
+    # Of a list: how many problems it had, and how many of them gave no number.
+    rows: int = Field(default=0, ge=0)
+    rows_failed: int = Field(default=0, ge=0)
     # An error of the hardware during the run: the number is kept and is no result.
     invalid: list[str] = []
     flags: list[str] = []
@@ -172,10 +231,10 @@ class Unknown(Event):
 
 
 Known = Annotated[
-    Hello | Probe | Facts | Phase | Steps | Sample | Metric | Log | Result | Failed, Field(discriminator="event")
+    Hello | Probe | Facts | Phase | Steps | Sample | Metric | Row | Log | Result | Failed, Field(discriminator="event")
 ]
 _KNOWN: TypeAdapter[Event] = TypeAdapter(Known)
-_KINDS = {"hello", "probe", "facts", "phase", "steps", "sample", "metric", "log", "result", "failed"}
+_KINDS = {"hello", "probe", "facts", "phase", "steps", "sample", "metric", "row", "log", "result", "failed"}
 
 
 def write_event(event: Event) -> str:
@@ -235,12 +294,36 @@ class Stream:
         self.events.append(event)
         return event
 
+    @property
+    def ranks(self) -> int:
+        """How many there are, as the first of them says."""
+        return next((event.ranks for event in self.events if isinstance(event, Hello)), 1)
+
     def ended(self) -> Result | Failed | None:
-        """What closed the stream: None means that it was cut off."""
-        return next((event for event in reversed(self.events) if isinstance(event, Result | Failed)), None)
+        """What closed the stream: None means that it was cut off.
+
+        A group has failed if any of its ranks did, and is done when all are; the first rank speaks for it. A log of somebody
+        else's program speaks for all of its ranks in one voice; a group of ours never does, since its agent speaks for the dead.
+        """
+        if self.ranks == 1 or {event.rank for event in self.events} == {0}:
+            return next((event for event in reversed(self.events) if isinstance(event, Result | Failed)), None)
+        if failures := [event for event in self.events if isinstance(event, Failed)]:
+            return first_cause(failures)
+        results = {event.rank: event for event in self.events if isinstance(event, Result)}
+        return results.get(0) if len(results) == self.ranks else None
 
     def of(self, rank: int = 0) -> Iterator[Event]:
         return (event for event in self.events if event.rank == rank)
+
+
+# Failures that only followed another: a rank that lost one says so before anybody knows of the death, and those that were
+# still well were ended with the group.
+_FOLLOWED = {"lost_rank": 1, "interrupted": 2, "terminated": 2, "lost_driver": 2}
+
+
+def first_cause(failures: Sequence[Failed]) -> Failed:
+    """Of a group's failures, in the order in which they came, the one that the others followed."""
+    return min(failures, key=lambda failed: _FOLLOWED.get(failed.kind, 0))
 
 
 def measured_steps(events: list[Event], rank: int = 0) -> list[float]:

@@ -2,7 +2,8 @@
 
 The function yields one `Ready` when it stands at its first measured step; the worker times its steps and then lets it go
 on to its end. So a workload holds no clock and the worker knows no network. What cannot be cut into steps from outside (a
-user's own program) yields a `Whole` instead, which the worker runs once.
+user's own program) yields a `Whole` instead, which the worker runs once; a list of problems yields a `Listed`, which times
+each of them by rules of its own.
 """
 
 from collections.abc import Callable, Generator
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from stackmark.events import Figure
+from stackmark.events import Figure, OpRow
 from stackmark.spec import AnyParams, Request
 
 Values = dict[str, float]
@@ -70,7 +71,9 @@ class Ready:
     peek: Callable[[], Callable[[], Values]] | None = None
     peek_every: int = 10
     operations_per_sample: float | None = None
+    # Bytes at the least, and as the framework calls its operators one by one (train/nets/moving.py).
     least_bytes_per_sample: float | None = None
+    called_bytes_per_sample: float | None = None
     # Called before a stretch of steps with how often it may peek: what `peek` needs is taken then, and not in the loop.
     reserve: Callable[[int], None] = field(default=lambda _peeks: None)
     # Seconds in which the loop waited for its next batch, since the beginning.
@@ -106,11 +109,25 @@ class Whole:
     facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A list of problems that is gone through once, in one process. `run` hands on each row as it is done.
+
+    A problem that cannot be done is a row with a failure, and the others go on; `Told.figure` is over the good ones.
+    """
+
+    run: Callable[[Callable[[OpRow], None]], Told]
+    device: str
+    rows: int
+    # What is known beforehand (threads, caches), kept under the subject `op`.
+    facts: dict[str, JsonValue] = field(default_factory=dict)
+
+
 class Workload(Protocol):
     """One family. `name` is the part after the family: `resnet50` of `train/resnet50`."""
 
     def probe(self, request: Request, rig: Rig) -> tuple[AnyParams, dict[str, str]]:
         """Completes a request for the device at hand; beside it, why each value was chosen."""
 
-    def run(self, name: str, params: AnyParams, rig: Rig) -> Generator[Ready | Whole, None, None]:
+    def run(self, name: str, params: AnyParams, rig: Rig) -> Generator[Ready | Whole | Listed, None, None]:
         """Sets up, yields once, tears down. A `Ready` comes from a workload whose parameters are `Params`."""

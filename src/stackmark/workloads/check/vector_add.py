@@ -14,6 +14,7 @@ import torch
 from stackmark.events import Figure
 from stackmark.spec import AnyParams, Request
 from stackmark.workloads.check.params import CheckParams
+from stackmark.workloads.devices import first_device, require_device
 from stackmark.workloads.workload import Metric, Rig, Told, Whole, WorkloadFailure
 
 Tensor = torch.Tensor
@@ -38,8 +39,7 @@ class Added:
 def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     values, choices = dict(request.typed()), {}
     if "device" not in values:
-        values["device"] = "cuda:0" if torch.cuda.is_available() else "cpu"
-        choices["device"] = "the first GPU" if torch.cuda.is_available() else "PyTorch sees no GPU here"
+        values["device"], choices["device"] = first_device()
     params = CheckParams.model_validate(values)
     devices_of(params)
     return params, choices
@@ -54,21 +54,10 @@ def run(_name: str, params: AnyParams, rig: Rig) -> Generator[Whole, None, None]
 
 def devices_of(params: CheckParams) -> list[str]:
     """The devices to add on. One that is not there is a sentence that says what is."""
+    require_device(params.device)
     if params.device == "cpu":
         return ["cpu"]
-    if torch.version.cuda is None and torch.version.hip is None:
-        raise WorkloadFailure(
-            "no_device",
-            f"there is no {params.device}: this PyTorch ({torch.__version__}) was built without CUDA",
-            "install a CUDA build of PyTorch (for a pod: take an image with one), or take --device cpu",
-        )
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = int(params.device.partition(":")[2] or 0)
-    if index >= count:
-        seen = ", ".join(f"cuda:{number}" for number in range(count)) or "no CUDA device"
-        raise WorkloadFailure(
-            "no_device", f"there is no {params.device}: PyTorch sees {seen}", "see: stackmark facts gpu"
-        )
+    count, index = torch.cuda.device_count(), int(params.device.partition(":")[2] or 0)
     return [f"cuda:{number}" for number in range(count)] if params.every_gpu else [f"cuda:{index}"]
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from shutil import which
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ import torch
 from pydantic import ValidationError
 
 from stackmark.spec import Request, Scalar, explain
+from stackmark.workloads.devices import first_device, require_device, usual_precision
 from stackmark.workloads.train.data import describe_folder, is_folder
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import Model
@@ -76,44 +76,18 @@ def _read(picked: Choices, **more: Scalar) -> TrainParams:
 
 
 def _device(picked: Choices) -> str:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     asked = picked.typed.get("device")
     if asked == "cuda":
         asked = picked.typed["device"] = "cuda:0"
     if asked is None:
-        reason = f"the first of {count} GPUs" if count else "no GPU is visible to PyTorch here"
-        return picked.take("device", "cuda:0" if count else "cpu", reason)
+        return picked.take("device", *first_device())
     require_device(str(asked))
     return picked.take("device", str(asked), "")
 
 
-def require_device(device: str) -> None:
-    """A device that is not there is a sentence that says what is."""
-    if device == "cpu":
-        return
-    if torch.version.cuda is None and torch.version.hip is None:
-        raise WorkloadFailure(
-            "no_device",
-            f"there is no {device}: this PyTorch ({torch.__version__}) was built without CUDA",
-            "install a CUDA build of PyTorch, or take --device cpu",
-        )
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = device.removeprefix("cuda").removeprefix(":") or "0"
-    if not index.isdecimal():
-        raise WorkloadFailure("bad_parameter", f"{device!r} is not a device", "write it like cpu or cuda:0")
-    if int(index) >= count:
-        seen = ", ".join(f"cuda:{i}" for i in range(count)) or "no CUDA device"
-        hint = (
-            "see: stackmark facts; CUDA_VISIBLE_DEVICES may hide devices"
-            if count
-            else "see: stackmark facts; or --device cpu"
-        )
-        raise WorkloadFailure("no_device", f"there is no {device}: PyTorch sees {seen}", hint)
-
-
 def _precision_and_tuning(picked: Choices, model: Model, device: str) -> None:
     gpu = device.startswith("cuda")
-    precision = picked.take("precision", *_precision(device))
+    precision = picked.take("precision", *usual_precision(device))
     default = ("fast", "no compiler is needed, and it starts at once")
     if gpu:
         default = ("max", "compiled and replayed as a CUDA graph: what this GPU can do")
@@ -133,27 +107,6 @@ def _precision_and_tuning(picked: Choices, model: Model, device: str) -> None:
     graph = gpu and tune != "off" and not picked.typed.get("lr_schedule") and (fused or not scaled)
     picked.take("cuda_graph", graph, why)
     picked.take("compile", tune == "max", why)
-
-
-def _precision(device: str) -> tuple[str, str]:
-    if device.startswith("cuda"):
-        major, minor = torch.cuda.get_device_capability(device)
-        if torch.version.hip or major >= 8:
-            return "bf16", f"compute capability {major}.{minor} has bf16 matrix units"
-        if major == 7:
-            return "fp16", f"compute capability {major}.{minor} has fp16 matrix units and none for bf16"
-        return "fp32", f"compute capability {major}.{minor} has no matrix units of 16 bits"
-    if _cpu_flag("amx_bf16"):
-        return "bf16", "this CPU has AMX matrix units for bf16"
-    return "fp32", "this CPU has no matrix units for bf16 (AMX)"
-
-
-def _cpu_flag(flag: str) -> bool:
-    try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return False
-    return any(flag in line.split() for line in text.splitlines() if line.startswith("flags"))
 
 
 def _can_compile() -> bool:

@@ -19,7 +19,7 @@ NO_KERNELS = ("Memcpy", "Memset")
 NO_OPERATORS = ("autograd::engine::", "torch::autograd::")
 
 
-def profile_step(step: Callable[[], None], device: str) -> list[Kernel]:
+def profile_step(step: Callable[[], object], device: str) -> list[Kernel]:
     from torch.profiler import ProfilerActivity, profile
 
     gpu = device != "cpu"

@@ -1,0 +1,73 @@
+"""Which rank of a group a process is, and how much a group moves: what a worker, a workload and a verdict all need.
+
+A launcher says it in the environment, in torchrun's variables, which srun and job controllers set too; our own agent
+(worker/group.py) sets the same. Only a run of several ranks looks at them: a run of one that is started inside somebody's
+job, where RANK is 3, is still rank 0 of 1.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stackmark.errors import SpecError
+
+# Beside torchrun's, of a group that our agent started: the descriptor of a socket that listens at MASTER_PORT already, for the
+# rank that keeps the group's store, and nothing for the others. Nobody else can take a port that is never let go.
+STORE_VARIABLE = "STACKMARK_STORE"
+# More than any machine has devices for, and few enough that a typo does not start ten thousand processes.
+MOST_RANKS = 256
+
+# nccl-tests, doc/PERFORMANCE.md: "To obtain a bus bandwidth which should be independent of the number of ranks n, we apply a
+# correction factor to the algorithm bandwidth", S/t, where S is "the size in bytes of the total array": of an all-gather what
+# every rank has in the end, of a reduce-scatter what every rank has at first.
+_BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-gather": lambda n: (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+}
+
+
+@dataclass(frozen=True)
+class Rank:
+    number: int
+    size: int
+    # Among those on its own machine: by it devices are given out, and cores shared.
+    local_number: int
+    local_size: int
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """What each rank's link carries, as a share of the array: the bus bandwidth by the algorithm bandwidth."""
+    return _BUS_FACTORS[op](ranks)
+
+
+def own_rank(environ: Mapping[str, str]) -> Rank | None:
+    """What a launcher said of this process; None where there is none."""
+    if "RANK" not in environ:
+        return None
+    size = _number(environ, "WORLD_SIZE", 1)
+    number = _number(environ, "RANK", 0)
+    rank = Rank(number, size, _number(environ, "LOCAL_RANK", number), _number(environ, "LOCAL_WORLD_SIZE", size))
+    if rank.number >= rank.size:
+        raise SpecError(f"the environment says RANK={rank.number} and WORLD_SIZE={rank.size}: there is no such rank")
+    return rank
+
+
+def variables(rank: Rank, address: str, port: int) -> dict[str, str]:
+    """The environment of one rank, as torchrun writes it."""
+    return {
+        "RANK": str(rank.number),
+        "WORLD_SIZE": str(rank.size),
+        "LOCAL_RANK": str(rank.local_number),
+        "LOCAL_WORLD_SIZE": str(rank.local_size),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, str(default))
+    if not text.isdecimal():
+        raise SpecError(f"the environment says {name}={text}, which is no number of a rank")
+    return int(text)
