@@ -23,7 +23,7 @@ from stackmark.worker.measure import measure, warm_up
 from stackmark.worker.resolving import resolved
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.catalog import Family, find
-from stackmark.workloads.workload import Metric, Ready, Whole, WorkloadFailure
+from stackmark.workloads.workload import Listed, Metric, Ready, Told, Whole, WorkloadFailure
 
 UNITS = {"j": "J", "w": "W", "c": "°C", "mhz": "MHz", "mib": "MiB"}
 
@@ -81,6 +81,8 @@ def run(spec: Spec, emitter: Emitter) -> None:
         emit_facts(emitter, params.device)
         if isinstance(ready, Whole):
             _measured_whole(emitter, ready, bench)
+        elif isinstance(ready, Listed):
+            _measured_list(emitter, ready, bench)
         else:
             assert isinstance(params, Params)
             _measured(emitter, ready, params, bench)
@@ -114,6 +116,7 @@ def _measured(emitter: Emitter, ready: Ready, params: Params, bench: Bench) -> N
         "tick_s": stretch.marks.tick_s,
         "operations_per_sample": ready.operations_per_sample,
         "least_bytes_per_sample": ready.least_bytes_per_sample,
+        "called_bytes_per_sample": ready.called_bytes_per_sample,
         "memory_peak_mib": memory_peak_mib(params.device),
         "data_wait_s": ready.data_wait_s() - waited_before,
         "invalid": list(watched.findings.invalid),
@@ -133,6 +136,29 @@ def _measured_whole(emitter: Emitter, whole: Whole, bench: Bench) -> None:
     emitter(events.Phase, phase="measure", state="begin")
     with watching(uuid) as watched, want_of_memory():
         told = whole.run(lambda line: emitter(events.Log, line=line))
+    _emit_told(emitter, told, watched, bench.flags)
+
+
+def _measured_list(emitter: Emitter, listed: Listed, bench: Bench) -> None:
+    """Each row goes out as it is done, so that one that was cut off keeps what it had."""
+    rows: list[events.OpRow] = []
+
+    def done(row: events.OpRow) -> None:
+        rows.append(row)
+        emitter(events.Row, row=row, done=len(rows), of=max(listed.rows, len(rows)))
+        emitter.rest()  # so that no thread of ours writes while the next row is timed
+
+    emitter(events.Facts, subject="op", facts=listed.facts)
+    emitter(events.Phase, phase="measure", state="begin", expected_steps=listed.rows)
+    with watching(device_uuid(listed.device)) as watched:
+        told = listed.run(done)
+    failed = [row for row in rows if row.failure_kind]
+    flags = [f"rows-failed: {len(failed)} of {len(rows)} rows gave no number"] if failed else []
+    _emit_told(emitter, told, watched, [*bench.flags, *flags], rows=len(rows), rows_failed=len(failed))
+
+
+def _emit_told(emitter: Emitter, told: Told, watched: "Watched", flags: Sequence[str], **more: int) -> None:
+    """The end of what has no steps: one step, and a figure of its own."""
     emitter.steps("measure", 0, [told.wall_s], [])
     emitter(events.Phase, phase="measure", state="end", seconds=round(told.wall_s, 6))
     _emit_metrics(emitter, watched, told.metrics)
@@ -146,7 +172,8 @@ def _measured_whole(emitter: Emitter, whole: Whole, bench: Bench) -> None:
         memory_peak_mib=told.memory_peak_mib,
         figure=told.figure,
         invalid=list(watched.findings.invalid),
-        flags=[*bench.flags, *watched.findings.flags],
+        flags=[*flags, *watched.findings.flags],
+        **more,
     )
 
 

@@ -17,6 +17,7 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.spec import AnyParams, Request, explain
 from stackmark.workloads.check.params import CheckParams
 from stackmark.workloads.command.params import CommandParams
+from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import Workload
@@ -68,11 +69,38 @@ def _check() -> Family:
     return Family("check", CheckParams, "stackmark.workloads.check.vector_add", (entry,))
 
 
+OPERATORS = {
+    "gemm": "Matrix products: DeepBench's lists, a transformer's, or one of your own (--m --n --k)",
+    "batched-gemm": "Many matrix products of one shape in one call",
+    "grouped-gemm": "A mixture of experts: rows fall unevenly to many matrices",
+    "sparse-gemm": "A sparse matrix times a dense one, by DeepBench's lists",
+    "conv": "Convolutions forward, and backward by inputs and by weights: DeepBench's lists",
+    "rnn": "Recurrent layers (vanilla, LSTM, GRU), forward and backward: DeepBench's lists",
+    "attention": "Scaled dot-product attention of several lengths, forward and backward",
+    "layer-norm": "Layer normalisation, forward and backward",
+    "embedding": "Rows of a table looked up, and their gradient",
+    "optimizer": "One step of an optimizer over all parameters of a model",
+    "copy": "Copies within the device's own memory",
+    "transfer": "Between host and device from each NUMA node, and between devices as a matrix",
+    "all-reduce": "The sum over all ranks, at every rank (--ranks N)",
+    "all-gather": "Every rank's part, at every rank (--ranks N)",
+    "reduce-scatter": "The sum over all ranks, a part at each (--ranks N)",
+    "all-to-all": "A part from every rank to every rank (--ranks N)",
+    "broadcast": "One rank's buffer, at every rank (--ranks N)",
+    "ceilings": "The machine's limits: matrix rate by precision, copies, transfers, launches",
+}
+
+
+def _op() -> Family:
+    entries = tuple(Entry(f"op/{name}", title, "call") for name, title in OPERATORS.items())
+    return Family("op", OpParams, "stackmark.workloads.op.entry", entries)
+
+
 def families() -> dict[str, Family]:
     """Ours, and those of other packages; a name of ours cannot be taken by another."""
     from importlib.metadata import entry_points
 
-    table = {"train": _train(), "command": _command(), "check": _check()}
+    table = {"train": _train(), "op": _op(), "command": _command(), "check": _check()}
     for point in entry_points(group="stackmark.workloads"):
         try:
             family = point.load()

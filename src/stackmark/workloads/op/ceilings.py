@@ -1,0 +1,332 @@
+"""`op/ceilings`: what this machine can do at most: matrix rate by precision, memory, the way to the host, launches.
+
+The matrix rate is that of large square products (the best of three sizes on a GPU), which a library does at its best. It is
+given twice. *Cold*: the chip rested, and worked for 0.3 s; nothing holds its clock back yet. *Sustained*: it worked for five
+seconds (three on a CPU), and the last half counts; by then the power limit and the temperature have taken their part. All
+cold rates are measured before the first sustained one, so that none of them is had from a chip that was just at full power.
+
+Memory is copied (bytes read and written) and summed up (bytes read), in pieces that no cache holds.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+
+from stackmark.events import OpRow
+from stackmark.spec import Scalar
+from stackmark.workloads.devices import cpu_has
+from stackmark.workloads.op import copy, gemm, launches, links, transfer
+from stackmark.workloads.op.bench import Compared, Operator, Prepared, Stand
+from stackmark.workloads.op.checking import Guard, bound, refuse_wrong, relative_error
+from stackmark.workloads.op.operands import Piece, cache_bytes, free_bytes, rotated
+from stackmark.workloads.op.params import OpParams
+from stackmark.workloads.op.problem import Problem, read_problem, read_rows
+from stackmark.workloads.op.stretch import MOST_SAMPLES, Look, Stretch, samples, wait, work
+from stackmark.workloads.workload import WorkloadFailure
+
+Tell = Callable[[OpRow], None]
+Shape = dict[str, Scalar]
+# What `--set` may be: everything that the device has, or the matrix rate of --precision alone beside the rest.
+EVERYTHING, ONE_PRECISION = "machine", "one_precision"
+# The precision that networks are trained in comes first: its sustained rate is the run's own figure.
+GPU_PRECISIONS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
+CPU_PRECISIONS = ("fp32", "bf16", "fp16", "fp64", "int8")
+GPU_SIZES = (4096, 8192, 16384)
+CPU_SIZES = (256, 512, 1024, 2048, 4096, 8192)
+CPU_FIRST_SIZE = 512
+# A call that takes longer leaves too few of them in a stretch.
+LONGEST_CALL_S = 0.25
+# A CPU that computes 16-bit floats says so; one that does not takes a hundred times as long as with 32 bits.
+FP16_FLAGS = ("avx512_fp16", "amx_fp16", "asimdhp")
+# More rows than any machine has: what a spec says where all are meant.
+MOST_ROWS = 1000
+# Memory is copied in pieces of several times the last cache, and no smaller than a clock reads well.
+TIMES_THE_CACHE, LEAST_MEMORY_BYTES = 4, {"cuda": 2**30, "cpu": 2**26}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a chip rests, how long it works for a cold rate, how long for a sustained one."""
+
+    rest_s: float
+    cold_s: float
+    sustained_s: float
+
+
+PACES = {"cuda": Pace(0.7, 0.3, 5.0), "cpu": Pace(0.5, 0.3, 3.0)}
+
+
+def run_ceilings(params: OpParams, tell: Tell) -> None:
+    stand = Stand(torch.device(params.device), params.precision, params.seed)
+    stands = [Stand(stand.device, precision, stand.seed) for precision in precisions(params, stand)]
+    pace, note = pace_of(params, len(stands))
+    rows = _Rows(stand, tell, note, set(read_rows(params.rows, MOST_ROWS)))
+    sizes: dict[str, int] = {}
+    with links.driver() as nvml:
+        look = Look(nvml, copy.gpu_uuid(stand.device) if stand.on_gpu else "")
+        for one in stands:
+            rested = Stretch(pace.cold_s, rest_s=pace.rest_s)
+            row: Shape = {"what": "matrix", "state": "cold"}
+            rows.attempt(row, one.precision, partial(_matrix, one, sizes, rested, look))
+        _memory(params, stand, rows)
+        _launches(stand, rows)
+        for one in stands:
+            last_half = Stretch(pace.sustained_s, counted=0.5)
+            row = {"what": "matrix", "state": "sustained"}
+            rows.attempt(row, one.precision, partial(_matrix, one, sizes, last_half, look))
+
+
+def precisions(params: OpParams, stand: Stand) -> list[str]:
+    """Those of which the device has matrix products."""
+    if params.set not in (EVERYTHING, ONE_PRECISION):
+        raise WorkloadFailure(
+            "bad_parameter", f"op/ceilings has no set {params.set!r}", f"its sets are {EVERYTHING}, {ONE_PRECISION}"
+        )
+    if params.set == ONE_PRECISION:
+        gemm.check_precision(stand)
+        return [params.precision]
+    found = []
+    for precision in GPU_PRECISIONS if stand.on_gpu else CPU_PRECISIONS:
+        if precision == "fp16" and not stand.on_gpu and not any(cpu_has(flag) for flag in FP16_FLAGS):
+            continue
+        try:
+            gemm.check_precision(Stand(stand.device, precision, stand.seed))
+        except WorkloadFailure:
+            continue
+        found.append(precision)
+    return found
+
+
+def rows_planned(params: OpParams) -> int:
+    """How many rows there will be, for a progress bar."""
+    stand = Stand(torch.device(params.device), params.precision, params.seed)
+    return 2 * len(precisions(params, stand)) + (6 if stand.on_gpu else 3)
+
+
+def pace_of(params: OpParams, count: int) -> tuple[Pace, str]:
+    """The usual pace, or a shorter one where a budget does not allow it, which the rows then say."""
+    usual = PACES["cpu" if params.device == "cpu" else "cuda"]
+    # About half of a run is neither rest nor stretch: operands, their float64 reference, memory.
+    share = params.budget / (2 * count * (usual.rest_s + usual.cold_s + usual.sustained_s))
+    if not params.budget or share >= 1:
+        return usual, ""
+    pace = Pace(usual.rest_s * share, usual.cold_s * share, usual.sustained_s * share)
+    return pace, f"a stretch of {pace.sustained_s:.2g} s for want of budget: {usual.sustained_s:g} s are usual"
+
+
+class _Rows:
+    """Numbers the rows, hands those on that are wanted, and turns trouble into a row with a reason."""
+
+    def __init__(self, stand: Stand, tell: Tell, note: str, wanted: Container[int]) -> None:
+        self._stand, self._tell, self._note, self._wanted = stand, tell, note, wanted
+        self._next = 0
+
+    def passed_over(self) -> bool:
+        """Whether the next row is one that nobody wants; then it is counted."""
+        unwanted = self._next not in self._wanted
+        self._next += unwanted
+        return unwanted
+
+    def attempt(self, shape: Shape, precision: str, make: Callable[[OpRow], OpRow]) -> None:
+        from stackmark.workloads.op.op import failed_row, row_trouble  # it imports us
+
+        if self.passed_over():
+            return
+        begun = OpRow(index=self._next, op="ceilings", shape=shape, precision=precision)
+        try:
+            row = make(begun)
+        except WorkloadFailure as failure:
+            row = failed_row(begun, failure.kind, failure.message, failure.hint)
+        except (RuntimeError, MemoryError) as error:
+            row = failed_row(begun, *row_trouble(error, begun, self._stand))
+        self.hand_on(row)
+
+    def hand_on(self, row: OpRow) -> None:
+        notes = [*row.notes, self._note] if self._note and row.shape.get("what") == "matrix" else row.notes
+        self._tell(row.model_copy(update={"index": self._next, "op": "ceilings", "notes": notes}))
+        self._next += 1
+        _tidy(self._stand)
+
+
+def _tidy(stand: Stand) -> None:
+    """The next operands need the room of the last; what the allocator keeps is of the wrong sizes."""
+    gc.collect()
+    if stand.on_gpu:
+        torch.cuda.empty_cache()
+
+
+def best_size(stand: Stand) -> int:
+    """On a GPU the size with the best rate; on a CPU the largest whose call leaves room for several."""
+    sizes = GPU_SIZES if stand.on_gpu else CPU_SIZES
+    at = 0 if stand.on_gpu else CPU_SIZES.index(CPU_FIRST_SIZE)
+    call_s = _trial_s(sizes[at], stand)
+    while call_s > LONGEST_CALL_S and at > 0:  # a CPU without instructions for it
+        at -= 1
+        call_s = _trial_s(sizes[at], stand)
+    best, best_rate = sizes[at], sizes[at] ** 3 / call_s
+    # Twice the size is eight times the work.
+    while at + 1 < len(sizes) and 8 * call_s <= LONGEST_CALL_S:
+        at += 1
+        try:
+            call_s = _trial_s(sizes[at], stand)
+        except WorkloadFailure:  # it does not fit into memory
+            break
+        rate = sizes[at] ** 3 / call_s
+        if rate > best_rate or not stand.on_gpu:
+            best, best_rate = sizes[at], rate
+    return best
+
+
+def _trial_s(size: int, stand: Stand) -> float:
+    prepared = gemm.prepare(_product(size, stand), stand)
+    prepared.call(0)
+    call_s = min(sample.call_s for sample in samples(prepared, stand, 0.0, 3, 1))
+    del prepared
+    _tidy(stand)
+    return call_s
+
+
+def _product(size: int, stand: Stand) -> Problem:
+    # The libraries offer 8-bit products with the left operand transposed, and no others.
+    eight_bits = stand.precision in gemm.EIGHT_BITS
+    return read_problem("gemm", {"m": size, "n": size, "k": size, "a_t": eight_bits, "b_t": False})
+
+
+def _matrix(stand: Stand, sizes: dict[str, int], wanted: Stretch, look: Look, row: OpRow) -> OpRow:
+    """`sizes` keeps what was found best, so that both states are of one size."""
+    if stand.precision not in sizes:
+        sizes[stand.precision] = best_size(stand)
+    size = sizes[stand.precision]
+    prepared = gemm.prepare(_product(size, stand), stand)
+    first_s = _first_call(prepared, stand)
+    compared = prepared.compare()
+    refuse_wrong(compared)
+    guard = Guard(prepared, compared.bound, stand.device)
+    guard.remember(lambda sets: _call_sets(prepared, sets))
+    call_s = min(sample.call_s for sample in samples(prepared, stand, 0.0, 2, 1))
+    each = max(1, round(wanted.seconds / MOST_SAMPLES / call_s))
+    worked = work(prepared, stand, wanted, each, look)
+    guard.check()
+    return row.model_copy(
+        update={
+            "shape": {**row.shape, "m": size, "n": size, "k": size},
+            "accumulate": prepared.accumulate,
+            "operations": 2.0 * size**3,
+            "call_s": [float(f"{seconds:.6g}") for seconds in worked.call_s],
+            "calls_each": each,
+            "first_call_s": first_s,
+            "copies": prepared.copies,
+            "error": compared.error,
+            "error_bound": compared.bound,
+            "checked": f"{compared.elements}; {guard.said()}",
+            "notes": [*prepared.notes, *worked.notes],
+        }
+    )
+
+
+def _call_sets(prepared: Prepared, sets: Sequence[int]) -> None:
+    for number in sets:
+        prepared.call(number)
+
+
+def _first_call(prepared: Prepared, stand: Stand) -> float:
+    begin = time.perf_counter()
+    prepared.call(0)
+    wait(stand)
+    return time.perf_counter() - begin
+
+
+def _memory(params: OpParams, stand: Stand, rows: _Rows) -> None:
+    """Copies, sums, and the way to the host and back: short rows, timed like any other."""
+    from stackmark.workloads.op.op import go_through  # it imports us
+
+    line = Problem("copy", {"bytes": memory_bytes(stand.device)})
+    fp32 = params.model_copy(update={"precision": "fp32"})
+    place = Stand(stand.device, "fp32", stand.seed)
+
+    def one(operator: Operator, problem: Problem, shape: Shape) -> None:
+        def ours(row: OpRow) -> None:
+            rows.hand_on(row.model_copy(update={"shape": {**shape, "bytes": row.shape["bytes"]}}))
+
+        if not rows.passed_over():
+            go_through(operator, [problem], [0], fp32, place, ours)
+
+    one(copy, line, {"what": "copy"})
+    one(_Sums(), line, {"what": "read"})
+    if stand.on_gpu:
+        to, back = transfer.to_and_from(stand.device)
+        one(transfer, to, {"what": "transfer", "state": "host to device"})
+        one(transfer, back, {"what": "transfer", "state": "device to host"})
+        transfer.bind_to(None)
+
+
+def memory_bytes(device: torch.device) -> int:
+    """A power of two that no cache holds, as far as memory allows."""
+    wanted = max(LEAST_MEMORY_BYTES[device.type], TIMES_THE_CACHE * cache_bytes(device))
+    size = 1 << (wanted - 1).bit_length()
+    while size > free_bytes(device) // 8 and size > 2**20:
+        size //= 2
+    return size
+
+
+class _Sums:
+    """Reads memory and writes next to nothing: a sum (bench.Operator)."""
+
+    def check_precision(self, stand: Stand) -> None:
+        """As for a copy."""
+
+    def prepare(self, problem: Problem, stand: Stand) -> Prepared:
+        elements = problem.number("bytes") // 4
+        sets = rotated([Piece((elements,), torch.float32), Piece((1,), torch.float32, random=False)], stand)
+
+        def call(number: int) -> None:
+            values, total = sets[number]
+            torch.sum(values, dim=0, keepdim=True, out=total)
+
+        def compare() -> Compared:
+            values, total = sets[0]
+            wanted = torch.stack([part.double().sum() for part in values.split(2**24)]).sum()
+            # The sum of n values around 0 is about √n large, and so are the sums on the way.
+            error = relative_error(total, wanted, elements**0.5)
+            return Compared(error, bound(elements, result="fp32", sums="fp32"), f"the sum of {elements:,} values")
+
+        return Prepared(
+            call=call,
+            copies=len(sets),
+            outputs=lambda number: [sets[number][1]],
+            compare=compare,
+            accumulate="fp32",
+            least_bytes=float(elements * 4),
+        )
+
+
+def _launches(stand: Stand, rows: _Rows) -> None:
+    tiny = launches.tiny_operator(stand)
+    eager = partial(_launch, launches.eager, tiny, stand, "eager")
+    rows.attempt({"what": "launch", "state": "eager"}, "fp32", eager)
+    if stand.on_gpu:
+        graph = partial(_launch, launches.graph, tiny, stand, "graph")
+        rows.attempt({"what": "launch", "state": "graph"}, "fp32", graph)
+
+
+def _launch(
+    take: Callable[[Callable[[], None], Stand], list[float]],
+    tiny: Callable[[], None],
+    stand: Stand,
+    launched: Literal["eager", "graph"],
+    row: OpRow,
+) -> OpRow:
+    taken = [float(f"{seconds:.6g}") for seconds in take(tiny, stand)]
+    return row.model_copy(
+        update={
+            "call_s": taken,
+            "calls_each": launches.LAUNCHES,
+            "launched": launched,
+            "checked": "nothing to compare: a number is added to another",
+        }
+    )
