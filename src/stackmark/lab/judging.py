@@ -3,21 +3,24 @@
 Everything derived here can be derived again: the stream is stored whole, and `judged_again` does just that.
 """
 
+import re
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StreamError
-from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Stream, gathered_facts, measured_steps
+from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, gathered_facts, measured_steps
 from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, PlaceFailure
 from stackmark.spec import SCHEMA_VERSION, explain
+from stackmark.verdict.collectives import rows_apart, steps_apart
 from stackmark.verdict.throughput import RunVerdict, judge_run
 
 # How a line of standard error stands in a stored stream, between the lines of standard output.
 STDERR_PREFIX = "stderr\t"
+_NUMBERS = re.compile(r"\d[\d.,]*")
 Facts = dict[str, dict[str, JsonValue]]
 
 
@@ -51,10 +54,11 @@ def judge(
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
     verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
     # A single step under a figure is no step: nobody timed one, and its shape says nothing.
-    flags = [*(() if _untimed(result) else verdict.flags), *result.flags]
+    flags = [*(() if _untimed(result) else verdict.flags), *_said_by_ranks(stream, "flags"), *_stragglers(stream)]
+    invalid = _said_by_ranks(stream, "invalid")
     flags += [
         f"not-settled: {event.note}"
-        for event in stream.events
+        for event in stream.of(0)
         if isinstance(event, Phase) and event.phase == "warm-up" and event.state == "end" and event.note
     ]
     hello = next((event for event in stream.events if isinstance(event, Hello)), None)
@@ -65,21 +69,47 @@ def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | flo
     if stream.foreign_count:
         flags.append(f"foreign-lines: {stream.foreign_count} lines of the worker's output were not events")
     return RunEnd(
-        status="invalid" if result.invalid else "done",
-        failure_kind=_invalid_kind(stream.events) if result.invalid else None,
-        failure_message="; ".join(result.invalid) or None,
+        status="invalid" if invalid else "done",
+        failure_kind=_invalid_kind(stream.events) if invalid else None,
+        failure_message="; ".join(invalid) or None,
         flags=flags,
         **_numbers(result, verdict, stream.events),
         **about,
     )
 
 
+def _said_by_ranks(stream: Stream, field: Literal["flags", "invalid"]) -> list[str]:
+    """The first rank's sentences, and those that only others have, with the number of the rank.
+
+    Ranks of one machine see the same things, each with numbers of its own: sentences that differ in numbers alone are one.
+    """
+    results = sorted((event for event in stream.events if isinstance(event, Result)), key=lambda event: event.rank)
+    said: list[str] = list(getattr(results[0], field))
+    known = {_NUMBERS.sub("", text) for text in said}
+    for result in results[1:]:
+        for text in getattr(result, field):
+            if (words := _NUMBERS.sub("", text)) not in known:
+                known.add(words)
+                said.append(f"{text} (rank {result.rank})")
+    return said
+
+
+def _stragglers(stream: Stream) -> list[str]:
+    if stream.ranks == 1:
+        return []
+    ranks = range(stream.ranks)
+    rows = {rank: [event.row for event in stream.of(rank) if isinstance(event, Row)] for rank in ranks}
+    if any(rows.values()):
+        return rows_apart(rows)
+    return steps_apart({rank: measured_steps(stream.events, rank) for rank in ranks})
+
+
 def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> dict[str, float | int | str | None]:
-    energy = {event.name: event.value for event in events if isinstance(event, Metric)}
+    energy_j = _energy_j(events)
     rate_per_s, unit = _rate(result, verdict)
     rate: dict[str, float | int | str | None] = {"rate_per_s": rate_per_s, "rate_unit": unit, "wall_s": result.wall_s}
     if _untimed(result):
-        return {**rate, "memory_peak_mib": result.memory_peak_mib, "energy_j": energy.get("energy_j")}
+        return {**rate, "memory_peak_mib": result.memory_peak_mib, "energy_j": energy_j}
     return {
         **rate,
         "steps_total": verdict.steps_total,
@@ -90,9 +120,19 @@ def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> di
         "step_p99_s": verdict.step_p99_s,
         "step_cv": verdict.cv,
         "memory_peak_mib": result.memory_peak_mib,
-        "energy_j": energy.get("energy_j"),
+        "energy_j": energy_j,
         "data_share": min(1.0, result.data_wait_s / result.wall_s) if result.data_wait_s is not None else None,
     }
+
+
+def _energy_j(events: Sequence[Event]) -> float | None:
+    """Of all devices: a GPU is its rank's alone, while ranks on CPUs all read the one counter of their machine."""
+    by_device: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, Metric) and event.name == "energy_j":
+            device = gathered_facts(list(events), event.rank).get("gpu", {}).get("under_test")
+            by_device.setdefault(str(device), event.value)
+    return sum(by_device.values()) if by_device else None
 
 
 def _untimed(result: Result) -> bool:
@@ -121,7 +161,8 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None) -> Pl
     if broken:
         return PlaceFailure("broken_stream", broken.message, broken.hint or "the worker's version may differ from ours")
     if isinstance(closed, Failed):
-        return PlaceFailure(closed.kind, closed.message, closed.hint)
+        who = f"rank {closed.rank} of {stream.ranks}: " if stream.ranks > 1 else ""
+        return PlaceFailure(closed.kind, who + closed.message, closed.hint)
     if closed is None:
         last = next((line for line in reversed(outcome.stderr) if line.strip()), "")
         said = f"; its last words were: {last[:300]}" if last else ""
@@ -164,15 +205,19 @@ def _about(facts: Facts) -> dict[str, str | None]:
 
 def setup_seconds(events: Sequence[Event]) -> float | None:
     """From the worker's first word to the beginning of warm-up, or of what is measured without one."""
-    begins = (event.t for event in events if isinstance(event, Phase) and event.phase in ("warm-up", "measure"))
+    begins = (event.t for event in events if _begins(event) and event.rank == 0)
     return next(begins, None)
+
+
+def _begins(event: Event) -> bool:
+    return isinstance(event, Phase) and event.phase in ("warm-up", "measure")
 
 
 def setup_parts(events: Sequence[Event]) -> list[tuple[str, float]]:
     """Set-up by part, in order: what ended before warm-up and the measured part began."""
     parts = []
-    for event in events:
-        if isinstance(event, Phase) and event.phase in ("warm-up", "measure"):
+    for event in (event for event in events if event.rank == 0):
+        if _begins(event):
             break
         if isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
             parts.append((event.phase, event.seconds))

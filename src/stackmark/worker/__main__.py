@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -18,33 +19,65 @@ from stackmark.worker import ending, first, home
 from stackmark.worker.stream import Emitter, guard_stdout
 
 
+class Voice:
+    """What a worker says of itself, beside what it measures; an agent hushes when its ranks have the stream."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.greeted = self.silent = False
+
+    def hush(self) -> None:
+        self.silent = True
+
+    def hello(self, ranks: int = 1) -> None:
+        self.greeted = True
+        versions = {"stackmark": __version__, "python": sys.version.split()[0]}
+        self.emitter(events.Hello, time_unix_s=time.time(), pid=os.getpid(), ranks=ranks, versions=versions)
+
+    def failed(self, kind: str, message: str, hint: str = "") -> int:
+        if not self.silent:
+            if not self.greeted:
+                self.hello()
+            self.emitter.last(events.Failed, kind=kind, message=message, hint=hint)
+        return events.FAILURE_EXIT_CODES[kind]
+
+
 def main(parent: int) -> int:
     copy = os.environ.pop(COPY_VARIABLE, None)
-    emitter = Emitter(guard_stdout(), leave=partial(ending.leave, parent_pid=parent), copy=copy)
-    greeted = False
+    descriptor = guard_stdout()
+    emitter = Emitter(descriptor, leave=partial(ending.leave, parent_pid=parent), copy=copy)
+    voice = Voice(emitter)
     try:
-        ending.watch_signals(lambda kind: say_failed(emitter, kind, "the worker did not stop in time and was ended"))
+        ending.watch_signals(
+            lambda kind: voice.failed(kind, "the worker did not stop in time and was ended"),
+            ending.RANK_GRACE_S if "RANK" in os.environ else ending.GRACE_S,
+        )
         said = home.settle()
         try:
             task, by_stdin = receive()
+            from stackmark.worker import group  # now that a signal is heard
+
+            rank = group.launched_rank(task)
+            task = group.task_of_rank(task, rank) if rank else task
         except StackmarkError as error:
-            say_hello(emitter)
-            return say_failed(emitter, "bad_task", error.message, error.hint or "")
+            return voice.failed("bad_task", error.message, error.hint or "")
+        agent = group.ranks_of(task) > 1 and rank is None
         emitter.rank = task.rank
-        greeted = True
-        say_hello(emitter, ranks_of(task))
+        if not agent:
+            voice.hello(group.ranks_of(task))
         if task.lifeline and by_stdin:
-            ending.watch_lifeline(lambda kind: say_failed(emitter, kind, "the driver is gone: its lifeline ended"))
-            ending.die_with_parent(parent, lambda kind: say_failed(emitter, kind, "the driver is gone: it died"))
+            ending.watch_lifeline(lambda kind: voice.failed(kind, "the driver is gone: its lifeline ended"))
+            ending.die_with_parent(parent, lambda kind: voice.failed(kind, "the driver is gone: it died"))
+        if agent:
+            print(*said, sep="\n", end="\n" if said else "", file=sys.stderr, flush=True)
+            return work(voice, lambda: group.lead(task, descriptor, copy, parent, voice.hush))
         for sentence in said:
             emitter(events.Log, line=sentence)
-        code = work(task, emitter)
+        code = work(voice, lambda: perform_here(task, emitter))
         emitter.close()
         return code
     except ending.Ended as ended:
-        if not greeted:
-            say_hello(emitter)
-        return say_failed(emitter, ended.kind, f"the worker was {ended.kind} by a signal")
+        return voice.failed(ended.kind, f"the worker was {ended.kind} by a signal")
 
 
 def receive() -> tuple[Task, bool]:
@@ -55,42 +88,35 @@ def receive() -> tuple[Task, bool]:
     return read_task(sys.stdin.buffer.readline(SPEC_LIMIT_BYTES + 2)), True
 
 
-def ranks_of(task: Task) -> int:
-    asked = task.spec or task.request
-    return asked.ranks if asked else 1
-
-
-def say_hello(emitter: Emitter, ranks: int = 1) -> None:
-    versions = {"stackmark": __version__, "python": sys.version.split()[0]}
-    emitter(events.Hello, time_unix_s=time.time(), pid=os.getpid(), ranks=ranks, versions=versions)
-
-
-def work(task: Task, emitter: Emitter) -> int:
+def perform_here(task: Task, emitter: Emitter) -> int:
     from stackmark.worker.run import device_trouble, perform
+
+    if task.request and task.spec and task.rank == 0:
+        # The group's agent resolved it, and says nothing itself.
+        emitter(events.Probe, spec=task.spec, choices={})
+    with device_trouble():
+        perform(task, emitter)
+    return 0
+
+
+def work(voice: Voice, do: Callable[[], int]) -> int:
     from stackmark.workloads.workload import WorkloadFailure
 
     try:
-        with device_trouble():
-            perform(task, emitter)
-        return 0
+        return do()
     except WorkloadFailure as failure:
-        return say_failed(emitter, failure.kind, failure.message, failure.hint)
+        return voice.failed(failure.kind, failure.message, failure.hint)
     except StackmarkError as error:
-        return say_failed(emitter, "bad_parameter", error.message, error.hint or "")
+        return voice.failed("bad_parameter", error.message, error.hint or "")
     except ImportError as error:
         package = (error.name or "a package").partition(".")[0]
         hint = f"install it beside stackmark: pip install 'stackmark[{package}]'" if package == "torch" else ""
-        return say_failed(emitter, "missing_package", f"{package} cannot be imported: {error}", hint)
+        return voice.failed("missing_package", f"{package} cannot be imported: {error}", hint)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border; a library that calls sys.exit() crashed too
         with suppress(OSError):
             traceback.print_exc()
         hint = "the traceback is in the run's log: stackmark show RUN --log"
-        return say_failed(emitter, "crash", f"{type(error).__name__}: {error}", hint)
-
-
-def say_failed(emitter: Emitter, kind: str, message: str, hint: str = "") -> int:
-    emitter.last(events.Failed, kind=kind, message=message, hint=hint)
-    return events.FAILURE_EXIT_CODES[kind]
+        return voice.failed("crash", f"{type(error).__name__}: {error}", hint)
 
 
 if __name__ == "__main__":

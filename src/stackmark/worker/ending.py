@@ -22,6 +22,8 @@ from typing import NoReturn
 from stackmark.strays import MARK_VARIABLE, end_marked
 
 GRACE_S = 5.0
+# Of one rank of a group: whoever started the group waits for all of them, and has no more than GRACE_S itself.
+RANK_GRACE_S = 2.5
 NUDGE_S = 0.3
 _PR_SET_PDEATHSIG = 1
 _KINDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
@@ -35,7 +37,7 @@ class Ended(BaseException):
         self.kind = _KINDS[signal.Signals(number)]
 
 
-def watch_signals(last_words: Callable[[str], object]) -> None:
+def watch_signals(last_words: Callable[[str], object], grace_s: float = GRACE_S) -> None:
     """Turns SIGINT and SIGTERM into Ended, and ends the process after a grace if the main thread cannot."""
 
     def handler(number: int, _frame: FrameType | None) -> None:
@@ -61,7 +63,7 @@ def watch_signals(last_words: Callable[[str], object]) -> None:
                 # A signal that came just before the main thread began to wait did not wake it.
                 time.sleep(NUDGE_S)
                 signal.pthread_kill(main, number)
-                time.sleep(GRACE_S - NUDGE_S)
+                time.sleep(grace_s - NUDGE_S)
                 kind = _KINDS[signal.Signals(number)]
                 last_words(kind)
                 os._exit(128 + number)
