@@ -1,15 +1,16 @@
-"""Makes the shipped table of published results from a folder of reference data.
+"""Makes the shipped tables of published results from a folder of reference data.
 
-    python scripts/make_published.py REFERENCE_DIR [--output FILE]
+    python scripts/make_published.py REFERENCE_DIR [--output FOLDER]
 
 Reads `published/all.csv`, `tf_published.csv`, `field_reports.csv` and MLPerf's three tables there, in this order, and writes
-one long table, one row a number, into the package. The same input gives the same bytes. How a source spells its rows is in
-published_rows.py and published_mlperf.py.
+one long table, one row a number, into the package; and a second of the same columns from DeepBench's timings of single
+operators (`deepbench/`), which is apart because the first is read at the end of every run. The same input gives the same
+bytes. How a source spells its rows is in published_rows.py, published_mlperf.py and published_deepbench.py.
 
 Left out are, by name and counted: cells printed as N/A, results whose value is not in the reference, counts that describe a
 model and not a run, quantities that somebody derived from others (speed-ups, coefficients of variation, ratios: sources
 contradict their own columns there), the second copy of a result that two files hold, and what would be refused from a user
-as well: n devices that do more than n times the work of one. DeepBench's own timings (`deepbench/`) are not of this table.
+as well: n devices that do more than n times the work of one.
 """
 
 import argparse
@@ -21,14 +22,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from published_deepbench import Timings
 from published_mlperf import inference_rows, scored_rows, training_rows
 from published_rows import Cells, LeftOut, Row, classic_row, collected_row, field_row
 
 from stackmark.errors import LedgerError
-from stackmark.ledger.published import FIELDS, parse, row_of
+from stackmark.ledger.published import FIELDS, NAME, OPERATORS_NAME, parse, row_of
 from stackmark.ledger.published_checks import too_fast
 
-SHIPPED = Path(__file__).resolve().parent.parent / "src" / "stackmark" / "ledger" / "data" / "published.csv"
+SHIPPED = Path(__file__).resolve().parent.parent / "src" / "stackmark" / "ledger" / "data"
 # What a line of a reference file becomes: in MLPerf's tables each line holds a number for each of several benchmarks.
 Read = Callable[[Cells, Path], list[Row]]
 
@@ -37,21 +39,33 @@ def one(read: Callable[[Cells], Row]) -> Read:
     return lambda cells, _reference: [read(cells)]
 
 
-FILES: tuple[tuple[str, Read], ...] = (
-    ("published/all.csv", one(collected_row)),
-    ("tf_published.csv", one(classic_row)),
-    ("field_reports.csv", one(field_row)),
-    ("mlperf/mlperf_training_v0.6.csv", training_rows),
-    ("mlperf/mlperf_training_v5.1.csv", scored_rows),
-    ("mlperf/mlperf_inference_v0.5.csv", inference_rows),
-)
+def tables() -> dict[str, tuple[tuple[str, Read], ...]]:
+    """Each table's name and the files that it is made from."""
+    timings = Timings()
+    return {
+        NAME: (
+            ("published/all.csv", one(collected_row)),
+            ("tf_published.csv", one(classic_row)),
+            ("field_reports.csv", one(field_row)),
+            ("mlperf/mlperf_training_v0.6.csv", training_rows),
+            ("mlperf/mlperf_training_v5.1.csv", scored_rows),
+            ("mlperf/mlperf_inference_v0.5.csv", inference_rows),
+        ),
+        OPERATORS_NAME: (
+            ("deepbench/published_gemm.csv", timings.gemm),
+            ("deepbench/published_conv.csv", timings.conv),
+            ("deepbench/published_rnn.csv", timings.rnn),
+            ("deepbench/published_sparse_gemm.csv", timings.sparse_gemm),
+            ("deepbench/published_allreduce.csv", timings.all_reduce),
+        ),
+    }
 
 
-def make(reference: Path) -> tuple[list[list[str]], Counter[str]]:
+def make(reference: Path, from_files: tuple[tuple[str, Read], ...]) -> tuple[list[list[str]], Counter[str]]:
     """The cells of all rows, and how many rows were left out by which rule."""
     table: list[list[str]] = []
     left_out: Counter[str] = Counter()
-    for name, read in FILES:
+    for name, read in from_files:
         with (reference / name).open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             for cells in reader:
@@ -97,21 +111,27 @@ def written(row: Row) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes the shipped table of published results.")
+    parser = argparse.ArgumentParser(description="Makes the shipped tables of published results.")
     parser.add_argument("reference", type=Path, help="the folder that holds published/all.csv and the other tables")
-    parser.add_argument("--output", type=Path, default=SHIPPED, help="where to write (default: into the package)")
+    parser.add_argument("--output", type=Path, default=SHIPPED, help="the folder to write to (default: the package's)")
     chosen = parser.parse_args()
+    texts: dict[str, str] = {}
+    all_left_out: Counter[str] = Counter()
     try:
-        table, left_out = make(chosen.reference)
-        text = as_csv(table)
-        parse(text, "the new table")
+        for name, from_files in tables().items():
+            table, left_out = make(chosen.reference, from_files)
+            texts[name] = as_csv(table)
+            print(f"{len(parse(texts[name], name)):,} rows in {name}", file=sys.stderr)
+            all_left_out += left_out
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SystemExit(f"{chosen.reference}: {error}") from error
     except LedgerError as error:
         raise SystemExit(error.message) from error
-    chosen.output.write_text(text, encoding="utf-8", newline="")
-    print(f"{len(table)} rows in {chosen.output}", file=sys.stderr)
-    for rule, number in sorted(left_out.items()):
+    # All of them or none.
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (chosen.output / name).write_text(text, encoding="utf-8", newline="")
+    for rule, number in sorted(all_left_out.items()):
         print(f"left out {number}: {rule}", file=sys.stderr)
 
 

@@ -8,7 +8,7 @@ import pytest
 from asking import ask
 from stackmark.errors import Exit, SpecError
 from stackmark.ledger.chips import parse_chip
-from stackmark.ledger.published import Published, load
+from stackmark.ledger.published import Published, load, load_all
 from stackmark.ledger.published_search import MOST_WORDS, search, understand, why_nothing
 
 
@@ -152,8 +152,8 @@ def test_a_mistyped_part_of_the_command_gets_the_near_ones() -> None:
 
 def test_the_sources_add_up_to_the_table() -> None:
     said = json.loads(ask("published", "sources", "--json").out)
-    assert sum(source["rows"] for source in said["sources"]) == len(load())
-    assert ask("published", "sources").err == f"{len(load()):,} rows\n"
+    assert sum(source["rows"] for source in said["sources"]) == len(load_all())
+    assert ask("published", "sources").err == f"{len(load_all()):,} rows\n"
 
 
 def test_a_ledger_that_was_named_has_to_be_there(tmp_path: Path) -> None:

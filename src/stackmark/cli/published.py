@@ -4,8 +4,9 @@ Rows that were added are in the ledger; where there is no ledger yet, there are 
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,10 +16,15 @@ from stackmark.errors import Exit, SpecError
 from stackmark.units import counted
 
 if TYPE_CHECKING:
+    from stackmark.lab.published_shapes import Asked
     from stackmark.ledger.published import Published
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # What a sentence about a refused file lists; the rest is counted.
 SHOWN_FINDINGS = 20
+# Rows that are shown: of words, which may mean much; of an operator's sizes, whose table is wanted whole.
+SHOWN, SHOWN_SIZES = 20, 200
 
 
 @click.group(
@@ -29,6 +35,8 @@ SHOWN_FINDINGS = 20
 Examples:
   stackmark published search resnet50 V100
   stackmark published search "8x H200 llama2" --unit min --json
+  stackmark published search op/gemm --m 7680 --n 48000 --k 2560
+  stackmark published search op/conv V100 --shape w=14,h=14,c=512,n=16
   stackmark published template > mine.csv
   stackmark published add mine.csv
   stackmark published remove --file mine.csv
@@ -38,34 +46,83 @@ def command() -> None:
     """What others published: search it, add to it, see its sources."""
 
 
+def _size(name: str) -> Callable[[F], F]:
+    text = f"Of op/gemm and its like: only times of this {name}."
+    return click.option(f"--{name}", metavar="N", callback=not_empty, help=text)
+
+
 @command.command("search")
 @click.argument("words", nargs=-1, required=True, callback=not_empty)
 @click.option("--unit", metavar="UNIT", callback=not_empty, help="Only numbers in this unit, e.g. images/s.")
+@_size("m")
+@_size("n")
+@_size("k")
 @click.option(
-    "--limit", type=click.IntRange(1, 1_000_000), metavar="N", default=20, help="How many, best first. [default: 20]"
+    "--shape", metavar="SIZES", callback=not_empty, help="Of an operator: only times of these, e.g. w=56,h=56,c=64."
+)
+@click.option("--set", "set_name", metavar="SET", callback=not_empty, help="Of an operator: only this list's times.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help=f"How many, best first. [default: {SHOWN}; {SHOWN_SIZES} with sizes]",
 )
 @ledger_option
 @json_option
-def search_command(words: tuple[str, ...], unit: str | None, limit: int, ledger: str | None, as_json: bool) -> int:
-    """Published rows that fit all WORDS: a model, a chip by any of its names, a precision, a source, a year, `8x`."""
-    from stackmark.ledger.published import as_json as row_json
+def search_command(
+    words: tuple[str, ...],
+    unit: str | None,
+    m: str | None,
+    n: str | None,
+    k: str | None,
+    shape: str | None,
+    set_name: str | None,
+    limit: int | None,
+    ledger: str | None,
+    as_json: bool,
+) -> int:
+    """Published rows that fit all WORDS: a model, a chip by any of its names, a precision, a source, a year, `8x`.
+
+    Times of an operator are found by its sizes, or some of them: op/gemm with --m --n --k, any of them with --shape.
+    """
+    from stackmark.cli.published_views import print_found
+    from stackmark.lab.published_shapes import matching, read_asked, why_none
     from stackmark.ledger.published_search import search, understand, why_nothing
 
+    words = tuple(part for word in words for part in word.split())
+    asked = read_asked(words, {"m": m, "n": n, "k": k}, shape, set_name)
     rows = _known_rows(ledger)
-    text = " ".join(words)
-    query = understand(text, rows, unit=unit)
-    hits = search(rows, query)
-    shown = [hit.row for hit in hits[:limit]]
+    of_sizes = rows if asked is None else matching(rows, asked)
+    text = " ".join(words if asked is None else asked.words)
+    query = understand(text, of_sizes, unit=unit)
+    hits = [hit.row for hit in search(of_sizes, query)]
+    if asked is not None:  # in the order of their sizes: the words only choose among them
+        chosen = set(map(id, hits))
+        hits = [row for row in of_sizes if id(row) in chosen]
+    limit = limit or (SHOWN if asked is None else SHOWN_SIZES)
     if as_json:
-        print_json({"query": text, "total": len(hits), "rows": [row_json(row) for row in shown]})
+        print_json(_search_json(" ".join(words), asked, hits, hits[:limit]))
         return Exit.DONE
     if not hits:
-        say(f"nothing fits {text!r}: {why_nothing(rows, query)}")
+        why = why_nothing(rows, query) if asked is None else why_none(rows, asked)
+        say(f"nothing fits {' '.join(words)!r}: {why}")
         return Exit.DONE
-    _print_rows(shown)
+    print_found(hits[:limit])
     if len(hits) > limit:
-        click.echo(f"{limit} of {len(hits)}; more with --limit, or say more words", err=True)
+        more = "say more words" if asked is None else "type more sizes"
+        click.echo(f"{limit} of {len(hits)}; more with --limit, or {more}", err=True)
     return Exit.DONE
+
+
+def _search_json(
+    text: str, asked: "Asked | None", hits: "list[Published]", shown: "list[Published]"
+) -> dict[str, object]:
+    from stackmark.ledger.published import as_json
+    from stackmark.ledger.published_operators import caveats_of
+
+    rows = [as_json(row) | ({"caveats": list(caveats_of(row))} if row.task == "operator" else {}) for row in shown]
+    about = {} if asked is None else {"operator": f"op/{asked.op}", "sizes": dict(asked.sizes), "set": asked.set_name}
+    return {"query": text, **about, "total": len(hits), "rows": rows}
 
 
 @command.command("add")
@@ -128,7 +185,7 @@ def sources_command(ledger: str | None, as_json: bool) -> int:
         Column("source"),
     )  # fmt: skip
     cells = [
-        [str(one.rows), one.first if one.first == one.last else f"{one.first} to {one.last}", str(one.chips),
+        [f"{one.rows:,}", one.first if one.first == one.last else f"{one.first} to {one.last}", str(one.chips),
          ", ".join(one.units), one.source + (" (added by you)" if one.added else "")]
         for one in found
     ]  # fmt: skip
@@ -169,44 +226,17 @@ def remove_command(rows: tuple[str, ...], file: str | None, yes: bool, ledger: s
 
 
 def _known_rows(where: str | None) -> "tuple[Published, ...]":
+    """Of both tables that ship, and of the ledger where there is one."""
     from stackmark.lab.published import known_rows
     from stackmark.ledger import added, address
     from stackmark.ledger.store import Ledger
 
     file = address.find(where).file
     if where is None and file is not None and not file.exists():
-        return known_rows(None)
+        return known_rows(None, operators=True)
     with Ledger.open(where, create=False) as book:
         _, unreadable = added.entries(book)
         if unreadable:
             some = ", ".join(unreadable[:5])
             click.echo(f"{counted(len(unreadable), 'added row')} of another version left out: {some}", err=True)
-        return known_rows(book)
-
-
-def _print_rows(rows: "list[Published]") -> None:
-    from stackmark.show.console import standard_output
-    from stackmark.show.table import Column, print_table
-
-    columns = (
-        Column("value", right=True), Column("unit"), Column("what"), Column("chip"), Column("precision", drop=4),
-        Column("batch", right=True, drop=3), Column("framework", drop=1), Column("date", drop=2), Column("source"),
-    )  # fmt: skip
-    cells = [
-        [f"{row.value:,.10g}", row.unit, _what(row), f"{row.count} × {row.chip}" if row.count > 1 else row.chip,
-         row.precision, str(row.batch or ""), row.framework, row.date, _source(row)]
-        for row in rows
-    ]  # fmt: skip
-    print_table(standard_output(), columns, cells, ["yellow" if row.added else "" for row in rows])
-
-
-def _what(row: "Published") -> str:
-    """Our name where the row has one: it says which ResNet-50, and whether it was trained."""
-    return row.workload if row.workload and row.task != "operator" else f"{row.model}, {row.task}"
-
-
-def _source(row: "Published") -> str:
-    who = row.extra.get("submitter")
-    more = [str(who)] if who else []
-    more += [f"added by you, {row.added}"] if row.added else []
-    return row.source + (f" ({', '.join(more)})" if more else "")
+        return known_rows(book, operators=True)

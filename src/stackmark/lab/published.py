@@ -14,10 +14,11 @@ from pathlib import Path
 from stackmark.errors import SpecError
 from stackmark.ledger import added
 from stackmark.ledger.chips import chip_distance, parse_chip
-from stackmark.ledger.published import Published, load
+from stackmark.ledger.published import Published, load, load_all
 from stackmark.ledger.published_checks import Finding, too_fast
 from stackmark.ledger.published_file import read_file
 from stackmark.ledger.published_near import Match, nearest
+from stackmark.ledger.published_operators import OperatorIndex
 from stackmark.ledger.published_search import search, understand
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Scalar, Spec
@@ -32,9 +33,14 @@ UNCERTAINTY = "published value of unknown uncertainty"
 _CHIPS_NAMED = 12
 
 
-def known_rows(ledger: Ledger | None) -> tuple[Published, ...]:
-    """What ships, and what the user added."""
-    return load() + (added.rows(ledger) if ledger is not None else ())
+def known_rows(ledger: Ledger | None, *, operators: bool = False) -> tuple[Published, ...]:
+    """What ships, and what the user added. The long table of single operators only where it is asked for."""
+    return (load_all() if operators else load()) + (added.rows(ledger) if ledger is not None else ())
+
+
+def known_operators(ledger: Ledger | None) -> OperatorIndex:
+    """All published times of single operators, by problem."""
+    return OperatorIndex(known_rows(ledger, operators=True))
 
 
 # --- what is near -------------------------------------------------------------------------------------------------------
@@ -267,7 +273,7 @@ def workload_names() -> frozenset[str]:
 def add_file(path: Path, ledger: Ledger) -> AddReport:
     """Adds the rows of a file, all of them or none."""
     reading = read_file(path, workload_names())
-    known = known_rows(ledger)
+    known = known_rows(ledger, operators=True)
     seen = set(known)
     fresh: dict[Published, int] = {}
     for row, line in zip(reading.rows, reading.lines, strict=True):

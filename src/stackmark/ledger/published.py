@@ -1,12 +1,16 @@
-"""What others printed: the shipped table of published results, one row a number, each with its source.
+"""What others printed: the shipped tables of published results, one row a number, each with its source.
 
-The table is read with the csv module from the package's own data, because it is consulted at the end of every run, on
+A table is read with the csv module from the package's own data, because the first is consulted at the end of every run, on
 machines where nothing but the driver is installed. Reading all of it takes some tens of milliseconds, so it is neither
 compressed nor indexed: a wheel is a zip file anyway, and plain CSV can be read by everybody. What belongs to a row that few
 rows have (a GEMM's shape, a submitter, the single runs behind a time) is JSON in `extra`.
 
-Which rows come nearest to a result is in published_near.py, which answer a few words in published_search.py, what is refused
-from a user in published_checks.py, and a user's own rows are kept by added.py.
+DeepBench's timings of single operators are a second table of the same columns, six times as long, which is only read where
+somebody asks for operators, or searches.
+
+Which rows come nearest to a result is in published_near.py, which are of an operator's problem in published_operators.py,
+which answer a few words in published_search.py, what is refused from a user in published_checks.py, and a user's own rows are
+kept by added.py.
 """
 
 import csv
@@ -51,7 +55,7 @@ UNIT_SPELLINGS = {
 _DATE = re.compile(r"(19|20)\d\d-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?", re.ASCII)
 _WHOLE = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 _NUMBER = re.compile(r"\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-NAME = "published.csv"
+NAME, OPERATORS_NAME = "published.csv", "published_deepbench.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +97,28 @@ def as_json(row: Published) -> dict[str, object]:
 
 @cache
 def load() -> tuple[Published, ...]:
-    """The table that ships with the package."""
+    """The table of whole workloads that ships with the package."""
+    return _load(NAME)
+
+
+@cache
+def load_operators() -> tuple[Published, ...]:
+    """The table of single operators' times that ships with the package."""
+    return _load(OPERATORS_NAME)
+
+
+@cache
+def load_all() -> tuple[Published, ...]:
+    """Both."""
+    return load() + load_operators()
+
+
+def _load(name: str) -> tuple[Published, ...]:
     try:
-        text = files("stackmark.ledger").joinpath("data", NAME).read_text(encoding="utf-8")
+        text = files("stackmark.ledger").joinpath("data", name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise LedgerError(f"the table of published results cannot be read: {error}", hint=_REINSTALL) from error
-    return parse(text, NAME)
+        raise LedgerError(f"a table of published results cannot be read: {error}", hint=_REINSTALL) from error
+    return parse(text, name)
 
 
 _REINSTALL = "the file belongs to the package: install stackmark again"
@@ -163,7 +183,7 @@ def _extra(text: str) -> Mapping[str, object]:
     if not text:
         return _NOTHING
     try:
-        found: object = json.loads(text, parse_constant=_refuse)  # NaN is no JSON
+        found: object = _JSON.decode(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -175,4 +195,6 @@ def _refuse(_constant: str) -> None:
     raise ValueError
 
 
+# NaN is no JSON. One decoder for all rows: json.loads would make one for each.
+_JSON = json.JSONDecoder(parse_constant=_refuse)
 _NOTHING: Mapping[str, object] = MappingProxyType({})

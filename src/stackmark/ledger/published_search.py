@@ -4,8 +4,8 @@ Every word has to fit a row. A chip is not compared letter by letter but taken a
 what was measured on a `Tesla V100-SXM2-16GB`, and `H100` also finds the PCIe card, behind the plain one. Everything else is
 compared without case and punctuation, since one source writes `resnet50v1.5` and the other `resnet50_v1.5`.
 
-A full-text index was considered: two thousand rows are read through in some milliseconds, and an index ranks by how rare a
-word is, which says nothing about how near a number is.
+A full-text index was considered: ten thousand rows are read through in a tenth of a second, because most of their cells are
+the same few texts, and an index ranks by how rare a word is, which says nothing about how near a number is.
 """
 
 import re
@@ -147,20 +147,49 @@ def _fit(word: str, row: Published) -> float:
         return 3.0
     if len(plain) > 2 and any(name.startswith(plain) for name in names):
         return 2.5
-    tokens = _tokens(row)
-    if plain in tokens:
+    said = _said(row)
+    if any(plain in _words(text) for text in said):
         return 2.0
     if row.date.startswith(word):
         return 2.0
     # A letter or two are in everything.
-    return 1.0 if len(plain) > 2 and any(plain in text for text in (*names, *tokens)) else 0.0
+    if len(plain) < 3:
+        return 0.0
+    return 1.0 if any(plain in name for name in names) or any(plain in _joined(text) for text in said) else 0.0
 
 
-def _tokens(row: Published) -> set[str]:
-    said = (row.workload, row.model, row.task, row.chip, row.system, row.framework, row.source, row.data, row.unit)
-    more = (str(row.extra.get(name, "")) for name in ("submitter", "scenario", "place", "compiler", "layout", "system"))
-    words = {word for text in (*said, *more) for word in text.split()}
-    return {_squash(word) for word in words} | {part for word in words for part in _WORDS.split(word.lower())}
+def _said(row: Published) -> tuple[str, ...]:
+    """The cells that words are looked for in."""
+    more = (str(row.extra.get(name, "")) for name in _MORE)
+    return (
+        row.workload,
+        row.model,
+        row.task,
+        row.chip,
+        row.system,
+        row.framework,
+        row.source,
+        row.data,
+        row.unit,
+        *more,
+    )
+
+
+_MORE = ("submitter", "scenario", "place", "compiler", "layout", "system")
+
+
+@cache
+def _words(text: str) -> frozenset[str]:
+    """Of one cell: its words without punctuation, and their parts."""
+    words = text.split()
+    return frozenset(
+        {_squash(word) for word in words} | {part for word in words for part in _WORDS.split(word.lower())}
+    )
+
+
+@cache
+def _joined(text: str) -> str:
+    return " ".join(_words(text))
 
 
 @cache
@@ -190,7 +219,8 @@ def _vocabulary(rows: Iterable[Published]) -> list[str]:
     """Names that somebody may have meant, as short as people type them."""
     names: set[str] = set(PRECISIONS | TASKS)
     for row in rows:
-        names |= {row.workload.partition("/")[2], row.model.partition(" @")[0].lower(), _chip(row.chip).short.lower()}
-        names |= {word.lower() for word in _chip(row.chip).short.split()} | {row.source.split()[0].lower()}
-        names.add(row.framework.split(" ")[0].lower())
-    return sorted(name for name in names if name and not name.startswith("gemm"))
+        names |= {row.workload.partition("/")[2], _chip(row.chip).short.lower(), row.source.split()[0].lower()}
+        names |= {word.lower() for word in _chip(row.chip).short.split()} | {row.framework.split(" ")[0].lower()}
+        if row.task != "operator":  # whose model is its shape
+            names.add(row.model.partition(" @")[0].lower())
+    return sorted(filter(None, names))

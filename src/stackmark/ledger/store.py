@@ -158,6 +158,18 @@ class Ledger:
 
         self.writing(work)
 
+    def keep(self, run_id: str, lines: Sequence[str]) -> None:
+        """What a run has said so far, while it runs: with its driver killed, no more is lost than what came after."""
+        stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
+
+        def work(connection: Connection) -> None:
+            still = select(runs.c.id).where(runs.c.id == run_id, runs.c.status == "running")
+            if connection.execute(still).first() is not None:
+                connection.execute(delete(streams).where(streams.c.run_id == run_id))
+                connection.execute(insert(streams).values(stream))
+
+        self.writing(work)
+
     def abandoned(self, *, machine_id: str, alive: Callable[[RunRow], bool]) -> list[RunRow]:
         """The rows `running` of this machine whose driver is gone, as `alive` tells."""
         query = (
@@ -266,7 +278,7 @@ class Ledger:
         return self.reading(work)
 
     def stream(self, run_id: str) -> list[str]:
-        """A run's whole output, line by line; nothing where the run was lost or still runs."""
+        """A run's whole output, line by line; of one that was lost or still runs, what was kept meanwhile."""
 
         def work(connection: Connection) -> list[str]:
             row = connection.execute(select(streams).where(streams.c.run_id == run_id)).first()

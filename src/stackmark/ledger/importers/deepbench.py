@@ -35,7 +35,16 @@ _HEADS = {
 }
 _RANKS = re.compile(r"Num Ranks:\s*([0-9]{1,6})\s*$")
 _SET = re.compile(r"Running (training|inference) benchmark")
-_PRECISIONS = {"float": "fp32", "half": "fp16", "int8": "int8"}
+# Its own words, and those of ours that it has none for (`stackmark run op/gemm --format deepbench`).
+_PRECISIONS = {
+    "float": "fp32",
+    "half": "fp16",
+    "int8": "int8",
+    "bf16": "bf16",
+    "tf32": "tf32",
+    "fp64": "fp64",
+    "fp8": "fp8",
+}
 # Operations a weight and time step of the recurrent matrices: one matrix, four gates, three gates; multiply and add.
 _RNN_OPERATIONS = {"vanilla": 2, "lstm": 8, "gru": 6}
 # No single device of any year does an exaflop a second, or moves a petabyte in it.
