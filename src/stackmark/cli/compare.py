@@ -13,6 +13,7 @@ from stackmark.cli.options import (
     not_empty,
     parameter_options,
     place_options,
+    ranks_option,
     read_margin,
     read_requests,
     seconds_of,
@@ -57,6 +58,7 @@ Examples:
     callback=not_empty,
     help="With one arm: hold it against the published row that this finds.",
 )
+@ranks_option
 @fail_on_option
 @time_limit_option
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
@@ -105,6 +107,8 @@ def one_request(workload: str | None, typed: dict[str, Any], *, arms: bool = Tru
     names = list(dict.fromkeys(request.workload for request in requests))
     if len(names) > 1:
         raise SpecError(f"one experiment is of one workload, and {len(names)} were named: {', '.join(names)}")
+    if len({request.ranks for request in requests}) > 1:
+        raise SpecError("--ranks is a list, and one experiment has one value of it")
     lists = {name: [one.params[name] for one in requests] for name in first.params}
     name = next((name for name, values in lists.items() if any(value != values[0] for value in values)), None)
     if name is not None:

@@ -8,7 +8,7 @@ checked by the parameter model itself.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.lab.typed import extra_of, pattern_of, read_seconds, read_value, takes_several
-from stackmark.spec import AUTO, Request
+from stackmark.ranks import MOST_RANKS
+from stackmark.spec import AUTO, Request, Scalar
 from stackmark.units import parse_seconds, parse_share
 from stackmark.workloads.catalog import OWN_COMMAND, families, find
 
@@ -48,6 +49,39 @@ def fail_on_option(command: F) -> F:
 
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")(command)
+
+
+def ranks_option(command: F) -> F:
+    text = "Processes that make one run together, a GPU each or a share of the cores: op/all-reduce and its like. [default: 1]"
+    return click.option("--ranks", metavar="N", callback=not_empty, help=text)(command)
+
+
+def read_ranks(text: str | None) -> list[int]:
+    """`2`, or `2,4,8` for several measurements."""
+    found = []
+    for part in (text or "1").split(","):
+        if not part.strip().isdecimal() or not 1 <= int(part) <= MOST_RANKS:
+            raise SpecError(f"--ranks takes a number from 1 to {MOST_RANKS}, not {part.strip()!r}")
+        found.append(int(part))
+    return found
+
+
+def format_option(command: F) -> F:
+    text = "Print a list as another program does: deepbench."
+    return click.option("--format", "form", type=click.Choice(["deepbench"]), help=text)(command)
+
+
+def check_format(form: str | None, as_json: bool, workloads: Sequence[str]) -> None:
+    """What DeepBench printed no table of cannot be printed as it did."""
+    if form is None:
+        return
+    if as_json:
+        raise SpecError("--format and --json were both given", hint="give one of them")
+    from stackmark.show.deepbench_table import TABLES
+
+    for workload in workloads:
+        if workload not in TABLES:
+            raise SpecError(f"DeepBench has no table of {workload}", hint=f"it has tables of {', '.join(TABLES)}")
 
 
 def not_empty(_ctx: click.Context, _param: click.Parameter, value: T) -> T:
@@ -127,22 +161,40 @@ def seconds_of(option: str, text: str | None) -> float | None:
     return seconds
 
 
-def parameter_fields() -> dict[str, FieldInfo]:
-    """Every parameter of every family, by name; where several have one, the first family's is offered."""
-    found: dict[str, FieldInfo] = {}
+def parameters_with() -> dict[str, dict[str, FieldInfo]]:
+    """Every parameter of every family: by its name, the families that have it, each with its own field."""
+    found: dict[str, dict[str, FieldInfo]] = {}
     for family in families().values():
         for name, info in family.params.model_fields.items():
-            found.setdefault(name, info)
+            found.setdefault(name, {})[family.name] = info
     return found
 
 
+def parameter_fields() -> dict[str, FieldInfo]:
+    """Every parameter of every family, by name; where several have one, the first family's."""
+    return {name: next(iter(of.values())) for name, of in parameters_with().items()}
+
+
 def parameter_options(command: F) -> F:
-    for name, info in reversed(parameter_fields().items()):
+    for name, of in reversed(parameters_with().items()):
+        info = next(iter(of.values()))
         flag = True if info.annotation is bool else None
         command = click.option(
-            *_names(name, info), name, metavar=_metavar(info), default=None, help=_help(info), is_flag=flag
+            *_names(name, info), name, metavar=_metavar(*of.values()), default=None, help=_help_of(of), is_flag=flag
         )(command)
     return command
+
+
+def _help_of(families_with: dict[str, FieldInfo]) -> str:
+    """The first family's help, and behind it what the same name means to another, where it means something else."""
+    first, *_ = (_help(info) for info in families_with.values())
+    text, bracket, default = first.partition(DEFAULT)
+    said = [text.rstrip()]
+    for family, info in families_with.items():
+        own = f"{(info.description or '').rstrip('.')}."
+        if own.lower() not in said[0].lower() and not any(own in one for one in said):
+            said.append(f"In {family}/: {own}")
+    return " ".join([*said, *([bracket + default] if bracket else [])])
 
 
 def places_with() -> dict[str, dict[str, FieldInfo]]:
@@ -260,11 +312,12 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _metavar(info: FieldInfo) -> str | None:
+def _metavar(info: FieldInfo, *others: FieldInfo) -> str | None:
+    """`others` are fields of the same name: what any of them takes may be typed."""
     if info.annotation is bool:
         return None
     if get_origin(info.annotation) is Literal:
-        return "|".join(get_args(info.annotation))
+        return "|".join(dict.fromkeys(word for one in (info, *others) for word in get_args(one.annotation)))
     if extra_of(info).get("quantity") == "seconds":
         return "TIME"
     return {int: "N", float: "X"}.get(info.annotation or str, "TEXT")  # type: ignore[arg-type]
@@ -305,25 +358,34 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
         find(workload)
     if OWN_COMMAND in workloads and not typed.get("cwd"):
         typed = {**typed, "cwd": os.getcwd()}  # where the person is, whatever the place of the first arm is
-    fields = parameter_fields()
-    lists = {
+    ranks = read_ranks(typed.get("ranks"))
+    typed = {name: value for name, value in typed.items() if name != "ranks"}
+    lists = {workload: _lists(workload, typed) for workload in workloads}
+    count = len(ranks) * sum(math.prod(map(len, values.values())) for values in lists.values())
+    if count > MOST_REQUESTS:
+        raise SpecError(f"these lists make {count:,} measurements", hint=f"at most {MOST_REQUESTS} are made at once")
+    return [
+        Request(workload=workload, params=dict(zip(lists[workload], values, strict=True)), ranks=number)
+        for workload in workloads
+        for values in product(*lists[workload].values())
+        for number in ranks
+    ]
+
+
+def _lists(workload: str, typed: dict[str, Any]) -> dict[str, list[Scalar]]:
+    """Every value that was typed, read as this workload's own parameter; one it does not have, as another family's."""
+    fields = {**parameter_fields(), **find(workload)[0].params.model_fields}
+    return {
         name: [read_value(_option(name), fields[name], part) for part in _parts(fields[name], value)]
         for name, value in typed.items()
         if value is not None
     }
-    count = len(workloads) * math.prod(map(len, lists.values()))
-    if count > MOST_REQUESTS:
-        raise SpecError(f"these lists make {count:,} measurements", hint=f"at most {MOST_REQUESTS} are made at once")
-    return [
-        Request(workload=workload, params=dict(zip(lists, values, strict=True)))
-        for workload in workloads
-        for values in product(*lists.values())
-    ]
 
 
 def _parts(info: FieldInfo, value: Any) -> list[Any]:
-    """A list has commas; a free text (a folder, a schedule) may have them too and is one value."""
-    if not isinstance(value, str) or (info.annotation is str and not pattern_of(info)):
+    """A list has commas; a free text (a folder, a schedule) may have them too and is one value, as are numbers of rows."""
+    one_value = extra_of(info).get("one_value") or (info.annotation is str and not pattern_of(info))
+    if not isinstance(value, str) or one_value:
         return [value]
     parts = [part.strip() for part in value.split(",")]
     return [part for part in parts if part] or [value]

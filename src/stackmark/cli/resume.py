@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "resume", epilog="\b\nExamples:\n  stackmark resume x-01k9\n  stackmark resume last --report report.html"
+    "resume",
+    epilog="\b\nExamples:\n  stackmark resume x-01k9\n  stackmark resume last --report report.html"
+    "\n  stackmark resume last --failed",
 )
 @click.argument("experiment", callback=not_empty)
 @fail_on_option
 @time_limit_option
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
+@click.option("--failed", is_flag=True, help="Of a list: also try the problems again that gave no number.")
 @click.option("--anyway", is_flag=True, help="Go on, though the machine or the chip is another one than before.")
 @ledger_option
 @json_option
@@ -31,17 +34,20 @@ def command(
     fail_on: tuple[str, ...],
     time_limit: str | None,
     report: str | None,
+    failed: bool,
     anyway: bool,
     ledger: str | None,
     as_json: bool,
 ) -> int:
     """Go on with an EXPERIMENT that was killed or interrupted: the missing runs, in the order that was fixed before.
 
-    EXPERIMENT is an id (x-…), any unique beginning of one, or `last`. Of one that is finished the verdict is printed again.
+    Of a list of problems (`stackmark run op/gemm`) it takes those that are missing. EXPERIMENT is an id (x-…), any unique
+    beginning of one, or `last`. Of one that is finished the verdict, or the table, is printed again.
     """
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
     from stackmark.lab.cleaning import clean_up
+    from stackmark.lab.listed import is_listed
     from stackmark.ledger.store import Ledger
 
     wanted = Wanted(
@@ -52,9 +58,22 @@ def command(
     with Ledger.open(ledger, create=False) as book:
         notice(clean_up(book))
         found = book.experiment(experiment)
+        if found.kind == "run" and is_listed(book, found):
+            return _list(found, book, wanted, failed)
+        if failed:
+            raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
         if found.kind == "sweep":
             return _sweep(found, book, wanted)
         return carry_on(found, book, wanted)
+
+
+def _list(found: "Experiment", book: "Ledger", wanted: "Wanted", failed: bool) -> int:
+    from stackmark.cli.listing import ListAsked, carry_on_list
+
+    if wanted.report or wanted.fail_on:
+        raise SpecError(f"{found.id} is a list of problems of one arm: it has no verdict, and no --report or --fail-on")
+    same = ListAsked(wanted.asked, time_limit_s=wanted.time_limit_s, ledger=wanted.ledger, as_json=wanted.as_json)
+    return carry_on_list(found, book, same, anyway=wanted.anyway, failed=failed)
 
 
 def _sweep(found: "Experiment", book: "Ledger", wanted: "Wanted") -> int:

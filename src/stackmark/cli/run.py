@@ -7,17 +7,25 @@ import click
 from stackmark.cli.options import (
     InSections,
     asked_workloads,
+    check_format,
+    format_option,
     json_option,
     ledger_option,
     not_empty,
     parameter_options,
     place_options,
+    ranks_option,
     read_requests,
     seconds_of,
     taken_place_options,
     time_limit_option,
 )
+from stackmark.errors import SpecError
+from stackmark.spec import Request
 from stackmark.workloads.catalog import check_request
+
+# Limits of different kinds, of which no sum and no mean says anything.
+CEILINGS = "op/ceilings"
 
 
 @click.command(
@@ -32,13 +40,20 @@ Examples:
   stackmark run train/resnet50 --on container --shm 1g
   stackmark run --cmd "python train.py" --metric "images/sec: ([0-9.]+)"
   stackmark run train/resnet50 --published "NVIDIA H200"
+  stackmark run op/gemm --set training --precision bf16,tf32
+  stackmark run op/gemm --m 4096 --n 4096 --k 4096
+  stackmark run op/all-reduce --ranks 2
 """,
 )
 @click.argument("workload", required=False)
 @click.option("--on", "place", default="host", metavar="PLACE[,KEY=VALUE…]", help="Where it runs. [default: host]")
 @click.option(
-    "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: 5 on a GPU, 3 on a CPU]"
+    "--runs",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Fresh processes. [default: 5 on a GPU, 3 on a CPU and of a list]",
 )
+@ranks_option
 @time_limit_option
 @click.option(
     "--published",
@@ -46,6 +61,7 @@ Examples:
     callback=not_empty,
     help="Hold the result against the published row that fits best, e.g. 'NVIDIA H200'.",
 )
+@format_option
 @ledger_option
 @json_option
 @place_options
@@ -59,6 +75,7 @@ def command(
     runs: int | None,
     time_limit: str | None,
     published: str | None,
+    form: str | None,
     ledger: str | None,
     as_json: bool,
     **typed: Any,
@@ -71,7 +88,19 @@ def command(
     requests = read_requests(asked_workloads(workload, typed), typed)
     for request in requests:
         check_request(request)
+        if request.workload == CEILINGS:
+            raise SpecError(f"{CEILINGS} has a verb of its own", hint="measure them with: stackmark ceilings")
+        if request.workload.startswith("op/"):
+            _check_list(request)
+    check_format(form, as_json, [request.workload for request in requests])
     limit_s = seconds_of("--time-limit", time_limit)
     from stackmark.cli.measuring import Session, measure_all
 
-    return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked, published, options))
+    return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked, published, options, form=form))
+
+
+def _check_list(request: Request) -> None:
+    """Before the first of several is measured."""
+    from stackmark.lab.listed import check_list
+
+    check_list(request)

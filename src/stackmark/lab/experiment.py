@@ -14,6 +14,7 @@ from stackmark.lab.caches import cache_folder, remove_cache, remove_forgotten, r
 from stackmark.lab.deciding import Progress, progress
 from stackmark.lab.designing import Asked, make_design, refuse_fault, refuse_sweep
 from stackmark.lab.driver import boot_name, machine_name, may_live
+from stackmark.lab.listed import is_list, rows_of_spec
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Slot, run_once
 from stackmark.lab.watching import Watcher
@@ -23,9 +24,13 @@ from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
 from stackmark.plan.design import Assignment, Design, order_of
 from stackmark.spec import Spec
+from stackmark.workloads.op.problem import say_rows
 
 # A primer has to reach its first steps and no more: that is when kernels are compiled and loaded.
 PRIMER_S, PRIMER_STEPS = 1.0, 10
+# Of a list a few rows, each for a moment. No operator compiles anything that is kept from process to process: what a library
+# chooses for a shape it chooses anew in each, so the other rows would fill no cache.
+PRIMER_ROWS, PRIMER_ROW_S = 3, 0.1
 
 
 def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
@@ -66,7 +71,7 @@ def carry_out(
     """Runs what is missing, and says how far it came. Interruptions pass through: what was finished is stored."""
     design = design_of(experiment)
     before = ledger.runs_of(experiment.id)
-    _refuse_second_driver(before)
+    refuse_second_driver(before)
     session = _Session(experiment, design, ledger, watcher, time_limit_s, anyway)
     watcher.experiment_begins([arm.label for arm in design.arms], design.blocks)
     now = progress(design, before)
@@ -196,10 +201,13 @@ def primer_spec(spec: Spec) -> Spec:
         ("warmup_seconds", PRIMER_S),
         ("steps", PRIMER_STEPS),
         ("at_least_steps", 0),
+        ("row_seconds", PRIMER_ROW_S),
     ):
         value = params.get(name)
         if isinstance(value, int | float):
             params[name] = min(value, most)
+    if is_list(spec.workload) and (rows := rows_of_spec(spec)):
+        params["rows"] = say_rows(rows[:PRIMER_ROWS])
     return spec.model_copy(update={"params": params})
 
 
@@ -207,7 +215,7 @@ def _still_primed(row: RunRow, arm: int) -> bool:
     return row.role == "primer" and row.arm == arm and row.status == "done" and row.boot_id == boot_name()
 
 
-def _refuse_second_driver(rows: Sequence[RunDetail]) -> None:
+def refuse_second_driver(rows: Sequence[RunDetail]) -> None:
     busy = next((row for row in rows if row.status == "running" and may_live(row)), None)
     if busy:
         raise SpecError(

@@ -148,7 +148,9 @@ def _heat(runs: Sequence[ExaminedRun], arms: Sequence[ExaminedArm], yes: list[st
     counted = [run for run in runs if run.counted]
     restless = [sum(1 for run in counted if run.arm == arm.index and _restless(run)) for arm in arms]
     waits = [arm.params.get("warmup_seconds") for arm in arms]
-    if None in waits:
+    if all("row_seconds" in arm.params for arm in arms):
+        yes.append("the heat: each problem of the list was called until its times stood still, and then timed")
+    elif None in waits:
         no.append("the heat: the program warms up by itself, or not; nothing was waited for before its figure")
     elif not all(waits):
         no.append("the heat: a warm-up of so many steps (--warmup-seconds 0), however rate and clock stood then")

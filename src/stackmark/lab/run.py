@@ -3,6 +3,7 @@
 `stackmark run` is an experiment of one arm, so this is also the piece that comparisons are made of.
 """
 
+import math
 import os
 import tempfile
 import time
@@ -12,9 +13,10 @@ from pathlib import Path
 
 from stackmark import __version__
 from stackmark.errors import LedgerError, PlaceError, SpecError, StackmarkError, StreamError, Terminated, WorkerError
-from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Stream, gathered_facts
+from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Row, Stream, gathered_facts
 from stackmark.lab import driver
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
+from stackmark.lab.listed import check_list
 from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
@@ -24,10 +26,13 @@ from stackmark.places.place import Place as Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.workloads.catalog import check_request
+from stackmark.workloads.op.problem import COLLECTIVES
 
 # A probe builds a model and tries a step or two; a minute is usual on a slow machine, this is where it is stuck.
 PROBE_LIMIT_S = 900.0
 GPU_RUNS, CPU_RUNS = 5, 3
+# Rows of a list are stored as they come, this often at the most: a driver that is killed loses a few of the last.
+KEEP_EVERY_S = 5.0
 
 
 @dataclass
@@ -40,6 +45,8 @@ class Listener:
     stream: Stream = field(default_factory=Stream)
     lines: list[str] = field(default_factory=list)
     broken: StreamError | None = None
+    # When rows were last stored; the first one is at once.
+    kept_s: float = -math.inf
 
     def started(self, handle: Handle) -> None:
         if self.ledger:
@@ -57,10 +64,20 @@ class Listener:
                 self.broken = error
         if event is not None:
             self.lines.append(text)
-            self.watcher.event(event)
+            if event.rank == 0:  # who speaks for its group
+                self.watcher.event(event)
+                self._keep(event)
         elif len(self.lines) - len(self.stream.events) < FOREIGN_LINES_KEPT:
             # Somebody's print, or the broken line and what followed: as much of it as a person reads.
             self.lines.append(text[:EVENT_LIMIT_BYTES])
+
+    def _keep(self, event: Event) -> None:
+        """A row is done, and the worker prepares the next: nothing is timed now that writing could disturb."""
+        if not isinstance(event, Row) or not self.ledger or time.monotonic() - self.kept_s < KEEP_EVERY_S:
+            return
+        with suppress(LedgerError):  # at the end it is written whole, and then it counts
+            self.ledger.keep(self.run_id, self.lines)
+        self.kept_s = time.monotonic()
 
     def stderr(self, text: str) -> None:
         self.watcher.stderr(text)
@@ -107,8 +124,8 @@ class Measured:
 def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     """Asks a worker in that place what the request means there."""
     check_request(request)
-    if request.ranks != 1:
-        raise SpecError("more than one rank is not measured yet", hint="take --ranks 1")
+    check_ranks(request)
+    check_list(request)
     watcher.probing(request)
     listener = Listener(watcher)
     mark = new_id("r")
@@ -123,6 +140,23 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
         raise _probe_failed(listener.stream, outcome)
     watcher.probed(probe)
     return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events))
+
+
+def check_ranks(request: Request) -> None:
+    """Refuses ranks for what is done by one process, and one rank for what is an exchange of several."""
+    family, _, name = request.workload.partition("/")
+    collective = family == "op" and name in COLLECTIVES
+    if request.ranks > 1 and not collective:
+        known = ", ".join(f"op/{op}" for op in COLLECTIVES)
+        raise SpecError(f"{request.workload} runs as one rank", hint=f"only {known} take --ranks today")
+    if request.ranks == 1 and collective:
+        raise SpecError(f"{request.workload} is an exchange of several ranks", hint="say how many: --ranks 2")
+    device = request.typed().get("device", "cpu")
+    if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):
+        raise SpecError(
+            f"--device {device}: the ranks of a group take the GPUs from cuda:0 on, one each",
+            hint="choose among them with --gpus, or with CUDA_VISIBLE_DEVICES",
+        )
 
 
 def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:

@@ -18,10 +18,12 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from stackmark.events import Event, Failed, Phase, Probe, Result, Steps
+from stackmark.events import Event, Failed, Phase, Probe, Result, Row, Steps
 from stackmark.show.notices import Voice
+from stackmark.show.rows_seen import RowsSeen, say_row
 from stackmark.show.runs import EndedRun
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
+from stackmark.show.shapes import say_problem
 from stackmark.spec import Request, Spec
 from stackmark.units import say_rate, say_seconds
 
@@ -31,17 +33,24 @@ BAR_FROM, RATE_FROM = 76, 66
 CHOSEN = ("device", "batch", "precision", "tune")
 # Of an arm's name on the bar; the lines above it have the whole of it.
 LABEL_AT_LEAST, ROOM_BESIDE_LABEL = 9, 52
+# Rows of a list in a log: a line for each would be all of it. One now and then says that it goes on, and how fast.
+ROWS_EVERY_S = 10.0
+# Of a problem's name on the bar: room beside it for the bar, the rate and the time left.
+ROOM_BESIDE_PROBLEM, PROBLEM_AT_LEAST = 60, 12
 # Of a finished run's line beside block and arm: its id, a rate, a class of steadiness.
 ROOM_BESIDE_WHERE = 70
 
 
-def say_run(row: EndedRun, number: int, of: int, where: str = "", *, with_id: bool = True) -> str:
-    """`where` is the block and the arm of an experiment."""
+def say_run(
+    row: EndedRun, number: int, of: int, where: str = "", *, with_id: bool = True, rows: RowsSeen | None = None
+) -> str:
+    """`where` is the block and the arm of an experiment; `rows` is what was seen of a list."""
     head = f"{where or f'run {number}/{of}'}{f'  {row.id}' if with_id else ''}"
     if row.rate_per_s is None:
-        return f"{head}  failed: {safe_line(row.failure_message or 'no reason is known')}"
+        kept = f" (kept: {rows})" if rows and rows.done else ""
+        return f"{head}  failed: {safe_line(row.failure_message or 'no reason is known')}{kept}"
     note = "" if row.status == "done" else f"  {row.status}: {safe_line(row.failure_message or '')}"
-    return f"{head}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady or 'by its own figure'}{note}"
+    return f"{head}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady or str(rows or '') or 'by its own figure'}{note}"
 
 
 class Where:
@@ -84,6 +93,7 @@ class PlainLines(Notices):
     def __init__(self, out: TextIO) -> None:
         super().__init__(out)
         self._prefix, self._in_words, self._where = "", "", Where()
+        self._rows, self._said_s = RowsSeen(), 0.0
 
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
         self._where.experiment_begins(labels, blocks)
@@ -101,16 +111,31 @@ class PlainLines(Notices):
     ) -> None:
         self._in_words = self._where.say(label, block)
         self._prefix = self._in_words or f"run {number}/{of}"
+        self._rows = RowsSeen()
 
     def event(self, event: Event) -> None:
         if self._prefix == "probe":
             return
-        if isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
+        if isinstance(event, Phase) and event.state == "begin" and event.phase == "measure":
+            self._rows, self._said_s = RowsSeen(), time.monotonic()
+        elif isinstance(event, Row):
+            self._row(event)
+        elif isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
             note = f" ({event.note})" if event.note else ""
             self._say(f"{self._prefix}  {event.phase} {say_seconds(event.seconds)}{note}")
 
+    def _row(self, event: Row) -> None:
+        left_s = self._rows.take(event)
+        row = event.row
+        where = f"{self._prefix}  {event.done}/{event.of} {say_problem(row.op, row.shape)}"
+        if row.failure_kind:
+            self._say(f"{where}  failed: {row.failure_message}")
+        elif time.monotonic() - self._said_s >= ROWS_EVERY_S:
+            self._said_s = time.monotonic()
+            self._say(f"{where}  {say_row(row)}{f', {say_left(left_s)}' if event.done < event.of else ''}")
+
     def run_ended(self, row: EndedRun, number: int, of: int) -> None:
-        self._say(say_run(row, number, of, self._in_words))
+        self._say(say_run(row, number, of, self._in_words, rows=self._rows))
 
 
 class TimeLeft:
@@ -215,7 +240,7 @@ class LiveBar:
         )
         self._task = self._progress.add_task("", total=None, rate="")
         self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
-        self._batch, self._steps, self._done = 0, 0, 0
+        self._batch, self._steps, self._done, self._rows = 0, 0, 0, RowsSeen()
         self._common, self._probed = "", ""
 
     def __enter__(self) -> "LiveBar":
@@ -271,6 +296,7 @@ class LiveBar:
         if self._in_words:
             which, _, _ = self._in_words.partition("  ")
             self._head = f"{which.replace('/', ' of ')} · {self._short(label)} ·"
+        self._rows = RowsSeen()
         batch = spec.params.get("batch")
         self._batch = batch if isinstance(batch, int) else 0
         self._left.run_begins(number, of, None if self._in_words and block is None else label)
@@ -286,7 +312,9 @@ class LiveBar:
     def event(self, event: Event) -> None:
         if isinstance(event, Phase) and event.state == "begin":
             self._phase(event)
-        elif isinstance(event, Steps):
+        elif isinstance(event, Row):
+            self._row(event)
+        elif isinstance(event, Steps) and not self._rows.done:
             self._took(event)
         elif isinstance(event, Result | Failed):
             self._reset("ending")
@@ -297,6 +325,17 @@ class LiveBar:
         if measured and event.expected_s is not None:
             self._left.run_needs(event.expected_s)
         self._reset(name, event.expected_steps if measured else None)
+        self._rows = RowsSeen()
+
+    def _row(self, event: Row) -> None:
+        self._left.run_needs(self._rows.take(event))
+        row = event.row
+        name = safe_line(say_problem(row.op, row.shape))
+        if row.failure_kind:
+            self._line(f"{self._head}  {event.done}/{event.of} {name}  failed: {row.failure_message}", "red")
+        room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_BESIDE_PROBLEM)
+        what = f"{self._head} {event.done}/{event.of} {cut_middle(name, room)}"
+        self._progress.update(self._task, completed=event.done, total=event.of, rate=say_row(row), description=what)
 
     def _took(self, event: Steps) -> None:
         self._done += len(event.step_s)
@@ -314,5 +353,6 @@ class LiveBar:
         self._left.run_ended()
         # A line that wraps is no line of a table; who wants the id of a good run finds it with `stackmark results`.
         room = len(self._in_words) + ROOM_BESIDE_WHERE <= self._console.width
-        said = say_run(row, number, of, self._in_words, with_id=room or not self._in_words or row.status != "done")
+        said = say_run(row, number, of, self._in_words, with_id=room or not self._in_words or row.status != "done",
+                       rows=self._rows)  # fmt: skip
         self._line(said, "green" if row.status == "done" else "red")

@@ -47,6 +47,8 @@ class ListedRun(EndedRun, Protocol):
     @property
     def failure_kind(self) -> str | None: ...
     @property
+    def flags(self) -> Sequence[str]: ...
+    @property
     def role(self) -> str: ...
 
 
@@ -63,6 +65,7 @@ COLUMNS = (
     Column("rate", right=True),
     Column("state"),
 )
+ROWS_FAILED = "rows-failed: "
 # Ten characters of an id are its time to the millisecond: with the letter, enough to tell runs apart by.
 SHORT_ID = 12
 
@@ -91,7 +94,10 @@ def say_state(row: ListedRun) -> str:
     if row.failure_kind:
         return f"{row.status}: {row.failure_kind}: {row.failure_message or 'no reason is known'}"
     # A primer is cut short and cold: its rate is no result.
-    return f"{'primer, ' if row.role == 'primer' else ''}{row.steady or row.status}"
+    said = f"{'primer, ' if row.role == 'primer' else ''}{row.steady or row.status}"
+    # Of a list: its rate is over the other rows.
+    failed = next((flag.removeprefix(ROWS_FAILED) for flag in row.flags if flag.startswith(ROWS_FAILED)), "")
+    return f"{said}: {failed}" if failed else said
 
 
 def short_length(ids: Sequence[str]) -> int:

@@ -36,7 +36,7 @@ def print_table(
     """`styles` colours the last cell of each row."""
     cells = [[safe_line(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, (column.name, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
-    kept = _fitting(columns, widths, console.width) if is_screen(console) else list(range(len(columns)))
+    kept = fitting(columns, widths, console.width) if is_screen(console) else list(range(len(columns)))
     if not is_screen(console) or not kept:
         # Where even the most important columns do not fit, their lines wrap.
         kept = kept or [i for i, column in enumerate(columns) if not column.drop]
@@ -62,7 +62,7 @@ def print_table(
         console.print(Text(f"left out for want of room: {', '.join(left_out)}", style="dim"))
 
 
-def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
     """The columns there is room for; none where even those that never go do not fit."""
     kept = list(range(len(columns)))
     for going in [*sorted((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop), None]:

@@ -1,0 +1,49 @@
+"""Arms that went through a list: each arm's rows over the runs that count, and every pair of arms row by row.
+
+The verdict is by the list's own rate, run against run. It is about one list only where all runs timed the same problems: a
+problem that failed in one arm makes two lists of it, and that is said before anything else.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from stackmark.events import OpRow
+from stackmark.lab.judging import read_stored
+from stackmark.lab.listed import is_list, rows_in
+from stackmark.ledger.rows import RunDetail
+from stackmark.ledger.store import Ledger
+from stackmark.units import counted
+from stackmark.verdict.examined import ExaminedRun
+from stackmark.verdict.operators import ListRatio, ListResult, compare_lists, over_runs
+
+
+def arm_lists(ledger: Ledger, rows: Sequence[RunDetail], runs: Sequence[ExaminedRun], arms: int) -> list[ListResult]:
+    """The list of each arm, over the runs that count; nothing where the workload is no list, or was read from a log."""
+    if not is_list(rows[0].workload):
+        return []
+    of_arm: list[list[list[OpRow]]] = [[] for _ in range(arms)]
+    for row, run in zip(rows, runs, strict=True):
+        if run.counted:
+            of_arm[run.arm].append(rows_in(read_stored(ledger.stream(row.id)).stream.events))
+    every = sorted({row.index for found in of_arm for run in found for row in run})
+    return [over_runs(found, every) for found in of_arm] if every else []
+
+
+def list_ratios(labels: Sequence[str], lists: Sequence[ListResult]) -> tuple[ListRatio, ...]:
+    pairs = [compare_lists(labels[a], labels[b], lists[a], lists[b]) for a, b in combinations(range(len(lists)), 2)]
+    return tuple(pair for pair in pairs if pair)
+
+
+def list_doubts(labels: Sequence[str], lists: Sequence[ListResult]) -> list[str]:
+    """Where arms, or runs of one arm, did not time the same problems."""
+    failed = [
+        f"{counted(len(one.failed), 'problem')} in {label}"
+        for label, one in zip(labels, lists, strict=False)
+        if one.failed
+    ]
+    same = len({frozenset(row.index for row in one.failed) for one in lists}) <= 1
+    if not failed or (same and all(row.seconds is None for one in lists for row in one.failed)):
+        return []
+    return [
+        f"the rates are not of one list: {', '.join(failed)} gave no number; leave them out with --rows, or mend them"
+    ]
