@@ -1,0 +1,148 @@
+"""The limits of a machine for people: a line each, the vendor's figure beside it, what they were measured on below."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from stackmark.show.console import is_screen
+from stackmark.show.lines import Line, grid
+from stackmark.show.safe import safe, safe_line
+from stackmark.show.table import Column, print_table
+from stackmark.units import counted, say_count, say_rate, say_seconds
+from stackmark.verdict.ceilings import BYTES_PER_S, COLD, LAUNCH, MATRIX, OPERATIONS_PER_S, TRANSFER, Ceilings, Limit
+from stackmark.verdict.vendors import Vendor
+
+COLUMNS = (
+    Column("limit"),
+    Column("measured", right=True),
+    Column("95 % interval", drop=3),
+    Column("cold", right=True, drop=4),
+    Column("vendor says", right=True),
+    Column("share", right=True),
+    Column("with", drop=1),
+)
+NAMES = {"copy": "memory, copied", "read": "memory, read"}
+LAUNCHES = {"eager": "launch, one by one", "graph": "launch, in a graph"}
+# From wide to narrow, whatever came first in the run.
+ORDER = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+NAME_WIDTH = 12
+
+
+@dataclass(frozen=True)
+class CeilingsView:
+    """`lines` are what it was measured on and where it is kept."""
+
+    ceilings: Ceilings
+    runs: int
+    vendor: Vendor | None = None
+    lines: tuple[Line, ...] = ()
+
+
+def print_ceilings(view: CeilingsView, console: Console) -> None:
+    found = view.ceilings
+    print_table(console, COLUMNS, table_rows(found))
+    print(file=console.file)
+    lines = [*_about(view), *view.lines]
+    if is_screen(console):
+        console.print(grid(lines, {"missing": "red", "note": "yellow"}))
+        return
+    for name, text in lines:
+        for index, part in enumerate(safe(text).split("\n")):
+            print(f"{safe_line(name) if index == 0 else '':<{NAME_WIDTH}}{part}", file=console.file)
+
+
+def table_rows(found: Ceilings) -> list[list[str]]:
+    cold = {limit.precision: limit for limit in found.limits if limit.what == MATRIX and limit.state == COLD}
+    shown = [limit for limit in found.limits if limit.what != MATRIX or limit.state != COLD]
+    shown += [limit for precision, limit in cold.items() if precision not in found.matrix]
+    return [_cells(limit, cold.get(limit.precision)) for limit in sorted(shown, key=_place)]
+
+
+def _place(limit: Limit) -> tuple[int, int]:
+    if limit.what != MATRIX:
+        return 1, 0
+    return 0, ORDER.index(limit.precision) if limit.precision in ORDER else len(ORDER)
+
+
+def _cells(limit: Limit, cold: Limit | None) -> list[str]:
+    share = f"{limit.vendor_share:.0%}" if limit.vendor_share else ""
+    if limit.what == MATRIX and cold and cold.vendor_share and limit.state != COLD:
+        share += f" (cold {cold.vendor_share:.0%})"
+    vendor = say_value(limit.vendor, limit) if limit.vendor else ""
+    if limit.what == TRANSFER and limit.allowed:
+        vendor, share = f"{say_value(limit.allowed, limit)} (link)", f"{limit.value / limit.allowed:.0%}"
+    return [
+        name_of(limit),
+        say_value(limit.value, limit) if limit.state != COLD else "",
+        say_interval(limit),
+        say_value(cold.value, cold) if cold else "",
+        vendor,
+        share,
+        limit.size,
+    ]
+
+
+def name_of(limit: Limit) -> str:
+    if limit.what == MATRIX:
+        sums = f", sums in {limit.accumulate}" if limit.accumulate not in ("", limit.precision) else ""
+        return f"matrix, {limit.precision}{sums}"
+    if limit.what == LAUNCH:
+        return LAUNCHES.get(limit.state, f"launch, {limit.state}")
+    return limit.state if limit.what == TRANSFER else NAMES.get(limit.what, limit.what)
+
+
+def say_value(value: float, limit: Limit) -> str:
+    if limit.unit == OPERATIONS_PER_S:
+        number, _, prefix = say_count(value).partition(" ")
+        return f"{number} {prefix}{'OP' if limit.precision == 'int8' else 'FLOP'}/s"
+    return f"{say_rate(value / 1e9)} GB/s" if limit.unit == BYTES_PER_S else say_seconds(value)
+
+
+def say_interval(limit: Limit) -> str:
+    if limit.low is None or limit.high is None:
+        return ""
+    low, high = say_value(limit.low, limit), say_value(limit.high, limit)
+    # The unit once, where it is the same.
+    same = low.partition(" ")[2] == high.partition(" ")[2]
+    return f"{low.partition(' ')[0] if same else low} to {high}"
+
+
+def _about(view: CeilingsView) -> list[Line]:
+    found = view.ceilings
+    lines: list[Line] = []
+    if found.matrix:
+        lines.append(
+            ("measured", "matrix rates sustained, after seconds of work; cold: the first 0.3 s of a chip that rested")
+        )
+    if view.runs > 1:
+        lines.append(("interval", f"Student's, over {counted(view.runs, 'run')}"))
+    elif found.limits:
+        lines.append(
+            ("interval", "of the median within one run; how far the next run would be from it: --runs 3 or more")
+        )
+    lines += _vendor(view)
+    links = dict.fromkeys(
+        limit.allowed_words for limit in found.limits if limit.what == TRANSFER and limit.allowed_words
+    )
+    lines += [("link", words) for words in links]
+    lines += [("missing", f"{gone.what} {gone.precision}: {gone.message}") for gone in found.missing]
+    lines += [("note", text) for text in _notes(found.limits)]
+    return lines
+
+
+def _vendor(view: CeilingsView) -> list[Line]:
+    if view.vendor is None:
+        return [("vendor", f"no figure of {view.ceilings.chip or 'this chip'} is in our table")]
+    note = f"; {view.vendor.note}" if view.vendor.note else ""
+    return [("vendor", f"{view.vendor.source}: dense, at the boost clock{note}")]
+
+
+def _notes(limits: Sequence[Limit]) -> list[str]:
+    """One that many rows share is said once."""
+    rows: dict[str, list[str]] = {}
+    for limit in limits:
+        state = f", {limit.state}" if limit.what == MATRIX else ""
+        for note in limit.notes:
+            rows.setdefault(note, []).append(f"{name_of(limit).partition(', sums')[0]}{state}")
+    return [note if len(names) > 3 else f"{'; '.join(names)}: {note}" for note, names in rows.items()]
