@@ -21,8 +21,9 @@ from stackmark.errors import Exit, StackmarkError, Terminated, nearest_names
 VERBS = {
     "run": "Measure a workload on this machine.",
     "compare": "Compare arms: interleaved runs, then a verdict with its interval.",
-    "resume": "Go on with a comparison that was killed or interrupted.",
+    "resume": "Go on with a comparison, or a list, that was killed or interrupted.",
     "noise": "The noise floor of this machine: a workload against itself.",
+    "ceilings": "What this machine can do at most: matrix rate, memory, links.",
     "baseline": "Keep measurements under a name, to check against later.",
     "check": "Measure a baseline again and say what changed.",
     "verdict": "Say again what an experiment shows, or runs against runs.",
@@ -33,6 +34,7 @@ VERBS = {
     "show": "Show one stored run.",
     "report": "Make a report of an experiment: HTML or Markdown.",
     "plot": "Draw an experiment: SVG or PNG.",
+    "roofline": "How far runs are from their machine's limits, and a picture of it.",
     "export": "Write stored runs to a file.",
     "delete": "Delete stored runs.",
     "import": "Import logs of other benchmarks as runs.",

@@ -11,18 +11,17 @@ from pathlib import Path
 import torch
 
 from stackmark.spec import Params, Request
-from stackmark.workloads.train.choose import choose, require_compiler, require_device
+from stackmark.workloads.devices import require_device
+from stackmark.workloads.kernels import profile_step
+from stackmark.workloads.train.choose import choose, require_compiler
 from stackmark.workloads.train.data import Feed, open_feed, samples_in_epoch
-from stackmark.workloads.train.kernels import profile_step
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.peek import make_peek
 from stackmark.workloads.train.schedule import Schedule, parse_schedule
 from stackmark.workloads.train.step import Machine, prepare, set_arithmetic
+from stackmark.workloads.train.traffic import bytes_of
 from stackmark.workloads.train.zoo import MODELS, Model
 from stackmark.workloads.workload import Metric, Ready, Rig, WorkloadFailure
-
-# Weights and two Adam moments are the largest state; each is read and written once a step.
-OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "rmsprop": 2, "adam": 2, "adamw": 2}
 
 
 def probe(request: Request, rig: Rig) -> tuple[Params, dict[str, str]]:
@@ -88,6 +87,7 @@ def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator
             _trace(step, params)
     machine.forget()
     peek, reserve = make_peek(machine)
+    moved = bytes_of(model, params)
     yield Ready(
         step=step,
         device=params.device,
@@ -97,7 +97,8 @@ def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator
         reserve=reserve,
         peek_every=params.loss_every,
         operations_per_sample=_operations(params, model),
-        least_bytes_per_sample=_least_bytes(machine),
+        least_bytes_per_sample=moved.least if moved else None,
+        called_bytes_per_sample=moved.called if moved else None,
         data_wait_s=lambda: feed.wait_s,
         reset=machine.forget,
         check=lambda: _check(machine),
@@ -146,15 +147,6 @@ def _operations(params: TrainParams, model: Model) -> float | None:
     if params.classes != model.classes:
         return None
     return float(model.training_flops if params.mode == "train" else 2 * model.forward_macs)
-
-
-def _least_bytes(machine: Machine) -> float:
-    """The fewest bytes a step must move, per sample: weights and optimizer state once in and once out, the input once in."""
-    params = machine.params
-    weights = 4 * sum(p.numel() for p in machine.net.parameters())
-    inputs = sum(t.numel() * t.element_size() for t in machine.feed.target.inputs)
-    times = 2 * (1 + OPTIMIZER_STATES[params.optimizer]) if params.mode == "train" else 1
-    return (times * weights + inputs) / params.batch
 
 
 def _trace(step: Callable[[], None], params: TrainParams) -> None:

@@ -1,0 +1,63 @@
+"""`stackmark roofline`."""
+
+from pathlib import Path
+
+import click
+
+from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.errors import SpecError
+
+
+@click.command(
+    "roofline",
+    epilog="""\b
+Examples:
+  stackmark roofline last
+  stackmark roofline x-01k9 x-01ka -o roofline.svg
+  stackmark roofline r-01k9 --json
+""",
+)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…", callback=not_empty)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    callback=not_empty,
+    help="Draw it too: a file that ends in .svg or .png.",
+)
+@ledger_option
+@json_option
+def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_json: bool) -> int:
+    """How far stored RUNs are from their machine's limits: the share of its matrix rate and of its memory's bandwidth.
+
+    RUN is the id of a run or of an experiment, any unique beginning of one, or `last`; a list (op/…) gives a point a problem. The
+    limits are those that `stackmark ceilings` measured on the same chip. Everything is computed from the ledger; nothing is run.
+    """
+    suffix = output.suffix.lower() if output else ""
+    if output and suffix not in (".svg", ".png"):
+        raise SpecError(
+            f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like roofline.svg with -o"
+        )
+    from stackmark.cli.saying import print_json
+    from stackmark.cli.writing import write_whole
+    from stackmark.lab.roofline import roofline
+    from stackmark.ledger.store import Ledger
+    from stackmark.show.console import standard_output
+    from stackmark.show.roofline import print_roofline, roofline_json
+
+    with Ledger.open(ledger, create=False) as book:
+        found = roofline(book, runs)
+    if output:
+        from stackmark.show.roofline_picture import roofline_png, roofline_svg
+
+        write_whole(output, roofline_png(found) if suffix == ".png" else roofline_svg(found).encode())
+    if as_json:
+        print_json(roofline_json(found))
+    else:
+        print_roofline(found, standard_output())
+    if output:
+        click.echo(
+            f"picture of {len(found.points)} point{'' if len(found.points) == 1 else 's'} written to {output}", err=True
+        )
+    return 0

@@ -1,0 +1,261 @@
+"""A run against the limits of its machine: how much of the matrix rate and of the memory's bandwidth it reaches, and which of the
+two is the nearer.
+
+What a run does is known by two counts of bytes (workloads/train/nets/moving.py): the fewest that its matrix operators must move,
+and all that its operators move as they are called one by one. What an eager run moves is nearly the second; what a compiled
+one moves lies between the two. So a run is no point in the picture but a bar, from its intensity as called to the most that it
+can be.
+
+A share is held against the sustained matrix rate, since a run of minutes is at full power, and against the bandwidth of a copy.
+It may be above 100 %: then one of the two does not hold there (a cache served what was counted as memory; the chip was cooler
+than when its ceiling was measured), and that is said. Nothing is clipped.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stackmark.spec import Scalar
+from stackmark.units import say_count
+from stackmark.verdict.ceilings import Ceilings, Rate
+
+# Below this share of both limits a run waits mostly for something else.
+NEAR = 1 / 3
+# Cold and sustained rates that differ by less are one number to a reader.
+ALIKE = 0.02
+MEASURE = "stackmark ceilings"
+NO_CEILINGS = f"no ceilings of this machine are kept yet: {MEASURE}"
+
+ELSEWHERE = "its time goes elsewhere: kernels that reach neither, launches, waiting"
+
+Bound = Literal["memory", "probably memory", "either", "matrix", "neither", ""]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What was done: operations and bytes of one sample, or of one call, and how many of them a second."""
+
+    rate_per_s: float
+    operations: float
+    precision: str
+    least_bytes: float | None = None
+    # As the operators are called; None where that is the same, as of a single operator, or is not known.
+    called_bytes: float | None = None
+    # A compiler fuses operators, so that fewer bytes move than are called.
+    compiled: bool = False
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run, or one row of a list, against its machine's ceilings; None: no such ceiling was measured."""
+
+    work: Work
+    matrix: Rate | None
+    memory_bytes_per_s: float | None
+
+    @property
+    def operations_per_s(self) -> float:
+        return self.work.rate_per_s * self.work.operations
+
+    @property
+    def least_bytes_per_s(self) -> float | None:
+        return _times(self.work.least_bytes, self.work.rate_per_s)
+
+    @property
+    def called_bytes_per_s(self) -> float | None:
+        return _times(self.work.called_bytes, self.work.rate_per_s)
+
+    @property
+    def intensity_least(self) -> float | None:
+        """Operations a byte if the fewest bytes move: the most that the intensity can be."""
+        return _over(self.work.operations, self.work.least_bytes)
+
+    @property
+    def intensity_called(self) -> float | None:
+        return _over(self.work.operations, self.work.called_bytes)
+
+    @property
+    def intensity(self) -> float | None:
+        """The one to stand for the run: as called where that is known, else at the least bytes."""
+        return self.intensity_called or self.intensity_least
+
+    @property
+    def matrix_share(self) -> float | None:
+        return _over(self.operations_per_s, self.matrix.sustained_per_s if self.matrix else None)
+
+    @property
+    def cold_share(self) -> float | None:
+        return _over(self.operations_per_s, self.matrix.cold_per_s if self.matrix else None)
+
+    @property
+    def least_share(self) -> float | None:
+        return _over(self.least_bytes_per_s, self.memory_bytes_per_s)
+
+    @property
+    def called_share(self) -> float | None:
+        return _over(self.called_bytes_per_s, self.memory_bytes_per_s)
+
+    def roof_per_s(self, intensity: float | None) -> float | None:
+        """The most operations a second at so many operations a byte, by the ceilings that are known."""
+        slope = _times(intensity, self.memory_bytes_per_s)
+        flat = self.matrix.sustained_per_s if self.matrix else None
+        return min((limit for limit in (slope, flat) if limit is not None), default=None)
+
+    @property
+    def roof_share(self) -> float | None:
+        """Of the roof at the intensity that stands for the run."""
+        return _over(self.operations_per_s, self.roof_per_s(self.intensity))
+
+    @property
+    def bound(self) -> Bound:
+        """Which limit is the nearer, as far as the counts can tell."""
+        matrix = self.matrix_share
+        least = self.least_share
+        called = self.called_share if self.called_share is not None else least
+        if matrix is None or least is None or called is None:
+            return ""
+        if max(matrix, called) < NEAR:
+            return "neither"
+        if matrix >= called:
+            return "matrix"
+        if least > matrix or not self.work.compiled:
+            return "memory"
+        # Between the two counts: their middle, as of quantities that are compared by ratio.
+        return "probably memory" if math.sqrt(least * called) > matrix else "either"
+
+
+def stand(work: Work, ceilings: Ceilings) -> Standing:
+    """By the ceiling of the precision that it computed in."""
+    memory = ceilings.copy_bytes_per_s or ceilings.memory_bytes_per_s
+    return Standing(work, ceilings.matrix.get(work.precision), memory)
+
+
+# Words
+
+_BOUNDS: Mapping[Bound, str] = {
+    "memory": "memory-bound",
+    "probably memory": "probably memory-bound",
+    "either": "bound by memory or by arithmetic, which of the two is open",
+    "matrix": "bound by its arithmetic",
+    "neither": "near neither limit",
+}
+
+
+def say_bound(standing: Standing) -> str:
+    return _BOUNDS.get(standing.bound, "")
+
+
+def say_standing(standing: Standing) -> str:
+    """`memory-bound: 71 % of copy bandwidth as the operators are called (at least 21 %), 22 % of the bf16 matrix rate`."""
+    memory, matrix = _say_memory(standing), _say_matrix(standing)
+    highest = standing.called_share or standing.least_share or 0
+    shares = [matrix, memory] if (standing.matrix_share or 0) >= highest else [memory, matrix]
+    said = ", ".join(filter(None, shares))
+    bound = say_bound(standing)
+    after = f"; {ELSEWHERE}" if standing.bound == "neither" else ""
+    return (
+        f"{bound}: {said}{after}" if bound and said else said
+    ) or "no ceiling that it could be held against was measured"
+
+
+def _say_memory(standing: Standing) -> str:
+    least, called = standing.least_share, standing.called_share
+    if least is None:
+        return ""
+    if called is None:
+        return f"{say_share(least)} of copy bandwidth at the least"
+    if standing.work.compiled:
+        span = f"{_number(least)} to {say_share(called)} of copy bandwidth"
+        return f"{span} (at the least, and as the operators are called: compiled, it is between them)"
+    return f"{say_share(called)} of copy bandwidth as the operators are called (at least {say_share(least)})"
+
+
+def _say_matrix(standing: Standing) -> str:
+    sustained, cold = standing.matrix_share, standing.cold_share
+    if sustained is None or cold is None:
+        return ""
+    beside = f" ({say_share(cold)} of the cold one)" if abs(cold / sustained - 1) > ALIKE else ""
+    return f"{say_share(sustained)} of the {standing.work.precision} matrix rate{beside}"
+
+
+def doubts(standing: Standing) -> list[str]:
+    """What does not hold, or was not measured, a sentence each."""
+    said = []
+    precision = standing.work.precision
+    if standing.matrix is None:
+        said.append(f"the {precision} matrix rate of this machine is not kept: {MEASURE}")
+    elif min(standing.matrix_share or 0, standing.cold_share or 0) > 1:
+        said.append(
+            f"above 100 % of the {precision} matrix rate, cold too: that ceiling is too low; measure it again: {MEASURE}"
+        )
+    elif (standing.matrix_share or 0) > 1:
+        said.append(
+            f"above 100 % of the sustained {precision} matrix rate: the chip was cooler than when its ceiling was measured"
+        )
+    if standing.memory_bytes_per_s is None:
+        said.append(f"the copy bandwidth of this machine is not kept: {MEASURE}")
+    elif (standing.least_share or 0) > 1:
+        said.append("more bytes a second than memory copies, counted at the least: a cache held part of them")
+    elif (standing.called_share or 0) > 1:
+        fused = "operators were fused, or " if standing.work.compiled else ""
+        said.append(f"more bytes a second as called than memory copies: {fused}a cache held part of them")
+    return said
+
+
+def say_operations(per_s: float, precision: str) -> str:
+    """Integers are operated on too, but not as floating point."""
+    return f"{say_count(per_s)}{'OP' if precision.startswith('int') else 'FLOP'}/s"
+
+
+def say_share(share: float) -> str:
+    """`71 %`, `124 %`, `3.2 %`, `0.04 %`."""
+    return f"{_number(share)} %"
+
+
+def _number(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.0f}" if percent >= 9.95 else f"{percent:.2g}"
+
+
+def _times(one: float | None, other: float | None) -> float | None:
+    return one * other if one is not None and other is not None else None
+
+
+def _over(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None
+
+
+# The picture's data
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run, an arm of an experiment, or a row of a list."""
+
+    workload: str
+    work: Work
+    # The run or experiment that it is from.
+    run_id: str
+    # Of a row: its operator and its shape.
+    op: str = ""
+    shape: Mapping[str, Scalar] = field(default_factory=dict)
+    # What may tell it from another of the same workload: precision, batch, tuning, arm.
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Runs of one chip and its ceilings. `left_out` are sentences about what could not be placed."""
+
+    ceilings: Ceilings
+    points: tuple[Point, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Those of the points first, then the others that have a ceiling, each once."""
+        return tuple(dict.fromkeys([*(point.work.precision for point in self.points), *self.ceilings.matrix]))
+
+    def standing(self, point: Point) -> Standing:
+        return stand(point.work, self.ceilings)
