@@ -11,7 +11,7 @@ run: $(VENV)/.run
 # With STACKMARK_TEST_CLUSTER, the script of a test cluster, the tests on Kubernetes run too.
 test: $(VENV)/.dev
 	scripts/test-parts
-	$(BIN)/python -m pytest $(ARGS)
+	PYTHON=$(BIN)/python scripts/run-tests $(ARGS)
 
 # Only the tests on Kubernetes: on the cluster of $KUBECONFIG, any cluster, or the one that STACKMARK_TEST_CLUSTER starts.
 test-cluster: $(VENV)/.dev
@@ -40,7 +40,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s]' \
-	  hypothesis import-linter kubernetes-validate mypy pytest pytest-timeout ruff scipy
+	  hypothesis import-linter kubernetes-validate mypy pytest pytest-timeout pytest-xdist ruff scipy
 	@touch $@
 
 clean:

@@ -54,6 +54,6 @@ COMMAND = (sys.executable, "-m", "stackmark")
 
 def ask_process(ledger: Path | str, *arguments: str, **more: str) -> Answer:
     done = subprocess.run(
-        [*COMMAND, *arguments], env=environment(ledger, **more), capture_output=True, timeout=120, check=False
+        [*COMMAND, *arguments], env=environment(ledger, **more), capture_output=True, timeout=280, check=False
     )
     return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
