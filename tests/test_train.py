@@ -302,25 +302,30 @@ def test_the_set_up_is_timed_by_part() -> None:
 
 def test_lenets_operations_and_bytes_are_those_counted_by_hand() -> None:
     # 5×5 convolutions to 32 and 64 channels on 28×28 and 14×14, then 7·7·64 → 512 → 1001.
-    layers = [25 * 3 * 32 * 28 * 28, 25 * 32 * 64 * 14 * 14, 7 * 7 * 64 * 512, 512 * 1001]
+    weights = [25 * 3 * 32, 25 * 32 * 64, 7 * 7 * 64 * 512, 512 * 1001]
+    layers = [weights[0] * 28 * 28, weights[1] * 14 * 14, weights[2], weights[3]]
     macs = sum(layers)
-    parameters = 25 * 3 * 32 + 32 + 25 * 32 * 64 + 64 + 7 * 7 * 64 * 512 + 512 + 512 * 1001 + 1001
-    image = 4 * 3 * 28 * 28
+    parameters = sum(weights) + 32 + 64 + 512 + 1001
+    # What goes in and what comes out; between them max pools by two.
+    ends = [(3 * 28 * 28, 32 * 28 * 28), (32 * 14 * 14, 64 * 14 * 14), (7 * 7 * 64, 512), (512, 1001)]
+    image = sum(into + out for into, out in ends)
+    with standing("lenet", batch=8, mode="forward") as ready:
+        assert ready.operations_per_sample == 2 * macs
+        assert ready.least_bytes_per_sample == 4 * (image + sum(weights) / 8)
     with standing("lenet", batch=8) as ready:
         # Backward is twice forward, but nobody needs the gradient of the image.
         assert ready.operations_per_sample == 6 * macs - 2 * layers[0]
-        # Weights and momenta, read and written, shared by eight images.
-        assert ready.least_bytes_per_sample == 4 * 4 * parameters / 8 + image
-    with standing("lenet", batch=8, mode="forward") as ready:
-        assert ready.operations_per_sample == 2 * macs
-        assert ready.least_bytes_per_sample == 4 * parameters / 8 + image
-    with standing("lenet", batch=8, optimizer="adam") as ready:
-        assert ready.least_bytes_per_sample == 6 * 4 * parameters / 8 + image
+        moved = 3 * image - sum(ends[0]) + (3 * sum(weights) - weights[0]) / 8
+        # The optimizer: weights, gradients and momenta in, weights and momenta out, shared by eight images.
+        assert ready.least_bytes_per_sample == 4 * (moved + 5 * parameters / 8)
+        assert ready.called_bytes_per_sample is not None
+        assert ready.called_bytes_per_sample > ready.least_bytes_per_sample
 
 
 def test_no_operations_are_claimed_for_a_network_with_another_last_layer() -> None:
     with standing("lenet", classes=10) as ready:
         assert ready.operations_per_sample is None
+        assert (ready.least_bytes_per_sample, ready.called_bytes_per_sample) == (None, None)
 
 
 def test_a_trace_of_one_step_is_written_for_chrome(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from stackmark.cli.listing import ListAsked, measure_list
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.views import error_json, held_against, result_json, result_view, unit_of, watching
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError
 from stackmark.lab.arms import read_arms
 from stackmark.lab.cleaning import clean_up
 from stackmark.lab.examine import Comparison
+from stackmark.lab.limits import limits_of_measured
+from stackmark.lab.listed import is_list
 from stackmark.lab.placing import find_place
 from stackmark.lab.published import Reference, find_reference, known_rows
 from stackmark.lab.run import Measured, Place, measure
@@ -43,6 +46,8 @@ class Session:
     # Against the published row: another margin than the usual 5 %, and which verdicts end with their own exit code.
     margin: float | None = None
     named: Callable[[Comparison], bool] = lambda _: False
+    # Another program's table instead of ours.
+    form: str | None = None
 
 
 def place_of(text: str, workload: str, options: Mapping[str, JsonValue]) -> Place:
@@ -58,7 +63,6 @@ def place_of(text: str, workload: str, options: Mapping[str, JsonValue]) -> Plac
 
 def measure_all(requests: Sequence[Request], session: Session) -> Exit:
     places = [place_of(session.place, request.workload, session.place_options) for request in requests]
-    repeat = repeatable(session.asked)
     results: list[dict[str, Any]] = []
     codes: list[Exit] = []
     with Ledger.open(session.ledger) as book:
@@ -67,14 +71,7 @@ def measure_all(requests: Sequence[Request], session: Session) -> Exit:
         references = [_reference(request, session.published, rows) for request in requests]
         for request, place, reference in zip(requests, places, references, strict=True):
             try:
-                # The bar is gone before a result is printed: both may go to one screen.
-                with watching(quiet=session.as_json) as watcher:
-                    for sentence in clean_up(book):
-                        watcher.notice(sentence)
-                    measured = measure(
-                        request, place=place, ledger=book, runs=session.runs, watcher=watcher,
-                        time_limit_s=session.time_limit_s, command=repeat,
-                    )  # fmt: skip
+                made, code = _measured(request, place, book, rows, reference, session)
             except LedgerError:
                 raise
             except StackmarkError as error:
@@ -86,10 +83,8 @@ def measure_all(requests: Sequence[Request], session: Session) -> Exit:
                     raise
                 say(f"{request.workload}: {error.message}", error.hint, error.command)
             else:
-                held = held_against(measured, reference, session.margin)
-                results.append(result_json(measured, repeat, rows, held))
-                code = _report(measured, result_view(measured, repeat, rows, held), session.as_json)
-                codes.append(Exit.VERDICT_NAMED if held and session.named(held.comparison) else code)
+                results.append(made)
+                codes.append(code)
     if session.as_json:
         print_json({"results": results})
     if len(codes) == 1:
@@ -97,9 +92,44 @@ def measure_all(requests: Sequence[Request], session: Session) -> Exit:
     return Exit.PART_FAILED if any(codes) else Exit.DONE
 
 
+def _measured(
+    request: Request,
+    place: Place,
+    book: Ledger,
+    rows: Sequence[Published],
+    reference: Reference | None,
+    session: Session,
+) -> tuple[dict[str, Any], Exit]:
+    """One request, measured and printed: what programs get of it, and its exit code."""
+    repeat = repeatable(session.asked)
+    if is_list(request.workload):
+        wanted = ListAsked(
+            session.asked, session.runs, session.time_limit_s, session.ledger, session.as_json, session.form
+        )
+        return measure_list(request, place, book, wanted)
+    # The bar is gone before a result is printed: both may go to one screen.
+    with watching(quiet=session.as_json) as watcher:
+        for sentence in clean_up(book):
+            watcher.notice(sentence)
+        measured = measure(
+            request, place=place, ledger=book, runs=session.runs, watcher=watcher,
+            time_limit_s=session.time_limit_s, command=repeat,
+        )  # fmt: skip
+    held = held_against(measured, reference, session.margin)
+    limits = limits_of_measured(book, measured)
+    code = _report(measured, result_view(measured, repeat, rows, held, limits), session.as_json)
+    made = result_json(measured, repeat, rows, held, limits)
+    return made, Exit.VERDICT_NAMED if held and session.named(held.comparison) else code
+
+
 def _reference(request: Request, text: str | None, rows: Sequence[Published]) -> Reference | None:
     if text is None:
         return None
+    if is_list(request.workload):
+        raise SpecError(
+            f"--published holds one rate against one row, and {request.workload} is a list",
+            hint="leave it out: published times stand beside each problem of the list that has any",
+        )
     return find_reference(text, request.workload, request.typed(), unit_of(request.workload), rows)
 
 

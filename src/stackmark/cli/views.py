@@ -12,6 +12,7 @@ from typing import Any
 from stackmark.errors import StackmarkError
 from stackmark.events import Metric, Result
 from stackmark.lab.judging import Facts, setup_parts
+from stackmark.lab.limits import NO_LIMITS, Limits
 from stackmark.lab.published import UNCERTAINTY, AgainstPublished, Reference, against, choose, near
 from stackmark.lab.run import Measured
 from stackmark.lab.watching import Watcher
@@ -20,6 +21,7 @@ from stackmark.ledger.published_near import Match
 from stackmark.ledger.rows import RunRow
 from stackmark.show.facts import say_stack
 from stackmark.show.result import AgainstLine, Failure, PublishedLine, ResultView, say_flag
+from stackmark.show.roofline import standing_json
 from stackmark.spec import Request, Spec
 from stackmark.workloads.catalog import find
 
@@ -118,7 +120,11 @@ def against_json(found: AgainstPublished) -> dict[str, Any]:
 
 
 def result_view(
-    measured: Measured, repeat: str, rows: Sequence[Published], held: AgainstPublished | None = None
+    measured: Measured,
+    repeat: str,
+    rows: Sequence[Published],
+    held: AgainstPublished | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> ResultView:
     spec = measured.spec
     _, entry = find(spec.workload)
@@ -134,7 +140,7 @@ def result_view(
     return ResultView(
         workload=spec.workload,
         title=entry.title,
-        chip=_say_chip(chip, spec, measured.facts),
+        chip=say_chip(chip, spec, measured.facts),
         stack=say_stack(measured.facts, framework),
         place=any_row.place if any_row else "host",
         sample=entry.sample,
@@ -151,12 +157,13 @@ def result_view(
         data_share=_middle(good, "data_share"),
         memory_peak_mib=_middle(good, "memory_peak_mib"),
         energy_j_per_sample=median(energies) if energies else None,
-        flags=tuple(_flags(good)),
+        flags=tuple(run_flags(good)),
         failures=tuple(
             Failure(row.id, row.failure_message or "", row.failure_hint or "") for row in measured.failed
         ),
         published=tuple(_published_line(match) for match in published_near(measured, rows)),
         against=_against_line(held) if held else None,
+        limits=limits.sentences,
         repeat=repeat,
         experiment_id=measured.experiment.id,
         run_ids=tuple(row.id for row in measured.runs),
@@ -165,9 +172,13 @@ def result_view(
     )  # fmt: skip
 
 
-def _flags(rows: list[RunRow]) -> list[str]:
-    """Each flag once, with how many runs had it. The sentence is the first run's; its numbers differ from run to run."""
-    kinds = [{_NUMBERS.sub("#", flag): flag for flag in row.flags} for row in rows]
+def run_flags(rows: Sequence[RunRow], without: str = " ") -> list[str]:
+    """Each flag once, with how many runs had it. The sentence is the first run's; its numbers differ from run to run.
+
+    `without` is the key of a flag that is said in another way."""
+    kinds = [
+        {_NUMBERS.sub("#", flag): flag for flag in row.flags if not flag.startswith(f"{without}:")} for row in rows
+    ]
     counts = Counter(kind for of_run in kinds for kind in of_run)
     first = {kind: flag for of_run in reversed(kinds) for kind, flag in of_run.items()}
     of = f" of {len(rows)} runs)"
@@ -177,7 +188,7 @@ def _flags(rows: list[RunRow]) -> list[str]:
 _NUMBERS = re.compile(r"[\d.,]+")
 
 
-def _say_chip(chip: str | None, spec: Spec, facts: Facts) -> str:
+def say_chip(chip: str | None, spec: Spec, facts: Facts) -> str:
     """A CPU's name says little without the number of its cores."""
     cores = facts.get("cpu", {}).get("cores") if spec.params.get("device") == "cpu" else None
     return f"{chip or 'unknown'}, {cores} core{'' if cores == 1 else 's'}" if cores else chip or "unknown"
@@ -188,7 +199,11 @@ def error_json(request: Request, error: StackmarkError) -> dict[str, Any]:
 
 
 def result_json(
-    measured: Measured, repeat: str, rows: Sequence[Published], held: AgainstPublished | None = None
+    measured: Measured,
+    repeat: str,
+    rows: Sequence[Published],
+    held: AgainstPublished | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> dict[str, Any]:
     throughput = measured.throughput
     first = _any_run(measured)
@@ -219,5 +234,6 @@ def result_json(
             for m in matches
         ],
         "against_published": against_json(held) if held else None,
+        "roofline": standing_json(limits.standing) if limits.standing else None,
         "command": repeat,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Literal
 
@@ -11,6 +12,9 @@ from stackmark.lab import fairness
 from stackmark.lab.deciding import Progress, comparisons, progress
 from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep
 from stackmark.lab.judging import read_stored, setup_parts
+from stackmark.lab.limits import limits_of_run
+from stackmark.lab.list_arms import arm_lists, list_doubts, list_ratios
+from stackmark.lab.listed import is_list
 from stackmark.lab.published import known_rows, neighbours
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
@@ -49,7 +53,8 @@ def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool
     if row.status != "done" or row.role != "measured" or not row.rate_per_s:
         return False
     if design is None or now is None:
-        return True
+        # A later piece of a list that was cut off is a part of it, and its rate that of a part.
+        return not (row.attempt and is_list(row.workload))
     blocks = now.blocks if now.open else _judged(design, now)
     return row.block in blocks and blocks[row.block] == row.attempt
 
@@ -122,11 +127,12 @@ def _put_together(
     now: Progress | None,
     margin: float | None,
 ) -> Examined:
-    arms = arms_of(labels_of(design, rows), runs, facts, rows, design)
+    arms = _with_limits(ledger, arms_of(labels_of(design, rows), runs, facts, rows, design), rows, runs)
     chosen = margin if margin is not None else design.margin if design else MARGIN
     state, sentence = _state(experiment, design, now)
     title, sample = title_of(rows[0].workload, rows[0].rate_unit)
     held, not_held = fairness.held(design, arms, runs, rows)
+    lists = arm_lists(ledger, rows, runs, len(arms))
     repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
     return Examined(
         experiment_id=experiment.id,
@@ -155,8 +161,28 @@ def _put_together(
         held=held,
         not_held=not_held,
         method=fairness.method(design, experiment.kind),
-        warnings=fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),
+        warnings=(
+            *list_doubts([arm.label for arm in arms], lists),
+            *fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),
+        ),
+        lists=list_ratios([arm.label for arm in arms], lists),
     )
+
+
+def _with_limits(
+    ledger: Ledger, arms: Sequence[ExaminedArm], rows: Sequence[RunDetail], runs: Sequence[ExaminedRun]
+) -> tuple[ExaminedArm, ...]:
+    """Each arm with how far its rate is from the limits of its machine."""
+    found = []
+    for arm in arms:
+        row = next((row for row, run in zip(rows, runs, strict=True) if run.counted and run.arm == arm.index), None)
+        if row is not None and arm.throughput:
+            limits = limits_of_run(ledger, row, arm.throughput.rate_per_s)
+            # Without ceilings there is nothing to say of an arm; `show` and `run` say how to get them.
+            found.append(replace(arm, limits=limits.sentences) if limits.standing else arm)
+        else:
+            found.append(arm)
+    return tuple(found)
 
 
 def _asked(experiment: Experiment) -> list[str]:

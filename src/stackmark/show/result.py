@@ -76,6 +76,8 @@ class ResultView:
     # Of a rate that is not counted in samples: a program's own figure.
     unit: str = ""
     against: AgainstLine | None = None
+    # How far it is from the limits of its machine, a sentence each.
+    limits: tuple[str, ...] = ()
 
 
 def print_result(view: ResultView, console: Console) -> None:
@@ -136,7 +138,8 @@ def _rate(view: ResultView, throughput: Throughput) -> list[Line]:
     if view.operations_per_sample:
         flops = say_count(throughput.rate_per_s * view.operations_per_sample)
         counted = say_count(view.operations_per_sample)
-        lines.append(("arithmetic", f"{flops}FLOP/s of the model's own operations ({counted}FLOP per {view.sample})"))
+        said = f"{flops}FLOP/s of the model's own operations ({counted}FLOP per {view.sample})"
+        lines.append(("arithmetic", "\n".join([said, *view.limits])))
     return lines
 
 

@@ -13,10 +13,13 @@ from stackmark.units import say_rate, say_seconds
 Row = Mapping[str, Any]
 
 
-def print_run(row: Row, setup: Sequence[tuple[str, float]], facts: Facts, doubts: Sequence[str] = ()) -> None:
-    """`doubts` is what could not be read of the run's stream, or does not agree with what is stored."""
+def print_run(
+    row: Row, setup: Sequence[tuple[str, float]], facts: Facts, doubts: Sequence[str] = (), arithmetic: str = ""
+) -> None:
+    """`doubts` is what could not be read of the run's stream, or does not agree with what is stored; `arithmetic` how far it
+    is from its machine's limits."""
     styles = {"rate": "bold green", "state": STYLES.get(row["status"], ""), "flag": "yellow", "doubt": "red"}
-    lines = [*_outcome(row), *_where(row, facts)]
+    lines = [*_outcome(row), *([("arithmetic", arithmetic)] if arithmetic else []), *_where(row, facts)]
     if setup:
         lines.append(("set-up", say_setup(setup)))
     lines += [("flag", say_flag(flag)) for flag in row["flags"]]

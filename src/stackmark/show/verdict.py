@@ -13,6 +13,7 @@ from rich.text import Text
 from stackmark.show.console import is_screen
 from stackmark.show.forest import forest
 from stackmark.show.lines import NAME_WIDTH, Line, grid
+from stackmark.show.list_lines import list_ratio_lines
 from stackmark.show.noise import noise_headline, noise_lines
 from stackmark.show.report.wording import (
     bad_runs,
@@ -210,6 +211,7 @@ def _rest(examined: Examined) -> list[Line]:
     notes = dict.fromkeys(note for c in examined.comparisons for note in c.notes)
     lines += [("note", note) for note in notes if families == 1 or not note.startswith(HOLM_NOTE)]
     lines += [("note", warning) for warning in examined.warnings]
+    lines += list_ratio_lines(examined.lists)
     lines += _differences(examined)
     lines += _covariates(examined)
     failed = bad_runs(examined)

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.operators import ListRatio
 from stackmark.verdict.throughput import Throughput
 
 Facts = dict[str, dict[str, JsonValue]]
@@ -63,6 +64,8 @@ class ExaminedArm:
     setup: tuple[tuple[str, float], ...]
     facts: Facts
     chip: str | None
+    # How far its rate is from the limits of its machine, a sentence each; nothing where its operations are not counted.
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,3 +143,5 @@ class Examined:
     method: tuple[str, ...]
     # Warnings that a reader must see beside the verdict.
     warnings: tuple[str, ...] = field(default=())
+    # Of arms that went through a list: every pair of them row by row, beside the verdict, which is by the list's own rate.
+    lists: tuple[ListRatio, ...] = field(default=())

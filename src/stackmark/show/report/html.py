@@ -44,6 +44,7 @@ def render_html(examined: Examined, *, generated_unix_s: float, version: str) ->
         _verdict(examined),
         measured.the_ratio(examined),
         measured.the_arms(examined),
+        measured.the_limits(examined),
         measured.every_run(examined),
         measured.step_times(examined),
         measured.set_up(examined),

@@ -64,6 +64,7 @@ def render_markdown(examined: Examined) -> str:
         _items("**Beware:**", examined.warnings),
         _arms(examined.arms, examined),
         plain(say_setup_difference(examined.arms)),
+        _limits(examined.arms),
         _differences(examined),
         _failures(examined),
         _items("Not held equal:", examined.not_held),
@@ -116,6 +117,11 @@ def _arms(arms: Sequence[ExaminedArm], examined: Examined) -> str:
         )
     head = ["arm", "rate, 95 % interval", "runs", "step p50 / p99", "set-up", "steadiness", "chip"]
     return _table(head, [False, True, True, True, True, False, False], rows)
+
+
+def _limits(arms: Sequence[ExaminedArm]) -> str:
+    said = [f"{letter(arm.index)}: {' '.join(map(stopped, arm.limits))}" for arm in arms if arm.limits]
+    return _items("Against the limits of the machine:", said)
 
 
 def _differences(examined: Examined) -> str:

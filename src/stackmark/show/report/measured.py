@@ -15,6 +15,7 @@ from stackmark.show.report.wording import (
     say_spread,
     setup_parts,
     setup_total_s,
+    stopped,
 )
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
@@ -96,6 +97,16 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def the_limits(examined: Examined) -> Markup:
+    arms = [arm for arm in examined.arms if arm.limits]
+    if not arms:
+        return NOTHING
+    rows = [
+        Row([Cell(badge(arm)), plain(stopped(arm.limits[0]), " ".join(map(stopped, arm.limits[1:])))]) for arm in arms
+    ]
+    return section("Against the limits of the machine", table([("Arm", False), ("Share", False)], rows), name="limits")
 
 
 def every_run(examined: Examined) -> Markup:
