@@ -12,10 +12,11 @@ import pytest
 from stackmark.errors import SpecError
 from stackmark.workloads.catalog import OPERATORS
 from stackmark.workloads.op import counts
-from stackmark.workloads.op.lists import BY_MACHINE, SWEEP_BYTES, problems, sets_of
+from stackmark.workloads.op.lists import SWEEP_BYTES, problems, sets_of
 from stackmark.workloads.op.problem import (
     BACKWARD_INPUTS,
     BACKWARD_WEIGHTS,
+    BY_MACHINE,
     COLLECTIVES,
     FIELDS,
     FORWARD,

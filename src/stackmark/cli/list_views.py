@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from stackmark.cli.views import run_flags, say_chip
 from stackmark.lab.judging import setup_parts
-from stackmark.lab.listed import TYPED, ListedRuns, ListResult, Pass, RowResult, length_of
+from stackmark.lab.listed import ListedRuns, ListResult, Pass, RowResult, length_of
 from stackmark.ledger.published_operators import BesidePublished, OperatorIndex, beside_list
 from stackmark.ledger.rows import RunRow
 from stackmark.medians import median_of
@@ -21,6 +21,7 @@ from stackmark.show.result import say_memory, say_setup
 from stackmark.spec import Scalar
 from stackmark.units import counted, say_seconds
 from stackmark.workloads.catalog import find
+from stackmark.workloads.op.problem import TYPED
 
 # What a person wants to see of the settings; which rows they are is said apart.
 SHOWN = ("device", "precision", "set", "shape", "m", "n", "k", "row_seconds", "threads")

@@ -43,7 +43,8 @@ def command(pattern: str, as_json: bool) -> int:
 
 def sets(entry: Entry) -> dict[str, int | None]:
     """Of an operator: its lists, and how many problems each has; None where only the machine knows. The first is the default."""
-    from stackmark.workloads.op.lists import BY_MACHINE, problems, sets_of
+    from stackmark.workloads.op.lists import problems, sets_of
+    from stackmark.workloads.op.problem import BY_MACHINE
 
     family, _, op = entry.name.partition("/")
     if family != OPERATORS:

@@ -5,7 +5,7 @@ left, and the pieces together are the pass (`block` is its number, `attempt` the
 process but the row that it was at.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,22 +15,19 @@ from stackmark.lab.deciding import CUT_OFF
 from stackmark.lab.judging import Facts, read_stored
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.spec import Request, Scalar, Spec
+from stackmark.spec import Request, Spec
 from stackmark.verdict.operators import ListResult as ListResult
 from stackmark.verdict.operators import RowResult as RowResult
 from stackmark.verdict.operators import over_runs
 from stackmark.workloads.catalog import find
-from stackmark.workloads.op.lists import BY_MACHINE, problems, sets_of
+from stackmark.workloads.op.lists import problems, sets_of
 from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import FIELDS, Problem, read_problem, read_rows, read_shape
+from stackmark.workloads.op.problem import BY_MACHINE, FIELDS, TYPED, Problem, read_rows, typed_problem
 
 # More rows than any list may have: the pattern of --rows has six digits.
 MOST_ROWS = 10**6
 # What a chip did wrong once is not undone by a later run in which it did not.
 NEVER_FORGOTTEN = {"wrong_result", "hardware_error"}
-# The name of a set that is the one problem a person typed, and what it is typed with.
-TYPED = "typed"
-MATRIX = ("m", "n", "k", "a_t", "b_t")
 
 
 def is_list(workload: str) -> bool:
@@ -212,23 +209,6 @@ def problem_of(spec: Spec, index: int) -> Problem:
         return Problem(op)
 
 
-def typed_problem(op: str, params: Mapping[str, Scalar]) -> Problem | None:
-    """The one problem of --m --n --k or --shape; None where a list is meant."""
-    matrix = {name: params[name] for name in MATRIX if params.get(name)}
-    shape = str(params.get("shape") or "")
-    if matrix and shape:
-        raise SpecError(f"both --shape and {_option(matrix)} were given", hint="give one of them")
-    if matrix and op != "gemm":
-        raise SpecError(f"{_option(matrix)} is of op/gemm", hint=f"give the shape of op/{op} with --shape name=value,…")
-    if matrix:
-        return read_problem(op, matrix)
-    return read_shape(op, shape) if shape else None
-
-
-def _option(matrix: Mapping[str, Scalar]) -> str:
-    return f"--{next(iter(matrix)).replace('_', '-')}"
-
-
 def check_list(request: Request) -> None:
     """Refuses what can be refused without a worker: a set, a row or a shape that there is not."""
     op, params = request.workload.partition("/")[2], request.typed()
@@ -243,8 +223,6 @@ def check_list(request: Request) -> None:
             "--set typed is the one problem that is typed, and none was", hint="give --m --n --k, or --shape"
         )
     if op in BY_MACHINE:
-        if typed:
-            raise SpecError(f"op/{op} takes no --shape: its rows are what this machine has")
         return
     count = 1 if typed else len(problems(op, name))
     if rows := params.get("rows"):

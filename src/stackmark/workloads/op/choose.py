@@ -19,15 +19,12 @@ from stackmark.workloads.devices import first_device, require_device, usual_prec
 from stackmark.workloads.op.counts import least_bytes, operations
 from stackmark.workloads.op.lists import problems, sets_of
 from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import COLLECTIVES, Problem, read_problem, read_rows, read_shape, say_rows
+from stackmark.workloads.op.problem import BY_MACHINE, TYPED, Problem, read_rows, say_rows, typed_problem
 from stackmark.workloads.workload import WorkloadFailure
 
 # What is done for each operation that is counted: of a recurrent layer the products with its input too, and both backward.
 WORK = {"rnn": 3}
 T = TypeVar("T")
-TYPED = "typed"
-# Whose rows depend on the machine, and not on a list.
-MACHINE_OPS = ("transfer", "ceilings")
 GPU_ROW_S, CPU_ROW_S = 0.5, 1.0
 CPU_BUDGET_S = 60.0
 # A problem that would take more than this share of the budget alone is left out.
@@ -55,13 +52,13 @@ def choose(request: Request) -> tuple[OpParams, dict[str, str]]:
     gpu = device != "cpu"
     take("precision", *_precision(op, device))
     take("row_seconds", GPU_ROW_S if gpu else CPU_ROW_S, "or until the median is known to 1 %")
-    take("budget", 0.0 if gpu or op in MACHINE_OPS else CPU_BUDGET_S, "all of the list" if gpu else "a CPU")
+    take("budget", 0.0 if gpu or op in BY_MACHINE else CPU_BUDGET_S, "all of the list" if gpu else "a CPU")
     take("threads", 0, "the framework's choice")
-    typed = typed_problem(op, values)
+    typed = _refuse(partial(typed_problem, op, values))
     take("set", TYPED if typed else sets_of(op)[0], "one problem was typed" if typed else "the first of this operator")
     if typed and values["set"] != TYPED:
         raise WorkloadFailure("bad_parameter", "both a problem and a --set were given", "give one of them")
-    if op in MACHINE_OPS:
+    if op in BY_MACHINE:
         # How many there are is seen where they are run; all of them.
         take("rows", "0-999", "whatever this machine has")
     else:
@@ -76,33 +73,12 @@ def choose(request: Request) -> tuple[OpParams, dict[str, str]]:
 
 def problems_of(op: str, params: OpParams) -> tuple[Problem, ...]:
     """The whole list that the parameters name."""
-    typed = typed_problem(op, params.model_dump())
+    typed = _refuse(partial(typed_problem, op, params.model_dump()))
     return (typed,) if typed else _problems(op, params.set)
 
 
 def _problems(op: str, name: str) -> tuple[Problem, ...]:
     return _refuse(partial(problems, op, name))
-
-
-def typed_problem(op: str, values: dict[str, Scalar]) -> Problem | None:
-    """The one problem of --m --n --k or --shape; None where a list is meant."""
-    matrix = {name: values[name] for name in ("m", "n", "k", "a_t", "b_t") if values.get(name)}
-    shape = str(values.get("shape") or "")
-    if matrix and shape:
-        raise WorkloadFailure("bad_parameter", "both --shape and --m, --n or --k were given", "give one of them")
-    if matrix and op != "gemm":
-        raise WorkloadFailure(
-            "bad_parameter",
-            f"--{next(iter(matrix)).replace('_', '-')} is of op/gemm",
-            f"give the shape of op/{op} with --shape name=value,…",
-        )
-    if matrix:
-        return _refuse(partial(read_problem, op, matrix))
-    if shape and op in MACHINE_OPS:
-        raise WorkloadFailure("bad_parameter", f"op/{op} takes no --shape: its rows are what this machine has")
-    if op in COLLECTIVES and "ranks" in shape:
-        raise WorkloadFailure("bad_parameter", "the group's size is no part of its --shape", "give it with --ranks")
-    return _refuse(partial(read_shape, op, shape)) if shape else None
 
 
 def _refuse(read: Callable[[], T]) -> T:

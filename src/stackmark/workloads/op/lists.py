@@ -19,6 +19,7 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.workloads.op.problem import (
     BACKWARD_INPUTS,
     BACKWARD_WEIGHTS,
+    BY_MACHINE,
     COLLECTIVES,
     FORWARD,
     Problem,
@@ -28,8 +29,6 @@ from stackmark.workloads.op.transformer_lists import TRANSFORMER
 
 TRAINING, SERVER, DEVICE = "training", "inference_server", "inference_device"
 TRANSFORMER_SET, SWEEP = "transformer", "sweep"
-# Their rows are links and limits of the machine they run on; no table can have them.
-BY_MACHINE = {"transfer": "links", "ceilings": "machine"}
 # A grey or a coloured image, or sound: what a network's first layer reads.
 FIRST_LAYER_CHANNELS = (1, 3)
 # Of fp32, from a message whose time is all latency to one whose time is all bandwidth.

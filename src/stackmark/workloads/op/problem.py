@@ -84,6 +84,11 @@ FIELDS: dict[str, dict[str, Axis]] = {
     "all-to-all": {"floats": Axis(), "ranks": Axis(2, 2)},
     "broadcast": {"floats": Axis(), "ranks": Axis(2, 2)},
 }  # fmt: skip
+# Whose rows depend on the machine, and not on a list.
+BY_MACHINE = {"transfer": "links", "ceilings": "machine"}
+# The name of a set that is the one problem a person typed, and what a product of matrices is typed with.
+TYPED = "typed"
+MATRIX = ("m", "n", "k", "a_t", "b_t")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 
 
@@ -147,6 +152,29 @@ def read_values(op: str, text: str) -> dict[str, Scalar]:
             raise SpecError(f"--shape: {part!r} is not name=value", hint=f"its shape is {', '.join(FIELDS[op])}")
         typed[name.strip()] = value.strip()
     return typed
+
+
+def typed_problem(op: str, params: Mapping[str, Scalar]) -> Problem | None:
+    """The one problem of --m --n --k or --shape; None where a list is meant."""
+    matrix = {name: params[name] for name in MATRIX if params.get(name)}
+    shape = str(params.get("shape") or "")
+    if matrix and shape:
+        raise SpecError(f"both --shape and {_option(matrix)} were given", hint="give one of them")
+    if matrix and op != "gemm":
+        raise SpecError(f"{_option(matrix)} is of op/gemm", hint=f"give the shape of op/{op} with --shape name=value,…")
+    if matrix:
+        return read_problem(op, matrix)
+    if not shape:
+        return None
+    if op in BY_MACHINE:
+        raise SpecError(f"op/{op} takes no --shape: its rows are what this machine has")
+    if op in COLLECTIVES and "ranks" in shape:
+        raise SpecError("the group's size is no part of its --shape", hint="give it with --ranks")
+    return read_shape(op, shape)
+
+
+def _option(matrix: Mapping[str, Scalar]) -> str:
+    return f"--{next(iter(matrix)).replace('_', '-')}"
 
 
 def conv_output(problem: Problem) -> tuple[int, int]:
