@@ -399,6 +399,7 @@ def test_a_worker_that_is_stuck_in_c_ends_within_its_grace(env: dict[str, str]) 
     give(process, Task(do="run", spec=trick("stuck")))
     assert process.stderr is not None
     assert process.stderr.readline() == b"stuck\n"
+    time.sleep(0.5)  # it says so before it goes there
     process.send_signal(signal.SIGTERM)
     finished = finish(process, timeout_s=30)
     assert "did not stop in time" in failed(finished, "terminated")["message"]
