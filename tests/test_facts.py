@@ -15,6 +15,7 @@ from types import ModuleType, SimpleNamespace
 import pynvml
 import pytest
 
+from fake_nvml import FakeNvml
 from stackmark import machine
 from stackmark.events import Facts as FactsEvent
 from stackmark.events import gathered_facts
@@ -465,24 +466,6 @@ def test_an_amd_gpu_is_read_from_the_kernels_files(tmp_path: Path) -> None:
 
 
 # --- NVIDIA -------------------------------------------------------------------------------------------------------
-
-
-class FakeNvml:
-    """A driver with the GPUs we do not have. What it was not told to answer is not supported, as in old drivers."""
-
-    NVMLError = pynvml.NVMLError
-
-    def __init__(self, **answers: object) -> None:
-        self.answers: dict[str, object] = {"nvmlInit": None, "nvmlShutdown": None, **answers}
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        def call(*arguments: object) -> object:
-            if name not in self.answers:
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-            answer = self.answers[name]
-            return answer(*arguments) if callable(answer) else answer
-
-        return call
 
 
 def two_gpus(**more: object) -> FakeNvml:

@@ -1,7 +1,6 @@
 """Links and the memory behind them: what a generation and a width allow, who says it, and copies that are compared bit by bit."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from asking import ask
+from fake_nvml import FakeNvml
 from stackmark.workloads.op import copy, links, transfer
 from stackmark.workloads.op.bench import Stand
 from stackmark.workloads.op.checking import refuse_wrong
@@ -62,25 +62,7 @@ def test_a_link_below_its_generation_or_width_is_a_note() -> None:
 # --- who says it ----------------------------------------------------------------------------------------------------
 
 
-class Nvml:
-    """A driver with the GPUs we do not have. What it was not told to answer is not supported, as in old drivers."""
-
-    NVMLError = pynvml.NVMLError
-
-    def __init__(self, **answers: object) -> None:
-        self.answers: dict[str, object] = {"nvmlInit": None, "nvmlShutdown": None, **answers}
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        def call(*arguments: object) -> object:
-            if name not in self.answers:
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-            answer = self.answers[name]
-            return answer(*arguments) if callable(answer) else answer
-
-        return call
-
-
-def two_gpus(**more: object) -> Nvml:
+def two_gpus(**more: object) -> FakeNvml:
     """As an H200 answers; the PCIe values are recorded from one (driver 580.159)."""
     answers: dict[str, object] = {
         "nvmlDeviceGetCount": 2,
@@ -96,7 +78,7 @@ def two_gpus(**more: object) -> Nvml:
         "nvmlDeviceGetMemoryBusWidth": 6144,
         "nvmlDeviceGetMaxClockInfo": lambda _handle, kind: 3201 if kind == 2 else 1980,
     }
-    return Nvml(**(answers | more))
+    return FakeNvml(**(answers | more))
 
 
 def no_driver() -> None:
@@ -120,7 +102,7 @@ def test_the_driver_tells_how_the_link_runs() -> None:
 
 def test_without_a_driver_the_kernel_tells_it(tmp_path: Path) -> None:
     root = bus_of(tmp_path, "8.0 GT/s PCIe", "8")
-    limit = host_limit(UUID, ADDRESS, root, Nvml(nvmlInit=no_driver))
+    limit = host_limit(UUID, ADDRESS, root, FakeNvml(nvmlInit=no_driver))
     assert limit.bytes_per_s == pytest.approx(7.877e9, rel=1e-3)
     assert len(limit.notes) == 2
 
@@ -131,7 +113,7 @@ def test_a_link_that_the_kernel_cannot_read_has_no_limit(tmp_path: Path, now: st
 
 
 def test_where_nobody_tells_the_row_says_so(tmp_path: Path) -> None:
-    limit = host_limit(UUID, "", tmp_path, Nvml(nvmlInit=no_driver))
+    limit = host_limit(UUID, "", tmp_path, FakeNvml(nvmlInit=no_driver))
     assert limit.bytes_per_s is None
     assert "neither the driver nor the kernel" in limit.notes[0]
 

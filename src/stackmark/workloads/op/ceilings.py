@@ -9,7 +9,6 @@ Memory is copied (bytes read and written) and summed up (bytes read), in pieces 
 """
 
 import gc
-import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,8 @@ from stackmark.workloads.op.checking import Guard, bound, refuse_wrong, relative
 from stackmark.workloads.op.operands import Piece, cache_bytes, free_bytes, rotated
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem, read_problem, read_rows
-from stackmark.workloads.op.stretch import MOST_SAMPLES, Look, Stretch, samples, wait, work
+from stackmark.workloads.op.stretch import MOST_SAMPLES, Look, Stretch, samples, work
+from stackmark.workloads.op.timing import first_call_s
 from stackmark.workloads.workload import WorkloadFailure
 
 Tell = Callable[[OpRow], None]
@@ -203,7 +203,7 @@ def _matrix(stand: Stand, sizes: dict[str, int], wanted: Stretch, look: Look, ro
         sizes[stand.precision] = best_size(stand)
     size = sizes[stand.precision]
     prepared = gemm.prepare(_product(size, stand), stand)
-    first_s = _first_call(prepared, stand)
+    first_s = first_call_s(prepared, stand.device)
     compared = prepared.compare()
     refuse_wrong(compared)
     guard = Guard(prepared, compared.bound, stand.device)
@@ -232,13 +232,6 @@ def _matrix(stand: Stand, sizes: dict[str, int], wanted: Stretch, look: Look, ro
 def _call_sets(prepared: Prepared, sets: Sequence[int]) -> None:
     for number in sets:
         prepared.call(number)
-
-
-def _first_call(prepared: Prepared, stand: Stand) -> float:
-    begin = time.perf_counter()
-    prepared.call(0)
-    wait(stand)
-    return time.perf_counter() - begin
 
 
 def _memory(params: OpParams, stand: Stand, rows: _Rows) -> None:

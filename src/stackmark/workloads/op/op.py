@@ -29,7 +29,7 @@ from stackmark.workloads.op.counts import least_bytes, operations
 from stackmark.workloads.op.operands import cache_bytes
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import COLLECTIVES, Problem, read_rows
-from stackmark.workloads.op.timing import WANTED, make_rounds, time_rounds
+from stackmark.workloads.op.timing import WANTED, first_call_s, make_rounds, time_rounds
 from stackmark.workloads.workload import Listed, Metric, Rig, Told, WorkloadFailure
 
 Tell = Callable[[OpRow], None]
@@ -194,7 +194,7 @@ def failed_row(begun: OpRow, kind: str, message: str, hint: str) -> OpRow:
 
 def _row(operator: Operator, problem: Problem, begun: OpRow, row_s: float, stand: Stand) -> OpRow:
     prepared = operator.prepare(problem, stand)
-    first_s = _first_call(prepared, stand)
+    first_s = first_call_s(prepared, stand.device)
     compared = prepared.compare()
     refuse_wrong(compared)
     rounds = make_rounds(prepared, stand.device)
@@ -229,14 +229,6 @@ def _row(operator: Operator, problem: Problem, begun: OpRow, row_s: float, stand
             "notes": notes,
         }
     )
-
-
-def _first_call(prepared: Prepared, stand: Stand) -> float:
-    begin = time.perf_counter()
-    prepared.call(0)
-    if stand.on_gpu:
-        torch.cuda.synchronize(stand.device)
-    return time.perf_counter() - begin
 
 
 def _kernel(prepared: Prepared, stand: Stand) -> str:

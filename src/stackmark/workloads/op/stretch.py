@@ -13,6 +13,7 @@ import torch
 
 from stackmark.workloads.op import links
 from stackmark.workloads.op.bench import Prepared, Stand
+from stackmark.workloads.op.timing import call_round
 
 # An interval of a median needs six samples; an event has room for some hundred and fifty.
 LEAST_SAMPLES, MOST_SAMPLES = 6, 100
@@ -107,11 +108,6 @@ def _on_cpu(prepared: Prepared, seconds: float, least: float, each: int, at_end:
         last = now
     at_end()
     return taken
-
-
-def call_round(prepared: Prepared, calls: int) -> None:
-    for number in range(calls):
-        prepared.call(number % prepared.copies)
 
 
 def wait(stand: Stand) -> None:

@@ -11,6 +11,7 @@ libraries search for an algorithm, compile and load, is timed apart (op.py).
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -82,19 +83,19 @@ def _warm_up(rounds: "Rounds", device: torch.device, most_s: float) -> None:
         last = now
 
 
-class Rounds:
+class Rounds(ABC):
     """A way to take samples: `calls` calls each; `sample_s` is about how long one takes."""
 
     def __init__(self, calls: int, sample_s: float, launched: Literal["eager", "graph"]) -> None:
         self.calls, self.sample_s, self.launched = calls, max(sample_s, 1e-9), launched
 
+    @abstractmethod
     def samples(self, count: int) -> list[float]:
         """Seconds of a call, so many samples of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def once(self, sets: Sequence[int]) -> None:
         """Calls these sets as they are timed, or all where they are recorded together; waits for nothing."""
-        raise NotImplementedError
 
 
 class _CpuRounds(Rounds):
@@ -162,20 +163,22 @@ class _GpuRounds(Rounds):
 
 def _gpu_rounds(prepared: Prepared, device: torch.device) -> Rounds:
     """A round covers every set as often as the next: else a few sets would be used again and again, and be in the cache."""
-    call_s = _seconds_of_a_round(lambda: _all(prepared, prepared.copies), prepared.copies)
+    call_s = _seconds_of_a_round(lambda: call_round(prepared, prepared.copies), prepared.copies)
     rounds = max(1, min(round(_calls(SAMPLE_S["cuda"], call_s) / prepared.copies), MOST_CALLS_A_SAMPLE))
     calls = prepared.copies * rounds
     launched: Literal["eager", "graph"] = "eager"
-    enqueue: Callable[[], None] = lambda: _all(prepared, calls)  # noqa: E731
+    enqueue: Callable[[], None] = lambda: call_round(prepared, calls)  # noqa: E731
     if prepared.graph:
         graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            _all(prepared, prepared.copies)  # whatever is set up per stream (a library's workspace) is set up here
+            call_round(
+                prepared, prepared.copies
+            )  # whatever is set up per stream (a library's workspace) is set up here
         torch.cuda.current_stream(device).wait_stream(side)
         with torch.cuda.graph(graph, stream=side):
-            _all(prepared, calls)
+            call_round(prepared, calls)
         enqueue, launched = graph.replay, "graph"
         enqueue()
         # Python launched the first estimate, which of short calls is several times what the device takes.
@@ -192,9 +195,19 @@ def _seconds_of_a_round(enqueue: Callable[[], None], calls: int) -> float:
     return float(max(before.elapsed_time(after) / 1e3 / calls, 1e-7))
 
 
-def _all(prepared: Prepared, calls: int) -> None:
+def call_round(prepared: Prepared, calls: int) -> None:
+    """So many calls, round the sets."""
     for number in range(calls):
         prepared.call(number % prepared.copies)
+
+
+def first_call_s(prepared: Prepared, device: torch.device) -> float:
+    """Seconds of the very first call, to its end."""
+    begin = time.perf_counter()
+    prepared.call(0)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
 
 
 def _calls(sample_s: float, call_s: float) -> int:
