@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpu_runs import SHORT, run
 from stackmark.spec import Request
 from stackmark.workloads.workload import Ready
 
@@ -24,35 +25,6 @@ pytestmark = [
     # Data workers are forked, from a process that a worker would be and that a test is not.
     pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning"),
 ]
-
-SHORT = {"steps": 20, "warmup_steps": 3, "warmup_seconds": 0.0}
-
-
-def run(workload: str, **params: Any) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-    """A probe and a run as a worker does them, in this process: a fresh one costs ten seconds of imports a test."""
-    from stackmark.spec import Spec
-    from stackmark.worker.run import Bench, device_trouble
-    from stackmark.worker.run import run as run_spec
-    from stackmark.worker.stream import Emitter
-    from stackmark.workloads.catalog import find
-    from stackmark.workloads.workload import WorkloadFailure
-
-    ended = "done"
-    with tempfile.TemporaryFile() as out:
-        emitter = Emitter(out.fileno())
-        try:
-            with device_trouble():
-                short = SHORT if workload.startswith("train/") else {}
-                request = Request(workload=workload, params={**short, **params})
-                complete, _ = find(workload)[0].load().probe(request, Bench(emitter))
-                run_spec(Spec(workload=workload, params=complete.model_dump(mode="json")), emitter)
-        except WorkloadFailure as failure:
-            ended = f"{failure.kind}: {failure.message} ({failure.hint})"
-        emitter.close()
-        out.seek(0)
-        events = [json.loads(line) for line in out.read().splitlines()]
-    torch.cuda.empty_cache()
-    return ended, events[-1], events
 
 
 def losses(events: list[dict[str, Any]]) -> list[float]:

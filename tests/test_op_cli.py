@@ -134,7 +134,7 @@ def test_a_problem_that_cannot_be_done_fails_as_a_row_and_the_others_go_on(ledge
     assert result["list"]["failed"] == [45]
     bad, good = result["rows"]
     assert bad["failure"]["kind"] == "bad_parameter"
-    assert "multiples of 16: m is 35" in bad["failure"]["message"]
+    assert "multiples of 8: m is 35" in bad["failure"]["message"]
     assert bad["seconds"] is None
     assert good["seconds"] > 0
     assert "row 45: " in answer.err

@@ -57,7 +57,7 @@ def test_a_wrong_element_that_no_sample_holds_is_found_by_the_projection() -> No
 
 
 def test_eight_bits_want_sizes_that_libraries_multiply() -> None:
-    with pytest.raises(WorkloadFailure, match=r"int8 only where sizes are multiples of 16: m is 33"):
+    with pytest.raises(WorkloadFailure, match=r"int8 only where m and k are multiples of 8: m is 33"):
         gemm.prepare(read_problem("gemm", {"m": 33, "n": 32, "k": 32}), Stand(CPU, "int8", 5))
 
 

@@ -185,7 +185,7 @@ def test_the_notes_say_how_the_groups_were_multiplied_and_bytes_are_of_the_matri
     counts = rows_of_groups(4, 9)
     used = sum(count > 0 for count in counts)
     assert used < 9
-    assert f"the groups get {max(counts)} to 0 rows" in prepared.notes
+    assert f"a group gets 0 to {max(counts)} rows" in prepared.notes
     assert f"one product after another, {used} in a call" in prepared.notes
     assert prepared.least_bytes == 4 * (4 * 7 + used * 5 * 7 + 4 * 5)
     assert prepared.operations is None  # as counted from the shape

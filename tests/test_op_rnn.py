@@ -175,3 +175,26 @@ def test_a_precision_that_it_has_not_is_refused(precision: str, sentence: str) -
         rnn.check_precision(Stand(CPU, precision, 1))
     assert failure.value.kind == "bad_parameter"
     assert failure.value.hint
+
+
+def test_a_relu_that_lets_gradients_pass_at_zero_is_followed_and_nothing_else_is() -> None:
+    problem = read_problem("rnn", {"cell": "vanilla", "hidden": 96, "batch": 6, "timesteps": 7, "pass": "backward"})
+    layer = rnn.layers_of(problem, Stand(CPU, "fp64", 3))[0]
+    y = layer.forward()[0]
+    # As a library would that takes these for zeros: sums that are next to zero, and below it.
+    strict = y > 0
+    near = _just_below_zero(layer, 0.02)
+    assert 3 <= int(near.sum()) < 100
+    for wanted in (strict, strict | near):
+        leaf = layer.with_gradients()
+        (dx,) = torch.autograd.grad(rnn.recurrence(leaf, wanted)[0], leaf.x, leaf.dy)
+        assert torch.equal(rnn.passing(layer, y, dx, 0.02), wanted)
+        # What is further away than the bound stays cut, whatever the gradient says.
+        assert torch.equal(rnn.passing(layer, y, dx, 0.0), strict)
+
+
+def _just_below_zero(layer: rnn.Layer, distance: float) -> torch.Tensor:
+    of_input, of_state, bias_input, bias_state = layer.weights
+    before = torch.cat([layer.states[0], layer.forward()[0][:-1]])
+    summed = layer.x @ of_input.t() + bias_input + before @ of_state.t() + bias_state
+    return (summed <= 0) & (summed > -distance)

@@ -113,7 +113,10 @@ def _about(view: CeilingsView) -> list[Line]:
     lines: list[Line] = []
     if found.matrix:
         lines.append(
-            ("measured", "matrix rates sustained, after seconds of work; cold: the first 0.3 s of a chip that rested")
+            (
+                "measured",
+                "matrix rates sustained, after seconds of work; cold: the first 20 ms (0.3 s of a CPU) after a rest",
+            )
         )
     if view.runs > 1:
         lines.append(("interval", f"Student's, over {counted(view.runs, 'run')}"))

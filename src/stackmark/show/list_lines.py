@@ -6,7 +6,7 @@ from stackmark.show.lines import Line
 from stackmark.show.result import say_throughput
 from stackmark.show.shapes import say_problem
 from stackmark.units import counted, say_rate, say_seconds
-from stackmark.verdict.operators import OPERATIONS, ListRatio, ListResult, RowResult
+from stackmark.verdict.operators import BYTES, ListRatio, ListResult, RowResult
 from stackmark.verdict.throughput import worth_of_runs
 
 # So many failed rows are named under the table; all of them stand in it.
@@ -37,7 +37,7 @@ def list_lines(result: ListResult) -> list[Line]:
 def _rate(result: ListResult) -> list[Line]:
     if result.aggregate is None:
         return []
-    what = "operations" if result.unit == OPERATIONS else "least bytes"
+    what = "least bytes" if result.unit == BYTES else "operations"
     every = f"all {what} of {counted(result.counted, 'problem')} over the sum of the times of one call of each"
     if result.counted == 1:
         every = f"its {what} over the time of a call"

@@ -24,7 +24,7 @@ from stackmark.show.shapes import say_problem
 from stackmark.show.table import GAP, Column, fitting
 from stackmark.units import say_rate, say_seconds
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
-from stackmark.verdict.operators import OPERATIONS, SCALE, RowResult
+from stackmark.verdict.operators import BYTES, SCALE, RowResult
 
 STYLES = {
     "rate": "bold green",
@@ -102,7 +102,7 @@ def print_rows(view: ListView, console: Console) -> None:
 
 
 def _columns(view: ListView) -> list[_Shown]:
-    of_operations = view.result.unit == OPERATIONS
+    of_operations = view.result.unit != BYTES
     rows = [row.result for row in view.rows]
     shown = [
         _Shown(Column("#", right=True, style="dim"), lambda row: str(row.result.index)),

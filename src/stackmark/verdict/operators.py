@@ -20,8 +20,8 @@ from stackmark.medians import median_of
 from stackmark.spec import Scalar
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 
-OPERATIONS, BYTES = "TFLOP/s", "GB/s"
-SCALE = {OPERATIONS: 1e12, BYTES: 1e9}
+FLOATS, INTEGERS, BYTES = "TFLOP/s", "TOP/s", "GB/s"
+SCALE = {FLOATS: 1e12, INTEGERS: 1e12, BYTES: 1e9}
 # A standard deviation, of samples that are normal, from the median of the distances to their median.
 MAD_TO_SD = 1.4826
 
@@ -73,12 +73,12 @@ class RowResult:
 
     @property
     def unit(self) -> str:
-        return unit_of(self.operations)
+        return unit_of(self.operations, self.precision)
 
     @property
     def work(self) -> float | None:
         """What its rate is counted by: operations, or bytes."""
-        return self.operations if self.unit == OPERATIONS else self.least_bytes
+        return self.least_bytes if self.unit == BYTES else self.operations
 
     @property
     def rate(self) -> float | None:
@@ -152,9 +152,9 @@ class ListResult:
         return min(rated, key=lambda row: row.rate or 0), max(rated, key=lambda row: row.rate or 0)
 
 
-def unit_of(operations: float | None) -> str:
+def unit_of(operations: float | None, precision: str) -> str:
     """Of what memory or a link limits on any chip no operations are counted."""
-    return OPERATIONS if operations else BYTES
+    return BYTES if not operations else INTEGERS if precision == "int8" else FLOATS
 
 
 def row_of(rows: Sequence[OpRow]) -> RowResult:
@@ -255,10 +255,9 @@ def _aggregates(runs: Sequence[Sequence[OpRow]]) -> tuple[int, list[float]]:
     rates = []
     for run in timed:
         rows = [run[index] for index in common]
-        units = [unit_of(row.operations) for row in rows]
+        units = [unit_of(row.operations, row.precision) for row in rows]
         work = sum(
-            (row.operations if unit == OPERATIONS else row.least_bytes) or 0
-            for row, unit in zip(rows, units, strict=True)
+            (row.least_bytes if unit == BYTES else row.operations) or 0 for row, unit in zip(rows, units, strict=True)
         )
         seconds = sum(_seconds(row) for row in rows)
         if work and seconds:

@@ -10,7 +10,9 @@ from stackmark.workloads.workload import WorkloadFailure
 def first_device() -> tuple[str, str]:
     """The device to take where nobody typed one, and why."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return ("cuda:0", f"the first of {count} GPUs") if count else ("cpu", "no GPU is visible to PyTorch here")
+    if not count:
+        return "cpu", "no GPU is visible to PyTorch here"
+    return "cuda:0", "the only GPU" if count == 1 else f"the first of {count} GPUs"
 
 
 def require_device(device: str) -> None:

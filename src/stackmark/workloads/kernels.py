@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch._C._autograd import DeviceType
+from torch.autograd.profiler import profile
 from torch.autograd.profiler_util import FunctionEvent
 
 from stackmark.workloads.workload import Kernel
@@ -20,17 +21,16 @@ NO_OPERATORS = ("autograd::engine::", "torch::autograd::")
 
 
 def profile_step(step: Callable[[], object], device: str) -> list[Kernel]:
-    from torch.profiler import ProfilerActivity, profile
-
     gpu = device != "cpu"
     # Its library writes two lines about itself to standard error at each use, at any lower level.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    # torch.profiler is a shell around this one, which imports the framework's compiler first (five seconds).
     # acc_events only says that events are kept over cycles, of which there is one: without it a warning is printed.
-    with profile(activities=[ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU], acc_events=True) as profiler:
+    with profile(use_kineto=True, use_device="cuda" if gpu else None, use_cpu=not gpu, acc_events=True) as profiler:
         step()
         if gpu:
             torch.cuda.synchronize(device)
-    return gathered(profiler.events() or (), gpu)
+    return gathered(profiler.function_events or (), gpu)
 
 
 def gathered(found: Iterable[FunctionEvent], gpu: bool) -> list[Kernel]:

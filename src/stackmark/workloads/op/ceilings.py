@@ -1,17 +1,20 @@
 """`op/ceilings`: what this machine can do at most: matrix rate by precision, memory, the way to the host, launches.
 
 The matrix rate is that of large square products (the best of three sizes on a GPU), which a library does at its best. It is
-given twice. *Cold*: the chip rested, and worked for 0.3 s; nothing holds its clock back yet. *Sustained*: it worked for five
-seconds (three on a CPU), and the last half counts; by then the power limit and the temperature have taken their part. All
+given twice. *Cold*: the chip rested and then worked so shortly that nothing held its clock back yet. A GPU's power limit does
+so after 40 to 80 ms at full load (an H200), so there it is 20 ms, three times over; on a CPU 0.3 s. *Sustained*: it worked for
+five seconds (three on a CPU), and the last half counts; by then the power limit and the temperature have taken their part. All
 cold rates are measured before the first sustained one, so that none of them is had from a chip that was just at full power.
 
 Memory is copied (bytes read and written) and summed up (bytes read), in pieces that no cache holds.
 """
 
 import gc
+import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Literal
 
 import torch
@@ -25,7 +28,7 @@ from stackmark.workloads.op.checking import Guard, bound, refuse_wrong, relative
 from stackmark.workloads.op.operands import Piece, cache_bytes, free_bytes, rotated
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem, read_problem, read_rows
-from stackmark.workloads.op.stretch import MOST_SAMPLES, Look, Stretch, samples, work
+from stackmark.workloads.op.stretch import MOST_SAMPLES, Look, Stretch, counted_of, samples, wait, work
 from stackmark.workloads.op.timing import first_call_s
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -41,24 +44,35 @@ CPU_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 CPU_FIRST_SIZE = 512
 # A call that takes longer leaves too few of them in a stretch.
 LONGEST_CALL_S = 0.25
+# How each size is tried on a GPU: for a sustained rate so long that the clock has fallen in its second half; for a cold one
+# after a rest, for as many calls as make a burst.
+SUSTAINED_TRIAL, COLD_TRIAL = Stretch(0.3, counted=0.5), Stretch(0.02, rest_s=0.2)
 # A CPU that computes 16-bit floats says so; one that does not takes a hundred times as long as with 32 bits.
 FP16_FLAGS = ("avx512_fp16", "amx_fp16", "asimdhp")
 # More rows than any machine has: what a spec says where all are meant.
 MOST_ROWS = 1000
 # Memory is copied in pieces of several times the last cache, and no smaller than a clock reads well.
-TIMES_THE_CACHE, LEAST_MEMORY_BYTES = 4, {"cuda": 2**30, "cpu": 2**26}
+TIMES_THE_CACHE, LEAST_MEMORY_BYTES = 4, {"cuda": 2**32, "cpu": 2**26}
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a chip rests, how long it works for a cold rate, how long for a sustained one."""
+    """How long a chip rests, how long it works for a cold rate and how often, how long for a sustained one."""
 
     rest_s: float
     cold_s: float
+    cold_times: int
     sustained_s: float
 
+    @property
+    def all_s(self) -> float:
+        return self.cold_times * (self.rest_s + self.cold_s) + self.sustained_s
 
-PACES = {"cuda": Pace(0.7, 0.3, 5.0), "cpu": Pace(0.5, 0.3, 3.0)}
+    def shorter(self, share: float) -> "Pace":
+        return Pace(self.rest_s * share, self.cold_s * share, self.cold_times, self.sustained_s * share)
+
+
+PACES = {"cuda": Pace(0.4, 0.02, 3, 5.0), "cpu": Pace(0.5, 0.3, 1, 3.0)}
 
 
 def run_ceilings(params: OpParams, tell: Tell) -> None:
@@ -66,11 +80,11 @@ def run_ceilings(params: OpParams, tell: Tell) -> None:
     stands = [Stand(stand.device, precision, stand.seed) for precision in precisions(params, stand)]
     pace, note = pace_of(params, len(stands))
     rows = _Rows(stand, tell, note, set(read_rows(params.rows, MOST_ROWS)))
-    sizes: dict[str, int] = {}
+    sizes = _Sizes()
     with links.driver() as nvml:
         look = Look(nvml, copy.gpu_uuid(stand.device) if stand.on_gpu else "")
         for one in stands:
-            rested = Stretch(pace.cold_s, rest_s=pace.rest_s)
+            rested = Stretch(pace.cold_s, rest_s=pace.rest_s, times=pace.cold_times)
             row: Shape = {"what": "matrix", "state": "cold"}
             rows.attempt(row, one.precision, partial(_matrix, one, sizes, rested, look))
         _memory(params, stand, rows)
@@ -112,10 +126,10 @@ def pace_of(params: OpParams, count: int) -> tuple[Pace, str]:
     """The usual pace, or a shorter one where a budget does not allow it, which the rows then say."""
     usual = PACES["cpu" if params.device == "cpu" else "cuda"]
     # About half of a run is neither rest nor stretch: operands, their float64 reference, memory.
-    share = params.budget / (2 * count * (usual.rest_s + usual.cold_s + usual.sustained_s))
+    share = params.budget / (2 * count * usual.all_s)
     if not params.budget or share >= 1:
         return usual, ""
-    pace = Pace(usual.rest_s * share, usual.cold_s * share, usual.sustained_s * share)
+    pace = usual.shorter(share)
     return pace, f"a stretch of {pace.sustained_s:.2g} s for want of budget: {usual.sustained_s:g} s are usual"
 
 
@@ -160,20 +174,34 @@ def _tidy(stand: Stand) -> None:
         torch.cuda.empty_cache()
 
 
-def best_size(stand: Stand) -> int:
+class _Sizes:
+    """The best size of each precision: of a GPU for each state, of a CPU one for both."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, bool], int] = {}
+
+    def of(self, stand: Stand, cold: bool) -> int:
+        key = (stand.precision, cold and stand.on_gpu)
+        if key not in self._found:
+            self._found[key] = best_size(stand, cold)
+        return self._found[key]
+
+
+def best_size(stand: Stand, cold: bool) -> int:
     """On a GPU the size with the best rate; on a CPU the largest whose call leaves room for several."""
     sizes = GPU_SIZES if stand.on_gpu else CPU_SIZES
     at = 0 if stand.on_gpu else CPU_SIZES.index(CPU_FIRST_SIZE)
-    call_s = _trial_s(sizes[at], stand)
+    trial = Stretch(0.0) if not stand.on_gpu else COLD_TRIAL if cold else SUSTAINED_TRIAL
+    call_s = _trial_s(sizes[at], stand, trial)
     while call_s > LONGEST_CALL_S and at > 0:  # a CPU without instructions for it
         at -= 1
-        call_s = _trial_s(sizes[at], stand)
+        call_s = _trial_s(sizes[at], stand, trial)
     best, best_rate = sizes[at], sizes[at] ** 3 / call_s
     # Twice the size is eight times the work.
     while at + 1 < len(sizes) and 8 * call_s <= LONGEST_CALL_S:
         at += 1
         try:
-            call_s = _trial_s(sizes[at], stand)
+            call_s = _trial_s(sizes[at], stand, trial)
         except WorkloadFailure:  # it does not fit into memory
             break
         rate = sizes[at] ** 3 / call_s
@@ -182,10 +210,12 @@ def best_size(stand: Stand) -> int:
     return best
 
 
-def _trial_s(size: int, stand: Stand) -> float:
+def _trial_s(size: int, stand: Stand, trial: Stretch) -> float:
     prepared = gemm.prepare(_product(size, stand), stand)
     prepared.call(0)
-    call_s = min(sample.call_s for sample in samples(prepared, stand, 0.0, 3, 1))
+    wait(stand)
+    time.sleep(trial.rest_s)
+    call_s = median(counted_of(samples(prepared, stand, trial.seconds, 3, 1), trial.counted))
     del prepared
     _tidy(stand)
     return call_s
@@ -197,11 +227,8 @@ def _product(size: int, stand: Stand) -> Problem:
     return read_problem("gemm", {"m": size, "n": size, "k": size, "a_t": eight_bits, "b_t": False})
 
 
-def _matrix(stand: Stand, sizes: dict[str, int], wanted: Stretch, look: Look, row: OpRow) -> OpRow:
-    """`sizes` keeps what was found best, so that both states are of one size."""
-    if stand.precision not in sizes:
-        sizes[stand.precision] = best_size(stand)
-    size = sizes[stand.precision]
+def _matrix(stand: Stand, sizes: _Sizes, wanted: Stretch, look: Look, row: OpRow) -> OpRow:
+    size = sizes.of(stand, cold=row.shape["state"] == "cold")
     prepared = gemm.prepare(_product(size, stand), stand)
     first_s = first_call_s(prepared, stand.device)
     compared = prepared.compare()

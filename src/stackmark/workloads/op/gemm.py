@@ -20,8 +20,10 @@ from stackmark.workloads.workload import WorkloadFailure
 
 # What such products are written as.
 EIGHT_BITS = {"fp8": torch.bfloat16, "int8": torch.int32}
-# What the libraries demand of the sizes of 8-bit products.
-EIGHT_BIT_MULTIPLE = 16
+# What the framework demands of m and k of 8-bit products on a GPU; kept on a CPU too, so that a list has the same rows there.
+EIGHT_BIT_MULTIPLES = {"fp8": 16, "int8": 8}
+# And of n on a GPU, in int8.
+INT8_LEAST_N = 17
 # Of all whole numbers from -127 to 127, drawn evenly.
 INT8_VARIANCE = (255**2 - 1) / 12
 
@@ -36,7 +38,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
     notes: tuple[str, ...] = ()
     set_precision(stand)
     if stand.precision in EIGHT_BITS:
-        _require_multiples(problem, stand.precision)
+        _require_sizes(problem, stand)
         if (a_t, b_t) != (True, False):
             notes = ("8-bit products are made as TN, whatever the list says: the libraries offer no other",)
         a_t, b_t = True, False
@@ -74,12 +76,17 @@ def _multiply(stand: Stand) -> Callable[[Tensor, Tensor, Tensor], object]:
     return lambda left, right, out: torch.mm(left, right, out=out)
 
 
-def _require_multiples(problem: Problem, precision: str) -> None:
-    wrong = [name for name in ("m", "n", "k") if problem.number(name) % EIGHT_BIT_MULTIPLE]
+def _require_sizes(problem: Problem, stand: Stand) -> None:
+    multiple = EIGHT_BIT_MULTIPLES[stand.precision]
+    rule = f"m and k are multiples of {multiple}"
+    wrong = [name for name in ("m", "k") if problem.number(name) % multiple]
+    if stand.precision == "int8" and stand.on_gpu:
+        rule += f" and n is at least {INT8_LEAST_N}"
+        wrong += ["n"] if problem.number("n") < INT8_LEAST_N else []
     if wrong:
         raise WorkloadFailure(
             "bad_parameter",
-            f"the libraries multiply {precision} only where sizes are multiples of {EIGHT_BIT_MULTIPLE}: "
+            f"the framework multiplies {stand.precision} only where {rule}: "
             f"{', '.join(f'{name} is {problem.number(name)}' for name in wrong)}",
             "take another --precision for this problem",
         )

@@ -65,7 +65,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
         accumulate=accumulated_in(stand),
         least_bytes=float((tokens * k + used * k * n + tokens * n) * size),
         notes=(
-            f"the groups get {max(counts)} to {min(counts)} rows",
+            f"a group gets {min(counts)} to {max(counts)} rows",
             "one kernel for all groups (grouped_mm)" if together else f"one product after another, {used} in a call",
         ),
     )

@@ -13,6 +13,7 @@ overwrites what it keeps, so torch copies that first, within the time.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,6 +66,8 @@ class Layer:
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
     set_precision(stand)
+    # Of bf16, which it lays out for cuDNN in no way: a note of the row says it.
+    warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     layers = layers_of(problem, stand)
     which = problem.word("pass")
     call: Callable[[int], None]
@@ -229,9 +232,14 @@ def _compare_forward(got: tuple[Tensor, ...], layer: Layer, stand: Stand) -> Com
 def _compare_backward(got: tuple[Tensor, ...], y: Tensor, layer: Layer, which: str, stand: Stand) -> Compared:
     """The gradients of the weights are sums over all sequences, so all of them are done again; of the inputs some suffice."""
     rows = _some_sequences(layer, stand) if which == BACKWARD_INPUTS else torch.arange(y.shape[1], device=y.device)
-    reference = _of_sequences(layer, rows).with_gradients()
+    alike = _of_sequences(layer, rows)
+    cut = None
+    if layer.cell == "vanilla":
+        (dx,) = torch.autograd.grad(y, layer.x, layer.dy, retain_graph=True)
+        cut = passing(alike, y.detach()[:, rows], dx[:, rows], _allowed(layer, stand, FORWARD))
+    reference = alike.with_gradients()
     assert reference.dy is not None
-    outputs = recurrence(reference, cut_as=y.detach()[:, rows])[0]
+    outputs = recurrence(reference, cut)[0]
     wanted = torch.autograd.grad(outputs, _asked(reference, which), reference.dy)
     made = [tensor[:, rows] for tensor in got] if which == BACKWARD_INPUTS else list(got)
     return _compared(made, wanted, got, _allowed(layer, stand, which, _library(y)))
@@ -271,11 +279,38 @@ def _of_sequences(layer: Layer, rows: Tensor) -> Layer:
     )
 
 
-def recurrence(layer: Layer, cut_as: Tensor | None = None) -> tuple[Tensor, ...]:
+def passing(layer: Layer, y: Tensor, dx: Tensor, near: float) -> Tensor:
+    """Where the library's relu lets a gradient pass, by its result and its gradient of the input.
+
+    Next to zero a rounding decides what relu does, and a gradient that passes or does not is no rounding error. Where the
+    result is above zero it passes. Where it is zero it does not, unless the sum itself was: in 16 bits that is one in some
+    thousands, and there cuDNN lets it pass, and the framework not. Such places (within `near` of zero) are known by the
+    gradient of the input at this step: what one of them would add to it is there, or is not.
+    """
+    of_input, of_state, bias_input, bias_state = layer.weights
+    assert layer.dy is not None
+    passed = y > 0
+    unclear = torch.empty_like(passed)
+    state = layer.states[0][0]
+    for step, entering in enumerate(layer.x):
+        summed = entering @ of_input.t() + bias_input + state @ of_state.t() + bias_state
+        unclear[step] = ~passed[step] & (summed.abs() <= near)
+        state = summed * passed[step]
+    squares = of_input.square().sum(1)
+    back = torch.zeros_like(state)
+    for step in reversed(range(len(y))):
+        arriving = layer.dy[step] + back @ of_state
+        missing = dx[step].double() - (arriving * passed[step]) @ of_input
+        share = missing @ of_input.t() / (arriving * squares)
+        passed[step] |= unclear[step] & (share > 0.5)
+        back = arriving * passed[step]
+    return passed
+
+
+def recurrence(layer: Layer, cut: Tensor | None = None) -> tuple[Tensor, ...]:
     """The layer by its equations, a step at a time: states of all steps, and the last ones.
 
-    `cut_as` is a result of the layer in its own precision: relu is cut where that is cut, since next to zero a rounding decides
-    it, and a gradient that passes or does not is no rounding error. In a backward pass the steps between are computed again.
+    Where `cut` is given, relu lets through what it says. In a backward pass the steps between are computed again.
     """
     length = len(layer.x)
     stretch = math.isqrt(length - 1) + 1 if layer.x.requires_grad else length
@@ -283,8 +318,7 @@ def recurrence(layer: Layer, cut_as: Tensor | None = None) -> tuple[Tensor, ...]
     outputs = []
     for begin in range(0, length, stretch):
         part = slice(begin, begin + stretch)
-        cut = None if cut_as is None else cut_as[part] > 0
-        arguments = (layer.cell, layer.x[part], cut, states, layer.weights)
+        arguments = (layer.cell, layer.x[part], None if cut is None else cut[part], states, layer.weights)
         if layer.x.requires_grad:
             made, states = checkpoint(_steps, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:

@@ -62,7 +62,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
         one[1].copy_(columns)
         one[2].copy_(starts)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support is in beta|invariant checks are)")
         sparse = [torch.sparse_csr_tensor(one[2], one[1], one[0], (m, k), check_invariants=False) for one in sets]
     dense = [one[3].t() if b_t else one[3] for one in sets]
     results = [one[4] for one in sets]

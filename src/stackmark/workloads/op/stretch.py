@@ -24,11 +24,12 @@ SM_CLOCK, GPU_TEMPERATURE = 1, 0  # numbers of the driver's ABI
 
 @dataclass(frozen=True)
 class Stretch:
-    """So many seconds of work after so many of rest; of the samples those in the last share of the time are counted."""
+    """So many seconds of work after so many of rest, so many times; of each the last share of the time is counted."""
 
     seconds: float
     rest_s: float = 0.0
     counted: float = 1.0
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,26 @@ class Worked:
 
 
 def work(prepared: Prepared, stand: Stand, wanted: Stretch, each: int, look: "Look") -> Worked:
-    """A rest, then work in samples of `each` calls."""
-    wait(stand)
-    time.sleep(wanted.rest_s)
-    cpu_s, begin = time.process_time(), time.perf_counter()
-    taken = samples(prepared, stand, wanted.seconds, LEAST_SAMPLES / wanted.counted, each, look.now)
-    share = (time.process_time() - cpu_s) / (time.perf_counter() - begin) / torch.get_num_threads()
-    counted_from = (1 - wanted.counted) * taken[-1].ended_s
-    crowded = [] if stand.on_gpu else say_crowded(share)
-    return Worked([sample.call_s for sample in taken if sample.ended_s > counted_from], [*crowded, *look.notes()])
+    """A rest, then work in samples of `each` calls; and again."""
+    call_s: list[float] = []
+    cpu_s = worked_s = 0.0
+    for _ in range(wanted.times):
+        wait(stand)
+        time.sleep(wanted.rest_s)
+        cpu_began, begin = time.process_time(), time.perf_counter()
+        least = LEAST_SAMPLES / wanted.times / wanted.counted
+        taken = samples(prepared, stand, wanted.seconds, least, each, look.now)
+        cpu_s += time.process_time() - cpu_began
+        worked_s += time.perf_counter() - begin
+        call_s += counted_of(taken, wanted.counted)
+    crowded = [] if stand.on_gpu else say_crowded(cpu_s / worked_s / torch.get_num_threads())
+    return Worked(call_s, [*crowded, *look.notes()])
+
+
+def counted_of(taken: list[Sample], share: float) -> list[float]:
+    """Seconds of a call in the samples of the last share of the time."""
+    counted_from = (1 - share) * taken[-1].ended_s
+    return [sample.call_s for sample in taken if sample.ended_s > counted_from]
 
 
 def say_crowded(share: float) -> list[str]:
