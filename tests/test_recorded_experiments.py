@@ -1,8 +1,10 @@
-"""Five experiments as they were recorded on H200s: what the documentation says of them is computed here again.
+"""Experiments as they were recorded on H200s: what the documentation says of them is computed here again.
 
 The names of machine, boot and GPU are taken out; rates, steps and facts are as they were.
 """
 
+import importlib.util
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -13,15 +15,22 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
+from asking import ask
 from recorded import load
+from stackmark.lab.ceilings import of_experiment
 from stackmark.lab.examine import Examined, examine
+from stackmark.lab.listed import read_list
 from stackmark.ledger.store import Ledger
+from stackmark.show.ceilings import table_rows
 from stackmark.show.report.html import render_html
 from stackmark.verdict.noise import noise_floor
 
 PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-container.md").read_text()
 POD_PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-pod.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()
+OPERATORS_PAGE, CEILINGS_PAGE = (
+    (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text() for page in ("operators", "ceilings")
+)
 
 
 @pytest.fixture
@@ -143,3 +152,33 @@ def test_a_report_is_made_of_what_was_recorded(book: Ledger, name: str) -> None:
     page = render_html(shown, generated_unix_s=0.0, version="0")
     assert shown.comparisons[0].word in page
     assert page.count("<svg") >= 4
+
+
+def test_the_table_of_the_160_products_is_what_the_runs_say(book: Ledger, tmp_path: Path) -> None:
+    ids = [load(book, f"h200_gemm_{precision}") for precision in ("bf16", "tf32", "fp32")]
+    shown = [json.loads(ask("show", id_, "--json", "--ledger", str(tmp_path / "ledger.sqlite3")).out) for id_ in ids]
+    path = Path(__file__).parents[1] / "scripts" / "write_gemm_table.py"
+    script = importlib.util.spec_from_file_location("write_gemm_table", path)
+    assert script is not None
+    assert script.loader is not None
+    module = importlib.util.module_from_spec(script)
+    script.loader.exec_module(module)
+    wanted = module.table(shown)
+    assert len(wanted.splitlines()) == 162
+    assert wanted in OPERATORS_PAGE
+    for one in shown:
+        rate, low, high = (module.three(one["throughput"][f"{name}_per_s"]) for name in ("rate", "low", "high"))
+        assert f"| {rate} TFLOP/s | {low} to {high} |" in OPERATORS_PAGE
+    # What was published for the seed of it all: 7680×48000×2560 took a P100 206,884 µs.
+    assert "| 7680×48000×2560 NN |" in wanted
+    assert "| 206,884 |" in wanted
+
+
+def test_the_ceilings_of_an_h200_are_what_the_run_says(book: Ledger) -> None:
+    kept = of_experiment(read_list(book, book.experiment(load(book, "h200_ceilings"))))
+    assert kept is not None
+    rows = table_rows(kept.ceilings)
+    assert len(rows) == 13
+    page = on_one_line(CEILINGS_PAGE)
+    for row in rows:
+        assert on_one_line(" ".join(row)).strip() in page

@@ -5,8 +5,10 @@ events; so the time is the device's, and not that of a Python loop that cannot e
 microseconds. What cannot be recorded is launched one by one, and the row says so. One round goes ahead of the first event,
 so that the device is never found waiting. On a CPU a sample is as many calls in a row as a clock reads well.
 
-Warm-up ends when two chunks of samples differ by less than 1 %, or with half of the row's time. The first call, in which
-libraries search for an algorithm, compile and load, is timed apart (op.py).
+Warm-up ends when two chunks of samples differ by less than 1 %, or with half of the row's time. On a GPU it takes 0.15 s at the
+least: under full load a chip stands still at its highest clock first, for 40 to 80 ms on an H200, until its power limit takes
+hold and it stands still again, at a rate that is 15 % lower. A row that is timed on that edge has another time in each process.
+The first call, in which libraries search for an algorithm, compile and load, is timed apart (op.py).
 """
 
 import math
@@ -31,7 +33,7 @@ CHUNK = 10
 STEADY = 0.01
 # A sample lasts at least so long: a thousand ticks of a device event (0.5 µs), many of a CPU's clock and its interrupts.
 SAMPLE_S = {"cuda": 500e-6, "cpu": 2e-3}
-WARM_UP_S = {"cuda": 0.02, "cpu": 0.01}
+WARM_UP_S = {"cuda": 0.15, "cpu": 0.01}
 # How often the number of calls in a sample is put right.
 ESTIMATES = 4
 # A graph with more launches takes longer to record than to time.
