@@ -59,6 +59,19 @@ def test_the_worker_gets_what_was_typed_and_nothing_else() -> None:
     assert task.request.params == {"batch": 32, "seconds": 60.0, "precision": "bf16"}
 
 
+def test_the_ranks_of_a_group_share_a_pod_and_have_a_gpu_each() -> None:
+    (found,) = printed("op/all-reduce", "--ranks", "4", "--gpus", "4")
+    (unsaid,) = printed("op/all-reduce", "--ranks", "4")
+    (text,) = [one["value"] for one in worker(found)["env"] if one["name"] == "STACKMARK_SPEC"]
+    task = read_task(text)
+    assert task.request is not None
+    assert task.request.ranks == 4
+    assert worker(found)["resources"] == worker(unsaid)["resources"]
+    assert worker(unsaid)["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    (on_cpus,) = printed("op/all-reduce", "--ranks", "2", "--device", "cpu")
+    assert "resources" not in worker(on_cpus)
+
+
 def test_a_command_of_ones_own_runs_in_the_pods_folder_and_keeps_its_dollars() -> None:
     (found,) = printed("--cmd", "echo $(HOME) $$", "--metric", "x ([0-9.]+)", "--gpus", "none")
     (text,) = [one["value"] for one in worker(found)["env"] if one["name"] == "STACKMARK_SPEC"]
@@ -159,6 +172,10 @@ def test_a_yaml_patch_without_yaml_says_what_to_install(tmp_path: Path) -> None:
         (("train/resnet50", "--kind", "cronjob", "--schedule", "61 * * * *"), "where the minute stands"),
         (("train/resnet50", "--kind", "cronjob", "--schedule", ""), "it is empty"),
         (("train/resnet50", "--patch", "/nowhere"), "the patch /nowhere cannot be read"),
+        (("train/resnet50", "--ranks", "2"), "train/resnet50 runs as one rank"),
+        (("op/all-reduce",), "is an exchange of several ranks"),
+        (("op/all-reduce", "--ranks", "2,4"), "is for one measurement, and these lists make 2"),
+        (("op/gemm", "--set", "trainings"), "op/gemm has no set 'trainings'"),
         (("train/resnet50", "--namespace", "A"), "is no name of a namespace"),
         (("train/resnet50", "--engine", "podman"), "No such option"),
     ],

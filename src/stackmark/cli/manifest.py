@@ -11,6 +11,7 @@ from stackmark.cli.options import (
     not_empty,
     parameter_options,
     pod_options,
+    ranks_option,
     read_requests,
     taken_pod_options,
 )
@@ -41,6 +42,7 @@ Examples:
     metavar="N",
     help="How many finished runs a CronJob keeps for collection. [default: 24]",
 )
+@ranks_option
 @json_option
 @pod_options()
 @parameter_options

@@ -18,6 +18,8 @@ from pydantic.fields import FieldInfo
 
 from stackmark import __version__
 from stackmark.errors import SpecError
+from stackmark.lab.listed import check_list
+from stackmark.lab.run import check_ranks
 from stackmark.lab.typed import extra_of
 from stackmark.places.container.software import host_software
 from stackmark.places.kubernetes import manifest as making
@@ -81,6 +83,8 @@ def manifest_for(
     command: str = "",
 ) -> Printed:
     check_request(request)
+    check_ranks(request)
+    check_list(request)
     if kind != "cronjob" and (schedule is not None or history is not None):
         option = "--schedule" if schedule is not None else "--history"
         raise SpecError(f"{option} is for a CronJob, and a {kind} was asked for", hint="add --kind cronjob")

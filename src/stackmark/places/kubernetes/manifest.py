@@ -92,11 +92,11 @@ def claim_template(wanted: Wanted) -> Json | None:
 
 
 def gpus_of(options: PodOptions, task: Task | None) -> int:
-    """How many GPUs: as typed; else one, unless the workload was told to run on the CPU."""
+    """How many GPUs: as typed; else one for each rank, unless the workload was told to run on the CPU."""
     if options.gpu_count is not None:
         return options.gpu_count
     asked = (task.spec or task.request) if task else None
-    return 0 if asked is None or str(asked.params.get("device", AUTO)) == "cpu" else 1
+    return 0 if asked is None or str(asked.params.get("device", AUTO)) == "cpu" else asked.ranks
 
 
 def forbidden_by_restricted(wanted: Wanted) -> list[str]:
