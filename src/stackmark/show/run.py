@@ -75,9 +75,11 @@ def _when(row: Row, facts: Facts) -> list[Line]:
 
 
 def _names(row: Row) -> list[Line]:
+    machine, boot = row["machine_id"] or "unknown", f"boot {row['boot_id'] or 'unknown'}"
     return [
         ("run", f"{row['id']}, number {row['position'] + 1} of experiment {row['experiment_id']}"),
         ("spec", f"SHA-256 {row['spec_digest']}"),
-        ("machine", f"{row['machine_id'] or 'unknown'}, boot {row['boot_id'] or 'unknown'}"),
+        # A machine without an id (a container image) is known by its boot.
+        ("machine", boot if machine == boot else f"{machine}, {boot}"),
         ("by", f"stackmark {row['stackmark_version']}"),
     ]
