@@ -19,6 +19,7 @@ from stackmark.events import OpRow
 from stackmark.medians import median_of
 from stackmark.workloads.op import ceilings
 from stackmark.workloads.op.bench import Stand
+from stackmark.workloads.op.matrix_rate import GPU_SIZES
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.precision import set_precision
 
@@ -59,7 +60,7 @@ def between(calls: int, call: Callable[[], object]) -> float:
 def bare(device: str, precision: str) -> dict[str, float]:
     set_precision(Stand(torch.device(device), precision, 1))
     best = {"cold": 0.0, "sustained": 0.0}
-    for size in ceilings.GPU_SIZES:
+    for size in GPU_SIZES:
         left, right = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
         for _ in range(3):
             torch.matmul(left, right)

@@ -31,7 +31,7 @@ from stackmark.verdict.ceilings import (
     missing_of,
 )
 from stackmark.verdict.vendors import VENDORS
-from stackmark.workloads.op import ceilings
+from stackmark.workloads.op import ceilings, sums
 from stackmark.workloads.op.bench import Compared, Prepared, Stand
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
@@ -321,7 +321,7 @@ def test_a_set_that_it_does_not_have_is_a_sentence() -> None:
 
 
 def test_a_sum_is_compared_with_float64() -> None:
-    prepared = ceilings._Sums().prepare(Problem("copy", {"bytes": 2**20}), CPU)
+    prepared = sums.prepare(Problem("copy", {"bytes": 2**20}), CPU)
     prepared.call(0)
     compared = prepared.compare()
     assert compared.error <= compared.bound < 0.01

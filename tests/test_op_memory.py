@@ -11,12 +11,13 @@ from torch.nn.functional import layer_norm as framework_norm
 
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
-from stackmark.workloads.op import embedding, layer_norm, op, optimizer
+from stackmark.workloads.op import embedding, layer_norm, optimizer
 from stackmark.workloads.op.bench import Prepared, Stand
 from stackmark.workloads.op.checking import Guard
 from stackmark.workloads.op.operands import Piece, rotated
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import read_problem
+from stackmark.workloads.op.rows import go_through
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -309,7 +310,7 @@ def test_a_row_is_timed_and_checked(name: str) -> None:
     found = [read_problem(name, shape) for shape in shapes[name]]
     params = OpParams(device="cpu", precision="fp32", set="typed", rows="0", budget=0.0, row_seconds=0.05, threads=0)
     rows: list[OpRow] = []
-    op.go_through(MODULES[name], found, [0, 1], params, Stand(CPU, "fp32", 1), rows.append)
+    go_through(MODULES[name], found, [0, 1], params, Stand(CPU, "fp32", 1), rows.append)
     for row in rows:
         assert row.failure_message == ""
         assert row.call_s

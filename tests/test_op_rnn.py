@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from stackmark.workloads.op import rnn
+from stackmark.workloads.op import rnn, rnn_reference
 from stackmark.workloads.op.bench import Prepared, Stand
 from stackmark.workloads.op.checking import Guard
 from stackmark.workloads.op.counts import operations
 from stackmark.workloads.op.problem import Problem, read_problem
+from stackmark.workloads.op.rnn_layer import Layer, layers_of
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -39,7 +40,7 @@ def called(cell: str, which: str, precision: str = "fp32") -> Prepared:
 
 def of_the_framework(cell: str, which: str) -> list[torch.Tensor]:
     """The same layer as one of torch.nn, in float64."""
-    layer = rnn.layers_of(problem_of(cell, which), Stand(CPU, "fp32", 5))[0]
+    layer = layers_of(problem_of(cell, which), Stand(CPU, "fp32", 5))[0]
     kinds: dict[str, Any] = {"vanilla": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
     options = {"nonlinearity": "relu"} if cell == "vanilla" else {}
     module = kinds[cell](HIDDEN, HIDDEN, dtype=torch.float64, **options)
@@ -79,8 +80,8 @@ def test_a_right_result_is_within_the_bound(cell: str, which: str, precision: st
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_reference_is_the_frameworks_layer(cell: str) -> None:
     """The equations that the check is made by, against torch.nn: both in float64, so to the last digits."""
-    layer = rnn.layers_of(problem_of(cell, "forward"), Stand(CPU, "fp64", 5))[0]
-    for made, right in zip(rnn.recurrence(layer), layer.forward(), strict=True):
+    layer = layers_of(problem_of(cell, "forward"), Stand(CPU, "fp64", 5))[0]
+    for made, right in zip(rnn_reference.recurrence(layer), layer.forward(), strict=True):
         torch.testing.assert_close(made, right, rtol=1e-12, atol=1e-14)
 
 
@@ -150,7 +151,7 @@ def test_of_oneDNNs_lstm_either_gradient_is_all_of_them() -> None:  # noqa: N802
 
 
 def test_of_a_large_result_some_sequences_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rnn, "_MOST_ELEMENTS", 2 * STEPS * HIDDEN)
+    monkeypatch.setattr(rnn_reference, "_MOST_ELEMENTS", 2 * STEPS * HIDDEN)
     prepared = called("lstm", "forward")
     compared = prepared.compare()
     assert compared.error <= compared.bound
@@ -179,7 +180,7 @@ def test_a_precision_that_it_has_not_is_refused(precision: str, sentence: str) -
 
 def test_a_relu_that_lets_gradients_pass_at_zero_is_followed_and_nothing_else_is() -> None:
     problem = read_problem("rnn", {"cell": "vanilla", "hidden": 96, "batch": 6, "timesteps": 7, "pass": "backward"})
-    layer = rnn.layers_of(problem, Stand(CPU, "fp64", 3))[0]
+    layer = layers_of(problem, Stand(CPU, "fp64", 3))[0]
     y = layer.forward()[0]
     # As a library would that takes these for zeros: sums that are next to zero, and below it.
     strict = y > 0
@@ -187,13 +188,13 @@ def test_a_relu_that_lets_gradients_pass_at_zero_is_followed_and_nothing_else_is
     assert 3 <= int(near.sum()) < 100
     for wanted in (strict, strict | near):
         leaf = layer.with_gradients()
-        (dx,) = torch.autograd.grad(rnn.recurrence(leaf, wanted)[0], leaf.x, leaf.dy)
-        assert torch.equal(rnn.passing(layer, y, dx, 0.02), wanted)
+        (dx,) = torch.autograd.grad(rnn_reference.recurrence(leaf, wanted)[0], leaf.x, leaf.dy)
+        assert torch.equal(rnn_reference.passing(layer, y, dx, 0.02), wanted)
         # What is further away than the bound stays cut, whatever the gradient says.
-        assert torch.equal(rnn.passing(layer, y, dx, 0.0), strict)
+        assert torch.equal(rnn_reference.passing(layer, y, dx, 0.0), strict)
 
 
-def _just_below_zero(layer: rnn.Layer, distance: float) -> torch.Tensor:
+def _just_below_zero(layer: Layer, distance: float) -> torch.Tensor:
     of_input, of_state, bias_input, bias_state = layer.weights
     before = torch.cat([layer.states[0], layer.forward()[0][:-1]])
     summed = layer.x @ of_input.t() + bias_input + before @ of_state.t() + bias_state

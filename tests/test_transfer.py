@@ -10,16 +10,14 @@ import torch
 
 from asking import ask
 from fake_nvml import FakeNvml
-from stackmark.workloads.op import copy, links, transfer
+from stackmark.workloads.op import copy, kernel_files, links, transfer
 from stackmark.workloads.op.bench import Stand
 from stackmark.workloads.op.checking import refuse_wrong
 from stackmark.workloads.op.links import Pcie, host_limit, pcie_limit, pcie_of_kernel, peer_limit
-from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem, read_problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = Stand(torch.device("cpu"), "fp32", 1)
-ON_GPU = OpParams(device="cuda:0", precision="fp32", set="links", rows="0-999", budget=0, row_seconds=0.1, threads=0)
 ADDRESS, UUID, OTHER = "0000:0f:00.0", "GPU-1111", "GPU-2222"
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
@@ -182,17 +180,17 @@ def two_nodes(root: Path) -> Path:
 
 def test_only_nodes_on_which_we_may_run_count(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    everywhere = links.nodes(root, frozenset(range(16)))
+    everywhere = kernel_files.nodes(root, frozenset(range(16)))
     assert {node: len(cpus) for node, cpus in everywhere.items()} == {0: 8, 1: 8}  # node 2 has memory alone
-    assert links.nodes(root, frozenset({5, 6})) == {1: frozenset({5, 6})}
-    assert links.nodes(tmp_path / "none", frozenset({0})) == {0: frozenset({0})}
+    assert kernel_files.nodes(root, frozenset({5, 6})) == {1: frozenset({5, 6})}
+    assert kernel_files.nodes(tmp_path / "none", frozenset({0})) == {0: frozenset({0})}
 
 
 @pytest.mark.parametrize(("written", "node"), [("1", 1), ("-1", 0), ("2", 0), ("", 0)])
 def test_a_gpu_that_the_kernel_cannot_place_is_near_the_first_node(tmp_path: Path, written: str, node: int) -> None:
     root = bus_of(two_nodes(tmp_path), "16.0 GT/s PCIe", "16")
     (root / "sys/bus/pci/devices" / ADDRESS / "numa_node").write_text(written)
-    assert links.near_node(ADDRESS, links.nodes(root, frozenset(range(16))), root) == node
+    assert kernel_files.near_node(ADDRESS, kernel_files.nodes(root, frozenset(range(16))), root) == node
 
 
 def test_pages_are_found_by_the_mapping_that_holds_an_address(tmp_path: Path) -> None:
@@ -202,14 +200,14 @@ def test_pages_are_found_by_the_mapping_that_holds_an_address(tmp_path: Path) ->
         "7f1000000000 default anon=100 dirty=100 active=0 N0=4 N1=96 kernelpagesize_kB=4\n"
         "7f2000000000 default file=/lib/x.so mapped=3 N1=3\n"
     )
-    assert links.pages_by_node(0x7F1000000200, tmp_path) == {0: 4, 1: 96}
-    assert links.pages_by_node(0x10, tmp_path) == {}
+    assert kernel_files.pages_by_node(0x7F1000000200, tmp_path) == {0: 4, 1: 96}
+    assert kernel_files.pages_by_node(0x10, tmp_path) == {}
 
 
 def test_a_buffer_is_touched_by_the_thread_that_asked_for_it() -> None:
     """On a machine with one node, all of it lies there; that it is on the node which was asked for shows on several."""
     before = os.sched_getaffinity(0)
-    node, cpus = next(iter(links.nodes().items()))
+    node, cpus = next(iter(kernel_files.nodes().items()))
     try:
         transfer.bind_to(node)
         buffer = transfer.HostBuffer(2**20, pinned=False, seed=7)
@@ -249,7 +247,7 @@ needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU i
 def test_every_way_to_a_gpu_and_back_carries_every_byte() -> None:
     stand = Stand(torch.device("cuda:0"), "fp32", 1)
     torch.cuda.set_device(stand.device)
-    found = transfer.machine_problems(stand, ON_GPU)
+    found = transfer.machine_problems(stand)
     assert len(found) >= 5
     before = os.sched_getaffinity(0)
     try:

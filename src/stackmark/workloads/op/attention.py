@@ -19,9 +19,9 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import bound_of, sample
+from stackmark.workloads.op.checking import bound_of, sample, say_compared
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision, set_precision
+from stackmark.workloads.op.precision import FLOATS, accumulated_in, require_precision, set_precision
 from stackmark.workloads.op.problem import FORWARD, Problem
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -47,7 +47,7 @@ def check_precision(stand: Stand) -> None:
             "attention has no tf32: the framework's fused kernels multiply fp32 as fp32, whatever it is told",
             "take --precision fp32, bf16 or fp16",
         )
-    require_precision(stand, {"fp64", "fp32", "bf16", "fp16"})
+    require_precision(stand, FLOATS)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def compare(one: Operands, got: tuple[Tensor, ...], stand: Stand) -> Compared:
     of = sum(tensor.numel() for tensor in got)
     terms = one.q.shape[3] + max(one.q.shape[2], keys)
     allowed = ROUNDINGS[one.do is None] * bound_of(terms, stand)
-    return Compared(worst, allowed, f"{'all' if compared == of else f'{compared:,} of'} {of:,} elements")
+    return Compared(worst, allowed, f"{say_compared(compared, of)} elements")
 
 
 # What was computed, what it should be, and the size of its terms (a number for each position).

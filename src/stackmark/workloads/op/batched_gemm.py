@@ -5,20 +5,19 @@ from math import sqrt
 import torch
 
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound_of, relative_error, sample, signs, times
+from stackmark.workloads.op.checking import SAMPLED, bound_of, relative_error, sample, say_projected, signs, times
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision, set_precision
+from stackmark.workloads.op.precision import PRODUCTS, accumulated_in, require_precision, set_precision
 from stackmark.workloads.op.problem import Problem
 
-# The 8-bit types are op/gemm's: the framework has no batched product of them.
-POSSIBLE = ("fp64", "fp32", "tf32", "bf16", "fp16")
 # Of so many matrices elements are compared one by one; all of them by projection.
 GROUPS = 16
 SIDE = int((SAMPLED / GROUPS) ** 0.5)
 
 
 def check_precision(stand: Stand) -> None:
-    require_precision(stand, POSSIBLE)
+    # The 8-bit types are op/gemm's: the framework has no batched product of them.
+    require_precision(stand, PRODUCTS)
 
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
@@ -61,6 +60,5 @@ def compare_products(got: Tensor, left: Tensor, right: Tensor, stand: Stand) -> 
     x = signs(columns, generator).to(got.device)
     inner = times(right, x)
     projected = relative_error(times(got, x), times(left, inner), sqrt(terms * columns))
-    of = "all" if wanted.numel() == got.numel() else f"{wanted.numel():,} of"
-    said = f"{of} {got.numel():,} elements, and all rows by a random projection"
+    said = say_projected(wanted.numel(), got.numel())
     return Compared(max(error, projected), bound_of(terms, stand), said)

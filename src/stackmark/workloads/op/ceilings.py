@@ -9,12 +9,9 @@ cold rates are measured before the first sustained one, so that none of them is 
 Memory is copied (bytes read and written) and summed up (bytes read), in pieces that no cache holds.
 """
 
-import gc
-import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Literal
 
 import torch
@@ -22,31 +19,23 @@ import torch
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
 from stackmark.workloads.devices import cpu_has
-from stackmark.workloads.op import copy, gemm, launches, links, transfer
-from stackmark.workloads.op.bench import Compared, Operator, Prepared, Stand
-from stackmark.workloads.op.checking import Guard, bound, refuse_wrong, relative_error
-from stackmark.workloads.op.operands import Piece, cache_bytes, free_bytes, rotated
+from stackmark.workloads.op import copy, gemm, launches, sums, transfer
+from stackmark.workloads.op.bench import Operator, Stand
+from stackmark.workloads.op.driver import driver
+from stackmark.workloads.op.matrix_rate import Sizes, matrix_row
+from stackmark.workloads.op.operands import cache_bytes, free_bytes, make_room
 from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import Problem, read_problem, read_rows
-from stackmark.workloads.op.stretch import MOST_SAMPLES, Look, Stretch, counted_of, samples, wait, work
-from stackmark.workloads.op.timing import first_call_s
+from stackmark.workloads.op.problem import Problem, read_rows
+from stackmark.workloads.op.rows import Tell, attempted, go_through, stand_of
+from stackmark.workloads.op.stretch import Look, Stretch
 from stackmark.workloads.workload import WorkloadFailure
 
-Tell = Callable[[OpRow], None]
 Shape = dict[str, Scalar]
 # What `--set` may be: everything that the device has, or the matrix rate of --precision alone beside the rest.
 EVERYTHING, ONE_PRECISION = "machine", "one_precision"
 # The precision that networks are trained in comes first: its sustained rate is the run's own figure.
 GPU_PRECISIONS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 CPU_PRECISIONS = ("fp32", "bf16", "fp16", "fp64", "int8")
-GPU_SIZES = (4096, 8192, 16384)
-CPU_SIZES = (256, 512, 1024, 2048, 4096, 8192)
-CPU_FIRST_SIZE = 512
-# A call that takes longer leaves too few of them in a stretch.
-LONGEST_CALL_S = 0.25
-# How each size is tried on a GPU: for a sustained rate so long that the clock has fallen in its second half; for a cold one
-# after a rest, for as many calls as make a burst.
-SUSTAINED_TRIAL, COLD_TRIAL = Stretch(0.3, counted=0.5), Stretch(0.02, rest_s=0.2)
 # A CPU that computes 16-bit floats says so; one that does not takes a hundred times as long as with 32 bits.
 FP16_FLAGS = ("avx512_fp16", "amx_fp16", "asimdhp")
 # More rows than any machine has: what a spec says where all are meant.
@@ -76,23 +65,23 @@ PACES = {"cuda": Pace(0.4, 0.02, 3, 5.0), "cpu": Pace(0.5, 0.3, 1, 3.0)}
 
 
 def run_ceilings(params: OpParams, tell: Tell) -> None:
-    stand = Stand(torch.device(params.device), params.precision, params.seed)
+    stand = stand_of(params)
     stands = [Stand(stand.device, precision, stand.seed) for precision in precisions(params, stand)]
     pace, note = pace_of(params, len(stands))
     rows = _Rows(stand, tell, note, set(read_rows(params.rows, MOST_ROWS)))
-    sizes = _Sizes()
-    with links.driver() as nvml:
+    sizes = Sizes()
+    with driver() as nvml:
         look = Look(nvml, copy.gpu_uuid(stand.device) if stand.on_gpu else "")
         for one in stands:
             rested = Stretch(pace.cold_s, rest_s=pace.rest_s, times=pace.cold_times)
             row: Shape = {"what": "matrix", "state": "cold"}
-            rows.attempt(row, one.precision, partial(_matrix, one, sizes, rested, look))
+            rows.attempt(row, one.precision, partial(matrix_row, one, sizes, rested, look))
         _memory(params, stand, rows)
         _launches(stand, rows)
         for one in stands:
             last_half = Stretch(pace.sustained_s, counted=0.5)
             row = {"what": "matrix", "state": "sustained"}
-            rows.attempt(row, one.precision, partial(_matrix, one, sizes, last_half, look))
+            rows.attempt(row, one.precision, partial(matrix_row, one, sizes, last_half, look))
 
 
 def precisions(params: OpParams, stand: Stand) -> list[str]:
@@ -118,7 +107,7 @@ def precisions(params: OpParams, stand: Stand) -> list[str]:
 
 def rows_planned(params: OpParams) -> int:
     """How many rows there will be, for a progress bar."""
-    stand = Stand(torch.device(params.device), params.precision, params.seed)
+    stand = stand_of(params)
     return 2 * len(precisions(params, stand)) + (6 if stand.on_gpu else 3)
 
 
@@ -147,126 +136,20 @@ class _Rows:
         return unwanted
 
     def attempt(self, shape: Shape, precision: str, make: Callable[[OpRow], OpRow]) -> None:
-        from stackmark.workloads.op.op import failed_row, row_trouble  # it imports us
-
         if self.passed_over():
             return
         begun = OpRow(index=self._next, op="ceilings", shape=shape, precision=precision)
-        try:
-            row = make(begun)
-        except WorkloadFailure as failure:
-            row = failed_row(begun, failure.kind, failure.message, failure.hint)
-        except (RuntimeError, MemoryError) as error:
-            row = failed_row(begun, *row_trouble(error, begun, self._stand))
-        self.hand_on(row)
+        self.hand_on(attempted(make, begun, self._stand))
 
     def hand_on(self, row: OpRow) -> None:
         notes = [*row.notes, self._note] if self._note and row.shape.get("what") == "matrix" else row.notes
         self._tell(row.model_copy(update={"index": self._next, "op": "ceilings", "notes": notes}))
         self._next += 1
-        _tidy(self._stand)
-
-
-def _tidy(stand: Stand) -> None:
-    """The next operands need the room of the last; what the allocator keeps is of the wrong sizes."""
-    gc.collect()
-    if stand.on_gpu:
-        torch.cuda.empty_cache()
-
-
-class _Sizes:
-    """The best size of each precision: of a GPU for each state, of a CPU one for both."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, bool], int] = {}
-
-    def of(self, stand: Stand, cold: bool) -> int:
-        key = (stand.precision, cold and stand.on_gpu)
-        if key not in self._found:
-            self._found[key] = best_size(stand, cold)
-        return self._found[key]
-
-
-def best_size(stand: Stand, cold: bool) -> int:
-    """On a GPU the size with the best rate; on a CPU the largest whose call leaves room for several."""
-    sizes = GPU_SIZES if stand.on_gpu else CPU_SIZES
-    at = 0 if stand.on_gpu else CPU_SIZES.index(CPU_FIRST_SIZE)
-    trial = Stretch(0.0) if not stand.on_gpu else COLD_TRIAL if cold else SUSTAINED_TRIAL
-    call_s = _trial_s(sizes[at], stand, trial)
-    if trial is SUSTAINED_TRIAL:  # once more: the first had a chip that rested
-        call_s = _trial_s(sizes[at], stand, trial)
-    while call_s > LONGEST_CALL_S and at > 0:  # a CPU without instructions for it
-        at -= 1
-        call_s = _trial_s(sizes[at], stand, trial)
-    best, best_rate = sizes[at], sizes[at] ** 3 / call_s
-    # Twice the size is eight times the work.
-    while at + 1 < len(sizes) and 8 * call_s <= LONGEST_CALL_S:
-        at += 1
-        try:
-            call_s = _trial_s(sizes[at], stand, trial)
-        except WorkloadFailure:  # it does not fit into memory
-            break
-        rate = sizes[at] ** 3 / call_s
-        if rate > best_rate or not stand.on_gpu:
-            best, best_rate = sizes[at], rate
-    return best
-
-
-def _trial_s(size: int, stand: Stand, trial: Stretch) -> float:
-    prepared = gemm.prepare(_product(size, stand), stand)
-    prepared.call(0)
-    wait(stand)
-    time.sleep(trial.rest_s)
-    call_s = median(counted_of(samples(prepared, stand, trial.seconds, 3, 1), trial.counted))
-    del prepared
-    _tidy(stand)
-    return call_s
-
-
-def _product(size: int, stand: Stand) -> Problem:
-    # The libraries offer 8-bit products with the left operand transposed, and no others.
-    eight_bits = stand.precision in gemm.EIGHT_BITS
-    return read_problem("gemm", {"m": size, "n": size, "k": size, "a_t": eight_bits, "b_t": False})
-
-
-def _matrix(stand: Stand, sizes: _Sizes, wanted: Stretch, look: Look, row: OpRow) -> OpRow:
-    size = sizes.of(stand, cold=row.shape["state"] == "cold")
-    prepared = gemm.prepare(_product(size, stand), stand)
-    first_s = first_call_s(prepared, stand.device)
-    compared = prepared.compare()
-    refuse_wrong(compared)
-    guard = Guard(prepared, compared.bound, stand.device)
-    guard.remember(lambda sets: _call_sets(prepared, sets))
-    call_s = min(sample.call_s for sample in samples(prepared, stand, 0.0, 2, 1))
-    each = max(1, round(wanted.seconds / MOST_SAMPLES / call_s))
-    worked = work(prepared, stand, wanted, each, look)
-    guard.check()
-    return row.model_copy(
-        update={
-            "shape": {**row.shape, "m": size, "n": size, "k": size},
-            "accumulate": prepared.accumulate,
-            "operations": 2.0 * size**3,
-            "call_s": [float(f"{seconds:.6g}") for seconds in worked.call_s],
-            "calls_each": each,
-            "first_call_s": first_s,
-            "copies": prepared.copies,
-            "error": compared.error,
-            "error_bound": compared.bound,
-            "checked": f"{compared.elements}; {guard.said()}",
-            "notes": [*prepared.notes, *worked.notes],
-        }
-    )
-
-
-def _call_sets(prepared: Prepared, sets: Sequence[int]) -> None:
-    for number in sets:
-        prepared.call(number)
+        make_room(self._stand.device)
 
 
 def _memory(params: OpParams, stand: Stand, rows: _Rows) -> None:
     """Copies, sums, and the way to the host and back: short rows, timed like any other."""
-    from stackmark.workloads.op.op import go_through  # it imports us
-
     line = Problem("copy", {"bytes": memory_bytes(stand.device)})
     fp32 = params.model_copy(update={"precision": "fp32"})
     place = Stand(stand.device, "fp32", stand.seed)
@@ -279,7 +162,7 @@ def _memory(params: OpParams, stand: Stand, rows: _Rows) -> None:
             go_through(operator, [problem], [0], fp32, place, ours)
 
     one(copy, line, {"what": "copy"})
-    one(_Sums(), line, {"what": "read"})
+    one(sums, line, {"what": "read"})
     if stand.on_gpu:
         to, back = transfer.to_and_from(stand.device)
         one(transfer, to, {"what": "transfer", "state": "host to device"})
@@ -294,37 +177,6 @@ def memory_bytes(device: torch.device) -> int:
     while size > free_bytes(device) // 8 and size > 2**20:
         size //= 2
     return size
-
-
-class _Sums:
-    """Reads memory and writes next to nothing: a sum (bench.Operator)."""
-
-    def check_precision(self, stand: Stand) -> None:
-        """As for a copy."""
-
-    def prepare(self, problem: Problem, stand: Stand) -> Prepared:
-        elements = problem.number("bytes") // 4
-        sets = rotated([Piece((elements,), torch.float32), Piece((1,), torch.float32, random=False)], stand)
-
-        def call(number: int) -> None:
-            values, total = sets[number]
-            torch.sum(values, dim=0, keepdim=True, out=total)
-
-        def compare() -> Compared:
-            values, total = sets[0]
-            wanted = torch.stack([part.double().sum() for part in values.split(2**24)]).sum()
-            # The sum of n values around 0 is about √n large, and so are the sums on the way.
-            error = relative_error(total, wanted, elements**0.5)
-            return Compared(error, bound(elements, result="fp32", sums="fp32"), f"the sum of {elements:,} values")
-
-        return Prepared(
-            call=call,
-            copies=len(sets),
-            outputs=lambda number: [sets[number][1]],
-            compare=compare,
-            accumulate="fp32",
-            least_bytes=float(elements * 4),
-        )
 
 
 def _launches(stand: Stand, rows: _Rows) -> None:

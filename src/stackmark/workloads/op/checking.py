@@ -36,8 +36,9 @@ ROUND_OFF = {
 SIGMAS = 9.0
 # How many sets' results are summed up at each check; of more, these are spread over all. A CPU has less time for it.
 CHECKED_SETS = {"cuda": 16, "cpu": 4}
-# Elements of a result that are compared one by one.
+# Elements of a result that are compared one by one; of a matrix, rows and columns of them.
 SAMPLED = 65_536
+SIDE = int(SAMPLED**0.5)
 # Elements of which a float64 copy is made at once.
 _STRIPE_ELEMENTS = 2**21
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -95,6 +96,16 @@ def times(matrices: Tensor, vectors: Tensor) -> Tensor:
         return torch.cat([part.double() @ vectors for part in matrices.split(at_once)])
     parts = zip(matrices.split(at_once), vectors.split(at_once), strict=True)
     return torch.cat([(part.double() @ own[:, :, None]).squeeze(2) for part, own in parts])
+
+
+def say_compared(compared: int, of: int) -> str:
+    """`all 28,160`, `65,536 of 368,640,000`."""
+    return f"{'all' if compared == of else f'{compared:,} of'} {of:,}"
+
+
+def say_projected(compared: int, of: int) -> str:
+    """Of a product of matrices."""
+    return f"{say_compared(compared, of)} elements, and all rows by a random projection"
 
 
 def refuse_wrong(compared: Compared) -> None:

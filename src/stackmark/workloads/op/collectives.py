@@ -11,7 +11,6 @@ What came in is compared exactly, whole, before and after, and one set of buffer
 element is a failed row at all of them.
 """
 
-import gc
 import math
 import os
 import time
@@ -28,7 +27,7 @@ from stackmark.units import say_seconds
 from stackmark.workloads.op.bench import DTYPES
 from stackmark.workloads.op.checking import WRONG_HINT
 from stackmark.workloads.op.exchange import Exchange, make_exchange, set_bytes
-from stackmark.workloads.op.operands import cache_bytes, copies_for, free_bytes
+from stackmark.workloads.op.operands import cache_bytes, copies_for, free_bytes, make_room
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.op.process_group import Group, joined, require_group
@@ -90,9 +89,7 @@ def go_through(
             said = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
             row = row.model_copy(update={f"failure_{name}": text for name, text in said.items()})
         tell(row)
-        gc.collect()
-        if group.device.type == "cuda":
-            torch.cuda.empty_cache()
+        make_room(group.device)
 
 
 def _row(begun: OpRow, floats: int, group: Group, seconds: float) -> OpRow:

@@ -18,15 +18,13 @@ import torch
 from stackmark.workloads.op.bench import Prepared, Stand, Tensor
 from stackmark.workloads.op.conv_reference import Shape, compare, geometry_of
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision, set_precision
+from stackmark.workloads.op.precision import PRODUCTS, accumulated_in, require_precision, set_precision
 from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem
 from stackmark.workloads.workload import WorkloadFailure
 
-POSSIBLE = ("fp64", "fp32", "tf32", "bf16", "fp16")
-
 
 def check_precision(stand: Stand) -> None:
-    require_precision(stand, POSSIBLE)
+    require_precision(stand, PRODUCTS)
     if stand.on_gpu or stand.precision not in ("bf16", "fp16"):
         return
     able = {

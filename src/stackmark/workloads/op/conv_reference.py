@@ -11,7 +11,7 @@ from math import sqrt
 import torch
 
 from stackmark.workloads.op.bench import Compared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound_of, relative_error, sample
+from stackmark.workloads.op.checking import SAMPLED, bound_of, relative_error, sample, say_compared
 from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem, conv_output
 
 # So many channels are compared, at as many positions as make up SAMPLED together (of weights: filters, and places in them).
@@ -83,12 +83,11 @@ def compare(got: Tensor, left: Tensor, right: Tensor, problem: Problem, stand: S
         taken, wanted, terms = _pixels_wanted(got, left, right, direction, geometry, generator)
     allowed = bound_of(terms, stand)
     winograd = geometry.stride == (1, 1) and min(geometry.filter) > 1 and stand.precision in WINOGRAD_PRECISIONS
-    of = "all" if wanted.numel() == got.numel() else f"{wanted.numel():,} of"
     return Compared(
         # Operands have variance 1, so the size of a sum is the root of how many terms it has; at a border it has fewer.
         relative_error(taken, wanted, sqrt(terms)),
         allowed * (WINOGRAD if winograd else 1.0),
-        f"{of} {got.numel():,} elements",
+        f"{say_compared(wanted.numel(), got.numel())} elements",
     )
 
 

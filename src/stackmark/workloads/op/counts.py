@@ -40,11 +40,15 @@ def _conv_operations(problem: Problem) -> int:
 RNN_GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
 
 
+def rnn_product(problem: Problem) -> int:
+    """Of the recurrent weights with the states of all steps, or as many: what a layer and its gradients are made of."""
+    gates = RNN_GATES[problem.word("cell")]
+    return 2 * gates * problem.number("hidden") ** 2 * _product(problem, "batch", "timesteps")
+
+
 def _rnn_operations(problem: Problem) -> int:
     """The recurrent products alone: DeepBench leaves the input's projection out (cuDNN's skip input)."""
-    gates = RNN_GATES[problem.word("cell")]
-    one = 2 * gates * problem.number("hidden") ** 2 * _product(problem, "batch", "timesteps")
-    return one * (2 if problem.word("pass") == BACKWARD else 1)
+    return rnn_product(problem) * (2 if problem.word("pass") == BACKWARD else 1)
 
 
 def _attention_operations(problem: Problem) -> int:

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import torch
 
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound, sample
+from stackmark.workloads.op.checking import SAMPLED, bound, sample, say_compared
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision
+from stackmark.workloads.op.precision import FLOATS, accumulated_in, require_precision
 from stackmark.workloads.op.problem import FORWARD, Problem
 
 # Rows of a table's gradient that are compared besides the most frequent ones; half of them at random, most of those zero.
@@ -30,7 +30,7 @@ NEW_PAGES = "the framework allocates the gradient anew in each call; the first t
 
 
 def check_precision(stand: Stand) -> None:
-    require_precision(stand, {"fp64", "fp32", "bf16", "fp16"})
+    require_precision(stand, FLOATS)
 
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
@@ -134,5 +134,4 @@ def _compare_backward(got: Tensor, coming: Tensor, numbers: Tensor, stand: Stand
     size = counts[rows].clamp(min=1).double().sqrt()[:, None]
     error = float(((got[rows].double() - wanted) / size).abs().nan_to_num(nan=math.inf).max())
     allowed = bound(float(counts.max()), result=stand.precision, sums=_sums(stand))
-    of = "all" if len(rows) == vocabulary else f"{wanted.numel():,} of"
-    return Compared(error, allowed, f"{of} {got.numel():,} elements")
+    return Compared(error, allowed, f"{say_compared(wanted.numel(), got.numel())} elements")

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound_of, relative_error, sample, signs, times
+from stackmark.workloads.op.checking import SIDE, bound_of, relative_error, sample, say_projected, signs, times
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision, set_precision
+from stackmark.workloads.op.precision import PRODUCTS, accumulated_in, require_precision, set_precision
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -29,7 +29,7 @@ INT8_VARIANCE = (255**2 - 1) / 12
 
 
 def check_precision(stand: Stand) -> None:
-    require_precision(stand, {"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"})
+    require_precision(stand, (*PRODUCTS, *EIGHT_BITS))
 
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
@@ -95,18 +95,14 @@ def _require_sizes(problem: Problem, stand: Stand) -> None:
 def compare_product(got: Tensor, left: Tensor, right: Tensor, stand: Stand) -> Compared:
     """Some elements one by one, and all of them by a random projection (Freivalds): (L·R)·x against L·(R·x)."""
     generator = torch.Generator().manual_seed(stand.seed)
-    side = int(SAMPLED**0.5)
-    rows = sample(got.shape[0], side, generator).to(got.device)
-    columns = sample(got.shape[1], side, generator).to(got.device)
+    rows = sample(got.shape[0], SIDE, generator).to(got.device)
+    columns = sample(got.shape[1], SIDE, generator).to(got.device)
     wanted = left[rows].double() @ right[:, columns].double()
     terms = left.shape[1]
-    allowed = bound_of(terms, stand)
     # By what the operands are like, and not by what came out: of a result with one row that may be near zero.
     size = math.sqrt(terms) * (INT8_VARIANCE if stand.precision == "int8" else 1.0)
     error = relative_error(got[rows][:, columns], wanted, size)
     x = signs(got.shape[1], generator).to(got.device)
     projected = relative_error(times(got, x), times(left, times(right, x)), size * math.sqrt(got.shape[1]))
-    of = "all" if wanted.numel() == got.numel() else f"{wanted.numel():,} of"
-    return Compared(
-        max(error, projected), allowed, f"{of} {got.numel():,} elements, and all rows by a random projection"
-    )
+    said = say_projected(wanted.numel(), got.numel())
+    return Compared(max(error, projected), bound_of(terms, stand), said)

@@ -13,21 +13,19 @@ from math import sqrt
 
 import torch
 
-from stackmark.workloads.op.batched_gemm import POSSIBLE
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound_of, relative_error, sample, signs, times
+from stackmark.workloads.op.checking import SIDE, bound_of, relative_error, sample, say_projected, signs, times
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision, set_precision
+from stackmark.workloads.op.precision import PRODUCTS, accumulated_in, require_precision, set_precision
 from stackmark.workloads.op.problem import Problem
 
-SIDE = int(SAMPLED**0.5)
 # The framework's one kernel for all groups: for bf16, since NVIDIA's compute capability 9.0 (an H100), rows aligned to 16 bytes.
 ONE_KERNEL_CAPABILITY = (9, 0)
 ONE_KERNEL_MULTIPLE = 8
 
 
 def check_precision(stand: Stand) -> None:
-    require_precision(stand, POSSIBLE)
+    require_precision(stand, PRODUCTS)
 
 
 def rows_of_groups(tokens: int, groups: int) -> list[int]:
@@ -136,7 +134,5 @@ def compare_groups(got: Tensor, rows: Tensor, weights: Tensor, counts: list[int]
         worst = max(worst, relative_error(got[own][:, picked], wanted, sqrt(terms)))
         projected = times(rows[first:last], times(weights[group], x))
         worst = max(worst, relative_error(times(got[first:last], x), projected, sqrt(terms * columns)))
-    compared = len(taken) * len(picked)
-    of = "all" if compared == got.numel() else f"{compared:,} of"
-    said = f"{of} {got.numel():,} elements, and all rows by a random projection"
+    said = say_projected(len(taken) * len(picked), got.numel())
     return Compared(worst, bound_of(terms, stand), said)

@@ -13,9 +13,9 @@ import torch
 from torch.nn.functional import layer_norm
 
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound, relative_error, sample
+from stackmark.workloads.op.checking import SAMPLED, bound, relative_error, sample, say_compared
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision
+from stackmark.workloads.op.precision import FLOATS, accumulated_in, require_precision
 from stackmark.workloads.op.problem import FORWARD, Problem
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -31,7 +31,7 @@ _COLUMNS, _STRETCH_ELEMENTS = 256, 2**24
 
 
 def check_precision(stand: Stand) -> None:
-    require_precision(stand, {"fp64", "fp32", "bf16", "fp16"})
+    require_precision(stand, FLOATS)
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,7 @@ def _compare_forward(one: Kept, got: Tensor, stand: Stand) -> Compared:
     inverse = (x.var(dim=1, correction=0, keepdim=True) + EPSILON).rsqrt()
     wanted = (x - x.mean(dim=1, keepdim=True)) * inverse * one.scale.double() + one.shift.double()
     error = relative_error(got[some], wanted)
-    of = "all" if len(some) == rows else f"{len(some) * width:,} of"
-    return Compared(error, _bound(width, stand), f"{of} {got.numel():,} elements")
+    return Compared(error, _bound(width, stand), f"{say_compared(wanted.numel(), got.numel())} elements")
 
 
 def _compare_backward(one: Kept, got: tuple[Tensor, ...], stand: Stand) -> Compared:
@@ -132,7 +131,7 @@ def _compare_backward(one: Kept, got: tuple[Tensor, ...], stand: Stand) -> Compa
     in_precision = accumulated_in(stand) if stand.on_gpu else stand.precision
     allowed = bound(rows, result=stand.precision, sums=in_precision), _bound(width, stand)
     compared, of = len(some) * width + 2 * len(columns), sum(tensor.numel() for tensor in got)
-    elements = f"{'all' if compared == of else f'{compared:,} of'} {of:,} elements"
+    elements = f"{say_compared(compared, of)} elements"
     # The two have different bounds: the one that comes closer to its own is told.
     found = (Compared(of_sums, allowed[0], elements), Compared(of_input, allowed[1], elements))
     return max(found, key=lambda one: one.error / one.bound)

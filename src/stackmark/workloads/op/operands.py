@@ -9,6 +9,7 @@ Values are normal with variance 1, never zeros: multiplying zeros takes less pow
 would in any real use (DeepBench's own 16-bit operands were nearly all zero, which made a V100 up to 15 % faster).
 """
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,6 +94,13 @@ def fill(tensor: Tensor, generator: torch.Generator) -> None:
             part.copy_(torch.empty(part.shape, dtype=torch.float16, device=tensor.device).normal_(generator=generator))
         else:
             part.normal_(generator=generator)
+
+
+def make_room(device: torch.device) -> None:
+    """The next operands need the room of the last; what the allocator keeps is of the wrong sizes."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def free_bytes(device: torch.device) -> int:

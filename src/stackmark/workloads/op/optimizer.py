@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound, relative_error
+from stackmark.workloads.op.checking import SAMPLED, bound, relative_error, say_compared
 from stackmark.workloads.op.operands import Piece, rotated
 from stackmark.workloads.op.precision import require_precision
 from stackmark.workloads.op.problem import Problem
@@ -161,9 +161,7 @@ def _compare(state: State, lists: Lists, kind: str, stand: Stand) -> Compared:
     if any(bool(bits.any()) for bits in differences(state)):
         error = math.inf
     compared, of = after[0].numel(), sum(tensor.numel() for tensor in state.parameters)
-    elements = (
-        f"{'all' if compared == of else f'{compared:,} of'} {of:,} parameters with float64, one half with the other"
-    )
+    elements = f"{say_compared(compared, of)} parameters with float64, one half with the other"
     return Compared(error, bound(ROUNDINGS, result="fp32", sums="fp32"), elements)
 
 

@@ -11,6 +11,9 @@ import torch
 from stackmark.workloads.op.bench import Stand
 from stackmark.workloads.workload import WorkloadFailure
 
+# What an operator on floats has; and one that multiplies matrices of them.
+FLOATS = ("fp64", "fp32", "bf16", "fp16")
+PRODUCTS = (*FLOATS, "tf32")
 # The first compute capability of NVIDIA's with matrix units for it, or with the arithmetic at all.
 LEAST_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp16": (5, 3), "int8": (7, 5), "fp8": (8, 9)}
 

@@ -13,13 +13,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
 
 from stackmark.ranks import STORE_VARIABLE, Rank, own_rank
 from stackmark.workloads.op import links
+from stackmark.workloads.op.driver import driver
 from stackmark.workloads.workload import WorkloadFailure
 
 # The longest that any call waits for the others. A collective of a gigabyte takes seconds; a rank may come a minute late,
@@ -215,7 +216,7 @@ def link_of(device: torch.device, module: object = None) -> links.Limit:
 
 
 def outside_limit(uuid: str, capability: Sequence[int], module: object = None) -> links.Limit:
-    with links.driver(module) as nvml:
+    with driver(module) as nvml:
         handle = nvml.gpu(uuid) if nvml else None
         active = 0
         if nvml and handle is not None:
@@ -223,10 +224,8 @@ def outside_limit(uuid: str, capability: Sequence[int], module: object = None) -
             active = sum(state or 0 for state in states)
     if not active:
         return links.host_limit(uuid, "", module=module)
-    rate = links.NVLINK_BYTES_PER_S.get((capability[0], capability[1]))
-    if rate is None:
-        return links.Limit(None, f"{active} NVLinks of a kind whose rate is not in our table")
-    words = f"{active} NVLinks of {rate / 1e9:.4g} GB/s a direction, as published: {active * rate / 1e9:.4g} GB/s"
+    limit = links.nvlinks_limit(active, (capability[0], capability[1]))
+    if limit.bytes_per_s is None:
+        return limit
     # In NVSwitch's own reductions an all-reduce sends each byte once, and not twice.
-    notes = ("a switch that adds up itself (NVLS) can exceed it in an all-reduce",)
-    return links.Limit(active * rate, words, notes)
+    return replace(limit, notes=("a switch that adds up itself (NVLS) can exceed it in an all-reduce",))

@@ -14,13 +14,12 @@ from math import sqrt
 import torch
 
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import SAMPLED, bound_of, relative_error, sample, signs, times
+from stackmark.workloads.op.checking import SIDE, bound_of, relative_error, sample, say_projected, signs, times
 from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.precision import accumulated_in, require_precision, set_precision
+from stackmark.workloads.op.precision import FLOATS, accumulated_in, require_precision, set_precision
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
-SIDE = int(SAMPLED**0.5)
 INDEX_BYTES = torch.int32.itemsize
 # A little below what 32 bits count, since how many are drawn varies.
 MOST_VALUES = 2**31 - 2**20
@@ -29,7 +28,7 @@ _TOSSED = 2**24
 
 
 def check_precision(stand: Stand) -> None:
-    require_precision(stand, ("fp64", "fp32", "bf16", "fp16"))
+    require_precision(stand, FLOATS)
     if not stand.on_gpu and stand.precision in ("bf16", "fp16"):
         raise WorkloadFailure(
             "bad_parameter",
@@ -131,6 +130,5 @@ def compare_sparse(got: Tensor, sparse: Tensor, dense: Tensor, stand: Stand) -> 
     summed = torch.zeros(len(lengths), dtype=torch.float64, device=got.device)
     summed.index_add_(0, row_of, values.double() * times(dense, x)[columns])
     projected = relative_error(times(got, x), summed, size * sqrt(got.shape[1]))
-    of = "all" if wanted.numel() == got.numel() else f"{wanted.numel():,} of"
-    said = f"{of} {got.numel():,} elements, and all rows by a random projection"
+    said = say_projected(wanted.numel(), got.numel())
     return Compared(max(error, projected), bound_of(terms, stand), said)

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import torch
 
-from stackmark.workloads.op import links
 from stackmark.workloads.op.bench import Prepared, Stand
+from stackmark.workloads.op.driver import Driver
 from stackmark.workloads.op.timing import call_round
 
 # An interval of a median needs six samples; an event has room for some hundred and fifty.
@@ -130,7 +130,7 @@ def wait(stand: Stand) -> None:
 class Look:
     """The GPU's clock, temperature and power at the end of a stretch, as the driver tells them."""
 
-    def __init__(self, nvml: links.Driver | None, uuid: str) -> None:
+    def __init__(self, nvml: Driver | None, uuid: str) -> None:
         self._nvml = nvml
         self._gpu = nvml.gpu(uuid) if nvml and uuid else None
         self._seen = ""

@@ -8,7 +8,7 @@ so that the device is never found waiting. On a CPU a sample is as many calls in
 Warm-up ends when two chunks of samples differ by less than 1 %, or with half of the row's time. On a GPU it takes 0.15 s at the
 least: under full load a chip stands still at its highest clock first, for 40 to 80 ms on an H200, until its power limit takes
 hold and it stands still again, at a rate that is 15 % lower. A row that is timed on that edge has another time in each process.
-The first call, in which libraries search for an algorithm, compile and load, is timed apart (op.py).
+The first call, in which libraries search for an algorithm, compile and load, is timed apart (rows.py).
 """
 
 import math
@@ -34,8 +34,9 @@ STEADY = 0.01
 # A sample lasts at least so long: a thousand ticks of a device event (0.5 µs), many of a CPU's clock and its interrupts.
 SAMPLE_S = {"cuda": 500e-6, "cpu": 2e-3}
 WARM_UP_S = {"cuda": 0.15, "cpu": 0.01}
-# How often the number of calls in a sample is put right.
-ESTIMATES = 4
+# How often the number of calls in a sample is put right; what is short is tried several times each, for it may have waited
+# for a core.
+ESTIMATES, CHEAP_S = 4, 0.05
 # A graph with more launches takes longer to record than to time.
 MOST_CALLS_A_SAMPLE = 4096
 
@@ -131,7 +132,10 @@ def _cpu_rounds(prepared: Prepared) -> Rounds:
     """As many calls in a row as make a sample; tried again, since on a busy machine a first try may have been interrupted."""
     rounds = _CpuRounds(prepared, 1, 0.0)
     for _ in range(ESTIMATES):
-        call_s = max(min(rounds.samples(1 if rounds.calls == 1 else 3)), 1e-7)
+        taken = rounds.samples(1)
+        if taken[0] * rounds.calls < CHEAP_S:
+            taken += rounds.samples(3)
+        call_s = max(min(taken), 1e-7)
         calls = _calls(SAMPLE_S["cpu"], call_s)
         if calls <= rounds.calls:
             break

@@ -24,9 +24,9 @@ import torch
 from stackmark.workloads.op import links, pinning
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
 from stackmark.workloads.op.copy import compare_bits, gpu_uuid
+from stackmark.workloads.op.kernel_files import near_node, nodes, pages_by_node
 from stackmark.workloads.op.links import Limit
 from stackmark.workloads.op.operands import cache_bytes
-from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -53,13 +53,13 @@ def check_precision(stand: Stand) -> None:
         )
 
 
-def machine_problems(stand: Stand, _params: OpParams) -> list[Problem]:
+def machine_problems(stand: Stand) -> list[Problem]:
     """For each GPU from each NUMA node pinned, pageable and both ways at once, then every GPU to every other."""
     check_precision(stand)
     gpus = range(torch.cuda.device_count())
     found = []
     for gpu in gpus:
-        for node in links.nodes(allowed=pinning.ALLOWED):
+        for node in nodes(allowed=pinning.ALLOWED):
             for how in (PINNED, PAGEABLE):
                 found.append(_problem(f"node{node}", f"cuda:{gpu}", how))
                 found.append(_problem(f"cuda:{gpu}", f"node{node}", how))
@@ -78,7 +78,7 @@ def _problem(source: str, target: str, how: str, size: int = ROW_BYTES) -> Probl
 
 def to_and_from(device: torch.device, size: int = ROW_BYTES) -> tuple[Problem, Problem]:
     """Pinned, from the node that a GPU hangs on, and back: the most that its link to the host gives."""
-    near = links.near_node(gpu_address(device), links.nodes(allowed=pinning.ALLOWED))
+    near = near_node(gpu_address(device), nodes(allowed=pinning.ALLOWED))
     return (
         _problem(f"node{near}", str(device), PINNED, size),
         _problem(str(device), f"node{near}", PINNED, size),
@@ -187,7 +187,7 @@ def _busy(lanes: Sequence[_Lane], stand: Stand, ask: Callable[[], Limit]) -> Lim
 
 def bind_to(node: int | None) -> None:
     """Binds this thread to the CPUs of a node; to all that it may use where none is named."""
-    among = links.nodes(allowed=pinning.ALLOWED)
+    among = nodes(allowed=pinning.ALLOWED)
     if node is not None and node not in among:
         raise WorkloadFailure(
             "bad_parameter",
@@ -228,7 +228,7 @@ def _unregister(tensor: Tensor) -> None:
 
 
 def _misplaced(tensor: Tensor, node: int) -> tuple[str, ...]:
-    pages = links.pages_by_node(tensor.data_ptr())
+    pages = pages_by_node(tensor.data_ptr())
     total = sum(pages.values())
     share = pages.get(node, 0) / total if total else 1.0
     if share >= ON_ITS_NODE:
