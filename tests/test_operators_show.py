@@ -16,7 +16,7 @@ from op_streams import failed_row, op_row, op_spec, rows_for
 from stackmark.events import OpRow, Phase, Row, Steps
 from stackmark.ledger.importers.deepbench import DeepBenchImporter
 from stackmark.ledger.importers.found import Found, Line
-from stackmark.show.deepbench_table import TABLES, deepbench_table
+from stackmark.show.deepbench_table import PASSES, TABLES, deepbench_table, left_out
 from stackmark.show.list_lines import list_lines, list_ratio_lines
 from stackmark.show.live import LiveBar, PlainLines
 from stackmark.show.operators import Beside, ListView, RowView, print_list, say_times
@@ -291,7 +291,9 @@ def imported(text: str) -> list[Found]:
 )  # fmt: skip
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_our_table_is_read_back_by_the_importer(op: str, set_name: str, precision: str) -> None:
-    spec = op_spec(op, f"0-{min(len(problems(op, set_name)), 20) - 1}", set_name, precision=precision)
+    # Whole shapes: eighteen passes of recurrent layers are six of them, twenty of convolutions eight.
+    most = 18 if op == "rnn" else 20
+    spec = op_spec(op, f"0-{min(len(problems(op, set_name)), most) - 1}", set_name, precision=precision)
     rows = rows_for(spec, 1.2345e-4)
     found = imported(deepbench_table(op, set_name, over_runs([rows], [row.index for row in rows])))
     # Of a first layer the original prints 0 for the pass by inputs, which is no time.
@@ -315,6 +317,19 @@ def test_a_gemm_row_is_the_very_line_that_the_original_prints() -> None:
     log = (Path(__file__).parent / "data" / "logs" / "deepbench" / "gemm_train_float.log").read_text().splitlines()
     rows = [op_row(SPEC, i, us * 1e-6 + 1e-7) for i, us in ((0, 55), (3, 112))]
     assert deepbench_table("gemm", "training", over_runs([rows], [0, 3])).splitlines() == log[:6]
+
+
+@pytest.mark.parametrize("op", ["conv", "rnn"])
+def test_a_pass_that_was_not_measured_is_no_time_of_zero(op: str) -> None:
+    found = problems(op, "training")
+    # A shape with three passes, and one of which a pass was not asked for.
+    at = next(i for i in range(60) if [one.shape["pass"] for one in found[i : i + 6]] == 2 * list(PASSES))
+    wanted = [at, at + 1, at + 2, at + 3, at + 5]
+    rows = [row for row in rows_for(op_spec(op, f"{at}-{at + 5}"), 1.2345e-4) if row.index in wanted]
+    result = over_runs([rows], wanted)
+    table = deepbench_table(op, "training", result)
+    assert [one.params["pass"] for one in imported(table)] == ["forward", "backward-inputs", "backward-weights"]
+    assert [row.index for row in left_out("training", result)] == [at + 3, at + 5]
 
 
 def test_a_failed_row_is_in_no_table_of_deepbench() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,7 +136,7 @@ def test_each_precision_has_its_own_ceiling_and_a_missing_one_is_said() -> None:
     missing = stand(replace(RESNET, precision="fp16"), H200)
     assert missing.bound == ""
     assert say_standing(missing) == "70 % of copy bandwidth as the operators are called (at least 22 %)"
-    assert doubts(missing) == ["the fp16 matrix rate of this machine is not kept: stackmark ceilings"]
+    assert doubts(missing) == ["the fp16 matrix rate of this machine is not kept: stackmark ceilings --precision fp16"]
 
 
 def test_without_a_copy_bandwidth_the_matrix_rate_alone_is_said() -> None:
@@ -197,11 +198,11 @@ def store(
     return run.id
 
 
-def store_ceilings(ledger: Ledger, **more: object) -> str:
-    """The H200's, as op/ceilings would have measured them."""
+def store_ceilings(ledger: Ledger, threads: int = 0, notes: Sequence[str] = (), **more: object) -> str:
+    """The H200's, as op/ceilings would have measured them; of a CPU with all of this machine's threads."""
     rows = [
         OpRow(index=2 * n + k, op="ceilings", shape={"what": "matrix", "state": state, "m": 8192, "n": 8192, "k": 8192},
-              precision=precision, operations=2.0 * 8192**3, call_s=[2.0 * 8192**3 / per_s] * 7)
+              precision=precision, operations=2.0 * 8192**3, call_s=[2.0 * 8192**3 / per_s] * 7, notes=list(notes))
         for n, (precision, rate) in enumerate(H200.matrix.items())
         for k, (state, per_s) in enumerate((("cold", rate.cold_per_s), ("sustained", rate.sustained_per_s)))
     ]  # fmt: skip
@@ -209,6 +210,8 @@ def store_ceilings(ledger: Ledger, **more: object) -> str:
     rows.append(copy.model_copy(update={"call_s": [2.0**31 / 4.3e12] * 7}))
     lines = [write_event(events.Row(seq=n, t=1, row=row, done=n + 1, of=len(rows))) for n, row in enumerate(rows)]
     device = "cuda:0" if more.get("uuid", "GPU-1") else "cpu"
+    facts = events.Facts(seq=len(rows), t=1, subject="op", facts={"threads": threads or torch.get_num_threads()})
+    lines.append(write_event(facts))
     params: dict[str, Scalar] = {"device": device, "precision": "bf16", "set": "machine", "rows": "0-999"}
     return store(ledger, "op/ceilings", params, lines, **more)  # type: ignore[arg-type]
 
@@ -267,6 +270,38 @@ def test_ceilings_of_all_threads_are_no_limit_of_one(book: Path) -> None:
         said = limits_of_run(ledger, ledger.run(run)).sentences
     assert said == ("no ceilings of 1 thread are kept yet: stackmark ceilings --threads 1",)
     assert "measure them on that machine: stackmark ceilings --threads 1" in refused(book, run)
+
+
+def test_ceilings_of_one_thread_are_no_limit_of_a_run_that_took_two_by_itself(book: Path) -> None:
+    params: dict[str, Scalar] = {**RESNET_PARAMS, "device": "cpu"}
+    lines = {
+        threads: [
+            write_event(events.Facts(seq=0, t=0, subject="software", facts={"torch_threads": threads})), *result_lines()
+        ]
+        for threads in (1, 2)
+    }  # fmt: skip
+    with Ledger.open(str(book)) as ledger:
+        store_ceilings(ledger, threads=1, uuid=None)
+        one, two = (
+            store(ledger, "train/resnet50_v1.5", params, lines[threads], rate=72.0, uuid=None) for threads in (1, 2)
+        )
+        assert limits_of_run(ledger, ledger.run(one)).standing is not None
+        said = limits_of_run(ledger, ledger.run(two)).sentences
+    assert said == ("no ceilings of 2 threads are kept yet: stackmark ceilings --threads 2",)
+    assert "measure them on that machine: stackmark ceilings --threads 2" in refused(book, two)
+    assert "these runs had 1 and 2 threads" in refused(book, one, two)
+
+
+def test_a_ceiling_that_is_not_to_be_believed_is_called_so(book: Path) -> None:
+    from stackmark.workloads.op.stretch import say_crowded
+
+    with Ledger.open(str(book)) as ledger:
+        store_ceilings(ledger, notes=say_crowded(0.53))
+        run = store(ledger, "train/resnet50_v1.5", RESNET_PARAMS, result_lines(), rate=7200.0)
+        said = limits_of_run(ledger, ledger.run(run)).sentences
+    assert "doubtful: when the bf16 matrix rate was measured, its threads had the CPU for 53% of the time" in said[1]
+    assert "measure it again when the machine is idle" in said[2]
+    assert said[1] in ask("roofline", run, "--ledger", str(book)).out
 
 
 def test_nothing_is_said_of_a_workload_whose_operations_nobody_counted(book: Path) -> None:

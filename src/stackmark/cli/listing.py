@@ -21,6 +21,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.show.console import standard_output
 from stackmark.show.operators import ListView, RowView, print_list, print_rows
 from stackmark.spec import Request, Spec
+from stackmark.workloads.op.problem import say_rows
 
 DEEPBENCH = "deepbench"
 
@@ -107,9 +108,13 @@ def print_run_rows(row: RunDetail, result: ListResult) -> None:
 
 
 def print_deepbench(spec: Spec, result: ListResult) -> None:
-    from stackmark.show.deepbench_table import deepbench_table
+    from stackmark.show.deepbench_table import deepbench_table, left_out
 
-    print(deepbench_table(spec.workload.partition("/")[2], str(spec.params.get("set")), result))
+    set_name = str(spec.params.get("set"))
+    print(deepbench_table(spec.workload.partition("/")[2], set_name, result))
+    if rows := left_out(set_name, result):
+        numbers = say_rows(row.index for row in rows)
+        say(f"not in the table: {numbers}, because a line has all passes of a shape, and others of theirs gave no time")
 
 
 def list_exit(listed: ListedRuns) -> Exit:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from stackmark.events import Event, Result
+from stackmark.events import Event, Result, gathered_facts
 from stackmark.lab.ceilings import latest
 from stackmark.lab.judging import read_stored
 from stackmark.lab.run import Measured
@@ -58,29 +58,37 @@ def limits_of(ledger: Ledger, row: RunRow, spec: Spec, events: Sequence[Event], 
     work = work_of(spec, next((event for event in reversed(events) if isinstance(event, Result)), None), rate_per_s)
     if work is None:
         return NO_LIMITS
-    ceilings = ceilings_for(ledger, row, spec)
+    threads = threads_of(row, spec, events)
+    ceilings = ceilings_for(ledger, row, threads)
     if ceilings is None:
-        return Limits(work, None, (none_kept(ledger, row, spec),))
+        return Limits(work, None, (none_kept(ledger, row, threads),))
     standing = stand(work, ceilings)
     return Limits(work, standing, (say_standing(standing), *doubts(standing)))
 
 
-def ceilings_for(ledger: Ledger, row: RunRow, spec: Spec) -> Ceilings | None:
-    """Of the same chip; on a CPU with as many threads, where a number of them was asked for."""
-    return latest(ledger, row.ran_on, row.chip_uuid, row.device or "", _threads(spec))
+def ceilings_for(ledger: Ledger, row: RunRow, threads: int | None) -> Ceilings | None:
+    """Of the same chip; on a CPU with as many threads: those of one are no limit of two."""
+    return latest(ledger, row.ran_on, row.chip_uuid, row.device or "", threads)
 
 
-def none_kept(ledger: Ledger, row: RunRow, spec: Spec) -> str:
-    """What to say where there are none: ceilings of two threads are no limit of one."""
-    if row.device == "cpu" and _threads(spec) and latest(ledger, row.ran_on, row.chip_uuid, "cpu"):
-        threads = counted(_threads(spec) or 0, "thread")
-        return f"no ceilings of {threads} are kept yet: {MEASURE} --threads {_threads(spec)}"
+def none_kept(ledger: Ledger, row: RunRow, threads: int | None) -> str:
+    """What to say where there are none."""
+    if threads and latest(ledger, row.ran_on, row.chip_uuid, "cpu"):
+        return f"no ceilings of {counted(threads, 'thread')} are kept yet: {MEASURE} --threads {threads}"
     return NO_CEILINGS
 
 
-def _threads(spec: Spec) -> int | None:
-    threads = spec.params.get("threads")
-    return threads if isinstance(threads, int) and threads else None
+def threads_of(row: RunRow, spec: Spec, events: Sequence[Event]) -> int | None:
+    """How many threads a run on a CPU had: as typed, else as its worker found; None on a GPU."""
+    if row.device != "cpu":
+        return None
+    facts = gathered_facts(list(events))
+    asked = (
+        spec.params.get("threads"),
+        facts.get("op", {}).get("threads"),
+        facts.get("software", {}).get("torch_threads"),
+    )
+    return next((threads for threads in asked if isinstance(threads, int) and threads), None)
 
 
 def work_of(spec: Spec, result: Result | None, rate_per_s: float) -> Work | None:

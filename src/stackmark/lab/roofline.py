@@ -8,7 +8,7 @@ from stackmark.events import Result
 from stackmark.lab.ceilings import WORKLOAD as CEILINGS
 from stackmark.lab.designing import refuse_fault, refuse_sweep
 from stackmark.lab.judging import read_stored
-from stackmark.lab.limits import ceilings_for, work_of
+from stackmark.lab.limits import ceilings_for, threads_of, work_of
 from stackmark.lab.listed import is_list, is_listed, read_list, rows_in, rows_of_spec
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
@@ -54,6 +54,13 @@ def roofline(ledger: Ledger, names: Sequence[str]) -> Roofline:
 
 
 def _of_one_chip(ledger: Ledger, rows: Sequence[RunDetail]) -> Ceilings:
+    threads = {row.id: _threads(ledger, row) for row in {row.id: row for row in rows}.values()}
+    if len(set(threads.values())) > 1:
+        some = sorted(number or 0 for number in set(threads.values()))
+        raise SpecError(
+            f"these runs had {some[0]} and {counted(some[1], 'thread')}: each number has ceilings of its own",
+            hint="draw them apart",
+        )
     chips = {(row.ran_on, row.chip_uuid, row.device): row for row in rows}
     if len(chips) > 1:
         one, other, *_ = chips.values()
@@ -65,14 +72,19 @@ def _of_one_chip(ledger: Ledger, rows: Sequence[RunDetail]) -> Ceilings:
             hint="a roofline is of one chip: draw them apart",
         )
     row = next(iter(chips.values()))
-    found = ceilings_for(ledger, row, row.spec)
+    found = ceilings_for(ledger, row, threads[row.id])
     if found is None:
-        threads = row.spec.params.get("threads") if row.device == "cpu" else None
+        number = threads[row.id]
+        of_threads = f" with {counted(number, 'thread')}" if number else ""
         raise SpecError(
-            f"no ceilings of {row.chip or row.device or 'this chip'} are kept yet: there is no roof to draw",
-            hint=f"measure them on that machine: {MEASURE}{f' --threads {threads}' if threads else ''}",
+            f"no ceilings of {row.chip or row.device or 'this chip'}{of_threads} are kept yet: there is no roof to draw",
+            hint=f"measure them on that machine: {MEASURE}{f' --threads {number}' if number else ''}",
         )
     return found
+
+
+def _threads(ledger: Ledger, row: RunDetail) -> int | None:
+    return threads_of(row, row.spec, read_stored(ledger.stream(row.id)).stream.events) if row.device == "cpu" else None
 
 
 def _add_experiment(gathered: _Gathered, ledger: Ledger, experiment: Experiment) -> None:

@@ -2,9 +2,12 @@
 
 Times are cut to whole microseconds as the original cuts them (all-reduce: milliseconds), so a call below one microsecond is 0.
 What the original prints is a mean of N calls in a row, and ours is the median: of a chip that is not disturbed they are the same.
-Its words for precisions are `float`, `half` and `int8`; those that it did not know have our names. A problem that failed is not
-in the table: it has no word for that but `Not Supported`, which would not be true. sparse_bench printed a table like that of
-gemm_bench with a column for the sparsity; no output of it is known to us, so there is none here.
+Its words for precisions are `float`, `half` and `int8`; those that it did not know have our names.
+
+A problem that failed is not in the table: it has no word for that but `Not Supported`, which would not be true. Of a training
+set a line has all passes of a shape and their sum; a shape of which one is missing is left out (`left_out`), since a 0 in its
+place would be a time. sparse_bench printed a table like that of gemm_bench with a column for the sparsity; no output of it is
+known to us, so there is none here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +17,30 @@ from stackmark.verdict.operators import ListResult, RowResult
 
 WORDS = {"fp32": "float", "fp16": "half", "int8": "int8"}
 PASSES = ("forward", "backward-inputs", "backward-weights")
+FIRST_LAYER_CHANNELS = (1, 3)
 _TRAINING = "training"
 
 
 def deepbench_table(op: str, set_name: str, result: ListResult) -> str:
     """The whole of it, head and rows."""
-    training = set_name == _TRAINING or any(row.shape.get("pass") in PASSES[1:] for row in result.good)
-    return "\n".join(TABLES[f"op/{op}"](result.good, training))
+    return "\n".join(TABLES[f"op/{op}"](result.good, _is_training(set_name, result)))
+
+
+def left_out(set_name: str, result: ListResult) -> list[RowResult]:
+    """What gave a time and is in no line, because another pass of its shape gave none."""
+    rows = [row for row in result.good if "pass" in row.shape]
+    training = _is_training(set_name, result)
+    return [row for shape, passes in _by_shape(rows) if not _whole(shape, passes, training) for row in passes.values()]
+
+
+def _is_training(set_name: str, result: ListResult) -> bool:
+    return set_name == _TRAINING or any(row.shape.get("pass") in PASSES[1:] for row in result.good)
+
+
+def _whole(shape: Mapping[str, Scalar], passes: Mapping[str, RowResult], training: bool) -> bool:
+    """A first layer (one or three channels) has no pass by inputs: the original prints 0 there."""
+    wanted = set(PASSES if training else PASSES[:1])
+    return set(passes) >= (wanted - {PASSES[1]} if shape.get("c") in FIRST_LAYER_CHANNELS else wanted)
 
 
 def _head(training: bool, rule: int) -> list[str]:
@@ -45,14 +65,12 @@ def _conv(rows: Sequence[RowResult], training: bool) -> list[str]:
     names = ("w", "h", "c", "n", "k", "filter_w", "filter_h", "pad_w", "pad_h", "stride_w", "stride_h")
     widths = (5, *[7] * 7, 8, 10, 10)
     for shape, passes in _by_shape(rows):
-        numbers = "".join(f"{shape[name]:>{width}}" for name, width in zip(names, widths, strict=True))
-        line = f"{numbers}{_word(next(iter(passes.values()))):>10}"
-        if PASSES[0] not in passes:
+        if not _whole(shape, passes, training):
             continue
-        line += f"{_microseconds(passes[PASSES[0]]):>15}"
+        numbers = "".join(f"{shape[name]:>{width}}" for name, width in zip(names, widths, strict=True))
+        line = f"{numbers}{_word(passes[PASSES[0]]):>10}{_microseconds(passes[PASSES[0]]):>15}"
         if training:
             times = [_microseconds(passes[name]) if name in passes else 0 for name in PASSES]
-            # First layers have no pass by inputs: the original prints 0 there.
             line += f"{times[1]:>24}{times[2]:>24}{sum(times):>19}{_algorithm(passes[PASSES[0]]):>25}"
         lines.append(line)
     return lines
@@ -64,12 +82,12 @@ def _rnn(rows: Sequence[RowResult], training: bool) -> list[str]:
         head += "   bwd_inputs_time (usec)   bwd_params_time (usec)"
     lines = [*_head(training, 88), head]
     for shape, passes in _by_shape(rows):
-        if PASSES[0] not in passes:
+        if not _whole(shape, passes, training):
             continue
         line = f"{shape['cell']:>8}{shape['hidden']:>8}{shape['batch']:>8}{shape['timesteps']:>8}"
         line += f"{_word(passes[PASSES[0]]):>14}{_microseconds(passes[PASSES[0]]):>18}"
         if training:
-            line += "".join(f"{_microseconds(passes[name]) if name in passes else 0:>18}" for name in PASSES[1:])
+            line += "".join(f"{_microseconds(passes[name]):>18}" for name in PASSES[1:])
         lines.append(line)
     return lines
 

@@ -19,6 +19,8 @@ MATRIX, COPY, READ, TRANSFER, LAUNCH = "matrix", "copy", "read", "transfer", "la
 COLD, SUSTAINED = "cold", "sustained"
 TO_DEVICE, FROM_DEVICE = "host to device", "device to host"
 EAGER, GRAPH = "eager", "graph"
+# Of a worker's notes on a row, those after which the limit is not to be believed hold one of these.
+DOUBTFUL = ("others were at work", "for want of budget")
 # What a limit is counted in.
 OPERATIONS_PER_S, BYTES_PER_S, SECONDS = "FLOP/s", "B/s", "s"
 
@@ -65,6 +67,8 @@ class Rate:
     sustained_per_s: float
     low: float | None = None
     high: float | None = None
+    # What makes the sustained one doubtful, a sentence each.
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,8 @@ def ceilings_of(
     for limit in limits:
         cold, sustained = (found.get((MATRIX, state, limit.precision)) for state in (COLD, SUSTAINED))
         if limit.what == MATRIX and cold and sustained:
-            matrix[limit.precision] = Rate(cold.value, sustained.value, sustained.low, sustained.high)
+            doubts = tuple(note for note in sustained.notes if any(words in note for words in DOUBTFUL))
+            matrix[limit.precision] = Rate(cold.value, sustained.value, sustained.low, sustained.high, doubts)
     return Ceilings(
         matrix=matrix,
         copy_bytes_per_s=value(COPY),

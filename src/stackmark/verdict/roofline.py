@@ -104,7 +104,9 @@ class Standing:
 
     @property
     def roof_share(self) -> float | None:
-        """Of the roof at the intensity that stands for the run."""
+        """Of the roof at the intensity that stands for the run; None where a part of the roof is not known."""
+        if self.matrix is None or self.memory_bytes_per_s is None:
+            return None
         return _over(self.operations_per_s, self.roof_per_s(self.intensity))
 
     @property
@@ -184,7 +186,11 @@ def doubts(standing: Standing) -> list[str]:
     said = []
     precision = standing.work.precision
     if standing.matrix is None:
-        said.append(f"the {precision} matrix rate of this machine is not kept: {MEASURE}")
+        said.append(f"the {precision} matrix rate of this machine is not kept: {MEASURE} --precision {precision}")
+    elif standing.matrix.doubts:
+        # Then it explains a share above 100 % as well.
+        said += [f"doubtful: when the {precision} matrix rate was measured, {one}" for one in standing.matrix.doubts]
+        said.append(f"measure it again when the machine is idle: {MEASURE}")
     elif min(standing.matrix_share or 0, standing.cold_share or 0) > 1:
         said.append(
             f"above 100 % of the {precision} matrix rate, cold too: that ceiling is too low; measure it again: {MEASURE}"
