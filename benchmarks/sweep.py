@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stackmark.events import Stream
-from stackmark.lab import sweep
+from stackmark.lab.sweep import sweep
 from stackmark.lab.watching import Silent
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger

@@ -11,9 +11,9 @@ import pytest
 from stackmark.cluster.doctor import advice, node_rungs, pod_rungs
 from stackmark.cluster.doctor.gather import RIGHTS
 from stackmark.cluster.doctor.ladder import climb, expects_gpu, worth_adding
-from stackmark.cluster.doctor.node import Node, holders, untolerated
 from stackmark.cluster.doctor.results import RUNGS, Report, Result, Rung
 from stackmark.cluster.doctor.seen import Addition, Look, NodeVisit, Right, Seen, Wish
+from stackmark.cluster.node import Node, holders, untolerated
 from stackmark.errors import SpecError
 
 DATA = Path(__file__).parent / "data"

@@ -9,10 +9,11 @@ import pytest
 
 from asking import ask
 from stackmark.errors import ClusterError, Exit, SpecError
-from stackmark.lab.sweep import examine, is_open
-from stackmark.lab.sweeping_holding import HOLD_LIMITS, holder
-from stackmark.lab.sweeping_plan import Slot, SweepPlan, at_once, find_slots, holders_ask, looked_again
-from stackmark.lab.sweeping_rows import blocks_left, device_in, missing_slots, visits_of
+from stackmark.lab.sweep.flight import HOLD_LIMITS, holder
+from stackmark.lab.sweep.plan import SweepPlan, at_once, holders_ask
+from stackmark.lab.sweep.rows import blocks_left, device_in, missing_slots, visits_of
+from stackmark.lab.sweep.slots import Slot, find_slots, looked_again
+from stackmark.lab.sweep.sweep import examine, is_open
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger

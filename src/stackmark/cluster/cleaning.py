@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Literal
 
 from stackmark.errors import ClusterError
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json
+from stackmark.places.kubernetes.podjson import unix_s
 from stackmark.strays import PROC
 from stackmark.units import say_seconds
 
@@ -121,7 +121,7 @@ def judged(
     meta = thing["metadata"]
     labels: Mapping[str, str] = meta.get("labels") or {}
     work, driver = labels.get(names.KIND_LABEL, ""), labels.get(names.DRIVER_LABEL, "")
-    age_s = max(0.0, now - (_moment(meta.get("creationTimestamp")) or now))
+    age_s = max(0.0, now - (unix_s(meta.get("creationTimestamp")) or now))
     fate, why = _fate(thing, work, driver, age_s, set(living), now, force=force, canaries=canaries)
     namespace = "" if kind == "Namespace" else str(meta.get("namespace") or "")
     return Left(kind, namespace, str(meta["name"]), work, labels.get(names.RUN_LABEL, ""), age_s, fate, why, path)
@@ -172,7 +172,7 @@ def allowed_s(thing: Json) -> float:
     spec = thing.get("spec") or {}
     inner = (spec.get("template") or {}).get("spec") or spec
     if "leaseDurationSeconds" in spec:
-        made, taken = (_moment(one) for one in (thing["metadata"].get("creationTimestamp"), spec.get("renewTime")))
+        made, taken = (unix_s(one) for one in (thing["metadata"].get("creationTimestamp"), spec.get("renewTime")))
         return float(spec["leaseDurationSeconds"]) + max(0.0, (taken or 0.0) - (made or 0.0))
     deadline = inner.get("activeDeadlineSeconds")
     return float(deadline) + READ_WITHIN_S if isinstance(deadline, int) else OLD_S
@@ -183,23 +183,16 @@ def ended_s_ago(thing: Json, now: float) -> float | None:
     status = thing.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):
         ends = [
-            _moment(((one.get("state") or {}).get("terminated") or {}).get("finishedAt"))
+            unix_s(((one.get("state") or {}).get("terminated") or {}).get("finishedAt"))
             for one in status.get("containerStatuses") or ()
         ]
-        last = max((end for end in ends if end), default=_moment(thing["metadata"].get("creationTimestamp")))
+        last = max((end for end in ends if end), default=unix_s(thing["metadata"].get("creationTimestamp")))
         return now - last if last else None
     for one in status.get("conditions") or ():
         if one.get("type") in ("Complete", "Failed") and one.get("status") == "True":
-            moment = _moment(one.get("lastTransitionTime"))
+            moment = unix_s(one.get("lastTransitionTime"))
             return now - moment if moment else None
     return None
-
-
-def _moment(text: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None
 
 
 def _removed(cluster: Cluster, left: Left) -> Left:

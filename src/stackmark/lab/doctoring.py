@@ -20,9 +20,9 @@ from pydantic import JsonValue
 from stackmark.cluster.doctor import cluster_rungs, node_rungs, pod_rungs
 from stackmark.cluster.doctor.gather import gather
 from stackmark.cluster.doctor.ladder import climb, examined, worth_a_visit, worth_adding
-from stackmark.cluster.doctor.node import Node
 from stackmark.cluster.doctor.results import Report
 from stackmark.cluster.doctor.seen import Addition, Look, NodeVisit, Seen, Wish
+from stackmark.cluster.node import Node, tolerations_of
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.events import Facts as FactsEvent
 from stackmark.events import Failed, Metric, Result, gathered_facts
@@ -32,9 +32,9 @@ from stackmark.lab.watching import Silent
 from stackmark.ledger.ids import new_id
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import Cluster, connect
-from stackmark.places.kubernetes.options import GPU_RESOURCE, PodOptions
+from stackmark.places.kubernetes.options import PodOptions
 from stackmark.places.kubernetes.place import PodPlace
-from stackmark.places.place import Handle, PlaceFailure
+from stackmark.places.place import Handle, Outcome, PlaceFailure
 from stackmark.spec import Spec, Task
 from stackmark.workloads.check.params import CheckParams
 
@@ -71,13 +71,12 @@ def diagnose(
 
 def wish_of(options: PodOptions, nodes: Sequence[str]) -> Wish:
     count = options.gpu_count
-    usual = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in {GPU_RESOURCE, options.resource}]
     return Wish(
         gpus=1 if count is None else count,
         resource=options.resource,
         dra=options.dra,
         runtime_class=options.runtime_class,
-        tolerations=(*usual, *options.tolerations),
+        tolerations=tolerations_of(options),
         labels=options.labels_of_node,
         named=tuple(dict.fromkeys(nodes)),
     )
@@ -91,6 +90,17 @@ class _Listening(Listener):
 
     def started(self, handle: Handle) -> None:
         self.handle = dict(handle)
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """One pod from its making to its removal."""
+
+    heard: _Listening
+    failure: PlaceFailure | None
+    seconds: float
+    # The ids of the devices that it was given, where the cluster tells them.
+    allocated: tuple[str, ...] | None = None
 
 
 class _Visitor:
@@ -172,17 +182,14 @@ class _Visitor:
         with tempfile.TemporaryDirectory(prefix="stackmark-doctor-") as folder:
             if gpus == 0 and self._options.patch is None:
                 given["patch"] = _patch(Path(folder))
-            begin = time.monotonic()
-            heard, trouble, allocated = self._run(node, given, Task(do="facts", lifeline=False), LOOK_S)
-        spent = round(time.monotonic() - begin, 3)
-        where = str(heard.handle.get("node") or "")
-        look = Look(gpus=gpus, cpus=cpus, allocated=allocated, pod=str(heard.handle.get("pod") or ""), seconds=spent)
-        if trouble:
-            return replace(look, kind=trouble.kind, trouble=trouble.trouble, hint=trouble.hint), where
-        problems = tuple(
-            problem for event in heard.stream.events if isinstance(event, FactsEvent) for problem in event.problems
-        )
-        return replace(look, facts=gathered_facts(heard.stream.events), problems=problems), where
+            ran = self._run(node, given, Task(do="facts", lifeline=False), LOOK_S)
+        handle, events, failure = ran.heard.handle, ran.heard.stream.events, ran.failure
+        where, pod = (str(handle.get(key) or "") for key in ("node", "pod"))
+        look = Look(gpus=gpus, cpus=cpus, allocated=ran.allocated, pod=pod, seconds=ran.seconds)
+        if failure:
+            return replace(look, kind=failure.kind, trouble=failure.message, hint=failure.hint), where
+        problems = tuple(problem for event in events if isinstance(event, FactsEvent) for problem in event.problems)
+        return replace(look, facts=gathered_facts(events), problems=problems), where
 
     def _own_cpus(self, node: str | None) -> int | None:
         """Whole CPUs, where the kubelet's configuration cannot be read and must be told by what a pod gets."""
@@ -196,23 +203,19 @@ class _Visitor:
         device = "cuda:0" if self._wish.gpus else "cpu"
         params = CheckParams(device=device, every_gpu=self._wish.gpus > 1).model_dump(mode="json")
         spec = Spec(workload="check/vector-add", params=params)
-        begin = time.monotonic()
         given: dict[str, JsonValue] = {"gpus": str(self._wish.gpus) if self._wish.gpus else "none"}
-        heard, trouble, _ = self._run(node, given, Task(do="run", spec=spec, lifeline=False), ADD_S)
-        spent = round(time.monotonic() - begin, 3)
-        if trouble:
-            return replace(trouble, seconds=spent)
-        ended = heard.stream.ended()
+        ran = self._run(node, given, Task(do="run", spec=spec, lifeline=False), ADD_S)
+        if failure := ran.failure:
+            return Addition(kind=failure.kind, trouble=failure.message, hint=failure.hint, seconds=ran.seconds)
+        ended = ran.heard.stream.ended()
         assert isinstance(ended, Result)
-        metrics = {event.name: event.value for event in heard.stream.events if isinstance(event, Metric)}
+        metrics = {event.name: event.value for event in ran.heard.stream.events if isinstance(event, Metric)}
         figure = f"{ended.figure.value:.4g} {ended.figure.unit}" if ended.figure else ""
         checked, devices = int(metrics.get("elements_checked", 0)), int(metrics.get("devices_checked", 1))
-        return Addition(figure, checked, devices, seconds=spent)
+        return Addition(figure, checked, devices, seconds=ran.seconds)
 
-    def _run(
-        self, node: str | None, given: Mapping[str, JsonValue], task: Task, limit_s: float
-    ) -> tuple[_Listening, Addition | None, tuple[str, ...] | None]:
-        """One pod from its making to its removal: what it said, what went wrong, and which devices it was given."""
+    def _run(self, node: str | None, given: Mapping[str, JsonValue], task: Task, limit_s: float) -> _Ran:
+        began = time.monotonic()
         base = self._options.model_dump(mode="json", exclude_unset=True)
         wait = {} if "wait" in base else {"wait": WAIT}
         options = read_pod_options({**base, **wait, "node": node, **given})
@@ -222,17 +225,18 @@ class _Visitor:
             place.prepare()
         except StackmarkError as error:
             raise _NotReady(error) from error
-        allocated = None
+        allocated, failure = None, None
         try:
             outcome = place.run(task, heard, mark=mark, time_limit_s=limit_s)
             allocated = self._allocated(heard.handle)
         except StackmarkError as error:
-            return heard, Addition(kind="place", trouble=error.message, hint=error.hint or ""), None
+            outcome, failure = Outcome(None), PlaceFailure("place", error.message, error.hint or "")
         finally:
             place.stored(mark)
         if outcome.interruption:
             raise outcome.interruption
-        return heard, _trouble(heard, task, outcome.failure, outcome.stderr), allocated
+        failure = failure or _failure(heard, task, outcome)
+        return _Ran(heard, failure, round(time.monotonic() - began, 3), allocated)
 
     def _allocated(self, handle: Handle) -> tuple[str, ...] | None:
         """The devices' ids by the pod's own status, where the kubelet tells them (KEP-4680)."""
@@ -253,9 +257,8 @@ class _Visitor:
         """Whatever this process made as a doctor, in the namespace that it works in."""
         selector = f"{names.KIND_LABEL}=doctor,{names.DRIVER_LABEL}={names.driver_label()}"
         with suppress(ClusterError):
-            for path in ("/apis/batch/v1", "/api/v1"):
-                kind = "jobs" if "batch" in path else "pods"
-                listed = f"{path}/namespaces/{self._seen.namespace}/{kind}"
+            for group, kind in (("/apis/batch/v1", "jobs"), ("/api/v1", "pods")):
+                listed = f"{group}/namespaces/{self._seen.namespace}/{kind}"
                 for one in self._cluster.items(listed, labelSelector=selector):
                     self._cluster.delete(f"{listed}/{one['metadata']['name']}", grace_s=0)
 
@@ -276,24 +279,22 @@ class _Watching(Silent):
         self._tell(f"{self._node or 'the scheduler'}: {sentence}")
 
 
-def _trouble(heard: _Listening, task: Task, failure: PlaceFailure | None, stderr: Sequence[str]) -> Addition | None:
+def _failure(heard: _Listening, task: Task, outcome: Outcome) -> PlaceFailure | None:
     """Why there is no result, in the words of whoever knows best: the place, the worker, or what it last said."""
     ended = heard.stream.ended()
     if task.do == "facts" and not isinstance(ended, Failed) and "stackmark" in gathered_facts(heard.stream.events):
         return None
     if isinstance(ended, Result):
-        return None if not ended.invalid else Addition(kind="hardware_error", trouble="; ".join(ended.invalid))
+        return PlaceFailure("hardware_error", "; ".join(ended.invalid)) if ended.invalid else None
     if isinstance(ended, Failed):
-        return Addition(kind=ended.kind, trouble=ended.message, hint=ended.hint)
-    if failure is not None:
-        return Addition(kind=failure.kind, trouble=failure.message, hint=failure.hint)
+        return PlaceFailure(ended.kind, ended.message, ended.hint)
+    if outcome.failure is not None:
+        return outcome.failure
     if heard.broken:
-        return Addition(kind="broken_stream", trouble=heard.broken.message)
-    said = " ".join(stderr[-3:]) or "nothing"
-    return Addition(
-        kind="cut_off",
-        trouble=f"the pod ended without a result; it said: {said}",
-        hint="does the image have stackmark in it?",
+        return PlaceFailure("broken_stream", heard.broken.message)
+    said = " ".join(outcome.stderr[-3:]) or "nothing"
+    return PlaceFailure(
+        "cut_off", f"the pod ended without a result; it said: {said}", "does the image have stackmark in it?"
     )
 
 

@@ -10,7 +10,7 @@ from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.free import gpu_rooms, most_devices
 from stackmark.cluster.checks.seeing import look_inside
-from stackmark.cluster.checks.work import Group, Work, node_of, runs
+from stackmark.cluster.checks.work import Work, node_of, runs
 from stackmark.places.kubernetes.client import Json
 
 
@@ -92,12 +92,9 @@ def unschedulable(pod: Json | None) -> str:
 
 def more_than_are_free(work: Work) -> str:
     """On one node, one pod more than it has devices: it waits, and runs once another has ended."""
-    rooms = [one for one in gpu_rooms(work) if one.free]
-    at = min(rooms, key=lambda one: (one.free, one.node))
-    if at.free > most_devices(work, rooms):
-        raise LeftOut(
-            f"it would take all {at.free} free devices of {at.node}, and no more than {most_devices(work, rooms)} may be held"
-        )
+    at, most = _fewest_free(work)
+    if at.free > most:
+        raise LeftOut(f"it would take all {at.free} free devices of {at.node}, and no more than {most} may be held")
     bodies = [work.pod(work.wanted(f"surplus-{i}", programs.idle(), gpus=1, node=at.node)) for i in range(at.free + 1)]
     made = work.create(bodies)
     seen = work.wait(made, lambda pod: runs(pod) or bool(unschedulable(pod)), "run or wait")
@@ -122,9 +119,8 @@ def more_than_are_free(work: Work) -> str:
 
 def devices_return(work: Work) -> str:
     """All that a node has free, held, given back, and held again by another pod."""
-    rooms = [one for one in gpu_rooms(work) if one.free]
-    at = min(rooms, key=lambda one: (one.free, one.node))
-    count = min(at.free, most_devices(work, rooms))
+    at, most = _fewest_free(work)
+    count = min(at.free, most)
     first = work.start("holds", 1, programs.idle(), gpus=count, nodes=[at.node], keep=False)
     had = look_inside(work, first.pods[0], count).names
     during = _room_of(work, at.node)
@@ -137,10 +133,16 @@ def devices_return(work: Work) -> str:
         raise CaseFailed(
             f"{at.node} had {at.devices} allocatable {work.options.resource}, and has {after.devices} since a pod was deleted"
         )
-    again: Group = work.start("holds-again", 1, programs.idle(), gpus=count, nodes=[at.node], keep=False)
+    again = work.start("holds-again", 1, programs.idle(), gpus=count, nodes=[at.node], keep=False)
     has = look_inside(work, again.pods[0], count).names
     same = "the same" if had == has else f"first {', '.join(sorted(had))}, then {', '.join(sorted(has))}"
     return f"{at.node}: {at.free} free, {during.free} while {count} were held, {after.free} after; a new pod ran with {same}"
+
+
+def _fewest_free(work: Work) -> tuple[room.Room, int]:
+    """The node that has the fewest free, of those that have any, and how many devices the checks may hold."""
+    rooms = [one for one in gpu_rooms(work) if one.free]
+    return min(rooms, key=lambda one: (one.free, one.node)), most_devices(work, rooms)
 
 
 def _room_of(work: Work, node: str) -> room.Room:

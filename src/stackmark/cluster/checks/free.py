@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.work import SUITE_LABEL, Work
+from stackmark.cluster.node import Node
 from stackmark.places.kubernetes.client import ApiError, Json
-from stackmark.places.kubernetes.quantities import quantity
-from stackmark.places.kubernetes.shortage import holders_among
+from stackmark.places.kubernetes.shortage import ACTIVE, holders_among
 from stackmark.units import counted
 
 
@@ -20,7 +20,7 @@ def gpu_rooms(work: Work, at_least: int = 1) -> list[room.Room]:
         raise LeftOut("no GPUs were wanted: --gpus none")
     try:
         nodes = work.cluster.items("/api/v1/nodes")
-        pods = work.cluster.items("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed")
+        pods = work.cluster.items("/api/v1/pods", fieldSelector=ACTIVE)
     except ApiError as error:
         if error.status != 403:
             raise
@@ -51,7 +51,7 @@ def _quotas(work: Work) -> list[Json]:
 
 
 def _no_devices(nodes: Sequence[Json], resource: str) -> str:
-    has = [one for one in nodes if quantity(((one.get("status") or {}).get("capacity") or {}).get(resource, 0))]
+    has = [one for one in nodes if Node(one).capacity(resource)]
     if not has:
         return f"no node has {resource}"
     why = "not ready, cordoned, tainted, other labels, or nothing allocatable"
@@ -99,8 +99,5 @@ def fairly(do: Callable[[Work], str]) -> Callable[[Work], str]:
 
 
 def _held_by_others(work: Work) -> int:
-    return sum(
-        int(room.asks(one, work.options.resource))
-        for one in work.others()
-        if room.holds(one) and (one["metadata"].get("labels") or {}).get(SUITE_LABEL) != work.mark
-    )
+    pods = [one for one in work.others() if (one["metadata"].get("labels") or {}).get(SUITE_LABEL) != work.mark]
+    return sum(int(one.count) for one in holders_among(pods, work.options.resource))

@@ -7,6 +7,7 @@ that nobody has.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stackmark.cluster.node import Node
 from stackmark.places.kubernetes.client import Json
 from stackmark.places.kubernetes.matching import matches, untolerated
 from stackmark.places.kubernetes.quantities import quantity, requests
@@ -63,12 +64,8 @@ def _room(node: Json, pods: Sequence[Json], resource: str) -> Room:
 
 def takes(node: Json, pod: Json) -> bool:
     """Ready, not cordoned, with what the pod wants of a node and without a taint that it does not tolerate."""
-    ready = any(
-        one.get("type") == "Ready" and one.get("status") == "True"
-        for one in (node.get("status") or {}).get("conditions") or ()
-    )
-    cordoned = (node.get("spec") or {}).get("unschedulable")
-    return ready and not cordoned and matches(node, pod) and not untolerated(node, pod)
+    known = Node(node)
+    return known.ready and not known.cordoned and matches(node, pod) and not untolerated(node, pod)
 
 
 def fitting(free: Sequence[Room], pod: Json) -> int:

@@ -13,11 +13,13 @@ from typing import TypeVar
 
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
+from stackmark.cluster.events import events_of
 from stackmark.errors import ClusterError
 from stackmark.places.kubernetes import manifest, names, podstatus, trouble
 from stackmark.places.kubernetes.client import ApiError, Cluster, Executed, Json
 from stackmark.places.kubernetes.options import PodOptions
 from stackmark.places.kubernetes.ready import Ready
+from stackmark.places.kubernetes.shortage import ACTIVE
 
 SUITE_LABEL = "stackmark.io/suite"
 # An API server takes far more calls at once; the driver's own cores do not.
@@ -218,10 +220,7 @@ class Work:
         return podstatus.waiting_sentence(pod, events, self.nodes(), self.others())
 
     def events(self, thing: Json) -> list[Json]:
-        uid = thing["metadata"].get("uid")
-        with suppress(ClusterError):  # one may not see them, or the server is away: the status alone then says why
-            return self.cluster.items(self.path("events"), fieldSelector=f"involvedObject.uid={uid}")
-        return []
+        return events_of(self.cluster, self.ready.namespace, thing)
 
     def nodes(self) -> list[Json]:
         with suppress(ClusterError):
@@ -231,7 +230,7 @@ class Work:
     def others(self) -> list[Json]:
         """Whatever holds something in the cluster; empty where one may not look."""
         with suppress(ClusterError):
-            return self.cluster.items("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed")
+            return self.cluster.items("/api/v1/pods", fieldSelector=ACTIVE)
         return []
 
     def log(self, pod: str, last: int | None = None) -> str:

@@ -111,12 +111,12 @@ def runtime(vendor: str, os_image: str, engine: str, openshift: bool) -> Lines:
         return ("AMD's device plugin hands in /dev/kfd and /dev/dri/renderD*: look at its log", *linux)
     if openshift:
         return (*NVIDIA_OPENSHIFT, *linux)
+    # The toolkit's name for it is its service's, too.
     kind = "crio" if engine.startswith("cri-o") else "containerd"
-    service = "crio" if kind == "crio" else "containerd"
     return (
         "on the node, NVIDIA's container toolkit (the GPU operator brings its own):",
         *_NVIDIA_TOOLKIT.get(family(os_image), ()),
-        f"$ sudo nvidia-ctk runtime configure --runtime={kind} --set-as-default && sudo systemctl restart {service}",
+        f"$ sudo nvidia-ctk runtime configure --runtime={kind} --set-as-default && sudo systemctl restart {kind}",
         "or by CDI, without a runtime of its own (the toolkit writes it by itself since 1.18):",
         "$ sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && nvidia-ctk cdi list",
         *linux,

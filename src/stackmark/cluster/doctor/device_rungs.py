@@ -7,9 +7,9 @@ each of them is given out, so that eight GPUs in two time slices have fewer repl
 
 from stackmark.cluster.doctor import advice
 from stackmark.cluster.doctor.hardware_rungs import gpus_on_bus
-from stackmark.cluster.doctor.node import Node, holders
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
+from stackmark.cluster.node import Node, holders
 from stackmark.places.kubernetes.client import Json
 
 # Parts of names and of images of the device plugins that people run.
@@ -120,7 +120,7 @@ def allocatable(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, expected: 
     else:
         findings += _too_few(wish, can)
     findings += [*_sharing(node, wish, capacity), *_hardware(node, wish, visit, capacity)]
-    evidence = f"capacity {capacity}, allocatable {can}{_held(seen, node.name, wish, can)}"
+    evidence = f"capacity {capacity}, allocatable {can}{_held(node, seen, wish)}"
     return judged("allocatable", node.name, evidence, command, findings)
 
 
@@ -149,11 +149,11 @@ def say_holders(seen: Seen, node: str, resource: str) -> str:
     return named + (f" and {len(held) - SHOWN_HOLDERS} more" if len(held) > SHOWN_HOLDERS else "")
 
 
-def _held(seen: Seen, node: str, wish: Wish, can: int) -> str:
-    left = None if seen.pods is None else can - sum(count for _, count in holders(seen.pods, node, wish.resource))
-    if left is None or left == can:
+def _held(node: Node, seen: Seen, wish: Wish) -> str:
+    left = free(node, seen, wish)
+    if left is None or left == node.allocatable(wish.resource):
         return ""
-    return f", {max(0, left)} free; held by {say_holders(seen, node, wish.resource)}"
+    return f", {max(0, left)} free; held by {say_holders(seen, node.name, wish.resource)}"
 
 
 def _too_few(wish: Wish, can: int) -> list[Finding]:
@@ -170,11 +170,8 @@ def _sharing(node: Node, wish: Wish, capacity: int) -> list[Finding]:
     product = labels.get(f"{domain}/gpu.product", "")
     findings = []
     if strategy in ("time-slicing", "mps"):
-        findings.append(
-            Finding(
-                strategy, "warning", f"GPUs are shared by {strategy}: {replicas} pods on each of {count}", (EXCLUSIVE,)
-            )
-        )
+        what = f"GPUs are shared by {strategy}: {replicas} pods on each of {count}"
+        findings.append(warning(strategy, what, (EXCLUSIVE,)))
     elif replicas > 1 or product.endswith("-SHARED"):
         findings.append(warning("replicas", f"each of {count} GPUs is given out {replicas} times", (EXCLUSIVE,)))
     elif count and "MIG" not in product and mig == "none" and capacity > count:
@@ -196,10 +193,7 @@ def _sharing(node: Node, wish: Wish, capacity: int) -> list[Finding]:
 
 def _hardware(node: Node, wish: Wish, visit: NodeVisit, capacity: int) -> list[Finding]:
     """Hardware that is there and cannot be asked for."""
-    on_bus = max(
-        (len(gpus_on_bus(look.facts, wish.vendor)) for look in (visit.plain, visit.with_gpus) if look and look.facts),
-        default=0,
-    )
+    on_bus = max((len(gpus_on_bus(facts, wish.vendor)) for facts in visit.told), default=0)
     known = node.number(f"{wish.vendor}.com/gpu.count") or capacity
     other = sum(node.others(wish.resource).values())
     if on_bus > known and not other:
@@ -214,13 +208,8 @@ def _hardware(node: Node, wish: Wish, visit: NodeVisit, capacity: int) -> list[F
             )
         ]
     if not capacity and not other and node.pci_labels(wish.vendor):
-        return [
-            Finding(
-                "pci-not-allocatable",
-                "warning",
-                f"NFD saw a GPU ({node.pci_labels(wish.vendor)[0]}), and none can be asked for",
-            )
-        ]
+        what = f"NFD saw a GPU ({node.pci_labels(wish.vendor)[0]}), and none can be asked for"
+        return [warning("pci-not-allocatable", what)]
     return []
 
 
@@ -248,9 +237,8 @@ def _by_claim(node: Node, seen: Seen, wish: Wish, slices: int | None, command: s
 
 def _other_names(node: Node, wish: Wish, others: dict[str, int], command: str) -> Result:
     said = ", ".join(f"{count} {name}" for name, count in others.items())
-    finding = Finding(
+    finding = failure(
         "other-resource",
-        "failed",
         f"the node offers {said}, and no {wish.resource}",
         (f"ask for that: --resource {next(iter(others))}",),
     )
@@ -291,12 +279,8 @@ def _pod_trouble(pod: Json) -> str | None:
 
 def _ill(trouble: str, seen: Seen) -> Finding:
     namespace, _, pod = trouble.partition(":")[0].partition("/")
-    return Finding(
-        "plugin-ill",
-        "failed",
-        f"the device plugin's pod {trouble}",
-        (f"$ {seen.kubectl} -n {namespace} logs {pod} --previous",),
-    )
+    do = (f"$ {seen.kubectl} -n {namespace} logs {pod} --previous",)
+    return failure("plugin-ill", f"the device plugin's pod {trouble}", do)
 
 
 def _unseen(seen: Seen) -> str:

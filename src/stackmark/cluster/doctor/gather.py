@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from stackmark.cluster.doctor.node import Node
 from stackmark.cluster.doctor.seen import Right, Seen, Several
+from stackmark.cluster.node import Node
+from stackmark.cluster.rights import may
 from stackmark.errors import ClusterError
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.places.kubernetes.shortage import ACTIVE
 
 # Reading a kubelet's configuration goes through the API server to each node: of so many nodes at most.
 MOST_KUBELETS = 50
 KUBELET_S = 5.0
+Answer = TypeVar("Answer")
 RIGHTS: tuple[Right, ...] = (
     Right("create", "jobs", "batch"),
     Right("get", "jobs", "batch"),
@@ -57,7 +61,7 @@ def _all(cluster: Cluster, seen: Seen, named: Sequence[str]) -> Seen:
         namespace_labels=labels,
         rights=tuple(replace(right, allowed=_allowed(cluster, right)) for right in RIGHTS),
         nodes=nodes,
-        pods=_items(cluster, "/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"),
+        pods=_items(cluster, "/api/v1/pods", fieldSelector=ACTIVE),
         daemonsets=_items(cluster, "/apis/apps/v1/daemonsets"),
         runtime_classes=_items(cluster, "/apis/node.k8s.io/v1/runtimeclasses"),
         device_classes=_items(cluster, "/apis/resource.k8s.io/v1/deviceclasses") if claims else None,
@@ -104,20 +108,8 @@ def _user(cluster: Cluster) -> str:
 
 
 def _allowed(cluster: Cluster, right: Right) -> bool | None:
-    attributes = {
-        "verb": right.verb,
-        "group": right.group,
-        "resource": right.resource,
-        "subresource": right.subresource,
-        **({"namespace": cluster.namespace} if right.namespaced else {}),
-    }
-    review: Json = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = _tried(lambda: cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review))
-    return None if answer is None else bool((answer.get("status") or {}).get("allowed"))
+    namespace = cluster.namespace if right.namespaced else None
+    return _tried(lambda: may(cluster, right.verb, right.group, right.resource, right.subresource, namespace))
 
 
 def _namespace(cluster: Cluster) -> tuple[str, dict[str, str]]:
@@ -131,13 +123,10 @@ def _namespace(cluster: Cluster) -> tuple[str, dict[str, str]]:
 
 
 def _items(cluster: Cluster, path: str, **query: str) -> Several:
-    try:
-        return cluster.items(path, **query)
-    except ApiError:
-        return None
+    return _tried(lambda: cluster.items(path, **query))
 
 
-def _tried(ask: Callable[[], Json]) -> Json | None:
+def _tried(ask: Callable[[], Answer]) -> Answer | None:
     """What one may not ask, or the cluster does not have, is None; a server that is gone is not."""
     try:
         return ask()

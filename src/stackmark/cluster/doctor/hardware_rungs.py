@@ -7,9 +7,9 @@ modules also where it was given no GPU, which is what tells a missing driver fro
 from pydantic import JsonValue
 
 from stackmark.cluster.doctor import advice
-from stackmark.cluster.doctor.node import PCI_VENDORS, Node
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.cluster.doctor.seen import Facts, Look, NodeVisit, Seen, Wish
+from stackmark.cluster.node import PCI_VENDORS, Node
 
 # A driver of the kernel that takes the GPU and is of no use for computing, with what to do.
 OTHER_DRIVERS = {
@@ -34,7 +34,7 @@ def pci(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, expected: bool) ->
         return unknown("pci", node.name, f"how {called} shows on the bus is not known here", command)
     labels = node.pci_labels(vendor)
     by_labels = f"label {labels[0]}" if labels else ""
-    facts = _facts(visit)
+    facts = _of_the_bus(visit)
     # Where the node cannot be read: a pod that got one was offered it.
     offered = node.capacity(wish.resource) or (
         visit.with_gpus.gpus if visit.with_gpus and visit.with_gpus.facts else None
@@ -94,7 +94,7 @@ def driver(node: Node, seen: Seen, wish: Wish, visit: NodeVisit) -> Result:
                 )
             )
         return judged("driver", node.name, f"driver {said}, as a pod sees it", command, findings)
-    facts = _facts(visit)
+    facts = _of_the_bus(visit)
     if facts is None:
         if label:
             return judged("driver", node.name, f"driver {label}, by the node's labels", command)
@@ -170,12 +170,8 @@ def driver_in(look: Look | None, vendor: str) -> str | None:
     return str(version) if version else None
 
 
-def _facts(visit: NodeVisit) -> Facts | None:
-    """Of any pod that looked: the bus and the modules are the same for all."""
-    for look in (visit.with_gpus, visit.plain):
-        if look and look.facts and "pci" in look.facts:
-            return look.facts
-    return None
+def _of_the_bus(visit: NodeVisit) -> Facts | None:
+    return next((facts for facts in visit.told if "pci" in facts), None)
 
 
 def _nothing(called: str, node: Node) -> Finding:

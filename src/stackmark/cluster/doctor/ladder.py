@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stackmark.cluster.doctor import cluster_rungs, device_rungs, hardware_rungs, node_rungs, pod_rungs
 from stackmark.cluster.doctor.hardware_rungs import driver_in, gpus_on_bus
-from stackmark.cluster.doctor.node import Node
 from stackmark.cluster.doctor.results import OF_THE_CLUSTER, RUNGS, Report, Result, Rung, skipped
 from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
+from stackmark.cluster.node import Node
 from stackmark.errors import SpecError, nearest_names
 
 # Rungs that a person who measures CPUs has no use for.
@@ -84,9 +84,7 @@ def climb(seen: Seen, wish: Wish, visits: Mapping[str, NodeVisit]) -> Report:
 
 def _of_node(node: Node, nodes: Sequence[Node], seen: Seen, wish: Wish, visit: NodeVisit) -> list[Result]:
     expected = expects_gpu(node, nodes, wish)
-    on_bus = any(
-        look and look.facts and gpus_on_bus(look.facts, wish.vendor) for look in (visit.plain, visit.with_gpus)
-    )
+    on_bus = any(gpus_on_bus(facts, wish.vendor) for facts in visit.told)
     made = [node_rungs.nodes(node, seen, wish, visit, matters=expected or on_bus or not wish.gpus)]
     if not wish.gpus:
         made += [skipped(rung, node.name, "no GPU is asked for (--gpus none)") for rung in OF_GPUS]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stackmark.cluster.doctor.node import Node, untolerated
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.cluster.doctor.seen import Look, NodeVisit, Seen, Wish
+from stackmark.cluster.node import Node, untolerated
 from stackmark.places.kubernetes.client import Json
 
 # True is bad of these; the last are node-problem-detector's own.
@@ -147,14 +147,8 @@ def _policies(settings: Mapping[str, object]) -> list[Finding]:
     cpu = str(settings.get("cpuManagerPolicy") or "none")
     topology = str(settings.get("topologyManagerPolicy") or "none")
     if cpu == "none":
-        findings.append(
-            Finding(
-                "no-cpu-manager",
-                "warning",
-                "cpuManagerPolicy none: pods share all CPUs and move between them",
-                CPU_MANAGER,
-            )
-        )
+        what = "cpuManagerPolicy none: pods share all CPUs and move between them"
+        findings.append(warning("no-cpu-manager", what, CPU_MANAGER))
     if topology == "none":
         findings.append(
             warning(

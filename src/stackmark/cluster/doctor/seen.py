@@ -97,6 +97,11 @@ class NodeVisit:
     addition: Addition | None = None
     why_not: str = ""
 
+    @property
+    def told(self) -> tuple[Facts, ...]:
+        """What its pods told: the node's bus and modules are the same for all of them."""
+        return tuple(look.facts for look in (self.with_gpus, self.plain) if look and look.facts)
+
 
 @dataclass(frozen=True)
 class Seen:

@@ -12,7 +12,7 @@ from stackmark.cluster.faults.looking import allocatable
 from stackmark.cluster.faults.means import Means, Target
 from stackmark.cluster.faults.newcomer import free_devices, start_one, wanted_like
 from stackmark.cluster.faults.record import Done, Newcomer
-from stackmark.cluster.faults.safety import is_ready
+from stackmark.cluster.node import Node
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.places.kubernetes import manifest
 from stackmark.places.kubernetes.client import Cluster, Json
@@ -110,7 +110,7 @@ class Injection:
             node: Json = self.cluster.get(f"/api/v1/nodes/{self.node}", timeout_s=ANSWER_S)
         except ClusterError as error:
             return error.message
-        if not is_ready(node):
+        if not Node(node).ready:
             return f"{self.node} is not ready"
         has = allocatable(node, self.resource)
         if self.had is not None and (has or 0) < self.had:

@@ -4,7 +4,7 @@ import threading
 import time
 
 from stackmark.cluster.faults.record import State
-from stackmark.cluster.faults.safety import is_ready
+from stackmark.cluster.node import Node
 from stackmark.errors import ClusterError
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import Cluster, Json
@@ -57,7 +57,7 @@ class Looking:
         return State(
             at_unix_s=now,
             reachable=True,
-            ready=is_ready(node),
+            ready=Node(node).ready,
             allocatable=allocatable(node, self._resource),
             pod_uid=(pod.get("metadata") or {}).get("uid"),
             pod_phase=status.get("phase"),

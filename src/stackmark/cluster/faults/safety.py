@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from stackmark.cluster.faults.means import Right, Target
 from stackmark.cluster.faults.services import control_planes
+from stackmark.cluster.node import Node
+from stackmark.cluster.rights import may
 from stackmark.errors import ClusterError, SpecError
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json
@@ -34,11 +36,6 @@ def allows(node: Json) -> bool:
     return ((node.get("metadata") or {}).get("labels") or {}).get(ALLOWED) == "true"
 
 
-def is_ready(node: Json) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
-
-
 def choose_node(nodes: Sequence[Json], wanted: str | None, only: Sequence[str] | None = None) -> Json:
     """The node to train on, and to hurt: the one that was named, else the first that may be. `only`: those it can be."""
     named = [node for node in nodes if wanted in (None, node["metadata"]["name"])]
@@ -58,7 +55,7 @@ def choose_node(nodes: Sequence[Json], wanted: str | None, only: Sequence[str] |
             "without --image the pod runs this machine's own software, and no node that may be hurt is this machine",
             hint=f"give --image, or allow this one: {allow_command(only[0]) if only else 'it is no node of the cluster'}",
         )
-    ready = [node for node in here if is_ready(node)]
+    ready = [node for node in here if Node(node).ready]
     if not ready:
         raise ClusterError(f"{here[0]['metadata']['name']} is not ready, and nothing would be learned from hurting it")
     return ready[0]
@@ -114,15 +111,7 @@ def missing_rights(cluster: Cluster, rights: Sequence[Right]) -> list[Right]:
     missing = []
     for right in rights:
         resource, _, sub = right.resource.partition("/")
-        asked: Json = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": sub}
-        asked |= {"namespace": right.namespace} if right.namespace else {}
-        body: Json = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        }
-        answer = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
-        if not (answer.get("status") or {}).get("allowed"):
+        if not may(cluster, right.verb, right.group, resource, sub, right.namespace):
             missing.append(right)
     return missing
 

@@ -1,9 +1,13 @@
 """`cluster sweep`: the same run on every GPU of every node; which one is slow?
 
 The request is resolved once, by a probe in the first slot, and the spec is frozen for all. Every run is a row of the ledger, in
-an experiment of the kind `sweep` whose design is the plan (sweeping_plan.py). `arm` is the slot's number. A run of the first
-pass has no block; a run that repeats a suspected device, or the good one beside it, has one, and `attempt` is then the suspected
-slot's number plus one, so that several suspicions are told apart. So a sweep that was killed goes on with what is missing.
+an experiment of the kind `sweep` whose design is the plan (plan.py). `arm` is the slot's number. A run of the first pass has no
+block; a run that repeats a suspected device, or the good one beside it, has one, and `attempt` is then the suspected slot's
+number plus one, so that several suspicions are told apart. So a sweep that was killed goes on with what is missing.
+
+    sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
+      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod), stuck (why it waits)
+      └────▶ rows (what the ledger shows)
 """
 
 import time
@@ -14,19 +18,21 @@ from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.lab.designing import check_margin
 from stackmark.lab.driver import may_live
 from stackmark.lab.run import resolve
-from stackmark.lab.sweeping import Looker, Session
-from stackmark.lab.sweeping_holding import HOLD_LIMITS, is_here
-from stackmark.lab.sweeping_plan import (
+from stackmark.lab.sweep.flight import HOLD_LIMITS
+from stackmark.lab.sweep.passes import first_pass, repeat
+from stackmark.lab.sweep.plan import (
     CONFIRM_BLOCKS,
     MARGIN,
-    Slot,
     SweepPlan,
     at_once,
-    find_slots,
+    at_once_sentence,
     holders_ask,
-    looked_again,
+    limit_of,
+    plan_of,
 )
-from stackmark.lab.sweeping_rows import blocks_left, missing_slots, read_swept
+from stackmark.lab.sweep.rows import blocks_left, missing_slots, read_swept
+from stackmark.lab.sweep.runs import Looker, Runs
+from stackmark.lab.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment
@@ -40,9 +46,6 @@ from stackmark.places.kubernetes.trouble import explained
 from stackmark.spec import AUTO, Request
 from stackmark.verdict.swept import Swept
 from stackmark.workloads.catalog import check_request, find
-
-# A run without a limit of its own: its measured seconds, some times over, and this for its set-up.
-LIMIT_TIMES, LIMIT_SETUP_S = 5.0, 900.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
         raise SpecError("a sweep asks for GPUs by number, not by a claim", hint="leave --dra out")
     ready = PodPlace(asked.options, kind="sweep").prepare()
     gpus = _gpus(asked, ready)
-    nodes = _nodes(ready, asked)
+    nodes = _nodes(ready, asked.nodes)
     slots = _slots(nodes, ready, gpus, watcher)
     ask = not gpus or holders_ask(nodes, slots, ready.options, HOLD_LIMITS)
     if not ask:
@@ -119,16 +122,14 @@ def _fast(request: Request) -> Request:
     return request.model_copy(update={"params": {"tune": "fast", **request.params}})
 
 
-def _nodes(ready: Ready, asked: Asked) -> list[ApiObject]:
+def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:
     try:
-        return ready.cluster.items("/api/v1/nodes", labelSelector=asked.nodes)
-    except ApiError as error:
-        if error.status == 400:
-            raise SpecError(
-                f"--nodes: {asked.nodes!r} is no label selector", hint="write it like pool=gpu,zone in (a, b)"
-            ) from error
-        raise explained(error, "the nodes are listed") from error
+        return ready.cluster.items("/api/v1/nodes", labelSelector=selector)
     except ClusterError as error:
+        if selector and isinstance(error, ApiError) and error.status == 400:
+            raise SpecError(
+                f"--nodes: {selector!r} is no label selector", hint="write it like pool=gpu,zone in (a, b)"
+            ) from error
         raise explained(error, "the nodes are listed") from error
 
 
@@ -144,18 +145,12 @@ def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher
             watcher.notice(
                 f"{others} nodes are left out: the host's own software is only on this machine; give --image"
             )
-        slots = [slot.model_copy(update={"number": number}) for number, slot in enumerate(here)]
+        slots = numbered(here)
     if not slots:
         raise PlaceError(
             "the host's own software is on none of the nodes", hint="give --image; `stackmark image` makes one"
         )
     return slots
-
-
-def plan_of(experiment: Experiment) -> SweepPlan:
-    if experiment.kind != "sweep" or experiment.design is None:
-        raise SpecError(f"{experiment.id} is no sweep: it was made by `stackmark {experiment.kind}`")
-    return SweepPlan.model_validate(experiment.design)
 
 
 def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
@@ -169,16 +164,12 @@ def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_li
         )
     options = PodOptions.model_validate(plan.place_options)
     ready = PodPlace(options, kind="sweep").prepare()
-    try:
-        slots = looked_again(plan.slots, ready.cluster.items("/api/v1/nodes"), ready.options.resource, plan.gpus)
-    except ClusterError as error:
-        raise explained(error, "the nodes are listed") from error
+    slots = looked_again(plan.slots, _nodes(ready), ready.options.resource, plan.gpus)
     plan = plan.model_copy(update={"slots": slots})
-    session = Session(experiment.id, plan, ready, ledger, looker, time_limit_s or limit_of(plan))
     looker.notice(at_once_sentence(plan))
-    with session:
-        session.first_pass()
-        session.repeat()
+    with Runs(experiment.id, plan, ready, ledger, looker, time_limit_s or limit_of(plan)) as runs:
+        first_pass(runs)
+        repeat(runs)
 
 
 def is_open(ledger: Ledger, experiment: Experiment) -> bool:
@@ -187,18 +178,9 @@ def is_open(ledger: Ledger, experiment: Experiment) -> bool:
     return bool(missing_slots(plan, rows) or blocks_left(plan, rows))
 
 
-def limit_of(plan: SweepPlan) -> float:
-    spans = [plan.spec.params.get(name) for name in ("seconds", "warmup_seconds", "timeout")]
-    return LIMIT_SETUP_S + LIMIT_TIMES * sum(float(span) for span in spans if isinstance(span, int | float))
-
-
-def at_once_sentence(plan: SweepPlan) -> str:
-    return at_once(plan.slots, plan.at_once, plan.at_once is None and plan.per_machine == 1)[2]
-
-
 def examine(ledger: Ledger, experiment: Experiment) -> Swept:
     """What a stored sweep shows; nothing is run."""
-    return read_swept(ledger, experiment, plan_of(experiment), at_once_sentence(plan_of(experiment)))
+    return read_swept(ledger, experiment, plan_of(experiment))
 
 
 __all__ = ["Asked", "Looker", "Swept", "carry_out", "examine", "is_open", "plan_of", "start"]

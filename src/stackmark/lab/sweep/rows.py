@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from stackmark.lab.sweeping_plan import Slot, SweepPlan
+from stackmark.lab.sweep.plan import SweepPlan, at_once_sentence
+from stackmark.lab.sweep.slots import Slot, devices_by_node
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.verdict.swept import Repetition, Suspicion, Swept, Visit, lines_of, suspicions
@@ -130,7 +131,7 @@ def _cannot_repeat(plan: SweepPlan, visits: Sequence[Visit], one: Suspicion) -> 
     by_slot = {visit.slot: visit for visit in visits}
     for number in (one.flagged, one.reference):
         visit = by_slot[number]
-        if plan.gpus and visit.device.startswith("#") and plan.devices_of(visit.node) > 1:
+        if plan.gpus and visit.device.startswith("#") and devices_by_node(plan.slots)[visit.node] > 1:
             return f"nothing tells which of its devices a pod on {visit.node} gets, so none can be had a second time"
     return ""
 
@@ -163,7 +164,7 @@ def blocks_left(plan: SweepPlan, rows: Sequence[RunRow]) -> list[tuple[int, int,
     return left
 
 
-def read_swept(ledger: Ledger, experiment: Experiment, plan: SweepPlan, at_once: str) -> Swept:
+def read_swept(ledger: Ledger, experiment: Experiment, plan: SweepPlan) -> Swept:
     rows = ledger.runs_of(experiment.id)
     visits = visits_of(plan, rows)
     lines, cohorts, slow = lines_of(visits, repetitions_of(plan, rows, visits), plan.margin)
@@ -179,7 +180,7 @@ def read_swept(ledger: Ledger, experiment: Experiment, plan: SweepPlan, at_once:
         lines=lines,
         cohorts=cohorts,
         slow_nodes=slow,
-        at_once=at_once,
+        at_once=at_once_sentence(plan),
         command=experiment.command,
         created_unix_s=experiment.created_unix_s,
         ended_unix_s=max(ended, default=None),

@@ -1,4 +1,4 @@
-"""A pod of a sweep on its way, and the container beside its worker that holds its device.
+"""One pod of a sweep: what it is made of, and the container beside its worker that holds its device.
 
 Which GPU a pod gets is the device plugin's choice. But a pod keeps its device while any of its containers lives: on a node with
 several, each pod has a second container that only waits (`hold`), so that the next pod on that node gets another device. A pod
@@ -10,13 +10,18 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from stackmark.lab.sweeping_plan import Slot
-from stackmark.machine import boot_id
-from stackmark.places.kubernetes import names, podjson, podstatus
+from stackmark.errors import StreamError
+from stackmark.events import Stream
+from stackmark.lab.sweep.plan import SweepPlan
+from stackmark.lab.sweep.slots import Slot
+from stackmark.ledger.rows import Json
+from stackmark.places.kubernetes import manifest, names, podjson, podstatus
 from stackmark.places.kubernetes.client import Json as ApiObject
+from stackmark.places.kubernetes.ready import Ready
 from stackmark.places.place import Outcome
 from stackmark.spec import Task
 
+SWEEP_LABEL = "stackmark.io/sweep"
 HOLD = "hold"
 # Ends when it is asked to; as process 1 it would not, without a handler.
 HOLDING = (
@@ -34,11 +39,10 @@ class Flight:
     slot: Slot
     task: Task
     holds: bool
-    # A run of the ledger, or only a seat.
-    measured: bool = True
     block: int | None = None
     # In a repetition, the number of the slot that is suspected.
     suspect: int | None = None
+    # 0 where it never was.
     launched_unix_s: float = 0.0
     began: float = field(default_factory=time.monotonic)
     runs_since: float | None = None
@@ -53,6 +57,45 @@ class Landed:
     flight: Flight
     lines: tuple[str, ...]
     outcome: Outcome
+
+    def stream(self) -> tuple[Stream, StreamError | None]:
+        """Its events, up to the line that is broken, if one is."""
+        stream = Stream()
+        for line in self.lines:
+            try:
+                stream.feed(line)
+            except StreamError as error:
+                return stream, error
+        return stream, None
+
+
+def job_of(
+    flight: Flight, sweep_id: str, plan: SweepPlan, ready: Ready, *, limit_s: float, holding_s: float
+) -> ApiObject:
+    # Their sum, since the holder lives in the same pod.
+    deadline_s = limit_s + ready.options.wait_s + (holding_s if flight.holds else 0.0)
+    wanted = manifest.Wanted(
+        mark=flight.mark,
+        kind="sweep",
+        options=ready.options,
+        namespace=ready.namespace,
+        image=ready.image,
+        task=flight.task,
+        node=flight.slot.node,
+        gpus=plan.gpus,
+        software=ready.software,
+        deadline_s=math.ceil(deadline_s) + 120,
+        claim_version=ready.claim_version,
+        about={"engine_version": ready.cluster.version},
+    )
+    made = manifest.job(wanted)
+    template = made["spec"]["template"]
+    for labelled in (made, template):
+        labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
+    if flight.holds:
+        python = ready.software.python if ready.software else "python3"
+        template["spec"]["containers"].append(holder(template["spec"], python, holding_s, asks=plan.holders_ask))
+    return made
 
 
 def holder(pod_spec: ApiObject, python: str, seconds: float, *, asks: bool = True) -> ApiObject:
@@ -76,6 +119,19 @@ def is_seat(flight: Flight) -> bool:
     return podstatus.phase_of(flight.pod) == "ended" and bool(podjson.state(flight.pod, "running", HOLD))
 
 
-def is_here(slot: Slot) -> bool:
-    """Whether the slot's node is this machine: the host's own software is nowhere else."""
-    return slot.machine == boot_id()
+def handle_of(flight: Flight, ready: Ready) -> Json:
+    """What the ledger keeps, to find the pod again."""
+    made: Json = {
+        "context": ready.cluster.context,
+        "kubeconfig": ready.options.kubeconfig,
+        "namespace": ready.namespace,
+        "job": names.object_name(flight.mark),
+        "image": ready.image,
+        "software": "host" if ready.software else "image",
+        "launched_unix_s": flight.launched_unix_s,
+        "node": flight.slot.node,
+        "node_boot_id": flight.slot.machine,
+    }
+    if flight.pod is not None:
+        made |= {"pod": flight.pod["metadata"].get("name"), "pod_uid": flight.pod["metadata"].get("uid")}
+    return made

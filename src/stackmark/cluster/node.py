@@ -1,4 +1,4 @@
-"""Reading one node's JSON: names of labels, quantities, and what speaks for a GPU in it.
+"""Reading one node's JSON: names of labels, counts of devices, whether pods may go there, and what speaks for a GPU in it.
 
 Labels by NFD (node-feature-discovery), GFD (NVIDIA's gpu-feature-discovery, docs/gpu-feature-discovery of k8s-device-plugin) and
 AMD's labeller; each may be missing, since each is a program that somebody has to install.
@@ -10,6 +10,7 @@ from functools import cached_property
 
 from stackmark.places.kubernetes.client import Json
 from stackmark.places.kubernetes.matching import keeping_away, say_taint
+from stackmark.places.kubernetes.options import GPU_RESOURCE, PodOptions
 from stackmark.places.kubernetes.shortage import holders_among
 
 PCI_VENDORS = {"nvidia": "10de", "amd": "1002"}
@@ -127,6 +128,12 @@ def _count(value: object) -> int | None:
 def holders(pods: Sequence[Json], node: str, resource: str) -> list[tuple[str, int]]:
     """Who holds devices of a node, most first: `namespace/pod` and how many."""
     return [(f"{one.namespace}/{one.pod}", int(one.count)) for one in holders_among(pods, resource, node)]
+
+
+def tolerations_of(options: PodOptions) -> tuple[Mapping[str, str], ...]:
+    """What a pod of ours that asks for GPUs tolerates: the usual taints of nodes with GPUs, and what was typed."""
+    usual = ({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (GPU_RESOURCE, options.resource))
+    return (*usual, *options.tolerations)
 
 
 def untolerated(taints: Sequence[Mapping[str, str]], tolerations: Sequence[Mapping[str, str]]) -> list[str]:

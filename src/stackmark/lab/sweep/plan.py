@@ -1,0 +1,105 @@
+"""The plan of a sweep: decided once and stored with the experiment, so that `resume` visits the same slots."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from stackmark.errors import SpecError
+from stackmark.lab.sweep.slots import Slot, devices_by_node
+from stackmark.ledger.rows import Experiment, Json
+from stackmark.places.kubernetes import podjson
+from stackmark.places.kubernetes.client import Json as ApiObject
+from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.quantities import quantity, say
+from stackmark.spec import Frozen, Spec
+from stackmark.units import MIB
+
+MARGIN = 0.01
+# Blocks of a repetition, each one run of the suspected device and one of a good one. Four make two AB and two BA.
+CONFIRM_BLOCKS = 4
+# A run without a limit of its own: its measured seconds, some times over, and this for its set-up.
+LIMIT_TIMES, LIMIT_SETUP_S = 5.0, 900.0
+
+
+class SweepPlan(Frozen):
+    """The whole of a sweep, as it is stored."""
+
+    design: Literal["sweep"] = "sweep"
+    spec: Spec
+    choices: dict[str, str] = {}
+    place_options: Json = {}
+    # GPUs of a run; 0: the node is the device.
+    gpus: int
+    slots: list[Slot]
+    margin: float = MARGIN
+    confirm_blocks: int = CONFIRM_BLOCKS
+    # How many pods at once, in all and on one machine; None: as many as there is room for.
+    at_once: int | None = None
+    per_machine: int | None = None
+    # Whether the containers that hold a device ask for CPU and memory of their own.
+    holders_ask: bool = True
+
+
+def plan_of(experiment: Experiment) -> SweepPlan:
+    if experiment.kind != "sweep" or experiment.design is None:
+        raise SpecError(f"{experiment.id} is no sweep: it was made by `stackmark {experiment.kind}`")
+    return SweepPlan.model_validate(experiment.design)
+
+
+def limit_of(plan: SweepPlan) -> float:
+    spans = [plan.spec.params.get(name) for name in ("seconds", "warmup_seconds", "timeout")]
+    return LIMIT_SETUP_S + LIMIT_TIMES * sum(float(span) for span in spans if isinstance(span, int | float))
+
+
+def holders_ask(
+    nodes: Sequence[ApiObject], slots: Sequence[Slot], options: PodOptions, holder: Mapping[str, str]
+) -> bool:
+    """Whether there is room for a holder's own requests beside the pods that hold all devices of a node.
+
+    A pod whose worker has ended still has all that it asked for, as long as it holds its device. So all pods of a node must fit
+    beside one another: refused where they do not. Without requests of its holder a pod is not of the class Guaranteed."""
+    asked: dict[str, float] = {}
+    if options.cpu_count is not None:
+        asked["cpu"] = float(options.cpu_count)
+    if options.memory_bytes is not None:
+        asked["memory"] = float(options.memory_bytes)
+    counts = devices_by_node(slots)
+    fits = True
+    for node in nodes:
+        name = podjson.name(node)
+        if counts[name] < 2:
+            continue
+        for what, each in asked.items():
+            there = quantity((podjson.status(node).get("allocatable") or {}).get(what, "0"))
+            if counts[name] * each > there:
+                most = f"{int(there / counts[name])}" if what == "cpu" else f"{int(there / counts[name] // MIB)}m"
+                raise SpecError(
+                    f"{counts[name]} pods of {say(what, each)} do not fit on {name}, which has {say(what, there)}: each holds "
+                    "its device until all of the node were measured",
+                    hint=f"ask for less: --{'cpus' if what == 'cpu' else what} {most}",
+                )
+            fits = fits and counts[name] * (each + quantity(holder[what])) <= there
+    return fits
+
+
+def at_once(slots: Sequence[Slot], typed: int | None, one_a_node: bool) -> tuple[int | None, int | None, str]:
+    """How many pods at once, in all and on one machine, and the sentence that says it."""
+    nodes: dict[str, set[str]] = {}
+    for slot in slots:
+        nodes.setdefault(slot.machine, set()).add(slot.node)
+    shared = [len(names) for names in nodes.values() if len(names) > 1]
+    if typed is not None:
+        return typed, 1 if one_a_node else None, f"at most {typed} at once, as asked"
+    if shared:
+        machines = "one machine" if len(shared) == 1 else f"{len(shared)} machines"
+        share = f"{sum(shared)} nodes share {machines}"
+        return None, 1, f"one at a time on each machine: {share}, where runs at once would disturb one another"
+    if one_a_node:
+        return None, 1, "one device of each node at a time, as asked"
+    most = max(Counter(slot.node for slot in slots).values())
+    beside = ", also the devices of one node" if most > 1 else ""
+    return None, None, f"as many at once as the cluster takes{beside}: each node is a machine of its own"
+
+
+def at_once_sentence(plan: SweepPlan) -> str:
+    return at_once(plan.slots, plan.at_once, plan.at_once is None and plan.per_machine == 1)[2]
