@@ -12,7 +12,7 @@ from scipy import stats
 
 from asking import ask
 from stackmark import events
-from stackmark.errors import SpecError
+from stackmark.errors import Exit, SpecError
 from stackmark.events import OpRow
 from stackmark.lab import ceilings as lab
 from stackmark.ledger import ids
@@ -396,3 +396,10 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence(tmp_path: Path, typed:
     answer = ask("ceilings", *typed, "--ledger", str(tmp_path / "l.sqlite3"))
     assert answer.code == 2
     assert words in answer.err
+
+
+@pytest.mark.parametrize("option", ["--threads", "--precision", "--budget"])
+def test_what_only_measures_by_is_refused_where_nothing_is_measured(option: str, tmp_path: Path) -> None:
+    answer = ask("ceilings", "--show", option, "1", "--ledger", str(tmp_path / "ledger.sqlite3"))
+    assert answer.code == Exit.WRONG_USE
+    assert f"--show measures nothing, and takes no {option}" in answer.err

@@ -494,7 +494,18 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_driver(book: Ledger)
     assert ticks is not None
     run_id = abandoned(book, os.getpid(), ticks - 1)
     assert clean_up(book) == [f"the run {run_id} (train/gpt2) was lost: its driver was killed while it ran"]
-    assert book.run(run_id).failure_kind == "lost"
+    assert (book.run(run_id).failure_kind, book.run(run_id).failure_hint) == ("lost", "run it again")
+    assert clean_up(book) == []
+
+
+def test_whoever_only_reads_is_not_kept_from_it_by_a_ledger_that_takes_no_more(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_more: object) -> bool:
+        raise LedgerError("the disk is full")
+
+    abandoned(book, os.getpid(), (start_ticks(os.getpid()) or 0) - 1)
+    monkeypatch.setattr(book, "mark_lost", full)
     assert clean_up(book) == []
 
 

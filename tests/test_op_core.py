@@ -238,3 +238,16 @@ def test_threads_are_pinned_before_the_framework_is_loaded_and_what_somebody_set
 
     assert said() == "close pinned (OMP_PROC_BIND=close, OMP_PLACES=cores)\n"
     assert said(OMP_PROC_BIND="false").startswith("false not pinned")
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([1.0] * 5, "without an interval (5 samples)"),
+        ([1.0] * 7, "only 7 samples, and 10 are wanted"),
+        ([1.0, 1.1] * 10, "known to 4.8% (20 samples)"),
+        ([1.0] * 8 + [9.0] * 2 + [30.0], "its interval reaches to 9 times it (11 samples)"),
+    ],
+)
+def test_a_row_that_is_not_known_says_how_well_it_is(samples: list[float], said: str) -> None:
+    assert timing.say_unknown(samples, 0.5) == f"not known to 1% in 0.5 s: {said}"

@@ -293,6 +293,9 @@ def test_arms_that_timed_different_problems_are_not_of_one_list() -> None:
     assert list_doubts(["host", "container"], [part, part]) == []
     (said,) = list_doubts(["host", "container"], [whole, part])
     assert said.startswith("the rates are not of one list: 1 problem in container gave no number")
+    fewer = over_runs([rows_for(SPEC)[:2]], range(2))
+    (said,) = list_doubts(["host", "host, rows 0-1"], [whole, fewer])
+    assert said.startswith("the rates are not of one list: 5 problems in host, 2 problems in host, rows 0-1;")
 
 
 def test_a_primer_of_a_list_takes_a_few_rows_for_a_moment() -> None:

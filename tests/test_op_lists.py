@@ -141,7 +141,7 @@ def test_a_list_that_cannot_be_read_stops_the_script_with_its_line(tmp_path: Pat
         env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "gemm.csv, line 2: m of op/gemm is a whole number of at least 1, not '0'" in done.stderr
+    assert "gemm.csv, line 2: m of op/gemm is a whole number from 1 to 9,007,199,254,740,991, not '0'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -13,6 +13,7 @@ from stackmark.cli.options import (
     taken_place_options,
     time_limit_option,
 )
+from stackmark.errors import SpecError
 
 
 @click.command(
@@ -62,7 +63,9 @@ def command(
     from stackmark.cli.ceiling_views import CeilingsAsked, measure_ceilings, show_kept
 
     wanted = CeilingsAsked(asked, place, options, runs or 1, seconds_of("--time-limit", time_limit), ledger, as_json)
-    if show:
-        return show_kept(device, wanted)
     params = {"device": device, "precision": precision, "threads": threads, "budget": budget}
-    return measure_ceilings(params, wanted)
+    if not show:
+        return measure_ceilings(params, wanted)
+    if useless := [name for name in ("precision", "threads", "budget") if params[name] is not None]:
+        raise SpecError(f"--show measures nothing, and takes no --{useless[0]}", hint="choose a chip with --device")
+    return show_kept(device, wanted)

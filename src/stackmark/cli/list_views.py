@@ -147,6 +147,8 @@ def say_subset(listed: ListedRuns) -> str:
     if isinstance(params, dict) and params.get("rows"):
         return f"{wanted} of {length}: --rows {params['rows']}"
     budget = say_seconds(float(str(listed.spec.params.get("budget") or 0)))
+    if wanted == 1:
+        return f"1 of {length}: a budget of {budget} has no room for a second one; all: --budget 0"
     return f"{wanted} of {length}: what fits into {budget}, spread evenly over their sizes; all: --budget 0"
 
 

@@ -1,7 +1,8 @@
 """What a killed driver left: rows that say `running` and processes that nobody waits for."""
 
-from stackmark.errors import SpecError
+from stackmark.errors import LedgerError, SpecError
 from stackmark.lab.driver import boot_name, machine_name, may_live
+from stackmark.lab.listed import is_list
 from stackmark.lab.placing import find_kind
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
@@ -12,7 +13,7 @@ def clean_up(ledger: Ledger) -> list[str]:
     """Ends what abandoned runs of this machine left behind, and says it in a sentence each."""
     if ledger.read_only:
         return []
-    said = []
+    said: list[str] = []
     lost = ledger.abandoned(machine_id=machine_name(), alive=may_live)
     for row in lost:
         same_boot = row.boot_id == boot_name()
@@ -20,7 +21,12 @@ def clean_up(ledger: Ledger) -> list[str]:
         removed = _removed(row)
         ended = end_marked(row.id) if same_boot else 0
         reason = "its driver was killed" if same_boot else "the machine was restarted"
-        if ledger.mark_lost(row.id, f"{reason} while it ran", hint="run it again"):
+        again = f"go on with: stackmark resume {row.experiment_id}" if is_list(row.workload) else "run it again"
+        try:
+            marked = ledger.mark_lost(row.id, f"{reason} while it ran", hint=again)
+        except LedgerError:
+            return said  # whoever only reads is served all the same; whoever writes will be told
+        if marked:
             processes = "1 process it left was" if ended == 1 else f"{ended} processes it left were"
             left = f"; {processes} ended" if ended else ""
             left += f"; {' and '.join(removed)} it left was removed" if removed else ""

@@ -36,6 +36,12 @@ def list_ratios(labels: Sequence[str], lists: Sequence[ListResult]) -> tuple[Lis
 
 def list_doubts(labels: Sequence[str], lists: Sequence[ListResult]) -> list[str]:
     """Where arms, or runs of one arm, did not time the same problems."""
+    asked = {frozenset(row.index for row in one.rows) for one in lists}
+    if len(asked) > 1:
+        counts = ", ".join(
+            f"{counted(len(one.rows), 'problem')} in {label}" for label, one in zip(labels, lists, strict=False)
+        )
+        return [f"the rates are not of one list: {counts}; give all arms the same --rows"]
     failed = [
         f"{counted(len(one.failed), 'problem')} in {label}"
         for label, one in zip(labels, lists, strict=False)

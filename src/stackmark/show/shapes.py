@@ -6,7 +6,7 @@ The whole of it, name by name, is in `--json`; here only what tells one row of a
 from collections.abc import Callable, Mapping
 
 from stackmark.spec import Scalar
-from stackmark.units import say_size
+from stackmark.units import counted, say_size
 
 Shape = Mapping[str, Scalar]
 # The passes as DeepBench's columns call them.
@@ -85,7 +85,9 @@ def _collective(shape: Shape) -> str:
 _SAY: dict[str, Callable[[Shape], str]] = {
     "gemm": _gemm,
     "batched-gemm": lambda shape: f"{shape['groups']} × {_gemm(shape)}",
-    "grouped-gemm": lambda shape: f"{shape['groups']} groups {shape['tokens']}×{shape['n']}×{shape['k']}",
+    "grouped-gemm": lambda shape: (
+        f"{counted(float(str(shape['groups'])), 'group')} {shape['tokens']}×{shape['n']}×{shape['k']}"
+    ),
     "sparse-gemm": _sparse,
     "conv": _conv,
     "rnn": _rnn,

@@ -70,7 +70,6 @@ class Operands:
 
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
-    _check_shape(problem)
     set_precision(stand)
     sets = operands_of(problem, stand)
     kernel = chosen(sets[0])
@@ -118,23 +117,6 @@ def _evened(tensor: Tensor) -> Tensor:
 def chosen(one: Operands) -> SDPBackend:
     choice = torch._fused_sdp_choice(one.q, one.k, one.v, None, 0.0, one.causal, enable_gqa=one.group > 1)
     return SDPBackend(choice)
-
-
-def _check_shape(problem: Problem) -> None:
-    heads, kv_heads = problem.number("heads"), problem.number("kv_heads")
-    if kv_heads and heads % kv_heads:
-        raise WorkloadFailure(
-            "bad_parameter",
-            f"{heads} heads cannot share {kv_heads} heads of keys evenly",
-            "take a kv_heads that divides heads",
-        )
-    length, keys = problem.number("length"), problem.number("kv_length")
-    if problem.shape["causal"] and keys not in (0, length):
-        raise WorkloadFailure(
-            "bad_parameter",
-            f"a causal mask over {length} queries and {keys} keys could begin at the first key or end at the last",
-            "take causal=0 for the step of a decoder, whose query sees all keys, or kv_length as long as length",
-        )
 
 
 def _operations(problem: Problem) -> float:

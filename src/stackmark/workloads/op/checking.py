@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from stackmark.units import counted
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
 from stackmark.workloads.op.precision import accumulated_in
 from stackmark.workloads.workload import WorkloadFailure
@@ -183,9 +184,8 @@ class Guard:
 
     def said(self) -> str:
         how = "the same bits" if self._bits is not None else "within the bound (bits differ from call to call)"
-        return (
-            f"{how} {self.times} times while and after it was timed, {len(self._sets)} of {self._prepared.copies} sets"
-        )
+        sets = f"{len(self._sets)} of {self._prepared.copies} sets"
+        return f"{how} {counted(self.times, 'time')} while and after it was timed, {sets}"
 
 
 def fingerprint(tensors: Sequence[Tensor]) -> Tensor:

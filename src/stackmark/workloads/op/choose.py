@@ -103,6 +103,8 @@ def _rows(found: Sequence[Problem], precision: str, device: str, budget_s: float
     chosen = representative(costs, [_size(problem, precision) for problem in found], budget_s)
     if len(chosen) == len(found):
         return everything, f"all {len(found)} fit into {budget_s:g} s"
+    if len(chosen) == 1:
+        return say_rows(chosen), f"{budget_s:g} s have no room for a second of the {len(found)} problems"
     large = sum(cost > LARGEST_SHARE * budget_s for cost in costs)
     said = f"{len(chosen)} of {len(found)} problems fit into {budget_s:g} s, spread evenly over their sizes"
     return say_rows(chosen), said + (f"; {large} would take more than a quarter of it alone" if large else "")

@@ -31,7 +31,7 @@ from stackmark.workloads.op.operands import cache_bytes, copies_for, free_bytes,
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.op.process_group import Group, joined, require_group
-from stackmark.workloads.op.timing import LEAST_SAMPLES, MOST_CALLS_A_SAMPLE, MOST_SAMPLES, WANTED
+from stackmark.workloads.op.timing import LEAST_SAMPLES, MOST_CALLS_A_SAMPLE, MOST_SAMPLES, WANTED, say_unknown
 from stackmark.workloads.workload import WorkloadFailure
 
 PRECISIONS = ("fp32", "fp64", "bf16", "fp16")
@@ -224,8 +224,7 @@ def time_samples(sampler: Sampler, seconds: float) -> Timed:
         taken.append(sampler.take(calls))
     notes = []
     if not known:
-        said = f"known to {median.half_width:.1%}" if median.half_width < 1 else "without an interval"
-        notes.append(f"not known to {WANTED:.0%} in {seconds:g} s: {said} ({len(taken)} samples)")
+        notes.append(say_unknown([one.slowest_s for one in taken], seconds))
     return Timed([one.slowest_s for one in taken], [one.own_s for one in taken], calls, tuple(notes))
 
 

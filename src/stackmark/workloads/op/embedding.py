@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from stackmark.units import counted
 from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
 from stackmark.workloads.op.checking import SAMPLED, bound, sample, say_compared
 from stackmark.workloads.op.operands import Piece, rotated
@@ -99,7 +100,10 @@ def numbers_of(problem: Problem, stand: Stand, count: int) -> list[Tensor]:
 def _different(problem: Problem, numbers: Tensor) -> tuple[int, str]:
     tokens, vocabulary = problem.number("tokens"), problem.number("vocabulary")
     different = len(numbers.unique())
-    return different, f"drawn by Zipf's law: {tokens:,} look-ups of {different:,} different rows, of {vocabulary:,}"
+    return (
+        different,
+        f"drawn by Zipf's law: {counted(tokens, 'look-up')} of {counted(different, 'row')}, of {vocabulary:,} that there are",
+    )
 
 
 def _compare_forward(got: Tensor, table: Tensor, numbers: Tensor) -> Compared:

@@ -17,10 +17,8 @@ from stackmark.workloads.op.checking import SAMPLED, bound, relative_error, samp
 from stackmark.workloads.op.operands import Piece, rotated
 from stackmark.workloads.op.precision import FLOATS, accumulated_in, require_precision
 from stackmark.workloads.op.problem import FORWARD, Problem
-from stackmark.workloads.workload import WorkloadFailure
 
 EPSILON = 1e-5
-LEAST_WIDTH = 2
 NEW_PAGES = (
     "the framework allocates the result anew in each call: of a large one the first touch of its pages is in the time"
 )
@@ -48,8 +46,6 @@ class Kept:
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
     rows, width = problem.number("rows"), problem.number("width")
-    if width < LEAST_WIDTH:
-        raise WorkloadFailure("bad_parameter", "a row of one element is its own mean: there is nothing to normalise")
     sets = sets_of(rows, width, stand, backward=problem.word("pass") != FORWARD)
     done: list[tuple[Tensor, ...]] = [() for _ in sets]
     call: Callable[[int], None]

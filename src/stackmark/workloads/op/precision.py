@@ -39,7 +39,9 @@ def require_precision(stand: Stand, possible: Collection[str]) -> None:
             )
     elif wanted in ("tf32", "fp8"):
         raise WorkloadFailure(
-            "bad_parameter", f"{wanted} is arithmetic of GPUs; no CPU has it", "take --precision fp32, bf16 or int8"
+            "bad_parameter",
+            f"{wanted} is arithmetic of GPUs; no CPU has it",
+            f"take --precision {' or '.join(name for name in possible if name not in ('tf32', 'fp8'))}",
         )
 
 

@@ -92,6 +92,10 @@ MATRIX = ("m", "n", "k", "a_t", "b_t")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 
 
+# The largest whole number of which neither JSON nor a double loses a digit.
+LARGEST = 2**53 - 1
+
+
 def read_problem(op: str, typed: Mapping[str, Scalar]) -> Problem:
     """A problem from names and values as a person or a table has them; what is wrong is a sentence."""
     fields = FIELDS[op]
@@ -133,8 +137,8 @@ def _value(op: str, name: str, wanted: Axis, value: Scalar) -> Scalar:
         return number
     if number == wanted.default:
         return number
-    if not wanted.least <= number < 2**53:
-        raise SpecError(f"{name} of op/{op} is a whole number of at least {wanted.least}, not {value!r}")
+    if not wanted.least <= number <= LARGEST:
+        raise SpecError(f"{name} of op/{op} is a whole number from {wanted.least} to {LARGEST:,}, not {value!r}")
     return number
 
 
@@ -150,6 +154,8 @@ def read_values(op: str, text: str) -> dict[str, Scalar]:
         name, equals, value = part.partition("=")
         if not equals or not value.strip():
             raise SpecError(f"--shape: {part!r} is not name=value", hint=f"its shape is {', '.join(FIELDS[op])}")
+        if name.strip() in typed:
+            raise SpecError(f"--shape: {name.strip()} was typed twice", hint="give it once")
         typed[name.strip()] = value.strip()
     return typed
 
@@ -157,6 +163,8 @@ def read_values(op: str, text: str) -> dict[str, Scalar]:
 def typed_problem(op: str, params: Mapping[str, Scalar]) -> Problem | None:
     """The one problem of --m --n --k or --shape; None where a list is meant."""
     matrix = {name: params[name] for name in MATRIX if params.get(name)}
+    if zeros := [name for name in ("m", "n", "k") if matrix and name not in matrix and params.get(name) == 0]:
+        raise SpecError(f"op/gemm needs {zeros[0]} of at least 1", hint=f"give it with --{zeros[0]}")
     shape = str(params.get("shape") or "")
     if matrix and shape:
         raise SpecError(f"both --shape and {_option(matrix)} were given", hint="give one of them")
@@ -188,10 +196,47 @@ def conv_output(problem: Problem) -> tuple[int, int]:
 
 def _check_conv(problem: Problem) -> None:
     if min(conv_output(problem)) < 1:
-        raise SpecError(f"the filter of {problem} is larger than its padded image: there would be no output")
+        raise SpecError(
+            f"the filter of {problem} is larger than its padded image: there would be no output",
+            hint="take a smaller filter, or a larger pad",
+        )
 
 
-_CHECKS: dict[str, tuple[Callable[[Problem], None], ...]] = {"conv": (_check_conv,)}
+def _check_attention(problem: Problem) -> None:
+    heads, kv_heads = problem.number("heads"), problem.number("kv_heads")
+    if kv_heads and heads % kv_heads:
+        raise SpecError(
+            f"{heads} heads cannot share {kv_heads} heads of keys evenly", hint="take a kv_heads that divides heads"
+        )
+    length, keys = problem.number("length"), problem.number("kv_length")
+    if problem.shape["causal"] and keys not in (0, length):
+        raise SpecError(
+            f"a causal mask over {length} queries and {keys} keys could begin at the first key or end at the last",
+            hint="take causal=0 for the step of a decoder, whose query sees all keys, or kv_length as long as length",
+        )
+
+
+def _check_sparse(problem: Problem) -> None:
+    if problem.shape["a_t"]:
+        raise SpecError(
+            "the libraries would turn a transposed sparse matrix round at each call, and that would be timed",
+            hint="take a_t=0 with m and k as the product has them",
+        )
+
+
+def _check_norm(problem: Problem) -> None:
+    if problem.number("width") < 2:
+        raise SpecError(
+            "a row of one element is its own mean: there is nothing to normalise", hint="take a width of 2 or more"
+        )
+
+
+_CHECKS: dict[str, tuple[Callable[[Problem], None], ...]] = {
+    "conv": (_check_conv,),
+    "attention": (_check_attention,),
+    "sparse-gemm": (_check_sparse,),
+    "layer-norm": (_check_norm,),
+}
 
 
 def read_rows(text: str, count: int) -> list[int]:
@@ -201,7 +246,7 @@ def read_rows(text: str, count: int) -> list[int]:
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if high < low:
-            raise SpecError(f"--rows: {part!r} goes backwards")
+            raise SpecError(f"--rows: {part!r} goes backwards", hint=f"write {last}-{first}")
         if high >= count:
             raise SpecError(f"--rows: there is no row {high}: this list has {count}, from 0 to {count - 1}")
         found.update(range(low, high + 1))

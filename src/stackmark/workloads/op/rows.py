@@ -10,8 +10,6 @@ from functools import partial
 import torch
 
 from stackmark.events import OpRow
-from stackmark.medians import median_of
-from stackmark.units import counted
 from stackmark.workloads.kernels import profile_step
 from stackmark.workloads.op.bench import Operator, Prepared, Stand
 from stackmark.workloads.op.checking import Guard, refuse_wrong
@@ -19,7 +17,7 @@ from stackmark.workloads.op.counts import least_bytes, operations
 from stackmark.workloads.op.operands import make_room
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
-from stackmark.workloads.op.timing import WANTED, first_call_s, make_rounds, time_rounds
+from stackmark.workloads.op.timing import first_call_s, make_rounds, say_unknown, time_rounds
 from stackmark.workloads.workload import WorkloadFailure
 
 Tell = Callable[[OpRow], None]
@@ -81,9 +79,7 @@ def _row(operator: Operator, problem: Problem, row_s: float, stand: Stand, begun
         refuse_wrong(compared)
     notes = list(prepared.notes)
     if not timed.known:
-        known = median_of(timed.call_s).half_width
-        said = f"known to {known:.1%}" if known < 1 else "without an interval"
-        notes.append(f"not known to {WANTED:.0%} in {row_s:.2g} s: {said} ({counted(len(timed.call_s), 'sample')})")
+        notes.append(say_unknown(timed.call_s, row_s))
     return begun.model_copy(
         update={
             "accumulate": prepared.accumulate,

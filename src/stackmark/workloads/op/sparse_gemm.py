@@ -39,12 +39,6 @@ def check_precision(stand: Stand) -> None:
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
     m, n, k = (problem.number(name) for name in ("m", "n", "k"))
-    if problem.shape["a_t"]:
-        raise WorkloadFailure(
-            "bad_parameter",
-            "the libraries would turn a transposed sparse matrix round at each call, and that would be timed",
-            "take a_t=0 with m and k as the product has them",
-        )
     b_t = bool(problem.shape["b_t"])
     set_precision(stand)
     starts, columns = pattern(m, k, float(problem.shape["sparsity"] or 0), stand)

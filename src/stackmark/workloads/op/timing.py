@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 
 from stackmark.medians import median_of
+from stackmark.units import counted
 from stackmark.workloads.op.bench import Prepared
 
 WANTED = 0.01
@@ -199,6 +200,20 @@ def _seconds_of_a_round(enqueue: Callable[[], None], calls: int) -> float:
     after.record()
     after.synchronize()
     return float(max(before.elapsed_time(after) / 1e3 / calls, 1e-7))
+
+
+def say_unknown(call_s: Sequence[float], seconds: float) -> str:
+    """Why a row's median is not known to what was wanted."""
+    median, count = median_of(call_s), counted(len(call_s), "sample")
+    if median.low is None or median.high is None:
+        said = f"without an interval ({count})"
+    elif median.half_width <= WANTED:
+        said = f"only {count}, and {LEAST_SAMPLES} are wanted"
+    elif median.half_width < 1:
+        said = f"known to {median.half_width:.1%} ({count})"
+    else:
+        said = f"its interval reaches to {median.high / median.value:.2g} times it ({count})"
+    return f"not known to {WANTED:.0%} in {seconds:.2g} s: {said}"
 
 
 def call_round(prepared: Prepared, calls: int) -> None:
