@@ -84,7 +84,7 @@ def test_no_ordinary_result_was_lost_to_the_long_table() -> None:
         (("op/gemm", "--shape", ","), "--shape names no size"),
         (("op/gemm", "--shape", "q=3"), "op/gemm has no 'q'"),
         (("op/gemm", "--m", "many"), "m of op/gemm is a number, not 'many'"),
-        (("op/gemm", "--m", "0"), "m of op/gemm is a whole number of at least 1, not '0'"),
+        (("op/gemm", "--m", "0"), "m of op/gemm is a whole number from 1 to 9,007,199,254,740,991, not '0'"),
         (("op/gemm", "--m", "5", "--shape", "m=5"), "m was typed twice"),
         (("op/rnn", "--shape", "cell=grus"), "cell of op/rnn is one of vanilla, lstm, gru, not 'grus'"),
         (("op/gemm", "--set", "trainig"), "op/gemm has no set 'trainig'; did you mean training"),
