@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,12 +164,30 @@ def test_the_table_of_the_160_products_is_what_the_runs_say(book: Ledger, tmp_pa
     assert script.loader is not None
     module = importlib.util.module_from_spec(script)
     script.loader.exec_module(module)
-    wanted = module.table(shown)
+    wanted, page = module.table(shown), on_one_line(OPERATORS_PAGE)
     assert len(wanted.splitlines()) == 162
     assert wanted in OPERATORS_PAGE
     for one in shown:
         rate, low, high = (module.three(one["throughput"][f"{name}_per_s"]) for name in ("rate", "low", "high"))
         assert f"| {rate} TFLOP/s | {low} to {high} |" in OPERATORS_PAGE
+
+    # What the page says of sides that are no multiple of eight, and of how far processes are apart.
+    def rates(rows: list[dict[str, Any]]) -> str:
+        return f"{min(row['rate'] for row in rows):.0f} to {max(row['rate'] for row in rows):.0f}"
+
+    sides = [(row, [row["shape"][side] for side in "mnk"]) for row in shown[0]["rows"]]
+    even = [row for row, found in sides if min(found) >= 1024 and not any(side % 8 for side in found)]
+    odd = [row for row, found in sides if min(found) >= 1024 and any(side % 2 for side in found)]
+    fours = [row for row, found in sides if found[0] == 5124]
+    assert f"The {len(even)} products with sides of at least 1,024 that are reach {rates(even)} TFLOP/s" in page
+    assert f"5124×9124×K reaches {rates(fours)}" in page
+    assert len(odd) == 6
+    assert f"(7133, 7435, 5481) {rates(odd)}" in page
+    for one, said in ((shown[0], 0.05), (shown[2], 0.0015)):
+        large = [row for row in one["rows"] if min(row["shape"][side] for side in "mnk") >= 500]
+        widths = sorted((row["high_s"] - row["low_s"]) / 2 / row["seconds"] for row in large)
+        assert len(widths) == 76
+        assert (widths[38] > said) is (one is shown[0])
     # What was published for the seed of it all: 7680×48000×2560 took a P100 206,884 µs.
     assert "| 7680×48000×2560 NN |" in wanted
     assert "| 206,884 |" in wanted

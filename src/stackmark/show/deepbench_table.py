@@ -17,6 +17,7 @@ from stackmark.verdict.operators import ListResult, RowResult
 
 WORDS = {"fp32": "float", "fp16": "half", "int8": "int8"}
 PASSES = ("forward", "backward-inputs", "backward-weights")
+# As in the lists themselves (workloads/op/lists.py), which are out of sight from here.
 FIRST_LAYER_CHANNELS = (1, 3)
 _TRAINING = "training"
 

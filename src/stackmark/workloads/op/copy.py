@@ -3,8 +3,8 @@
 A copy moves bits, whatever they mean, so any precision may be asked for. Values are random: memory behind a compressing
 cache would copy zeros faster.
 
-A large copy that is replayed from a CUDA graph is done by other hardware (the copy engines) than one that is launched, on an
-H200 at two thirds of the rate; so small copies are recorded, and large ones launched. On a CPU a copy that does not write past
+A large copy that is replayed from a CUDA graph has two thirds of the rate of one that is launched on an H200, where it is
+probably done by the copy engines; so small copies are recorded, and large ones launched. On a CPU a copy that does not write past
 its caches also reads what it is about to overwrite; that third of the traffic is not counted, here as in STREAM, so a CPU's
 figure is at most two thirds of what its memory moves.
 """

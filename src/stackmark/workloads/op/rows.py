@@ -121,9 +121,8 @@ def _trouble(error: RuntimeError | MemoryError, begun: OpRow, stand: Stand) -> t
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "can't allocate memory" in said:
         return "out_of_host_memory", f"the host ran out of memory: {said}", _SMALLER
     if stand.on_gpu:
-        torch.cuda.synchronize(
-            stand.device
-        )  # raises again where the device's context is lost: nothing more can be timed
+        # Raises again where the device's context is lost: nothing more can be timed.
+        torch.cuda.synchronize(stand.device)
     if isinstance(error, NotImplementedError) or "not implemented" in said or "not supported" in said.lower():
         return (
             "bad_parameter",
