@@ -183,11 +183,11 @@ def test_the_table_of_the_160_products_is_what_the_runs_say(book: Ledger, tmp_pa
     assert f"5124×9124×K reaches {rates(fours)}" in page
     assert len(odd) == 6
     assert f"(7133, 7435, 5481) {rates(odd)}" in page
-    for one, said in ((shown[0], 0.05), (shown[2], 0.0015)):
+    for one, apart in ((shown[0], True), (shown[1], True), (shown[2], False)):
         large = [row for row in one["rows"] if min(row["shape"][side] for side in "mnk") >= 500]
         widths = sorted((row["high_s"] - row["low_s"]) / 2 / row["seconds"] for row in large)
         assert len(widths) == 76
-        assert (widths[38] > said) is (one is shown[0])
+        assert widths[37] > 0.045 if apart else widths[38] < 0.002
     # What was published for the seed of it all: 7680×48000×2560 took a P100 206,884 µs.
     assert "| 7680×48000×2560 NN |" in wanted
     assert "| 206,884 |" in wanted
