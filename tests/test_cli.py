@@ -24,7 +24,7 @@ from stackmark.ledger.whole import WholeRun, add_whole
 from stackmark.places.place import Outcome, PlaceFailure, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.show.live import PlainLines
-from stackmark.spec import Task
+from stackmark.spec import Scalar, Task
 
 # As cheap as a measurement can be: most of it is importing the framework.
 CHEAP = ("run", "train/lenet", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0")
@@ -74,9 +74,15 @@ class Replay:
 
     @property
     def probe(self) -> list[str]:
+        return self.answer_to()
+
+    def answer_to(self, workload: str = "train/lenet", **typed: Scalar) -> list[str]:
+        """What a probe answers where this was typed otherwise than in the recorded run."""
+        params = {**self.row.spec.params, **typed}
+        spec = self.row.spec.model_copy(update={"workload": workload, "params": params})
         return [
             write_event(Hello(seq=0, t=0.1, time_unix_s=1.0, pid=1)),
-            write_event(Probe(seq=1, t=0.2, spec=self.row.spec, choices={"tune": "it starts at once"})),
+            write_event(Probe(seq=1, t=0.2, spec=spec, choices={"tune": "it starts at once"})),
         ]
 
     def put(self, *streams: list[str], failure: PlaceFailure | None = None, exit_code: int = 0) -> None:
@@ -306,7 +312,7 @@ def test_a_failed_probe_as_json_is_an_object_and_a_sentence(replay: Replay, ledg
 
 
 def test_a_list_goes_on_after_a_failure_and_says_so_at_the_end(replay: Replay) -> None:
-    replay.put(replay.failing("no such device"), replay.probe, replay.lines)
+    replay.put(replay.failing("no such device"), replay.answer_to(seed=2), replay.lines)
     answer = ask(*CHEAP, "--runs", "1", "--seed", "1,2", "--json")
     assert answer.code == Exit.PART_FAILED
     first, second = json.loads(answer.out)["results"]
@@ -316,10 +322,9 @@ def test_a_list_goes_on_after_a_failure_and_says_so_at_the_end(replay: Replay) -
 
 
 def test_a_list_makes_every_combination(replay: Replay) -> None:
-    replay.put(
-        replay.probe, replay.lines, replay.probe, replay.lines, replay.probe, replay.lines, replay.probe, replay.lines
-    )
-    answer = ask("run", "train/lenet,train/trivial", "--precision", "fp32,bf16", "--runs", "1")
+    asked = [(name, bits) for name in ("train/lenet", "train/trivial") for bits in ("fp32", "bf16")]
+    replay.put(*(lines for name, bits in asked for lines in (replay.answer_to(name, precision=bits), replay.lines)))
+    answer = ask("run", "train/lenet,train/trivial", *CHEAP[2:], "--precision", "fp32,bf16", "--runs", "1")
     assert answer.code == Exit.DONE
     assert answer.out.count("\nrate") == 4
 

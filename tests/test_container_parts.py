@@ -11,12 +11,13 @@ import pytest
 
 from stackmark.errors import PlaceError, SpecError
 from stackmark.lab.placing import PLACES, find_place
+from stackmark.machine import boot_id
 from stackmark.places.container import bare_image, checks, gpus, settings, software, trouble
 from stackmark.places.container.engine import Engine
 from stackmark.places.container.launch import Image, driver_lives, driver_name, launch
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import HostSoftware
-from stackmark.places.place import Facts
+from stackmark.places.place import SUBJECTS, Facts
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.catalog import families
 
@@ -386,7 +387,12 @@ def test_docker_with_an_image_is_told_by_gpus(tmp_path: Path) -> None:
 
 
 def test_gpus_that_were_asked_for_are_counted_inside() -> None:
-    facts: Facts = {"container": {"engine": "podman"}, "gpu": {"count": 1, "device_nodes": ["/dev/nvidia0"]}}
+    facts: Facts = {
+        **{subject: {} for subject in SUBJECTS},
+        "host": {"boot_id": boot_id()},
+        "container": {"engine": "podman", "network": False},
+        "gpu": {"count": 1, "device_nodes": ["/dev/nvidia0"]},
+    }
     assert checks.not_enforced(ContainerOptions(gpus="all"), True, facts) == []
     (said,) = checks.not_enforced(ContainerOptions(gpus="0,1"), True, facts)
     assert said == "2 GPUs were asked for (0, 1), and 1 are to be seen in the container"

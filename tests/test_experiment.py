@@ -275,8 +275,8 @@ def test_runs_on_two_chips_are_no_comparison(book: Ledger, monkeypatch: pytest.M
     judged = judging.judge
     chips = iter(["GPU-a", "GPU-b"])
 
-    def judge(*given: Any) -> Any:
-        return judged(*given).model_copy(update={"chip": "a GPU", "chip_uuid": next(chips)})
+    def judge(*given: Any, **more: Any) -> Any:
+        return judged(*given, **more).model_copy(update={"chip": "a GPU", "chip_uuid": next(chips)})
 
     monkeypatch.setattr("stackmark.lab.run.judge", judge)
     experiment = start(asked("host", "host,step_s=0.002", blocks=2), book, Silent())

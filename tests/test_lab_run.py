@@ -35,7 +35,8 @@ from stackmark.places.place import Outcome, PlaceFailure, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.spec import Request, Spec, Task
 from stackmark.strays import start_ticks
-from worker_process import alive, environment, eventually, install, train, trick
+from stackmark.workloads.train.params import TrainParams
+from worker_process import alive, environment, eventually, install, train
 
 H200 = (Path(__file__).parent / "data" / "h200_gpt2.jsonl").read_text().splitlines()
 GPT2 = Spec(workload="train/gpt2", params={"device": "cuda:0", "batch": 32, "precision": "bf16", "tune": "fast"})
@@ -88,6 +89,16 @@ def failing(kind: str = "crash") -> list[str]:
 
 def probe(spec: Spec) -> list[str]:
     return stream(Probe(seq=0, t=0, spec=spec, choices={"batch": "the usual one"}))
+
+
+def lenet(device: str = "cpu") -> Spec:
+    """What a probe may answer to a request in which nothing was typed."""
+    chosen = {
+        "device": device, "batch": 4, "precision": "fp32", "tune": "fast", "optimizer": "momentum", "classes": 1000,
+        "layout": "nchw", "autotune": False, "fused": True, "cuda_graph": False, "compile": False, "threads": 0,
+        "data_workers": 0, "learning_rate": 0.1, "seconds": 1.0, "at_least_steps": 0, "warmup_steps": 2, "warmup_seconds": 1.0,
+    }  # fmt: skip
+    return Spec(workload="train/lenet", params=TrainParams.model_validate(chosen).model_dump(mode="json"))
 
 
 def judged(lines: Sequence[str], outcome: Outcome | None = None) -> Any:
@@ -203,7 +214,7 @@ def test_a_failure_after_the_result_is_a_failure() -> None:
 
 
 def test_an_error_of_the_hardware_invalidates_a_run_and_keeps_its_number(book: Ledger) -> None:
-    row = once(book, ReplayPlace(good(invalid=["ECC: one uncorrectable error", "XID 79"])))
+    row = once(book, ReplayPlace(good(invalid=["ECC: one uncorrectable error", "XID 79"])), lenet())
     assert (row.status, row.failure_kind) == ("invalid", "hardware_error")
     assert row.failure_message == "ECC: one uncorrectable error; XID 79"
     assert row.rate_per_s == pytest.approx(40.0)
@@ -222,7 +233,7 @@ def test_an_error_of_the_hardware_invalidates_a_run_and_keeps_its_number(book: L
 def test_numbers_that_cannot_be_are_a_failed_run(lines: list[str]) -> None:
     end = judged(lines)
     assert (end.status, end.failure_kind, end.rate_per_s) == ("failed", "broken_stream", None)
-    assert "cannot be" in end.failure_message
+    assert "impossible numbers" in end.failure_message
 
 
 def test_foreign_lines_are_flagged_and_do_not_disturb() -> None:
@@ -272,8 +283,7 @@ def test_facts_of_another_shape_do_not_fail_a_run(facts: dict[str, Any]) -> None
 
 
 def measured(book: Ledger, *streams: list[str], runs: int, exit_code: int = 0) -> Measured:
-    place = ReplayPlace(probe(trick("calm")), *streams, exit_code=exit_code)
-    # The family is other people's: here the request is for one of ours, and the probe answers what it likes.
+    place = ReplayPlace(probe(lenet()), *streams, exit_code=exit_code)
     return measure(Request(workload="train/lenet"), place=place, ledger=book, runs=runs)
 
 
@@ -322,9 +332,9 @@ def test_an_invalid_run_is_no_part_of_the_rate(book: Ledger) -> None:
 
 
 def test_a_processor_gets_three_runs_unless_it_was_said(book: Ledger) -> None:
-    place = ReplayPlace(probe(trick("calm")), good())
+    place = ReplayPlace(probe(lenet()), good())
     assert len(measure(Request(workload="train/lenet"), place=place, ledger=book).runs) == 3
-    place = ReplayPlace(probe(GPT2), good())
+    place = ReplayPlace(probe(lenet("cuda:0")), good())
     assert len(measure(Request(workload="train/lenet"), place=place, ledger=book).runs) == 5
 
 

@@ -20,7 +20,8 @@ from stackmark.lab.cleaning import clean_up
 from stackmark.lab.examine import examine
 from stackmark.lab.experiment import PRIMER_ROWS, primer_spec
 from stackmark.lab.list_arms import list_doubts
-from stackmark.lab.listed import ListedRuns, check_list, is_list, read_list, rows_of_spec
+from stackmark.lab.list_specs import check_list, is_list, rows_of_spec
+from stackmark.lab.listed import ListedRuns, read_list
 from stackmark.lab.listing import begin, carry_on, go_through, pieces_left
 from stackmark.lab.run import KEEP_EVERY_S, Listener
 from stackmark.lab.watching import Silent
@@ -73,7 +74,7 @@ class Bench:
             self._tell(watch, cut_stream(every, len(every), failed))
             return Outcome(13)
         self._tell(watch, list_stream(every))
-        return Outcome(0)
+        return Outcome(0, live=False)
 
     @staticmethod
     def _tell(watch: Watch, lines: Sequence[str]) -> None:

@@ -5,14 +5,22 @@ import sys
 import pytest
 
 from stackmark import machine
-from stackmark.errors import ClusterError, SpecError
+from stackmark.errors import ClusterError, SpecError, WorkerError
 from stackmark.lab.arms import AskedArm, read_arms
 from stackmark.lab.one_machine import following, leading
+from stackmark.lab.run import Resolved
 from stackmark.places.kubernetes.client import connect
 from stackmark.places.kubernetes.same_node import Node, node_of, smallest_image
 from stackmark.places.place import Facts
+from stackmark.spec import Spec
 
-FACTS: Facts = {"container": {"node": "n"}, "gpu": {"under_test": "GPU-1"}}
+CHIP = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+def led(node: str | None, chip: object = CHIP) -> Resolved:
+    """What the leading arm's probe gave: the node is the cluster's word, the GPU its worker's."""
+    told: Facts = {"container": {"node": "a lie"}, "gpu": {"under_test": chip}}  # type: ignore[dict-item]
+    return Resolved(Spec(workload="train/resnet20", params={}), {}, told, {"node": node} if node else {})
 
 
 def data(**info: str) -> dict[str, object]:
@@ -45,9 +53,9 @@ def arm(place: str, **options: str) -> AskedArm:
 def test_the_pod_is_asked_first_and_the_others_follow_its_gpu() -> None:
     arms = [arm("host"), arm("container", shm="1g"), arm("pod", image="i")]
     assert leading(arms) == 2
-    host, container, pod = (one.place_options for one in following(arms, 2, FACTS))
-    assert host == {"gpus": "GPU-1"}
-    assert container == {"gpus": "GPU-1", "shm": "1g"}
+    host, container, pod = (one.place_options for one in following(arms, 2, led("n")))
+    assert host == {"gpus": CHIP}
+    assert container == {"gpus": CHIP, "shm": "1g"}
     assert pod == {"image": "i", "node": "n"}
 
 
@@ -57,13 +65,19 @@ def test_what_was_typed_is_not_changed() -> None:
         AskedArm("host", "host", {"gpus": "0"}, {}),
         AskedArm("h", "host", {}, {"device": "cpu"}),
     ]
-    assert [one.place_options for one in following(arms, 0, FACTS)] == [{"node": "mine"}, {"gpus": "0"}, {}]
+    assert [one.place_options for one in following(arms, 0, led("n"))] == [{"node": "mine"}, {"gpus": "0"}, {}]
 
 
 def test_without_a_pod_the_first_arm_is_asked_and_nobody_is_moved() -> None:
     arms = [arm("container"), arm("host")]
     assert leading(arms) == 0
-    assert following(arms, 0, {"gpu": {"under_test": "GPU-1"}}) == arms
+    assert following(arms, 0, led(None)) == arms
+
+
+@pytest.mark.parametrize("lie", ["0,1; rm -rf /", "all", 7, ["GPU-1"], "GPU-"])
+def test_a_worker_names_a_gpu_by_its_uuid_or_not_at_all(lie: object) -> None:
+    with pytest.raises(WorkerError, match="not a UUID"):
+        following([arm("pod"), arm("host")], 0, led("n", lie))
 
 
 def test_without_the_package_the_command_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 
 from stackmark.cli.views import run_flags, say_chip
 from stackmark.lab.judging import setup_parts
-from stackmark.lab.listed import ListedRuns, ListResult, Pass, RowResult, length_of
+from stackmark.lab.list_specs import length_of
+from stackmark.lab.listed import ListedRuns, ListResult, Pass, RowResult
 from stackmark.ledger.published_operators import BesidePublished, OperatorIndex, beside_list
 from stackmark.ledger.rows import RunRow
 from stackmark.medians import median_of

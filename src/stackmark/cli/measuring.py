@@ -18,7 +18,7 @@ from stackmark.lab.arms import read_arms
 from stackmark.lab.cleaning import clean_up
 from stackmark.lab.examine import Comparison
 from stackmark.lab.limits import limits_of_measured
-from stackmark.lab.listed import is_list
+from stackmark.lab.list_specs import is_list
 from stackmark.lab.placing import find_place
 from stackmark.lab.published import Reference, find_reference, known_rows
 from stackmark.lab.run import Measured, Place, measure

@@ -2,7 +2,7 @@
 
 from stackmark.errors import LedgerError, SpecError
 from stackmark.lab.driver import boot_name, machine_name, may_live
-from stackmark.lab.listed import is_list
+from stackmark.lab.list_specs import is_list
 from stackmark.lab.placing import find_kind
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stackmark import __version__
-from stackmark.errors import ClusterError, StreamError
+from stackmark.errors import ClusterError, StackmarkError, StreamError
 from stackmark.events import Event, Hello, Probe, Stream
 from stackmark.lab.judging import STDERR_PREFIX, judge
+from stackmark.lab.verify import verified_spec
 from stackmark.ledger.ids import derived_id, new_id
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
@@ -24,8 +25,11 @@ from stackmark.places.kubernetes.finished import Told, find_pods, handle_of, opt
 from stackmark.places.kubernetes.same_node import Node
 from stackmark.places.kubernetes.trouble import explained
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
-from stackmark.spec import Spec, Task
+from stackmark.spec import Request, Spec, Task
 from stackmark.units import counted
+
+# How far a node's clock may be from the cluster's before it is not believed.
+CLOCKS_DIFFER_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -114,14 +118,19 @@ def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Whole
     if told.missing and told.failure is None:
         return f"its log cannot be read whole: {told.missing}"
     task = task_of(told.pod)
-    spec = _spec(stream.events, task)
+    try:
+        spec = _spec(stream.events, task)
+    except StackmarkError as error:
+        return error.message
     if spec is None:
         return "it does not say what it was to do"
     hello = next((event for event in stream.events if isinstance(event, Hello)), None)
     times = podstatus.timeline(told.pod, [])
-    began = hello.time_unix_s if hello else times.started or times.created or 0.0
+    began = _began(hello, times)
     stderr = tuple(told.others[-STDERR_LINES_KEPT:])
-    end = judge(stream, Outcome(told.exit_code, told.failure, stderr), broken)
+    # The cluster's own clock, which counts whole seconds.
+    observed_s = times.ended - times.started + 1.0 if times.ended and times.started else None
+    end = judge(stream, Outcome(told.exit_code, told.failure, stderr), broken, spec=spec, observed_s=observed_s)
     handle = handle_of(cluster, told, nodes)
     start = RunStart(
         id=derived_id("r", began, f"{told.uid} {began!r}"),
@@ -150,11 +159,25 @@ def _stream(told: Told) -> tuple[Stream, StreamError | None]:
     return stream, None
 
 
+def _began(hello: Hello | None, times: podstatus.Timeline) -> float:
+    """Return when the worker began: by its own word if the cluster saw it there at that time, else by the cluster's."""
+    seen = times.started or times.created or 0.0
+    if hello is None:
+        return seen
+    return hello.time_unix_s if not seen or abs(hello.time_unix_s - seen) < CLOCKS_DIFFER_S else seen
+
+
 def _spec(events: Sequence[Event], task: Task | None) -> Spec | None:
-    """What the probe in the pod froze; of a run that failed before that, what was typed."""
+    """Return what the pod was to do: what its probe froze, if the request allows it, or what was typed.
+
+    Of a pod whose task cannot be read, what it says is verified by the definition alone.
+    """
     probed = next((event.spec for event in events if isinstance(event, Probe)), None)
-    if probed is not None or task is None:
-        return probed
-    if task.spec is not None or task.request is None:
+    request = task.request if task else None
+    if task is not None and task.spec is not None:
         return task.spec
-    return Spec(workload=task.request.workload, params=task.request.typed(), ranks=task.request.ranks)
+    if probed is not None:
+        return verified_spec(
+            request or Request(workload=probed.workload, params=probed.params, ranks=probed.ranks), probed
+        )
+    return Spec(workload=request.workload, params=request.typed(), ranks=request.ranks) if request else None

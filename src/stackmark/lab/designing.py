@@ -8,7 +8,7 @@ is done on a device (layout, CUDA graph, length of the run) is chosen anew, and 
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stackmark.errors import PlaceError, SpecError, WorkerError
 from stackmark.lab.arms import AskedArm
@@ -16,6 +16,7 @@ from stackmark.lab.one_machine import beside_the_driver, following, leading
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Resolved, resolve
 from stackmark.lab.typed import extra_of
+from stackmark.lab.verify import folder_in
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.places.place import Prepared
@@ -173,17 +174,25 @@ def _resolve(asked: Asked, arms: Sequence[AskedArm], watcher: Watcher) -> tuple[
     request = base.model_copy(update={"params": {**base.params, **first.typed}})
     with naming(first.label):
         resolved = resolve(request, find_place(first.place, first.place_options), watcher)
-    placed = following(arms, lead, resolved.facts)
+    placed = following(arms, lead, resolved)
     held = held_by(base, resolved.spec, first.typed)
     found = []
     for number, arm in enumerate(placed):
         if number == lead or (not arm.typed and not first.typed):
-            found.append(resolved)
+            found.append(replace(resolved, spec=_in_own_folder(resolved.spec, base, arm)))
             continue
         own = base.model_copy(update={"params": {**base.params, **held, **arm.typed}})
         with naming(arm.label):
             found.append(resolve(own, find_place(arm.place, arm.place_options), watcher))
     return placed, found
+
+
+def _in_own_folder(spec: Spec, request: Request, arm: AskedArm) -> Spec:
+    """A user's program runs where the driver stands, in every arm that has that folder, whichever arm was probed."""
+    if "cwd" not in spec.params or request.typed().get("cwd"):
+        return spec
+    cwd = folder_in(find_place(arm.place, arm.place_options))
+    return spec.model_copy(update={"params": {**spec.params, "cwd": cwd}})
 
 
 def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str, Scalar]:

@@ -14,7 +14,7 @@ from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_s
 from stackmark.lab.judging import read_stored, setup_parts
 from stackmark.lab.limits import limits_of_run
 from stackmark.lab.list_arms import arm_lists, list_doubts, list_ratios
-from stackmark.lab.listed import is_list
+from stackmark.lab.list_specs import is_list
 from stackmark.lab.published import known_rows, neighbours
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger

@@ -14,7 +14,7 @@ from stackmark.lab.caches import cache_folder, remove_cache, remove_forgotten, r
 from stackmark.lab.deciding import Progress, progress
 from stackmark.lab.designing import Asked, make_design, refuse_fault, refuse_sweep
 from stackmark.lab.driver import boot_name, machine_name, may_live
-from stackmark.lab.listed import is_list, rows_of_spec
+from stackmark.lab.list_specs import is_list, rows_of_spec
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Slot, run_once
 from stackmark.lab.watching import Watcher

@@ -12,9 +12,10 @@ from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StreamError
 from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, gathered_facts, measured_steps
+from stackmark.lab.verify import impossible_result, known_kind
 from stackmark.ledger.rows import IMPORT, RunEnd
-from stackmark.places.place import Outcome, PlaceFailure
-from stackmark.spec import SCHEMA_VERSION, explain
+from stackmark.places.place import Outcome, PlaceFailure, missing_facts
+from stackmark.spec import SCHEMA_VERSION, Spec, explain
 from stackmark.verdict.collectives import rows_apart, steps_apart
 from stackmark.verdict.throughput import RunVerdict, judge_run
 
@@ -25,17 +26,26 @@ Facts = dict[str, dict[str, JsonValue]]
 
 
 def judge(
-    stream: Stream, outcome: Outcome, broken: StreamError | None = None, not_enforced: Sequence[str] = ()
+    stream: Stream,
+    outcome: Outcome,
+    broken: StreamError | None = None,
+    not_enforced: Sequence[str] = (),
+    *,
+    spec: Spec | None = None,
+    observed_s: float | None = None,
 ) -> RunEnd:
     """The end of a run. A failure the place saw comes first: it is why the worker could not speak for itself.
 
-    A run in a place that did not do what was asked of it measured something else, so it is a failure too.
+    A run in a place that did not do what was asked of it measured something else, so it is a failure too. A live run has a
+    `spec`, and the time in which it was `observed`: what it claims is held against both.
     """
     facts = gathered_facts(stream.events)
     about = {**_about(facts), "ended_unix_s": time.time(), "setup_s": setup_seconds(stream.events)}
     failure = _failure(stream, outcome, broken)
     if failure is None and not_enforced:
         failure = PlaceFailure("not_enforced", "; ".join(not_enforced))
+    if failure is None and (why := impossible_result(stream, spec, observed_s)):
+        failure = PlaceFailure("impossible_result", why, "the worker is not ours, or its clock is wrong")
     if failure:
         hint = failure.hint or None
         return RunEnd(
@@ -44,11 +54,14 @@ def judge(
     result = stream.ended()
     assert isinstance(result, Result)
     try:
-        return _end_with_numbers(stream, result, about)
+        end = _end_with_numbers(stream, result, about)
     except (ValueError, OverflowError) as error:
         what = explain(error) if isinstance(error, ValidationError) else str(error)
-        message = f"the worker's numbers cannot be: {what}"
+        message = f"the worker reported impossible numbers: {what}"
         return RunEnd(status="failed", failure_kind="broken_stream", failure_message=message, **about)
+    if spec is not None and (said := missing_facts(facts)):
+        end = end.model_copy(update={"flags": [*end.flags, *(f"no-facts: {sentence}" for sentence in said)]})
+    return end
 
 
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
@@ -162,7 +175,9 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None) -> Pl
         return PlaceFailure("broken_stream", broken.message, broken.hint or "the worker's version may differ from ours")
     if isinstance(closed, Failed):
         who = f"rank {closed.rank} of {stream.ranks}: " if stream.ranks > 1 else ""
-        return PlaceFailure(closed.kind, who + closed.message, closed.hint)
+        kind = known_kind(closed.kind)
+        who += f"{closed.kind[:40]}: " if kind != closed.kind else ""
+        return PlaceFailure(kind, who + closed.message, closed.hint)
     if closed is None:
         last = next((line for line in reversed(outcome.stderr) if line.strip()), "")
         said = f"; its last words were: {last[:300]}" if last else ""

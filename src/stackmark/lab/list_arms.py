@@ -9,7 +9,8 @@ from itertools import combinations
 
 from stackmark.events import OpRow
 from stackmark.lab.judging import read_stored
-from stackmark.lab.listed import is_list, rows_in
+from stackmark.lab.list_specs import is_list
+from stackmark.lab.listed import rows_in
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.units import counted

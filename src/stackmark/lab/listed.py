@@ -13,30 +13,18 @@ from stackmark.errors import SpecError
 from stackmark.events import Event, OpRow, Phase, Row, gathered_facts
 from stackmark.lab.deciding import CUT_OFF
 from stackmark.lab.judging import Facts, read_stored
+from stackmark.lab.list_specs import is_list, problem_of, rows_of_spec
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.spec import Request, Spec
+from stackmark.spec import Spec
 from stackmark.verdict.operators import ListResult as ListResult
 from stackmark.verdict.operators import RowResult as RowResult
 from stackmark.verdict.operators import over_runs
-from stackmark.workloads.catalog import find
-from stackmark.workloads.op.lists import problems, sets_of
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import BY_MACHINE, FIELDS, TYPED, Problem, read_rows, typed_problem
 
-# More rows than any list may have: the pattern of --rows has six digits.
-MOST_ROWS = 10**6
 # What a chip did wrong once is not undone by a later run in which it did not.
 NEVER_FORGOTTEN = {"wrong_result", "hardware_error"}
-
-
-def is_list(workload: str) -> bool:
-    """Whether a workload is gone through row by row."""
-    try:
-        family, _ = find(workload)
-    except SpecError:  # of a package that is not installed any more
-        return False
-    return issubclass(family.params, OpParams)
+# What the worker of such a run said was refused, its rows included.
+NOT_BELIEVED = {"impossible_result", "not_enforced"}
 
 
 def is_listed(ledger: Ledger, experiment: Experiment) -> bool:
@@ -168,11 +156,12 @@ def run_result(row: RunDetail, events: Sequence[Event]) -> ListResult | None:
 
 
 def read_piece(row: RunDetail, events: Sequence[Event]) -> Piece:
-    """Of a run that an error of the hardware made invalid no row counts."""
+    """Of a run that an error of the hardware made invalid, or that is not believed, no row counts."""
     wanted = rows_of_spec(row.spec)
-    rows = () if row.status == "invalid" else tuple(rows_in(events))
+    believed = row.status != "invalid" and row.failure_kind not in NOT_BELIEVED
+    rows = tuple(rows_in(events)) if believed else ()
     measured = any(isinstance(event, Phase) and event.phase == "measure" for event in events)
-    died = row.status == "failed" and measured and row.failure_kind not in CUT_OFF
+    died = row.status == "failed" and measured and row.failure_kind not in CUT_OFF | NOT_BELIEVED
     left = [index for index in wanted if index not in {one.index for one in rows}]
     return Piece(row, wanted, rows, left[0] if died and left else None)
 
@@ -180,11 +169,6 @@ def read_piece(row: RunDetail, events: Sequence[Event]) -> Piece:
 def rows_in(events: Iterable[Event]) -> list[OpRow]:
     """Of the first rank, which speaks for its group."""
     return [event.row for event in events if isinstance(event, Row) and event.rank == 0]
-
-
-def rows_of_spec(spec: Spec) -> tuple[int, ...]:
-    rows = spec.params.get("rows")
-    return tuple(read_rows(rows, MOST_ROWS)) if isinstance(rows, str) and rows else ()
 
 
 def _length(events: Iterable[Event]) -> int:
@@ -196,45 +180,3 @@ def _length(events: Iterable[Event]) -> int:
         elif isinstance(event, Row):
             found = max(found, event.of)
     return found
-
-
-def problem_of(spec: Spec, index: int) -> Problem:
-    """The problem that a row is; without its shape where only the machine knows it."""
-    op, params = spec.workload.partition("/")[2], spec.params
-    if typed := typed_problem(op, params):
-        return typed
-    try:
-        return problems(op, str(params.get("set")))[index]
-    except (SpecError, IndexError):
-        return Problem(op)
-
-
-def check_list(request: Request) -> None:
-    """Refuses what can be refused without a worker: a set, a row or a shape that there is not."""
-    op, params = request.workload.partition("/")[2], request.typed()
-    if not is_list(request.workload) or op not in FIELDS:
-        return
-    typed = typed_problem(op, params)
-    name = str(params.get("set") or sets_of(op)[0])
-    if typed and params.get("set", TYPED) != TYPED:
-        raise SpecError("both a problem and a --set were given", hint="give one of them")
-    if not typed and name == TYPED:
-        raise SpecError(
-            "--set typed is the one problem that is typed, and none was", hint="give --m --n --k, or --shape"
-        )
-    if op in BY_MACHINE:
-        return
-    count = 1 if typed else len(problems(op, name))
-    if rows := params.get("rows"):
-        read_rows(str(rows), count)
-
-
-def length_of(spec: Spec) -> int | None:
-    """How many problems its list has; None where only the machine knows."""
-    op = spec.workload.partition("/")[2]
-    if typed_problem(op, spec.params):
-        return 1
-    try:
-        return len(problems(op, str(spec.params.get("set"))))
-    except SpecError:
-        return None

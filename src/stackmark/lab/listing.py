@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from stackmark.errors import SpecError
 from stackmark.lab.driver import machine_name
 from stackmark.lab.experiment import refuse_second_driver
-from stackmark.lab.listed import ListedRuns, Pass, read_list, rows_of_spec
+from stackmark.lab.list_specs import rows_of_spec
+from stackmark.lab.listed import ListedRuns, Pass, read_list
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Place, Resolved, Slot, resolve, run_once
 from stackmark.lab.watching import Watcher

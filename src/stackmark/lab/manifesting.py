@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from stackmark import __version__
 from stackmark.errors import SpecError
-from stackmark.lab.listed import check_list
+from stackmark.lab.list_specs import check_list
 from stackmark.lab.run import check_ranks
 from stackmark.lab.typed import extra_of
 from stackmark.places.container.software import host_software

@@ -13,8 +13,9 @@ from pydantic import JsonValue
 from stackmark.errors import ClusterError
 from stackmark.lab.arms import AskedArm
 from stackmark.lab.placing import find_kind, find_place
+from stackmark.lab.run import Resolved
+from stackmark.lab.verify import chip_for_others
 from stackmark.lab.watching import Watcher
-from stackmark.places.place import Facts
 
 WHY = "a pod is compared with a host or a container on one machine only"
 
@@ -52,11 +53,14 @@ def _pinned_here(arm: AskedArm, watcher: Watcher) -> AskedArm:
     return replace(arm, place_options={**arm.place_options, "node": node.name})
 
 
-def following(arms: Sequence[AskedArm], lead: int, facts: Facts) -> list[AskedArm]:
-    """All arms where the leading one was: its node for the other pods, its GPU for those that can be told which."""
+def following(arms: Sequence[AskedArm], lead: int, resolved: Resolved) -> list[AskedArm]:
+    """All arms where the leading one was: its node for the other pods, its GPU for those that can be told which.
+
+    The node is the one that the cluster gave it. Its GPU only the worker knows: its word is held to be a UUID and no more.
+    """
     if not find_kind(arms[lead].place).leads:
         return list(arms)
-    node, chip = facts.get("container", {}).get("node"), facts.get("gpu", {}).get("under_test")
+    node, chip = resolved.handle.get("node"), chip_for_others(resolved.facts)
     followed = []
     for arm in arms:
         added: dict[str, JsonValue] = {}

@@ -9,7 +9,8 @@ from stackmark.lab.ceilings import WORKLOAD as CEILINGS
 from stackmark.lab.designing import refuse_fault, refuse_sweep
 from stackmark.lab.judging import read_stored
 from stackmark.lab.limits import ceilings_for, threads_of, work_of
-from stackmark.lab.listed import is_list, is_listed, read_list, rows_in, rows_of_spec
+from stackmark.lab.list_specs import is_list, rows_of_spec
+from stackmark.lab.listed import is_listed, read_list, rows_in
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.plan.design import Design

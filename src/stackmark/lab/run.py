@@ -16,7 +16,8 @@ from stackmark.errors import LedgerError, PlaceError, SpecError, StackmarkError,
 from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Row, Stream, gathered_facts
 from stackmark.lab import driver
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
-from stackmark.lab.listed import check_list
+from stackmark.lab.list_specs import check_list
+from stackmark.lab.verify import completed, folder_in, verified_spec
 from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
@@ -47,8 +48,11 @@ class Listener:
     broken: StreamError | None = None
     # When rows were last stored; the first one is at once.
     kept_s: float = -math.inf
+    # What the place itself knows of the run.
+    handle: Handle = field(default_factory=dict)
 
     def started(self, handle: Handle) -> None:
+        self.handle = handle
         if self.ledger:
             self.ledger.set_handle(self.run_id, {**handle, **driver.handle()})
 
@@ -98,9 +102,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Resolved:
+    """A spec that was verified against its request, with the worker's reasons and facts, and what the place knows of it."""
+
     spec: Spec
     choices: dict[str, str]
     facts: Facts
+    handle: Handle
 
 
 @dataclass(frozen=True)
@@ -122,10 +129,11 @@ class Measured:
 
 
 def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
-    """Asks a worker in that place what the request means there."""
+    """Ask a worker in that place what the request means there, and verify its answer."""
     check_request(request)
     check_ranks(request)
     check_list(request)
+    request = completed(request, folder_in(place))
     watcher.probing(request)
     listener = Listener(watcher)
     mark = new_id("r")
@@ -138,8 +146,9 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     probe = next((event for event in listener.stream.events if isinstance(event, Probe)), None)
     if probe is None:
         raise _probe_failed(listener.stream, outcome)
+    probe = probe.model_copy(update={"spec": verified_spec(request, probe.spec)})
     watcher.probed(probe)
-    return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events))
+    return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events), listener.handle)
 
 
 def check_ranks(request: Request) -> None:
@@ -241,6 +250,7 @@ def run_once(
     )
     watcher.run_begins(run_id, slot.position + 1, slot.of, spec, label=slot.label, block=slot.block)
     listener = Listener(watcher, ledger, run_id)
+    began_s = _clock_s()
     try:
         outcome = place.run(Task(do="run", spec=spec), listener, mark=run_id, time_limit_s=time_limit_s)
     except BaseException as error:
@@ -249,7 +259,12 @@ def run_once(
             ledger.finish(run_id, _end_of_driver(error), listener.lines)
         raise
     end = judge(
-        listener.stream, outcome, listener.broken, place.not_enforced(spec, gathered_facts(listener.stream.events))
+        listener.stream,
+        outcome,
+        listener.broken,
+        place.not_enforced(spec, gathered_facts(listener.stream.events)),
+        spec=spec,
+        observed_s=_clock_s() - began_s if outcome.live else None,
     )
     if end.failure_hint:
         # A worker knows no ids.
@@ -265,6 +280,11 @@ def run_once(
     if outcome.interruption:
         raise outcome.interruption
     return row, listener.stream.events
+
+
+def _clock_s() -> float:
+    """Return seconds on a clock that also counts the time in which this machine was suspended: a pod's node was not."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _all_stored(place: Place, mark: str, watcher: Watcher) -> None:

@@ -49,6 +49,18 @@ class PlaceOptions(Frozen):
         return ()
 
 
+# Subjects that every worker of ours sends, if only to say that they could not be read.
+SUBJECTS = ("host", "cpu", "memory", "cgroup", "container", "limits", "process", "software")
+
+
+def missing_facts(facts: Facts) -> list[str]:
+    """Return a sentence where a worker left out facts by which its place is verified."""
+    missing = [subject for subject in SUBJECTS if subject not in facts]
+    if not missing:
+        return []
+    return [f"the worker sent no facts about {', '.join(missing)}: what was asked of the place cannot be verified"]
+
+
 def cache_variables(cache: Path | None) -> dict[str, str]:
     """What a worker's environment says of the shared cache; nothing where there is none."""
     return {name: str(cache / folder) for name, folder in CACHE_VARIABLES.items()} if cache else {}
@@ -70,6 +82,8 @@ class Outcome:
     stderr: tuple[str, ...] = ()
     # Ctrl-C or SIGTERM in the driver: raised again by the lab once the run is stored.
     interruption: BaseException | None = field(default=None, compare=False)
+    # Whether the worker ran while the driver waited; the times of a recording cannot be held against the driver's clock.
+    live: bool = True
 
 
 class Watch(Protocol):
@@ -103,6 +117,13 @@ class Prepared(Protocol):
     """A place that can tell before its first run whether it can be had: `prepare` raises a PlaceError where it cannot."""
 
     def prepare(self) -> object: ...
+
+
+@runtime_checkable
+class OwnFiles(Protocol):
+    """A place that may not have the driver's files: a user's program then runs in the place's own folder."""
+
+    def has_own_files(self) -> bool: ...
 
 
 @runtime_checkable

@@ -29,4 +29,4 @@ class ReplayPlace:
         watch.started({})
         for line in lines:
             watch.line(line)
-        return Outcome(self._exit_code, self._failure)
+        return Outcome(self._exit_code, self._failure, live=False)

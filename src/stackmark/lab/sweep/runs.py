@@ -146,7 +146,8 @@ class Runs:
         stream, broken = landed.stream()
         facts = gathered_facts(stream.events)
         not_enforced = checks.not_enforced(self._ready.options, self.plan.gpus, facts)
-        end = judge(stream, landed.outcome, broken, not_enforced)
+        observed_s = time.monotonic() - flight.began
+        end = judge(stream, landed.outcome, broken, not_enforced, spec=self.plan.spec, observed_s=observed_s)
         handle = {**handle_of(flight, self._ready), **about_device(facts, self.plan.gpus), **driver.handle()}
         self._ledger.set_handle(flight.mark, handle)
         lines = [*landed.lines, *(STDERR_PREFIX + line for line in landed.outcome.stderr)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stackmark.machine import boot_id
 from stackmark.places.container.options import UNLIMITED, ContainerOptions, cpu_numbers
-from stackmark.places.place import Facts
+from stackmark.places.place import Facts, missing_facts
 from stackmark.units import MIB, say_size
 
 # Engines round a CPU quota to microseconds and sizes to pages.
@@ -18,18 +18,23 @@ IGNORED = "the engine took the option and ignored it, as rootless podman does on
 
 
 def not_enforced(options: ContainerOptions, gpus_given: bool, facts: Facts) -> list[str]:
-    if not facts:
-        return []  # the worker told none: its failure says why
-    found = [*_inside(facts), *_cpu(options, facts), *_memory(options, facts), *_ulimits(options, facts)]
+    found = [
+        *missing_facts(facts),
+        *_inside(facts),
+        *_cpu(options, facts),
+        *_memory(options, facts),
+        *_ulimits(options, facts),
+    ]
     return [*found, *_rights(options, facts), *(_gpus(options, facts) if gpus_given else [])]
 
 
 def _inside(facts: Facts) -> Iterator[str]:
     if facts.get("container", {}).get("engine") in (None, "none"):
         yield "the worker sees no sign of a container around it"
-    boot = facts.get("host", {}).get("boot_id")
-    if boot is not None and boot != boot_id():
-        yield "the container ran on another machine than this one: DOCKER_HOST or CONTAINER_HOST leads there"
+    boot, here = facts.get("host", {}).get("boot_id"), boot_id()
+    if here is not None and boot != here:
+        said = "did not say on which machine it ran" if boot is None else "ran on another machine than this one"
+        yield f"the container {said}: DOCKER_HOST or CONTAINER_HOST may lead to another"
 
 
 def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[str]:
@@ -65,28 +70,24 @@ def _ulimits(options: ContainerOptions, facts: Facts) -> Iterator[str]:
 def _rights(options: ContainerOptions, facts: Facts) -> Iterator[str]:
     limits, process, container = (facts.get(name, {}) for name in ("limits", "process", "container"))
     filtered = limits.get("seccomp")
-    if (
-        filtered == "off"
-        and options.seccomp != "unconfined"
-        and not options.privileged
-        and "seccomp" in options.model_fields_set
-    ):
+    asked = options.seccomp != "unconfined" and not options.privileged and "seccomp" in options.model_fields_set
+    if asked and filtered in ("off", None):
         yield f"the seccomp profile {options.seccomp} was asked for, and nothing filters the worker's system calls"
     if filtered == "filter" and options.seccomp == "unconfined" and not _filtered_here():
         yield "no seccomp filter was asked for, and there is one"
     held = limits.get("capabilities")
     for name in options.cap_drop:
         if name.upper() == "ALL":
-            if not options.cap_add and held not in (None, "none"):
-                yield f"all capabilities were to be dropped, and there are: {held}"
-        elif _bare(name) not in map(_bare, options.cap_add) and _holds(held, name):
-            yield f"the capability {name} was to be dropped, and is there"
+            if not options.cap_add and held != "none":
+                yield f"all capabilities were to be dropped, and there are: {held or 'unknown ones'}"
+        elif _bare(name) not in map(_bare, options.cap_add) and _holds(held, name) is not False:
+            yield f"the capability {name} was to be dropped, and {'is there' if held else 'the worker did not say'}"
     # Capabilities take effect for root only; another user has them in reserve.
     for name in options.cap_add if process.get("uid") == 0 else ():
-        if name.upper() != "ALL" and _holds(held, name) is False:
+        if name.upper() != "ALL" and not _holds(held, name):
             yield f"the capability {name} was asked for, and is not there: the engine itself may not have it"
-    if options.network == "none" and container.get("network") is True:
-        yield "no network was asked for, and there is one"
+    if options.network == "none" and container.get("network") is not False:
+        yield "no network was asked for, and the worker did not find that there is none"
 
 
 def _gpus(options: ContainerOptions, facts: Facts) -> Iterator[str]:

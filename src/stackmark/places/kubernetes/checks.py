@@ -8,19 +8,17 @@ from collections.abc import Iterator
 
 from stackmark.places.container.checks import near
 from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.place import Facts
+from stackmark.places.place import Facts, missing_facts
 from stackmark.units import MIB, say_size
 
 
 def not_enforced(options: PodOptions, gpus: int, facts: Facts) -> list[str]:
-    if not facts:
-        return []  # the worker told none: its failure says why
-    return [*_inside(options, facts), *_limits(options, facts), *_gpus(options, gpus, facts)]
+    return [*missing_facts(facts), *_inside(options, facts), *_limits(options, facts), *_gpus(options, gpus, facts)]
 
 
 def _inside(options: PodOptions, facts: Facts) -> Iterator[str]:
     container = facts.get("container", {})
-    if container.get("kubernetes") is False:
+    if container.get("kubernetes") is not True:
         yield "the worker sees no sign of a pod around it"
     node = container.get("node")
     if options.node is not None and node is not None and node != options.node:

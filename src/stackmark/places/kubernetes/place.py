@@ -57,6 +57,10 @@ class PodPlace:
                 raise trouble.explained(error, "the cluster is asked") from error
         return self._ready
 
+    def has_own_files(self) -> bool:
+        """Whether the pod runs an image without the host's folders in it."""
+        return self._options.image is not None and self._options.host_software != "yes"
+
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
         return checks.not_enforced(self._options, self._gpus(Task(do="run", spec=spec)), facts)
 

@@ -26,9 +26,6 @@ CODES = {126: "it cannot be executed", 127: "a program in it was not found"}
 def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     """Completes what is left open. The program itself is not run: it may take an hour."""
     values, choices = dict(request.typed()), {}
-    if not values.get("cwd"):
-        values["cwd"] = os.getcwd()
-        choices["cwd"] = "where the worker was started"
     if values.get("metric") and not values.get("metric_unit"):
         values["metric_unit"] = guess_unit(str(values["metric"]))
         choices["metric_unit"] = "from the words before the group in the pattern"

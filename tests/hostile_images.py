@@ -1,0 +1,71 @@
+"""An image that lies: static busybox, and a `python3` that plays back whatever the test wants a worker to have said.
+
+The lies lie in a folder that is mounted at /lie: `probe` and `run` are the streams for either task, `exit` the exit code. Where
+there is a script `do`, it is run instead.
+"""
+
+import hashlib
+import io
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from leaving_out import leave_out
+
+PYTHON = """#!/bin/sh
+read -r task
+[ -f /lie/do ] && exec sh /lie/do
+case "$task" in
+  *'"do":"probe"'*) cat /lie/probe ;;
+  *) cat /lie/run ;;
+esac
+exit $(cat /lie/exit 2>/dev/null || echo 0)
+"""
+# What other images have under that name.
+OLD_PYTHON = """#!/bin/sh
+echo "Unknown option: -P" >&2
+echo "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ..." >&2
+exit 2
+"""
+
+
+def hostile_image() -> str:
+    return _made("hostile", PYTHON)
+
+
+def image_with_old_python() -> str:
+    return _made("old-python", OLD_PYTHON)
+
+
+def image_without_python() -> str:
+    return _made("no-python", None)
+
+
+def _made(name: str, python: str | None) -> str:
+    """Import it into podman, unless an image of the same bytes is there."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        leave_out("busybox is not installed (apt-get install busybox-static)")
+    files = {"bin/busybox": Path(busybox).read_bytes()}
+    if python is not None:
+        files["usr/bin/python3"] = python.encode()
+    store = io.BytesIO()
+    with tarfile.open(fileobj=store, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for folder in ("bin", "usr", "usr/bin", "lie", "tmp", "proc", "sys", "dev"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.mode, entry.size = 0o755, len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        for tool in ("sh", "cat", "echo", "yes", "sleep", "head"):
+            entry = tarfile.TarInfo(f"bin/{tool}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            archive.addfile(entry)
+    tag = f"localhost/stackmark-test-{name}:{hashlib.sha256(store.getvalue()).hexdigest()[:16]}"
+    if subprocess.run(["podman", "image", "exists", tag], check=False).returncode != 0:
+        done = subprocess.run(["podman", "import", "-", tag], input=store.getvalue(), capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+    return tag
