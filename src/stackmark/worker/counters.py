@@ -73,6 +73,8 @@ class GpuCounters:
     clock_sm_mhz: int | None = None
     clock_memory_mhz: int | None = None
     memory_used_mib: float | None = None
+    # Programs that compute on it, this one among them.
+    processes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def _gpu_counters(nvml: Nvml, handle: object) -> GpuCounters:
         clock_sm_mhz=nvml.count("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
         clock_memory_mhz=nvml.count("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
         memory_used_mib=mib(nvml.memory_bytes(handle)[1]),
+        processes=None if (running := nvml.processes(handle)) is None else len(running),
     )
 
 
@@ -307,6 +310,9 @@ def _gpu_flags(
     for reason in after.clock_reasons:
         if reason in SLOWDOWNS:
             yield f"at the end of the run the GPU's clocks were held down: {reason}"
+    if before.processes is not None and after.processes is not None:
+        # Behind a PID namespace our own number is not in the driver's list, so it is counted and not looked for.
+        metrics["other_gpu_processes"] = max(0, max(before.processes, after.processes) - 1)
     for when, counters in (("start", before), ("end", after)):
         for name in ("temperature_c", "clock_sm_mhz", "power_w"):
             value = getattr(counters, name)

@@ -215,6 +215,9 @@ def _emit_metrics(emitter: Emitter, watched: Watched, own: Sequence[Metric]) -> 
     for note in watched.findings.notes:
         emitter(events.Log, line=note)
     for name, value in watched.findings.metrics.items():
+        if name == "other_gpu_processes":
+            emitter(events.Metric, name=name, value=value, unit="programs", higher_is_better=False)
+            continue
         # Units stand in names; a metric's unit is as people write it.
         unit = name.rpartition("_")[2]
         emitter(events.Metric, name=name, value=value, unit=UNITS.get(unit, unit), higher_is_better=False)

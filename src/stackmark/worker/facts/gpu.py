@@ -196,10 +196,8 @@ def _nvlinks(nvml: Nvml, handle: object) -> int | None:
 
 def _processes(nvml: Nvml, handle: object) -> Facts:
     """How many use it and how much they hold: never who. Behind a PID namespace our own number is not in the list."""
-    running = nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+    running = nvml.processes(handle)
     if running is None:
-        running = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
-    if not isinstance(running, list):
         return {"processes": None, "processes_besides_us": None, "processes_memory_mib": None}
     held = [getattr(process, "usedGpuMemory", None) or 0 for process in running]
     others = [process for process in running if getattr(process, "pid", None) != os.getpid()]

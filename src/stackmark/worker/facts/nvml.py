@@ -129,6 +129,13 @@ class Nvml:
         info = self.ask("nvmlDeviceGetMemoryInfo", handle)
         return getattr(info, "total", None), getattr(info, "used", None)
 
+    def processes(self, handle: object) -> list[object] | None:
+        """Return those that compute on it; None where the driver does not say."""
+        running = self.ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+        if running is None:
+            running = self.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        return running if isinstance(running, list) else None
+
 
 @contextmanager
 def session(module: object = None) -> Iterator[Nvml]:
