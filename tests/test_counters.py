@@ -355,6 +355,7 @@ def test_without_a_gpu_under_test_nothing_is_watched() -> None:
 
 def test_other_programs_on_the_gpu_are_counted_without_our_own() -> None:
     assert "other_gpu_processes" not in compare(BEFORE, later()).metrics
+    assert BEFORE.gpu is not None
     before = replace(BEFORE, gpu=replace(BEFORE.gpu, processes=1))
     assert compare(before, later(processes=1)).metrics["other_gpu_processes"] == 0
     assert compare(before, later(processes=3)).metrics["other_gpu_processes"] == 2

@@ -41,7 +41,7 @@ def judge(
     """
     facts = gathered_facts(stream.events)
     about = {**_about(facts), "ended_unix_s": time.time(), "setup_s": setup_seconds(stream.events)}
-    failure = _failure(stream, outcome, broken)
+    failure = _failure(stream, outcome, broken, live=spec is not None)
     if failure is None and not_enforced:
         failure = PlaceFailure("not_enforced", "; ".join(not_enforced))
     if failure is None and (why := impossible_result(stream, spec, observed_s)):
@@ -166,7 +166,8 @@ def _rate(result: Result, verdict: RunVerdict) -> tuple[float, str]:
     return (figure.value, figure.unit) if figure.higher_is_better else (1.0 / figure.value, f"1/{figure.unit}")
 
 
-def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None) -> PlaceFailure | None:
+def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, live: bool = True) -> PlaceFailure | None:
+    """Why there is no result; None where there is one. A log's kinds are its importer's, which is ours."""
     closed = stream.ended()
     if outcome.failure:
         # Before a broken stream: whoever is killed in the middle of a line leaves half a line.
@@ -175,7 +176,7 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None) -> Pl
         return PlaceFailure("broken_stream", broken.message, broken.hint or "the worker's version may differ from ours")
     if isinstance(closed, Failed):
         who = f"rank {closed.rank} of {stream.ranks}: " if stream.ranks > 1 else ""
-        kind = known_kind(closed.kind)
+        kind = known_kind(closed.kind) if live else closed.kind
         who += f"{closed.kind[:40]}: " if kind != closed.kind else ""
         return PlaceFailure(kind, who + closed.message, closed.hint)
     if closed is None:

@@ -203,7 +203,8 @@ def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
             count = find_engine(str(kind), os.environ).remove_run(run_id)
             removed = [f"a container of {kind}"] if count else []
     folder = Path(str(handle.get("folder") or "/"))
-    if folder.name.startswith(f"stackmark-{run_id}-"):
+    # The ledger is only believed where the folder is one that we make: with the run's name, directly in the temporary folder.
+    if folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(f"stackmark-{run_id}-"):
         shutil.rmtree(folder, ignore_errors=True)
     return removed
 
