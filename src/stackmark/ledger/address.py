@@ -14,7 +14,7 @@ SQLite unless a URL says PostgreSQL. Three choices for SQLite:
 import os
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,8 +23,9 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
 from stackmark.errors import LedgerError, SpecError
+from stackmark.ledger.masking import is_ambiguous, is_connection_string, render
+from stackmark.spec import LEDGER_VARIABLE as VARIABLE
 
-VARIABLE = "STACKMARK_LEDGER"
 # Our writes take milliseconds; who holds the lock for this long is another program, or stuck.
 BUSY_S = 15.0
 # PostgreSQL: our tables live in a schema of their own, so that they can share a database with anybody's.
@@ -38,7 +39,7 @@ class Address:
 
     shown: str
     file: Path | None = None
-    url: URL | None = None
+    url: URL | None = field(default=None, repr=False)
 
 
 def find(where: str | None, environment: Mapping[str, str] | None = None) -> Address:
@@ -48,7 +49,11 @@ def find(where: str | None, environment: Mapping[str, str] | None = None) -> Add
     if text == ":memory:":
         raise SpecError("a ledger in memory would forget its runs", hint="give a file or a PostgreSQL URL")
     if "://" not in text:
+        if is_connection_string(text):
+            raise SpecError("the ledger is named neither by a path nor by a URL", hint=_FORMS)
         return _file(Path(text))
+    if is_ambiguous(text) and not text.lower().startswith("sqlite"):
+        raise SpecError("the ledger's URL holds several @", hint=f"write an @ in a user or password as %40; {_FORMS}")
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -61,7 +66,7 @@ def find(where: str | None, environment: Mapping[str, str] | None = None) -> Add
     if kind not in ("postgresql", "postgres"):
         raise SpecError(f"a ledger cannot be kept in {kind!r}", hint=_FORMS)
     url = url.set(drivername="postgresql+psycopg")
-    return Address(shown=url.render_as_string(hide_password=True).replace("+psycopg", ""), url=url)
+    return Address(shown=render(url).replace("+psycopg", ""), url=url)
 
 
 _FORMS = "write a path, or postgresql://USER@HOST/DATABASE"

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from stackmark.errors import LedgerError
 from stackmark.ledger.address import Address
+from stackmark.ledger.masking import scrub
 from stackmark.spec import explain
 
 
@@ -27,7 +28,8 @@ def said(address: Address) -> Iterator[None]:
     except DBAPIError as error:
         raise _sentence(address, error.orig) from error
     except SQLAlchemyError as error:
-        raise LedgerError(f"the ledger {address.shown} cannot be used: {_first_line(error)}") from error
+        line = scrub(_first_line(error), address.url)
+        raise LedgerError(f"the ledger {address.shown} cannot be used: {line}") from error
     except sqlite3.Error as error:
         raise _sentence(address, error) from error
     except ValidationError as error:
@@ -39,7 +41,7 @@ def said(address: Address) -> Iterator[None]:
 def _sentence(address: Address, error: BaseException | None) -> LedgerError:
     if address.file is not None:
         return _sqlite(address.file, error)
-    return _postgres(address.shown, error)
+    return _postgres(address, error)
 
 
 def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
@@ -70,9 +72,9 @@ def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
     return LedgerError(f"the ledger {file} cannot be used: {_first_line(error)}")
 
 
-def _postgres(shown: str, error: BaseException | None) -> LedgerError:
+def _postgres(address: Address, error: BaseException | None) -> LedgerError:
     state = getattr(error, "sqlstate", None) or ""
-    line = _first_line(error)
+    shown, line = address.shown, scrub(_first_line(error), address.url)
     if state.startswith("28") or "authentication failed" in line or "no password supplied" in line:
         return LedgerError(
             f"the PostgreSQL server refused the user of the ledger {shown}: {line}",
