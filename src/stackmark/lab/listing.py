@@ -11,8 +11,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from stackmark.errors import SpecError
-from stackmark.lab.driver import machine_name
-from stackmark.lab.experiment import refuse_second_driver
+from stackmark.lab.driver import claim, machine_name
 from stackmark.lab.list_specs import rows_of_spec
 from stackmark.lab.listed import ListedRuns, Pass, read_list
 from stackmark.lab.placing import find_place
@@ -54,13 +53,14 @@ def begin(request: Request, place: Place, ledger: Ledger, watcher: Watcher, runs
 
 def go_through(begun: Begun, place: Place, ledger: Ledger, watcher: Watcher, time_limit_s: float | None) -> None:
     """The passes, one after another. Where the first fails whole, the others would too, and are not begun."""
-    for number in range(begun.passes):
-        slot = Slot(position=number, of=begun.passes, block=number)
-        row, _ = run_once(begun.resolved.spec, begun.experiment.id, slot, place, ledger, watcher, time_limit_s)
-        if row.status == "failed" and number == 0:
-            if begun.passes > 1:
-                watcher.notice(f"the first run failed: {counted(begun.passes - 1, 'more run')} not started")
-            return
+    with claim(ledger, begun.experiment.id):
+        for number in range(begun.passes):
+            slot = Slot(position=number, of=begun.passes, block=number)
+            row, _ = run_once(begun.resolved.spec, begun.experiment.id, slot, place, ledger, watcher, time_limit_s)
+            if row.status == "failed" and number == 0:
+                if begun.passes > 1:
+                    watcher.notice(f"the first run failed: {counted(begun.passes - 1, 'more run')} not started")
+                return
 
 
 def carry_on(
@@ -73,13 +73,19 @@ def carry_on(
     failed: bool = False,
 ) -> None:
     """Runs what is missing; with `failed` also, once, what failed. Interruptions pass through: what was finished is stored."""
-    refuse_second_driver(ledger.runs_of(experiment.id))
     listed = read_list(ledger, experiment)
     again = _failed_rows(listed) if failed else set()
+    if pieces_left(listed, again):
+        _refuse_other_machine(listed, anyway)
+        with claim(ledger, experiment.id):
+            _carry_on(experiment, ledger, watcher, time_limit_s, again)
+
+
+def _carry_on(
+    experiment: Experiment, ledger: Ledger, watcher: Watcher, time_limit_s: float | None, again: set[tuple[int, int]]
+) -> None:
+    listed = read_list(ledger, experiment)
     left = pieces_left(listed, again)
-    if not left:
-        return
-    _refuse_other_machine(listed, anyway)
     like = listed.runs[0]
     place = find_place(like.place, like.place_options)
     fruitless = 0

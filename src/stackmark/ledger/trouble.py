@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from stackmark.errors import LedgerError
 from stackmark.ledger.address import Address
@@ -36,6 +36,22 @@ def said(address: Address) -> Iterator[None]:
         raise _unreadable_row(address, explain(error)) from error
     except (json.JSONDecodeError, zlib.error, UnicodeDecodeError) as error:
         raise _unreadable_row(address, str(error)) from error
+
+
+def is_away(address: Address, error: DBAPIError) -> bool:
+    """Tell whether a server hung up, is restarting or cannot be reached: what may be over in a moment."""
+    if address.url is None:
+        return False
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None) or ""
+    # A connection that was never made has no state, only text.
+    refused = any(
+        words in str(error.orig) for words in ("authentication failed", "no password supplied", "does not exist")
+    )
+    return state.startswith(("08", "57P", "53300")) or (
+        not state and isinstance(error, OperationalError) and not refused
+    )
 
 
 def _sentence(address: Address, error: BaseException | None) -> LedgerError:

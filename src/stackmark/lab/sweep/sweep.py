@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.lab.designing import check_margin
-from stackmark.lab.driver import may_live
+from stackmark.lab.driver import claim
 from stackmark.lab.run import resolve
 from stackmark.lab.sweep.flight import HOLD_LIMITS
 from stackmark.lab.sweep.passes import first_pass, repeat
@@ -155,13 +155,12 @@ def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher
 
 def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
     """Visits what is missing, then runs again what is suspected. Interruptions pass through: what was finished is stored."""
+    with claim(ledger, experiment.id):
+        _carry_out(experiment, ledger, looker, time_limit_s)
+
+
+def _carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, time_limit_s: float | None) -> None:
     plan = plan_of(experiment)
-    busy = next((row for row in ledger.runs_of(experiment.id) if row.status == "running" and may_live(row)), None)
-    if busy:
-        raise SpecError(
-            f"{experiment.id} is being run already: {busy.id} by process {busy.driver_pid}",
-            hint="wait for it, or end that process first",
-        )
     options = PodOptions.model_validate(plan.place_options)
     ready = PodPlace(options, kind="sweep").prepare()
     slots = looked_again(plan.slots, _nodes(ready), ready.options.resource, plan.gpus)
