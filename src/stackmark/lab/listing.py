@@ -16,12 +16,14 @@ from stackmark.lab.list_specs import rows_of_spec
 from stackmark.lab.listed import ListedRuns, Pass, read_list
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Place, Resolved, Slot, resolve, run_once
+from stackmark.lab.trust import Part, parts_of, remember
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request, Spec
 from stackmark.units import counted
+from stackmark.workloads.catalog import check_spec
 from stackmark.workloads.op.problem import say_rows
 
 # Three passes tell a slow process from a slow chip; a list is long, and a row's own samples say the rest.
@@ -48,6 +50,7 @@ def begin(request: Request, place: Place, ledger: Ledger, watcher: Watcher, runs
         request={**request.model_dump(mode="json"), "runs": passes},
     )
     ledger.start_experiment(experiment)
+    remember(parts_of([(resolved.spec, place.name, place.options())]))
     return Begun(experiment, resolved, passes)
 
 
@@ -85,6 +88,7 @@ def _carry_on(
     experiment: Experiment, ledger: Ledger, watcher: Watcher, time_limit_s: float | None, again: set[tuple[int, int]]
 ) -> None:
     listed = read_list(ledger, experiment)
+    check_spec(listed.spec)
     left = pieces_left(listed, again)
     like = listed.runs[0]
     place = find_place(like.place, like.place_options)
@@ -101,6 +105,12 @@ def _carry_on(
         left = pieces_left(listed, again)
     if left:
         watcher.notice(f"{FRUITLESS} runs brought it no row further; see why: stackmark show {row.id} --log")
+
+
+def parts_in(listed: ListedRuns) -> list[Part]:
+    """What of a stored list is not to be run unless it was typed here or confirmed."""
+    like = listed.runs[0]
+    return parts_of([(listed.spec, like.place, like.place_options)])
 
 
 def pieces_left(listed: ListedRuns, again: Container[tuple[int, int]] = ()) -> list[tuple[int, list[int]]]:
