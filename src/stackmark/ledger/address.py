@@ -13,7 +13,9 @@ SQLite unless a URL says PostgreSQL. Three choices for SQLite:
 
 import os
 import sqlite3
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -94,6 +96,30 @@ def default_file(environment: Mapping[str, str]) -> Path:
                 ) from error
         data = home / ".local" / "share"
     return data / "stackmark" / "ledger.sqlite3"
+
+
+def make_private(file: Path) -> None:
+    """Create a ledger's file for this user alone; SQLite gives its -wal and -shm files the same mode.
+
+    A ledger in the default place that an older stackmark made readable to all is closed too. Of one that was named, the modes
+    are its owner's choice: others may be meant to read it.
+    """
+    with suppress(OSError):  # where it cannot be made, SQLite says why
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if file != _default_or_none():
+        return
+    for path in (file, *(file.with_name(file.name + ending) for ending in ("-wal", "-shm"))):
+        with suppress(OSError):
+            seen = path.lstat()
+            if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid() and seen.st_mode & 0o077:
+                path.chmod(0o600)
+
+
+def _default_or_none() -> Path | None:
+    try:
+        return default_file(os.environ)
+    except LedgerError:
+        return None
 
 
 def is_read_only(file: Path) -> bool:

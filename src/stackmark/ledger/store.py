@@ -48,6 +48,7 @@ from stackmark.ledger.rows import (
     storable,
 )
 from stackmark.ledger.schema import experiments, runs, streams
+from stackmark.ledger.streams import TooLong, check_stored, pack_lines, unpack_lines
 
 T = TypeVar("T")
 # How long a PostgreSQL server that went away is waited for: as long as a locked file, and a restart takes a few seconds.
@@ -59,6 +60,10 @@ _BATCH = 2000
 _EVERYTHING = RunFilter()
 
 
+class NotOpen(LedgerError):
+    """A run that was deleted or has already ended, so that its end cannot be stored."""
+
+
 class Ledger:
     """A ledger that is open. Safe to use from several threads; to be closed, or used in a `with`."""
 
@@ -67,6 +72,7 @@ class Ledger:
         self._address = address
         self._wrote = False
         self.where = address.shown
+        self.file = address.file
         self.read_only = read_only
         # The token of each experiment that this process has a claim on (claims.py).
         self.claimed: dict[str, str] = {}
@@ -77,7 +83,8 @@ class Ledger:
     def open(cls, where: str | None = None, *, create: bool = True, busy_s: float = BUSY_S) -> Self:
         """Opens the ledger at a path or URL, else at STACKMARK_LEDGER, else the default file.
 
-        A missing file is made, with its folder, unless `create` is off; an older ledger is migrated.
+        A missing file is made, with its folder, unless `create` is off: only this user can read and write them. An older
+        ledger is migrated.
         """
         address = addresses.find(where)
         file = address.file
@@ -87,9 +94,10 @@ class Ledger:
                     f"there is no ledger at {file}", hint="`stackmark run` makes one; --ledger names another place"
                 )
             try:
-                file.parent.mkdir(parents=True, exist_ok=True)
+                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
                 raise trouble.cannot_open(file, f"its folder cannot be made: {error.strerror}") from error
+            addresses.make_private(file)
         ledger = cls(
             addresses.make_engine(address, busy_s=busy_s),
             address,
@@ -170,9 +178,9 @@ class Ledger:
                 return
             stored = connection.execute(select(runs.c.status, runs.c.ended_unix_s).where(runs.c.id == run_id)).first()
             if stored is None:
-                raise LedgerError(f"the run {run_id} is not in the ledger {self.where} any more: somebody deleted it")
+                raise NotOpen(f"the run {run_id} is not in the ledger {self.where} any more: somebody deleted it")
             if tuple(stored) != (end.status, end.ended_unix_s):
-                raise LedgerError(f"the run {run_id} has already ended, with status {stored.status}")
+                raise NotOpen(f"the run {run_id} has already ended, with status {stored.status}")
 
         self.writing(work)
 
@@ -293,6 +301,10 @@ class Ledger:
 
         return self.reading(work)
 
+    def has_run(self, run_id: str) -> bool:
+        query = select(runs.c.id).where(runs.c.id == run_id)
+        return self.reading(lambda connection: connection.execute(query).first() is not None)
+
     def runs_of(self, experiment_id: str) -> list[RunDetail]:
         """All runs of an experiment with their specs, in the order in which they began."""
 
@@ -310,10 +322,23 @@ class Ledger:
         """A run's whole output, line by line; of one that was lost or still runs, what was kept meanwhile."""
 
         def work(connection: Connection) -> list[str]:
-            row = connection.execute(select(streams).where(streams.c.run_id == run_id)).first()
-            return [] if row is None or row.lines == 0 else _unpack(row.data)
+            size = select(streams.c.lines, func.length(streams.c.data).label("size")).where(streams.c.run_id == run_id)
+            found = connection.execute(size).first()
+            if found is None or found.lines == 0:
+                return []
+            check_stored(found.size)
+            data: object = connection.execute(select(streams.c.data).where(streams.c.run_id == run_id)).scalar_one()
+            if not isinstance(data, bytes):  # SQLite keeps whatever type was written
+                raise zlib.error("its output is not compressed")
+            return unpack_lines(data)
 
-        return self.reading(work)
+        try:
+            return self.reading(work)
+        except TooLong as error:
+            raise LedgerError(
+                f"the run {run_id} of the ledger {self.where} cannot be read whole: {error}",
+                hint="no real run has that much: the ledger was changed or damaged; `stackmark delete RUN` removes a run",
+            ) from error
 
     # How it is done
 
@@ -426,12 +451,3 @@ def _run(row: RowMapping) -> RunRow:
 
 def _changed(result: CursorResult[object]) -> int:
     return result.rowcount
-
-
-# surrogatepass: a worker's bytes that were no UTF-8 may have been decoded to lone surrogates, and are to come back so.
-def pack_lines(lines: Sequence[str]) -> bytes:
-    return zlib.compress("\n".join(lines).encode("utf-8", "surrogatepass"))
-
-
-def _unpack(data: bytes) -> list[str]:
-    return zlib.decompress(data).decode("utf-8", "surrogatepass").split("\n")

@@ -34,7 +34,7 @@ def said(address: Address) -> Iterator[None]:
         raise _sentence(address, error) from error
     except ValidationError as error:
         raise _unreadable_row(address, explain(error)) from error
-    except (json.JSONDecodeError, zlib.error, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, zlib.error, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable_row(address, str(error)) from error
 
 
@@ -144,6 +144,13 @@ def _unreadable_row(address: Address, reason: str) -> LedgerError:
     return LedgerError(
         f"a row of the ledger {address.shown} cannot be read: {reason}",
         hint="it was changed by hand or damaged; `stackmark delete RUN` removes a run",
+    )
+
+
+def unreadable_design(experiment_id: str, reason: str) -> LedgerError:
+    return LedgerError(
+        f"the design of {experiment_id} cannot be read: {reason}",
+        hint="it was changed by hand or damaged: measure anew; `stackmark results` lists its runs",
     )
 
 
