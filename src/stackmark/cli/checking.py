@@ -47,7 +47,10 @@ def check_now(wanted: Check) -> Exit:
     began_unix_s = time.time()
     done: list[Checked] = []
     with Ledger.open(wanted.ledger, create=False) as book:
-        confirm_trust(parts_in(held_by(book, wanted.name)), book.where, trusted=wanted.trusted)
+        held = held_by(book, wanted.name)
+        # A ledger that is locked or read-only is found now, and not after the first run.
+        book.writing(lambda _: None)
+        confirm_trust(parts_in(held), book.where, trusted=wanted.trusted)
         try:
             with watching(quiet=wanted.as_json) as watcher:
                 for sentence in clean_up(book):
