@@ -36,7 +36,9 @@ class PostgresServer:
     _shared: list[str] = field(default_factory=list)
 
     def start(self) -> None:
-        """Starts the server, also again after `stop`; its data are those of before."""
+        """Starts the server, also again once it has ended; its data are those of before."""
+        if self.process is not None:
+            self.process.wait(timeout=60)
         with (self.folder / "log").open("ab") as log:
             self.process = _start(self, self.user, log.fileno())
         _wait_ready(self, self.process)

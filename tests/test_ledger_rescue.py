@@ -48,8 +48,6 @@ def test_a_server_that_comes_back_is_waited_for(own_server: PostgresServer) -> N
     url = own_server.emptied_database()
     command = [*COMMAND, "run", "--cmd", program(own_server), *METRIC, "--ledger", url, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert own_server.process is not None
-        own_server.process.wait(timeout=60)
         own_server.start()
         out, err = process.communicate(timeout=60)
     assert process.returncode == Exit.DONE, err
@@ -134,6 +132,13 @@ def test_recover_takes_a_file_that_was_moved(waiting: Path, tmp_path: Path) -> N
     moved = waiting.rename(tmp_path / "moved.jsonl")
     assert ask("recover", str(moved), "--ledger", str(tmp_path / "ledger.sqlite3")).code == Exit.DONE
     assert not moved.exists()
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "."])
+def test_a_file_that_is_not_there_is_a_sentence(waiting: Path, tmp_path: Path, name: str) -> None:
+    answer = ask("recover", str(tmp_path / name), "--ledger", str(tmp_path / "ledger.sqlite3"))
+    assert answer.code == Exit.LEDGER_FAILED
+    assert "itself failed" not in answer.err
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "no json", '{"stackmark_rescue": 1}\n', "header\n5\n", "header\n[\n"])

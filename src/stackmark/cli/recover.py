@@ -11,7 +11,7 @@ from stackmark.cli.options import json_option, ledger_option
     "recover",
     epilog="\b\nExamples:\n  stackmark recover\n  stackmark recover /media/usb/r-01m7ey4d2q8v0000000000000.jsonl",
 )
-@click.argument("files", nargs=-1, metavar="[FILE…]", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, metavar="[FILE…]", type=click.Path(path_type=Path))
 @ledger_option
 @json_option
 def command(files: tuple[Path, ...], ledger: str | None, as_json: bool) -> int:
