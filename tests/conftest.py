@@ -15,6 +15,14 @@ from postgres import PACKAGES, PostgresServer, find_binaries, running_server
 from worker_images import IMAGE_VARIABLE, load_worker_image, named_image
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was typed in a test is not noted among what the person typed who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL for the session. Skipped where Debian's package is not installed, but not in CI."""

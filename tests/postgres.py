@@ -30,8 +30,23 @@ class PostgresServer:
     binaries: Path
     folder: Path
     port: int
+    user: str | None = None
+    process: "subprocess.Popen[bytes] | None" = None
     _numbers: Iterator[int] = field(default_factory=count)
     _shared: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Starts the server, also again once it has ended; its data are those of before."""
+        if self.process is not None:
+            self.process.wait(timeout=60)
+        with (self.folder / "log").open("ab") as log:
+            self.process = _start(self, self.user, log.fileno())
+        _wait_ready(self, self.process)
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
+        self.process.wait(timeout=30)
 
     def new_database(self) -> str:
         """The URL of a new, empty database."""
@@ -100,14 +115,12 @@ def running_server(binaries: Path) -> Iterator[PostgresServer]:
                 os.chown(path, entry.pw_uid, entry.pw_gid)
         with (folder / "log").open("wb") as log:
             _initdb(binaries, folder, user, log.fileno())
-            server = PostgresServer(binaries, folder, _free_port())
-            process = _start(server, user, log.fileno())
-            try:
-                _wait_ready(server, process)
-                yield server
-            finally:
-                process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
-                process.wait(timeout=30)
+        server = PostgresServer(binaries, folder, _free_port(), user)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(folder)
 

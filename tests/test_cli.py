@@ -400,7 +400,7 @@ def test_what_a_killed_driver_left_is_said_beside_json_too(replay: Replay, ledge
     replay.put(replay.probe, replay.lines)
     answer = ask(*CHEAP, "--runs", "1", "--json")
     assert answer.code == Exit.DONE
-    assert "was lost: its driver was killed while it ran" in answer.err
+    assert "was lost: its driver ended without storing it" in answer.err
     json.loads(answer.out)
 
 

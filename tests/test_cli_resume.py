@@ -115,7 +115,7 @@ def test_killed_while_a_container_runs_it_is_resumed_in_order_and_no_container_i
     before = [one.id for one in rows_of(ledger_file) if one.status == "done"]
     answer = ask("resume", "last", "--json")
     assert answer.code == Exit.DONE, answer.err
-    assert f"the run {row.id} (command/own) was lost: its driver was killed while it ran" in answer.err
+    assert f"the run {row.id} (command/own) was lost: its driver ended without storing it" in answer.err
     rows = rows_of(ledger_file)
     good = [one for one in rows if one.status == "done"]
     assert [one.arm for one in good] == [*order_of(2, 0, 3), *order_of(2, 1, 3)]

@@ -454,7 +454,7 @@ def test_a_killed_driver_leaves_no_container(rig: Rig, tmp_path: Path) -> None:
     assert gone(pids)
     assert eventually(lambda: rig.engine.containers(run_id) == [])
     with Ledger.open(str(tmp_path / "book")) as book:
-        assert clean_up(book) == [f"the run {run_id} (trick/family) was lost: its driver was killed while it ran"]
+        assert clean_up(book) == [f"the run {run_id} (trick/family) was lost: its driver ended without storing it"]
 
 
 def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_removes(rig: Rig, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from asking import COMMAND
 from experiment_asking import empty_ledger
-from stackmark.errors import PlaceError, SpecError, WorkerError
+from stackmark.errors import LedgerError, PlaceError, SpecError, WorkerError
 from stackmark.lab import caches
 from stackmark.lab.arms import read_arms
 from stackmark.lab.cleaning import clean_up
@@ -236,7 +236,7 @@ def test_two_drivers_cannot_run_one_experiment(book: Ledger) -> None:
 
         def event(self, event: Any) -> None:
             if event.event == "hello" and not self.refused:
-                with pytest.raises(SpecError) as caught:
+                with pytest.raises(LedgerError) as caught:
                     carry_out(experiment, book, Silent())
                 self.refused = caught.value.message
 

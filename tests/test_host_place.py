@@ -328,7 +328,7 @@ def test_a_killed_driver_leaves_nothing_running_and_the_next_command_says_so(
     row = only_row(ledger)
     assert row.status == "running"
     said = results(env, ledger)
-    assert f"the run {row.id} (trick/family) was lost: its driver was killed while it ran" in said.stderr
+    assert f"the run {row.id} (trick/family) was lost: its driver ended without storing it" in said.stderr
     lost = only_row(ledger)
     assert (lost.status, lost.failure_kind) == ("failed", "lost")
     assert results(env, ledger).stderr == ""

@@ -19,7 +19,7 @@ from scipy.stats import t as student
 
 from stackmark import machine
 from stackmark.errors import LedgerError, PlaceError, SpecError, StreamError, WorkerError
-from stackmark.events import FOREIGN_LINES_KEPT, Event, Failed, Hello, Probe, Result, Steps, Stream, write_event
+from stackmark.events import FOREIGN_LINES_KEPT, Event, Failed, Hello, Probe, Result, Steps, write_event
 from stackmark.lab import driver
 from stackmark.lab.cleaning import clean_up
 from stackmark.lab.facts import look
@@ -412,29 +412,32 @@ class Locking(ReplayPlace):
         return outcome
 
 
-def test_what_was_measured_is_saved_when_the_ledger_fails(
-    book: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_was_measured_is_saved_when_the_ledger_fails_and_stored_by_the_next_command(
+    book: Ledger, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     place = Locking(tmp_path / "ledger.sqlite3", H200)
     with pytest.raises(LedgerError, match="locked") as caught:
         once(book, place)
     assert place.other is not None
     place.other.close()
-    (saved,) = tmp_path.glob("stackmark-r-*.jsonl")
+    (saved,) = (tmp_path / "ledger.sqlite3.rescued").iterdir()
     assert caught.value.hint is not None
     assert f"what was measured is saved in {saved}" in caught.value.hint
-    assert saved.read_text().splitlines() == H200
-    seen = Stream()
-    for line in H200:
-        seen.feed(line)
-    assert judged_again(read_stored(saved.read_text().splitlines()).stream) == judged_again(seen)
+    assert (saved.stat().st_mode & 0o777, saved.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    (said,) = clean_up(book)
+    (row,) = book.runs()
+    assert f"the run {row.id} is stored now" in said
+    assert (row.status, book.stream(row.id)) == ("done", H200)
+    assert not saved.parent.exists()
+    assert clean_up(book) == []
 
 
 def test_where_nothing_can_be_saved_the_ledger_s_own_words_stay(
     book: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    monkeypatch.setenv("XDG_DATA_HOME", "/proc/nowhere")
+    (tmp_path / "ledger.sqlite3.rescued").touch()
     place = Locking(tmp_path / "ledger.sqlite3", H200)
     with pytest.raises(LedgerError, match="locked") as caught:
         once(book, place)
@@ -503,7 +506,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_driver(book: Ledger)
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     run_id = abandoned(book, os.getpid(), ticks - 1)
-    assert clean_up(book) == [f"the run {run_id} (train/gpt2) was lost: its driver was killed while it ran"]
+    assert clean_up(book) == [f"the run {run_id} (train/gpt2) was lost: its driver ended without storing it"]
     assert (book.run(run_id).failure_kind, book.run(run_id).failure_hint) == ("lost", "run it again")
     assert clean_up(book) == []
 

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +15,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, select
 
+from asking import COMMAND, ask
 from ledger_runs import DONE, FAILED, LINES, T0, begin, complete, our_path
 from postgres import PASSWORD, PostgresServer
 from stackmark.errors import Exit, LedgerError, SpecError
-from stackmark.ledger import address, schema
+from stackmark.ledger import address, schema, store
 from stackmark.ledger.export import export_to_file, export_to_stream
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger
@@ -82,6 +84,61 @@ def test_a_stream_changed_by_hand_is_said(file: Path) -> None:
         ledger.stream(ledger.run("last").id)
 
 
+@pytest.mark.parametrize(("byte", "mib"), [(b"x", 1000), (b"\n", 100)])
+def test_a_stream_that_unpacks_to_far_more_than_a_run_prints_is_a_sentence(file: Path, byte: bytes, mib: int) -> None:
+    squeeze = zlib.compressobj(1)
+    bomb = b"".join(squeeze.compress(byte * (1 << 20)) for _ in range(mib)) + squeeze.flush()
+    with closing(sqlite3.connect(file)) as hand, hand:
+        hand.execute("UPDATE streams SET data = ?", (bomb,))
+    command = [*COMMAND, "show", "last", "--log", "--ledger", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stderr.close()
+    assert process.returncode == Exit.LEDGER_FAILED
+    assert b"cannot be read whole" in said
+    assert used.ru_maxrss < 500 * 1024, "KiB"
+    assert ask("results", "--ledger", str(file), "--json").code == Exit.DONE
+
+
+@pytest.mark.parametrize("kept", [0, 1, 20])
+def test_a_stream_that_is_cut_off_is_said(file: Path, kept: int) -> None:
+    with closing(sqlite3.connect(file)) as hand, hand:
+        hand.execute("UPDATE streams SET data = substr(data, 1, ?)", (kept,))
+    with Ledger.open(str(file)) as ledger, pytest.raises(LedgerError, match=r"a row of the ledger .* cannot be read"):
+        ledger.stream(ledger.run("last").id)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("experiments", "request", "[]"),
+        ("experiments", "request", '{"runs": {}, "params": [1], "workload": 5}'),
+        ("experiments", "design", '"text"'),
+        ("experiments", "kind", "'; DROP TABLE runs; --"),
+        ("experiments", "created_unix_s", "soon"),
+        ("runs", "place_options", "5"),
+        ("runs", "handle", "[" * 100_000),
+        ("runs", "flags", "{}"),
+        ("runs", "arm", -7),
+        ("runs", "spec", '{"workload": "train/resnet50", "params": {"batch": [1]}}'),
+        ("streams", "lines", "many"),
+        ("streams", "data", "text"),
+    ],
+)
+def test_a_row_that_was_changed_by_hand_is_answered_with_a_sentence(
+    file: Path, table: str, column: str, value: object
+) -> None:
+    with closing(sqlite3.connect(file)) as hand, hand:
+        hand.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    for command in (["results"], ["show", "last", "--log"], ["resume", "last"], ["verdict", "last"], ["export"]):
+        answer = ask(*command, "--ledger", str(file))
+        assert "itself failed" not in answer.err, command
+        assert answer.code in (Exit.DONE, Exit.WRONG_USE, Exit.RUN_FAILED, Exit.LEDGER_FAILED), command
+
+
 def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "places.sqlite"
     with closing(sqlite3.connect(path)) as other, other:
@@ -123,6 +180,35 @@ def test_a_missing_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b c" / "100% ?" / "ledger#1.sqlite3"
     Ledger.open(str(path)).close()
     assert path.stat().st_size > 0
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
+
+
+def test_a_new_ledger_and_its_folder_are_its_owner_s_alone(tmp_path: Path) -> None:
+    with Ledger.open(str(tmp_path / "new" / "ledger.sqlite3")) as ledger:
+        complete(ledger)
+        assert modes(tmp_path / "new") == {
+            "new": 0o700, "ledger.sqlite3": 0o600, "ledger.sqlite3-wal": 0o600, "ledger.sqlite3-shm": 0o600,
+        }  # fmt: skip
+
+
+def test_a_ledger_of_before_is_closed_in_the_default_place_and_left_as_it_is_elsewhere(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STACKMARK_LEDGER", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    default = tmp_path / "stackmark" / "ledger.sqlite3"
+    default.parent.mkdir(mode=0o755)
+    default.write_bytes(file.read_bytes())
+    default.chmod(0o644)
+    file.chmod(0o644)
+    assert ask("results").code == Exit.DONE
+    assert ask("results", "--ledger", str(file)).code == Exit.DONE
+    assert default.stat().st_mode & 0o777 == 0o600
+    assert default.parent.stat().st_mode & 0o777 == 0o755, "a folder may hold other things"
+    assert file.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
@@ -231,6 +317,7 @@ def test_a_read_only_ledger_that_is_older_cannot_be_migrated_and_is_said(
 
 _FILL = """
 import resource, sys
+from asking import COMMAND, ask
 from ledger_runs import DONE, begin
 from stackmark.errors import LedgerError
 from stackmark.ledger.store import Ledger
@@ -418,7 +505,10 @@ def test_a_server_that_hangs_up_in_the_middle_of_a_transaction_is_called_again(p
         assert (ledger.run(run_id).status, ledger.stream(run_id)) == ("done", LINES)
 
 
-def test_a_server_that_hangs_up_every_time_is_said_and_the_run_is_as_it_was(postgres_server: PostgresServer) -> None:
+def test_a_server_that_hangs_up_every_time_is_said_and_the_run_is_as_it_was(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PATIENCE_S", 0.5)
     with Ledger.open(postgres_server.emptied_database()) as ledger:
         run_id = begin(ledger)
 

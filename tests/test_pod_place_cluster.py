@@ -256,7 +256,7 @@ def test_what_a_killed_driver_left_the_next_command_removes(desk: Desk, worker_i
     answer = desk.ask("results")
     assert answer.code == 0
     assert f"the run {row.id}" in answer.err
-    assert "was lost: its driver was killed while it ran" in answer.err
+    assert "was lost: its driver ended without storing it" in answer.err
     assert "removed" in answer.err
     assert desk.nothing_left()
 

@@ -20,6 +20,8 @@ SPEC_VARIABLE = "STACKMARK_SPEC"
 ABOUT_VARIABLE = "STACKMARK_PLACE"
 # A file that each event goes to before it goes to standard output: a heartbeat that needs no log.
 COPY_VARIABLE = "STACKMARK_COPY"
+# Where the ledger is. The address of a database may hold a password, so no worker and no program of a user is given it.
+LEDGER_VARIABLE = "STACKMARK_LEDGER"
 # Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
 SPEC_LIMIT_BYTES = 100 * 1024
 # What a sentence about wrong input shows of it: a value may be of any length, and one input may be wrong in many ways.
@@ -70,7 +72,9 @@ class AnyParams(Frozen):
 
     The command line's options and the documentation are made from these fields: `description` is the help text. A field
     marked `auto` may be left to the probe; one marked `follows` is how the work is done on a device and not what the work
-    is, so an arm that types another device or precision has it chosen anew, and the difference is said.
+    is, so an arm that types another device or precision has it chosen anew, and the difference is said. A text that names
+    neither a command nor a path, environment or image is marked `plain`, or has a list of such values there: a stored spec
+    with any other text is not run without a question (lab/trust.py).
     """
 
     device: str = Field(

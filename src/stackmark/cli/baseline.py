@@ -17,6 +17,7 @@ from stackmark.cli.options import (
     seconds_of,
     taken_place_options,
     time_limit_option,
+    trust_option,
 )
 from stackmark.errors import SpecError
 from stackmark.workloads.catalog import check_request
@@ -63,6 +64,7 @@ Examples:
     help="Fresh processes. [default: 5 on a GPU, 3 on a CPU; again as before]",
 )  # fmt: skip
 @time_limit_option
+@trust_option
 @ledger_option
 @json_option
 @place_options
@@ -77,6 +79,7 @@ def save(
     place: str | None,
     runs: int | None,
     time_limit: str | None,
+    trusted: bool,
     ledger: str | None,
     as_json: bool,
     **typed: Any,
@@ -97,7 +100,7 @@ def save(
         _refuse(workloads, about_work, "--from saves what was measured already")
         return save_from(name, experiments, ledger, as_json)
     wanted = Save(
-        name, place or "host", options, runs, seconds_of("--time-limit", time_limit), ledger, as_json, asked
+        name, place or "host", options, runs, seconds_of("--time-limit", time_limit), ledger, as_json, asked, trusted
     )  # fmt: skip
     if not workloads and typed.get("cmd") is None:
         _refuse(workloads, about_work, "without a workload, all that the baseline holds is measured as it was before")

@@ -10,6 +10,7 @@ from stackmark.cli.options import (
     read_margin,
     seconds_of,
     time_limit_option,
+    trust_option,
 )
 
 
@@ -30,6 +31,7 @@ Examples:
 @click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML.")
 @time_limit_option
 @click.option("--anyway", is_flag=True, help="Compare with another chip or machine too; the reasons are said.")
+@trust_option
 @ledger_option
 @json_option
 @click.pass_obj
@@ -43,6 +45,7 @@ def command(
     junit: str | None,
     time_limit: str | None,
     anyway: bool,
+    trusted: bool,
     ledger: str | None,
     as_json: bool,
 ) -> int:
@@ -54,5 +57,5 @@ def command(
 
     return check_now(
         Check(name, read_margin(margin), runs, fail_on, junit, seconds_of("--time-limit", time_limit), anyway, ledger,
-              as_json, asked)
+              as_json, asked, trusted)
     )  # fmt: skip

@@ -9,10 +9,11 @@ from typing import Any
 
 from stackmark.cli.comparing import is_named
 from stackmark.cli.saying import notice, print_json, repeatable, say
+from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
-from stackmark.lab.baselines import How
+from stackmark.lab.baselines import How, held_by, parts_in
 from stackmark.lab.checking import Checked, check, decided
 from stackmark.lab.cleaning import clean_up
 from stackmark.ledger.store import Ledger
@@ -38,6 +39,7 @@ class Check:
     ledger: str | None
     as_json: bool
     asked: Sequence[str]
+    trusted: bool = False
 
 
 def check_now(wanted: Check) -> Exit:
@@ -45,6 +47,10 @@ def check_now(wanted: Check) -> Exit:
     began_unix_s = time.time()
     done: list[Checked] = []
     with Ledger.open(wanted.ledger, create=False) as book:
+        held = held_by(book, wanted.name)
+        # A ledger that is locked or read-only is found now, and not after the first run.
+        book.writing(lambda _: None)
+        confirm_trust(parts_in(held), book.where, trusted=wanted.trusted)
         try:
             with watching(quiet=wanted.as_json) as watcher:
                 for sentence in clean_up(book):

@@ -16,6 +16,7 @@ from stackmark.cli.options import (
     seconds_of,
     taken_pod_options,
     time_limit_option,
+    trust_option,
 )
 from stackmark.errors import SpecError
 
@@ -55,6 +56,7 @@ Examples:
 @click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case a device.")
 @click.option("--fail-on-slow", is_flag=True, help="Exit with 8 where a device is named.")
 @time_limit_option
+@trust_option
 @ledger_option
 @json_option
 @pod_options()
@@ -93,6 +95,7 @@ def command(
         fail_on_slow=typed.pop("fail_on_slow"),
         time_limit_s=seconds_of("--time-limit", typed.pop("time_limit")),
         place_options=taken_pod_options(typed),
+        trusted=typed.pop("trusted"),
         ledger=ledger,
         as_json=as_json,
         asked=asked,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import error_json, watching
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError, Terminated, WorkerError
 from stackmark.lab.arms import read_arms
@@ -19,7 +20,7 @@ from stackmark.lab.cleaning import clean_up
 from stackmark.lab.deciding import progress
 from stackmark.lab.designing import MARGIN, Asked, check_asked, prepare_places
 from stackmark.lab.examine import Comparison, Examined, examine
-from stackmark.lab.experiment import carry_out, design_of, start
+from stackmark.lab.experiment import carry_out, design_of, parts_in, start
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import is_screen, standard_output
@@ -48,6 +49,7 @@ class Wanted:
     report: str | None = None
     anyway: bool = False
     place_options: Mapping[str, JsonValue] = field(default_factory=dict)
+    trusted: bool = False
     ledger: str | None = None
     as_json: bool = False
     asked: Sequence[str] = ()
@@ -89,6 +91,7 @@ def carry_on(experiment: Experiment, book: Ledger, wanted: Wanted, *, prepared: 
     if progress(design, book.runs_of(experiment.id)).open:
         with _unfinished(experiment, book, wanted):
             if not prepared:
+                confirm_trust(parts_in(design), book.where, trusted=wanted.trusted)
                 # Else each run would fail, and use up the blocks that may be repeated.
                 prepare_places(design.arms)
             # The bar is gone before a verdict is printed: both may go to one screen.

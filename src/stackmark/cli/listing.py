@@ -8,11 +8,12 @@ from pydantic import JsonValue
 
 from stackmark.cli.list_views import list_json, list_view, say_missing
 from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.errors import Exit, Terminated
 from stackmark.lab.cleaning import clean_up
 from stackmark.lab.listed import ListedRuns, ListResult, read_list
-from stackmark.lab.listing import begin, carry_on, go_through
+from stackmark.lab.listing import begin, carry_on, go_through, parts_in
 from stackmark.lab.published import known_operators
 from stackmark.lab.run import Place
 from stackmark.ledger.published_operators import OperatorIndex
@@ -55,10 +56,19 @@ def measure_list(request: Request, place: Place, book: Ledger, wanted: ListAsked
 
 
 def carry_on_list(
-    experiment: Experiment, book: Ledger, wanted: ListAsked, *, anyway: bool = False, failed: bool = False
+    experiment: Experiment,
+    book: Ledger,
+    wanted: ListAsked,
+    *,
+    anyway: bool = False,
+    failed: bool = False,
+    trusted: bool = False,
 ) -> Exit:
     """Runs what is missing, then shows all of it: of one that is whole, what it showed before."""
     known = known_operators(book)
+    before = read_list(book, experiment)
+    if failed or not before.whole:
+        confirm_trust(parts_in(before), book.where, trusted=trusted)
     with _unfinished(experiment, book, wanted), watching(quiet=wanted.as_json) as watcher:
         carry_on(experiment, book, watcher, time_limit_s=wanted.time_limit_s, anyway=anyway, failed=failed)
     listed = read_list(book, experiment)

@@ -37,6 +37,7 @@ VERBS = {
     "roofline": "How far runs are from their machine's limits, and a picture of it.",
     "export": "Write stored runs to a file.",
     "delete": "Delete stored runs.",
+    "recover": "Store runs that were saved in files when the ledger failed.",
     "import": "Import logs of other benchmarks as runs.",
     "mlperf": "Score logs of MLPerf training by its rules.",
     "published": "What others published: search it, add to it.",

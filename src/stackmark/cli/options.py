@@ -37,6 +37,11 @@ def ledger_option(command: F) -> F:
     return click.option("--ledger", metavar="PATH|URL", callback=not_empty, help=text)(command)
 
 
+def trust_option(command: F) -> F:
+    text = "Run what the ledger says without a question, also what you did not type on this machine."
+    return click.option("--trust-ledger", "trusted", is_flag=True, help=text)(command)
+
+
 def time_limit_option(command: F) -> F:
     return click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")(command)
 

@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stackmark.cli.options import fail_on_option, json_option, ledger_option, not_empty, seconds_of, time_limit_option
+from stackmark.cli.options import (
+    fail_on_option,
+    json_option,
+    ledger_option,
+    not_empty,
+    seconds_of,
+    time_limit_option,
+    trust_option,
+)
 from stackmark.errors import SpecError
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
 @click.option("--failed", is_flag=True, help="Of a list: also try the problems again that gave no number.")
 @click.option("--anyway", is_flag=True, help="Go on, though the machine or the chip is another one than before.")
+@trust_option
 @ledger_option
 @json_option
 @click.pass_obj
@@ -36,6 +45,7 @@ def command(
     report: str | None,
     failed: bool,
     anyway: bool,
+    trusted: bool,
     ledger: str | None,
     as_json: bool,
 ) -> int:
@@ -52,7 +62,7 @@ def command(
 
     wanted = Wanted(
         fail_on=fail_on, time_limit_s=seconds_of("--time-limit", time_limit), report=report, anyway=anyway,
-        ledger=ledger, as_json=as_json, asked=asked,
+        trusted=trusted, ledger=ledger, as_json=as_json, asked=asked,
     )  # fmt: skip
     check_report(report)
     with Ledger.open(ledger, create=False) as book:
@@ -73,7 +83,7 @@ def _list(found: "Experiment", book: "Ledger", wanted: "Wanted", failed: bool) -
     if wanted.report or wanted.fail_on:
         raise SpecError(f"{found.id} is a list of problems of one arm: it has no verdict, and no --report or --fail-on")
     same = ListAsked(wanted.asked, time_limit_s=wanted.time_limit_s, ledger=wanted.ledger, as_json=wanted.as_json)
-    return carry_on_list(found, book, same, anyway=wanted.anyway, failed=failed)
+    return carry_on_list(found, book, same, anyway=wanted.anyway, failed=failed, trusted=wanted.trusted)
 
 
 def _sweep(found: "Experiment", book: "Ledger", wanted: "Wanted") -> int:
@@ -85,6 +95,10 @@ def _sweep(found: "Experiment", book: "Ledger", wanted: "Wanted") -> int:
             hint=f"stackmark cluster sweep --resume {found.id} has --junit and -o",
         )
     same = sweeping.Wanted(
-        time_limit_s=wanted.time_limit_s, ledger=wanted.ledger, as_json=wanted.as_json, asked=wanted.asked
+        time_limit_s=wanted.time_limit_s,
+        trusted=wanted.trusted,
+        ledger=wanted.ledger,
+        as_json=wanted.as_json,
+        asked=wanted.asked,
     )
     return sweeping.carry_on(found, book, same)

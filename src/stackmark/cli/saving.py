@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from stackmark.cli.measuring import place_of
 from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.errors import Exit
 from stackmark.lab.baselines import (
@@ -21,6 +22,7 @@ from stackmark.lab.baselines import (
     held_by,
     held_like,
     held_so_far,
+    parts_in,
     save_again,
     save_new,
     save_stored,
@@ -56,6 +58,7 @@ class Save:
     ledger: str | None
     as_json: bool
     asked: Sequence[str]
+    trusted: bool = False
 
 
 def save_measured(requests: Sequence[Request], wanted: Save) -> Exit:
@@ -63,6 +66,8 @@ def save_measured(requests: Sequence[Request], wanted: Save) -> Exit:
     places = [place_of(wanted.place, request.workload, wanted.place_options) for request in requests]
     with Ledger.open(wanted.ledger) as book:
         known = held_so_far(book, wanted.name) if requests else held_by(book, wanted.name)
+        again = [held_like(known, *one) for one in zip(requests, places, strict=True)] if requests else known
+        confirm_trust(parts_in([one for one in again if one]), book.where, trusted=wanted.trusted)
         work: list[Callable[[How], Sat]] = []
         for request, place in zip(requests, places, strict=True):
             like = held_like(known, request, place)

@@ -2,13 +2,10 @@
 
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-
-PASSWORD = re.compile(r"(?P<before>\w://[^:/@\s]*:)[^@/\s]*@")
 
 
 def say(message: str, hint: str | None = None, command: str | None = None) -> None:
@@ -40,8 +37,10 @@ def _plain() -> bool:
 
 
 def repeatable(arguments: Sequence[str]) -> str:
-    """The command line to repeat a measurement with. It is stored and shown: a password in a URL is left out."""
-    return PASSWORD.sub(r"\g<before>***@", shlex.join(["stackmark", *arguments]))
+    """Return the command line that repeats a measurement. It is stored and shown, so passwords are replaced."""
+    from stackmark.ledger.masking import hide_in_arguments  # loads SQLAlchemy, which --help does without
+
+    return shlex.join(["stackmark", *hide_in_arguments(arguments)])
 
 
 def print_json(data: object) -> None:

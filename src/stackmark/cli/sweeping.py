@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import error_json, watching
 from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, Terminated
@@ -42,6 +43,7 @@ class Wanted:
     fail_on_slow: bool = False
     time_limit_s: float | None = None
     place_options: Mapping[str, JsonValue] = field(default_factory=dict)
+    trusted: bool = False
     ledger: str | None = None
     as_json: bool = False
     asked: Sequence[str] = ()
@@ -73,7 +75,7 @@ def sweep(request: Request, wanted: Wanted) -> Exit:
             if wanted.as_json:
                 print_json(error_json(request, error))
             raise
-        return carry_on(experiment, book, wanted)
+        return carry_on(experiment, book, wanted, typed=True)
 
 
 def go_on(experiment: str, wanted: Wanted) -> Exit:
@@ -88,9 +90,12 @@ def go_on(experiment: str, wanted: Wanted) -> Exit:
         return carry_on(found, book, wanted)
 
 
-def carry_on(experiment: Experiment, book: Ledger, wanted: Wanted) -> Exit:
+def carry_on(experiment: Experiment, book: Ledger, wanted: Wanted, *, typed: bool = False) -> Exit:
+    """`typed`: the plan was made by this command, and not read from the ledger."""
     again = repeatable(["resume", experiment.id, *(("--ledger", wanted.ledger) if wanted.ledger else ())])
     if lab.is_open(book, experiment):
+        if not typed:
+            confirm_trust(lab.parts_in(lab.plan_of(experiment)), book.where, trusted=wanted.trusted)
         try:
             # The bar is gone before the table is printed: both may go to one screen.
             with looking(quiet=wanted.as_json) as looker:

@@ -1,12 +1,10 @@
 """`stackmark tf-cnn`: the classic command line, run by the same worker and stored in the same ledger."""
 
-import os
-import shlex
 import sys
 
 import click
 
-from stackmark.cli.saying import notice
+from stackmark.cli.saying import notice, repeatable
 from stackmark.errors import Exit, WorkerError
 from stackmark.events import Event, Probe
 from stackmark.lab.cleaning import clean_up
@@ -66,9 +64,9 @@ def command(flags: tuple[str, ...]) -> int:
     planned = plan(flags)
     notice(planned.notices)
     watcher = ClassicWatcher(planned)
-    repeat = shlex.join(["stackmark", "tf-cnn", *flags])
+    repeat = repeatable(["tf-cnn", *flags])
     # The classic has no flag for a ledger; the variable STACKMARK_LEDGER names it.
-    with Ledger.open(os.environ.get("STACKMARK_LEDGER")) as book:
+    with Ledger.open() as book:
         notice(clean_up(book))
         measured = measure(
             planned.request, place=find_place("host"), ledger=book, runs=1, watcher=watcher, command=repeat

@@ -15,6 +15,7 @@ from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, Stackmark
 from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Place, Slot, measure, run_once
+from stackmark.lab.trust import Part, parts_of
 from stackmark.lab.watching import Watcher
 from stackmark.ledger import baselines
 from stackmark.ledger.ids import new_id
@@ -24,7 +25,7 @@ from stackmark.spec import Request, Spec
 from stackmark.verdict.sittings import ADVICE as ADVICE
 from stackmark.verdict.sittings import ENOUGH as ENOUGH
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
-from stackmark.workloads.catalog import find
+from stackmark.workloads.catalog import check_spec
 
 
 @dataclass(frozen=True)
@@ -132,11 +133,16 @@ def _labels(firsts: Sequence[RunDetail]) -> list[str]:
     return labels
 
 
+def parts_in(held: Sequence[Held]) -> list[Part]:
+    """What of a baseline is not to be run unless it was typed here or confirmed."""
+    return parts_of((one.spec, one.place, one.place_options) for one in held)
+
+
 def sit(ledger: Ledger, held: Held, experiment: Experiment, how: How) -> Sat:
     """Measures a held spec once more. What fails is said and stored; a ledger that fails passes through."""
     try:
-        # Of a package that is not installed any more: known before an experiment is begun.
-        find(held.spec.workload)
+        # Changed, or of a package that is not installed any more: known before an experiment is begun.
+        check_spec(held.spec)
     except SpecError as error:
         return Sat(held.label, "", (), Trouble(error.message, error.hint or "", Exit.RUN_FAILED))
     try:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from pydantic import ValidationError
+
 from stackmark.errors import PlaceError, SpecError, WorkerError
 from stackmark.lab.arms import AskedArm
 from stackmark.lab.one_machine import beside_the_driver, following, leading
@@ -19,9 +21,10 @@ from stackmark.lab.typed import extra_of
 from stackmark.lab.verify import folder_in
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.rows import Experiment, Kind
+from stackmark.ledger.trouble import unreadable_design
 from stackmark.places.place import Prepared
 from stackmark.plan.design import Arm, Design, StoppingRule, sequences_of, whole_blocks
-from stackmark.spec import Request, Scalar, Spec
+from stackmark.spec import Request, Scalar, Spec, explain
 from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT
 from stackmark.verdict.sequential import planned_looks, stopping_rule
 from stackmark.workloads.catalog import find
@@ -89,6 +92,16 @@ def check_margin(margin: float) -> None:
             f"a margin of {100 * margin:g} % is none: it lies above 0 and below 50 %",
             hint="1 % is usual on a quiet GPU; `stackmark noise` tells what this machine can decide",
         )
+
+
+def stored_design(experiment: Experiment) -> Design | None:
+    """The design of an experiment with arms; None where it has one arm and no order to keep."""
+    if experiment.design is None:
+        return None
+    try:
+        return Design.model_validate(experiment.design)
+    except ValidationError as error:
+        raise unreadable_design(experiment.id, explain(error)) from error
 
 
 def refuse_sweep(experiment: Experiment) -> None:

@@ -5,11 +5,14 @@ many machines. So a row carries the machine, its boot, the pid namespace, and wh
 """
 
 import os
+import platform
 
 from pydantic import JsonValue
 
 from stackmark import machine
+from stackmark.ledger.claims import Claim, Driver
 from stackmark.ledger.rows import RunRow
+from stackmark.ledger.store import Ledger
 from stackmark.strays import start_ticks
 
 # The kernel's number of the first pid namespace, the host's own, on every Linux (PROC_PID_INIT_INO).
@@ -44,5 +47,33 @@ def may_live(row: RunRow) -> bool:
         return not (where == HOST_PID_NAMESPACE == pid_namespace())
     if where != pid_namespace():
         return True
-    ticks = start_ticks(row.driver_pid)
-    return ticks is not None and ticks == row.handle.get("driver_start_ticks")
+    return _is_there(row.driver_pid, row.handle.get("driver_start_ticks"))
+
+
+def claim(ledger: Ledger, experiment_id: str) -> Claim:
+    """The claim of this process on an experiment, for a `with`."""
+    me = Driver(
+        host=platform.node() or "an unnamed host",
+        machine_id=machine_name(),
+        boot_id=boot_name(),
+        pid_namespace=pid_namespace(),
+        driver_pid=os.getpid(),
+        driver_start_ticks=start_ticks(os.getpid()),
+    )
+    return Claim(ledger, experiment_id, me, sees)
+
+
+def sees(other: Driver) -> bool | None:
+    """Whether another driver lives; None where it cannot be seen from here: another machine, boot or container.
+
+    Unlike in `may_live`, another boot says nothing: two clones of a virtual machine have one machine id.
+    """
+    here = (machine_name(), boot_name(), pid_namespace())
+    if (other.machine_id, other.boot_id, other.pid_namespace) != here:
+        return None
+    return _is_there(other.driver_pid, other.driver_start_ticks)
+
+
+def _is_there(pid: int, ticks: object) -> bool:
+    now = start_ticks(pid)
+    return now is not None and now == ticks

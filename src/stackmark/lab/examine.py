@@ -10,7 +10,7 @@ from stackmark.errors import SpecError
 from stackmark.events import Hello, Metric, Result, gathered_facts, measured_steps
 from stackmark.lab import fairness
 from stackmark.lab.deciding import Progress, comparisons, progress
-from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep
+from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
 from stackmark.lab.judging import read_stored, setup_parts
 from stackmark.lab.limits import limits_of_run
 from stackmark.lab.list_arms import arm_lists, list_doubts, list_ratios
@@ -42,7 +42,7 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     rows = ledger.runs_of(experiment.id)
     if not rows:
         raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
-    design = Design.model_validate(experiment.design) if experiment.design else None
+    design = stored_design(experiment)
     now = progress(design, rows) if design else None
     seen = [read_run(ledger, row, _counts(row, design, now)) for row in rows]
     runs, facts = [run for run, _ in seen], [facts for _, facts in seen]

@@ -12,18 +12,20 @@ from pathlib import Path
 from stackmark.errors import PlaceError, SpecError, WorkerError
 from stackmark.lab.caches import cache_folder, remove_cache, remove_forgotten, root
 from stackmark.lab.deciding import Progress, progress
-from stackmark.lab.designing import Asked, make_design, refuse_fault, refuse_sweep
-from stackmark.lab.driver import boot_name, machine_name, may_live
+from stackmark.lab.designing import Asked, make_design, refuse_fault, refuse_sweep, stored_design
+from stackmark.lab.driver import boot_name, claim, machine_name
 from stackmark.lab.list_specs import is_list, rows_of_spec
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Slot, run_once
+from stackmark.lab.trust import Part, parts_of, remember
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.ids import new_id
-from stackmark.ledger.rows import Experiment, RunDetail, RunRow
+from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
 from stackmark.plan.design import Assignment, Design, order_of
 from stackmark.spec import Spec
+from stackmark.workloads.catalog import check_spec
 from stackmark.workloads.op.problem import say_rows
 
 # A primer has to reach its first steps and no more: that is when kernels are compiled and loaded.
@@ -46,18 +48,25 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
         design=design.model_dump(mode="json"),
     )
     ledger.start_experiment(experiment)
+    remember(parts_in(design))
     return experiment
+
+
+def parts_in(design: Design) -> list[Part]:
+    """What of a design's arms is not to be run unless it was typed here or confirmed."""
+    return parts_of((arm.spec, arm.place, arm.place_options) for arm in design.arms)
 
 
 def design_of(experiment: Experiment) -> Design:
     refuse_sweep(experiment)
     refuse_fault(experiment)
-    if experiment.design is None:
+    design = stored_design(experiment)
+    if design is None:
         raise SpecError(
             f"{experiment.id} has one arm and no order to keep: it was made by `stackmark {experiment.kind}`",
             hint="`stackmark show` lists its runs; `stackmark compare` makes an experiment with arms",
         )
-    return Design.model_validate(experiment.design)
+    return design
 
 
 def carry_out(
@@ -70,18 +79,20 @@ def carry_out(
 ) -> Progress:
     """Runs what is missing, and says how far it came. Interruptions pass through: what was finished is stored."""
     design = design_of(experiment)
-    before = ledger.runs_of(experiment.id)
-    refuse_second_driver(before)
-    session = _Session(experiment, design, ledger, watcher, time_limit_s, anyway)
-    watcher.experiment_begins([arm.label for arm in design.arms], design.blocks)
-    now = progress(design, before)
-    if isinstance(now.next, Assignment):
-        session.check_machine(before)
-        session.prime(before)
-    while isinstance(now.next, Assignment):
-        session.run(now.next)
-        now = progress(design, ledger.runs_of(experiment.id))
-    remove_cache(experiment.id)
+    for arm in design.arms:
+        check_spec(arm.spec)
+    with claim(ledger, experiment.id):
+        before = ledger.runs_of(experiment.id)
+        session = _Session(experiment, design, ledger, watcher, time_limit_s, anyway)
+        watcher.experiment_begins([arm.label for arm in design.arms], design.blocks)
+        now = progress(design, before)
+        if isinstance(now.next, Assignment):
+            session.check_machine(before)
+            session.prime(before)
+        while isinstance(now.next, Assignment):
+            session.run(now.next)
+            now = progress(design, ledger.runs_of(experiment.id))
+        remove_cache(experiment.id)
     return now
 
 
@@ -213,12 +224,3 @@ def primer_spec(spec: Spec) -> Spec:
 
 def _still_primed(row: RunRow, arm: int) -> bool:
     return row.role == "primer" and row.arm == arm and row.status == "done" and row.boot_id == boot_name()
-
-
-def refuse_second_driver(rows: Sequence[RunDetail]) -> None:
-    busy = next((row for row in rows if row.status == "running" and may_live(row)), None)
-    if busy:
-        raise SpecError(
-            f"{busy.experiment_id} is being run already: {busy.id} by process {busy.driver_pid}",
-            hint="wait for it, or end that process first",
-        )

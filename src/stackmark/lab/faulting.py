@@ -22,6 +22,7 @@ from stackmark.cluster.faults.record import FaultRecord, Newcomer, Part
 from stackmark.errors import ClusterError, SpecError, StackmarkError, WorkerError
 from stackmark.lab.hurting import HurtPlace, healing_at_once
 from stackmark.lab.run import Slot, resolve, run_once
+from stackmark.lab.trust import parts_of, remember
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment
@@ -233,6 +234,7 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
     )
     ledger.start_experiment(experiment)
     place = HurtPlace(planned.place, injection, watcher)
+    remember(parts_of([(spec, place.name, place.options())]))
     try:
         with healing_at_once(injection.heal):
             row, _ = run_once(spec, experiment.id, Slot(), place, ledger, watcher, None)

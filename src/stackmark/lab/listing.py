@@ -11,18 +11,19 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from stackmark.errors import SpecError
-from stackmark.lab.driver import machine_name
-from stackmark.lab.experiment import refuse_second_driver
+from stackmark.lab.driver import claim, machine_name
 from stackmark.lab.list_specs import rows_of_spec
 from stackmark.lab.listed import ListedRuns, Pass, read_list
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Place, Resolved, Slot, resolve, run_once
+from stackmark.lab.trust import Part, parts_of, remember
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request, Spec
 from stackmark.units import counted
+from stackmark.workloads.catalog import check_spec
 from stackmark.workloads.op.problem import say_rows
 
 # Three passes tell a slow process from a slow chip; a list is long, and a row's own samples say the rest.
@@ -49,18 +50,20 @@ def begin(request: Request, place: Place, ledger: Ledger, watcher: Watcher, runs
         request={**request.model_dump(mode="json"), "runs": passes},
     )
     ledger.start_experiment(experiment)
+    remember(parts_of([(resolved.spec, place.name, place.options())]))
     return Begun(experiment, resolved, passes)
 
 
 def go_through(begun: Begun, place: Place, ledger: Ledger, watcher: Watcher, time_limit_s: float | None) -> None:
     """The passes, one after another. Where the first fails whole, the others would too, and are not begun."""
-    for number in range(begun.passes):
-        slot = Slot(position=number, of=begun.passes, block=number)
-        row, _ = run_once(begun.resolved.spec, begun.experiment.id, slot, place, ledger, watcher, time_limit_s)
-        if row.status == "failed" and number == 0:
-            if begun.passes > 1:
-                watcher.notice(f"the first run failed: {counted(begun.passes - 1, 'more run')} not started")
-            return
+    with claim(ledger, begun.experiment.id):
+        for number in range(begun.passes):
+            slot = Slot(position=number, of=begun.passes, block=number)
+            row, _ = run_once(begun.resolved.spec, begun.experiment.id, slot, place, ledger, watcher, time_limit_s)
+            if row.status == "failed" and number == 0:
+                if begun.passes > 1:
+                    watcher.notice(f"the first run failed: {counted(begun.passes - 1, 'more run')} not started")
+                return
 
 
 def carry_on(
@@ -73,13 +76,20 @@ def carry_on(
     failed: bool = False,
 ) -> None:
     """Runs what is missing; with `failed` also, once, what failed. Interruptions pass through: what was finished is stored."""
-    refuse_second_driver(ledger.runs_of(experiment.id))
     listed = read_list(ledger, experiment)
     again = _failed_rows(listed) if failed else set()
+    if pieces_left(listed, again):
+        _refuse_other_machine(listed, anyway)
+        with claim(ledger, experiment.id):
+            _carry_on(experiment, ledger, watcher, time_limit_s, again)
+
+
+def _carry_on(
+    experiment: Experiment, ledger: Ledger, watcher: Watcher, time_limit_s: float | None, again: set[tuple[int, int]]
+) -> None:
+    listed = read_list(ledger, experiment)
+    check_spec(listed.spec)
     left = pieces_left(listed, again)
-    if not left:
-        return
-    _refuse_other_machine(listed, anyway)
     like = listed.runs[0]
     place = find_place(like.place, like.place_options)
     fruitless = 0
@@ -95,6 +105,12 @@ def carry_on(
         left = pieces_left(listed, again)
     if left:
         watcher.notice(f"{FRUITLESS} runs brought it no row further; see why: stackmark show {row.id} --log")
+
+
+def parts_in(listed: ListedRuns) -> list[Part]:
+    """What of a stored list is not to be run unless it was typed here or confirmed."""
+    like = listed.runs[0]
+    return parts_of([(listed.spec, like.place, like.place_options)])
 
 
 def pieces_left(listed: ListedRuns, again: Container[tuple[int, int]] = ()) -> list[tuple[int, list[int]]]:

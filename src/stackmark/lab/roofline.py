@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from stackmark.errors import SpecError
 from stackmark.events import Result
 from stackmark.lab.ceilings import WORKLOAD as CEILINGS
-from stackmark.lab.designing import refuse_fault, refuse_sweep
+from stackmark.lab.designing import refuse_fault, refuse_sweep, stored_design
 from stackmark.lab.judging import read_stored
 from stackmark.lab.limits import ceilings_for, threads_of, work_of
 from stackmark.lab.list_specs import is_list, rows_of_spec
 from stackmark.lab.listed import is_listed, read_list, rows_in
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.plan.design import Design
 from stackmark.spec import Scalar
 from stackmark.units import counted
 from stackmark.verdict.ceilings import Ceilings
@@ -99,7 +98,8 @@ def _add_experiment(gathered: _Gathered, ledger: Ledger, experiment: Experiment)
     good = [row for row in ledger.runs_of(experiment.id) if row.status == "done" and row.role == "measured"]
     if not good:
         raise SpecError(f"no run of {experiment.id} gave a number", hint=f"see: stackmark show {experiment.id}")
-    labels = [arm.label for arm in Design.model_validate(experiment.design).arms] if experiment.design else []
+    design = stored_design(experiment)
+    labels = [arm.label for arm in design.arms] if design else []
     for arm in sorted({row.arm for row in good}):
         label = labels[arm] if len(labels) > 1 and arm < len(labels) else ""
         _add_runs(gathered, ledger, [row for row in good if row.arm == arm], experiment.id, label)

@@ -5,21 +5,20 @@
 
 import math
 import os
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from stackmark import __version__
 from stackmark.errors import LedgerError, PlaceError, SpecError, StackmarkError, StreamError, Terminated, WorkerError
 from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Row, Stream, gathered_facts
-from stackmark.lab import driver
+from stackmark.lab import driver, trust
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
 from stackmark.lab.list_specs import check_list
 from stackmark.lab.verify import completed, folder_in, verified_spec
 from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
+from stackmark.ledger.rescue import finish_or_rescue
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Handle, Keeps, Outcome
@@ -199,6 +198,7 @@ def measure(
         id=new_id("x"), created_unix_s=time.time(), command=command, request=request.model_dump(mode="json")
     )
     ledger.start_experiment(experiment)
+    trust.remember(trust.parts_of([(spec, place.name, place.options())]))
     rows: list[RunRow] = []
     events: tuple[Event, ...] = ()
     for number in range(count):
@@ -227,6 +227,8 @@ def run_once(
     time_limit_s: float | None,
 ) -> tuple[RunRow, list[Event]]:
     """One fresh process, from the row `running` to the row that says how it ended."""
+    trust.require(spec, place.name, place.options())
+    ledger.notice = watcher.notice
     run_id = new_id("r")
     ledger.start(
         RunStart(
@@ -256,7 +258,7 @@ def run_once(
     except BaseException as error:
         # A row that says `running` while nothing runs would be called lost by the next command.
         with suppress(LedgerError):
-            ledger.finish(run_id, _end_of_driver(error), listener.lines)
+            finish_or_rescue(ledger, run_id, _end_of_driver(error), listener.lines)
         raise
     end = judge(
         listener.stream,
@@ -270,10 +272,7 @@ def run_once(
         # A worker knows no ids.
         end = end.model_copy(update={"failure_hint": end.failure_hint.replace("show RUN", f"show {run_id}")})
     lines = [*listener.lines, *(STDERR_PREFIX + line for line in outcome.stderr)]
-    try:
-        ledger.finish(run_id, end, lines)
-    except LedgerError as error:
-        raise _rescued(error, run_id, lines) from error
+    finish_or_rescue(ledger, run_id, end, lines)
     _all_stored(place, run_id, watcher)
     row = ledger.run(run_id)
     watcher.run_ended(row, slot.position + 1, slot.of)
@@ -304,15 +303,3 @@ def _end_of_driver(error: BaseException) -> RunEnd:
     return RunEnd(
         status="failed", ended_unix_s=time.time(), failure_kind=kind, failure_message=message, failure_hint=hint
     )
-
-
-def _rescued(error: LedgerError, run_id: str, lines: list[str]) -> LedgerError:
-    """What was measured is not lost with the ledger: the stream goes to a file, and the error says where."""
-    try:
-        path = Path(tempfile.gettempdir()) / f"stackmark-{run_id}.jsonl"
-        with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(f"{line}\n" for line in lines)
-    except OSError:
-        return error
-    hint = "; ".join(filter(None, (f"what was measured is saved in {path}", error.hint)))
-    return LedgerError(error.message, hint=hint, command=error.command)

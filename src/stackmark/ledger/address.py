@@ -13,8 +13,10 @@ SQLite unless a URL says PostgreSQL. Three choices for SQLite:
 
 import os
 import sqlite3
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,8 +25,9 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
 from stackmark.errors import LedgerError, SpecError
+from stackmark.ledger.masking import is_ambiguous, is_connection_string, render
+from stackmark.spec import LEDGER_VARIABLE as VARIABLE
 
-VARIABLE = "STACKMARK_LEDGER"
 # Our writes take milliseconds; who holds the lock for this long is another program, or stuck.
 BUSY_S = 15.0
 # PostgreSQL: our tables live in a schema of their own, so that they can share a database with anybody's.
@@ -38,7 +41,7 @@ class Address:
 
     shown: str
     file: Path | None = None
-    url: URL | None = None
+    url: URL | None = field(default=None, repr=False)
 
 
 def find(where: str | None, environment: Mapping[str, str] | None = None) -> Address:
@@ -48,7 +51,11 @@ def find(where: str | None, environment: Mapping[str, str] | None = None) -> Add
     if text == ":memory:":
         raise SpecError("a ledger in memory would forget its runs", hint="give a file or a PostgreSQL URL")
     if "://" not in text:
+        if is_connection_string(text):
+            raise SpecError("the ledger is named neither by a path nor by a URL", hint=_FORMS)
         return _file(Path(text))
+    if is_ambiguous(text) and not text.lower().startswith("sqlite"):
+        raise SpecError("the ledger's URL holds several @", hint=f"write an @ in a user or password as %40; {_FORMS}")
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -61,7 +68,7 @@ def find(where: str | None, environment: Mapping[str, str] | None = None) -> Add
     if kind not in ("postgresql", "postgres"):
         raise SpecError(f"a ledger cannot be kept in {kind!r}", hint=_FORMS)
     url = url.set(drivername="postgresql+psycopg")
-    return Address(shown=url.render_as_string(hide_password=True).replace("+psycopg", ""), url=url)
+    return Address(shown=render(url).replace("+psycopg", ""), url=url)
 
 
 _FORMS = "write a path, or postgresql://USER@HOST/DATABASE"
@@ -89,6 +96,30 @@ def default_file(environment: Mapping[str, str]) -> Path:
                 ) from error
         data = home / ".local" / "share"
     return data / "stackmark" / "ledger.sqlite3"
+
+
+def make_private(file: Path) -> None:
+    """Create a ledger's file for this user alone; SQLite gives its -wal and -shm files the same mode.
+
+    A ledger in the default place that an older stackmark made readable to all is closed too. Of one that was named, the modes
+    are its owner's choice: others may be meant to read it.
+    """
+    with suppress(OSError):  # where it cannot be made, SQLite says why
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if file != _default_or_none():
+        return
+    for path in (file, *(file.with_name(file.name + ending) for ending in ("-wal", "-shm"))):
+        with suppress(OSError):
+            seen = path.lstat()
+            if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid() and seen.st_mode & 0o077:
+                path.chmod(0o600)
+
+
+def _default_or_none() -> Path | None:
+    try:
+        return default_file(os.environ)
+    except LedgerError:
+        return None
 
 
 def is_read_only(file: Path) -> bool:

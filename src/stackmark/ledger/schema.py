@@ -152,6 +152,21 @@ baselines = Table(
     Column("saved_unix_s", Double, nullable=False),
 )
 
+claims = Table(
+    "claims",
+    metadata,
+    Column("experiment_id", Text, primary_key=True),
+    Column("token", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("machine_id", Text, nullable=False),
+    Column("boot_id", Text, nullable=False),
+    Column("pid_namespace", BigInteger),
+    Column("driver_pid", BigInteger, nullable=False),
+    Column("driver_start_ticks", BigInteger),
+    Column("taken_unix_s", Double, nullable=False),
+    Column("expires_unix_s", Double, nullable=False),
+)
+
 published = Table(
     "published",
     metadata,

@@ -32,7 +32,7 @@ from sqlalchemy.exc import DBAPIError
 
 from stackmark.errors import LedgerError, SpecError
 from stackmark.ledger import address as addresses
-from stackmark.ledger import ids, queries, schema, trouble
+from stackmark.ledger import claims, ids, queries, schema, trouble
 from stackmark.ledger.address import BUSY_S, Address
 from stackmark.ledger.rows import (
     LOST,
@@ -48,12 +48,20 @@ from stackmark.ledger.rows import (
     storable,
 )
 from stackmark.ledger.schema import experiments, runs, streams
+from stackmark.ledger.streams import TooLong, check_stored, pack_lines, unpack_lines
 
 T = TypeVar("T")
+# How long a PostgreSQL server that went away is waited for: as long as a locked file, and a restart takes a few seconds.
+PATIENCE_S = BUSY_S + 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 # How many ids an ambiguous prefix is answered with, and how many rows an export holds in memory.
 _CANDIDATES = 5
 _BATCH = 2000
 _EVERYTHING = RunFilter()
+
+
+class NotOpen(LedgerError):
+    """A run that was deleted or has already ended, so that its end cannot be stored."""
 
 
 class Ledger:
@@ -64,13 +72,19 @@ class Ledger:
         self._address = address
         self._wrote = False
         self.where = address.shown
+        self.file = address.file
         self.read_only = read_only
+        # The token of each experiment that this process has a claim on (claims.py).
+        self.claimed: dict[str, str] = {}
+        # Who is told that the server is waited for.
+        self.notice: Callable[[str], None] = lambda _sentence: None
 
     @classmethod
     def open(cls, where: str | None = None, *, create: bool = True, busy_s: float = BUSY_S) -> Self:
         """Opens the ledger at a path or URL, else at STACKMARK_LEDGER, else the default file.
 
-        A missing file is made, with its folder, unless `create` is off; an older ledger is migrated.
+        A missing file is made, with its folder, unless `create` is off: only this user can read and write them. An older
+        ledger is migrated.
         """
         address = addresses.find(where)
         file = address.file
@@ -80,9 +94,10 @@ class Ledger:
                     f"there is no ledger at {file}", hint="`stackmark run` makes one; --ledger names another place"
                 )
             try:
-                file.parent.mkdir(parents=True, exist_ok=True)
+                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
                 raise trouble.cannot_open(file, f"its folder cannot be made: {error.strerror}") from error
+            addresses.make_private(file)
         ledger = cls(
             addresses.make_engine(address, busy_s=busy_s),
             address,
@@ -112,12 +127,23 @@ class Ledger:
     # Writing
 
     def start_experiment(self, experiment: Experiment) -> None:
-        self.writing(lambda connection: connection.execute(insert(experiments).values(experiment.model_dump())))
+        self.writing(lambda connection: _insert_once(connection, experiments, experiment.model_dump()))
 
     def start(self, run: RunStart) -> None:
-        """The row `running`."""
+        """Add the row `running`. Refused where another driver took over the experiment that this one had a claim on."""
         row = {**run.model_dump(), **of_spec(run.spec), "status": "running", "flags": []}
-        self.writing(lambda connection: connection.execute(insert(runs).values(row)))
+
+        def work(connection: Connection) -> None:
+            if not self._still_claimed(connection, run.experiment_id):
+                raise claims.lost(run.experiment_id)
+            _insert_once(connection, runs, row)
+
+        self.writing(work)
+
+    def _still_claimed(self, connection: Connection, experiment_id: str) -> bool:
+        """True also where this process has no claim, as on an experiment that nobody else can add runs to."""
+        token = self.claimed.get(experiment_id)
+        return token is None or claims.renew(connection, experiment_id, token)
 
     def set_design(self, experiment_id: str, design: Json) -> None:
         """What an experiment is about, where that is known whole only at its end: what was done to a cluster, and seen."""
@@ -145,18 +171,28 @@ class Ledger:
 
         def work(connection: Connection) -> None:
             open_still = or_(runs.c.status == "running", runs.c.failure_kind == LOST)
-            change = update(runs).where(runs.c.id == run_id, open_still).values(end.model_dump())
+            change = update(runs).where(runs.c.id == run_id, open_still).values(self._counted(connection, run_id, end))
             if _changed(connection.execute(change)) == 1:
                 connection.execute(delete(streams).where(streams.c.run_id == run_id))
                 connection.execute(insert(streams).values(stream))
                 return
             stored = connection.execute(select(runs.c.status, runs.c.ended_unix_s).where(runs.c.id == run_id)).first()
             if stored is None:
-                raise LedgerError(f"the run {run_id} is not in the ledger {self.where} any more: somebody deleted it")
+                raise NotOpen(f"the run {run_id} is not in the ledger {self.where} any more: somebody deleted it")
             if tuple(stored) != (end.status, end.ended_unix_s):
-                raise LedgerError(f"the run {run_id} has already ended, with status {stored.status}")
+                raise NotOpen(f"the run {run_id} has already ended, with status {stored.status}")
 
         self.writing(work)
+
+    def _counted(self, connection: Connection, run_id: str, end: RunEnd) -> Json:
+        """The columns of an end. A run during which another driver took over has no number: that one may have made it too."""
+        of_run = select(runs.c.experiment_id).where(runs.c.id == run_id)
+        experiment_id = connection.execute(of_run).scalar() if self.claimed else None
+        if experiment_id is None or self._still_claimed(connection, experiment_id):
+            return end.model_dump()
+        message = f"another driver took over {experiment_id} while this run was under way"
+        cut = RunEnd(status="failed", ended_unix_s=end.ended_unix_s, failure_kind=LOST, failure_message=message)
+        return cut.model_dump()
 
     def keep(self, run_id: str, lines: Sequence[str]) -> None:
         """What a run has said so far, while it runs: with its driver killed, no more is lost than what came after."""
@@ -168,7 +204,8 @@ class Ledger:
                 connection.execute(delete(streams).where(streams.c.run_id == run_id))
                 connection.execute(insert(streams).values(stream))
 
-        self.writing(work)
+        # While a worker runs its output is to be read, and at the end all of it is written again.
+        self.writing(work, patient=False)
 
     def abandoned(self, *, machine_id: str, alive: Callable[[RunRow], bool]) -> list[RunRow]:
         """The rows `running` of this machine whose driver is gone, as `alive` tells."""
@@ -264,6 +301,10 @@ class Ledger:
 
         return self.reading(work)
 
+    def has_run(self, run_id: str) -> bool:
+        query = select(runs.c.id).where(runs.c.id == run_id)
+        return self.reading(lambda connection: connection.execute(query).first() is not None)
+
     def runs_of(self, experiment_id: str) -> list[RunDetail]:
         """All runs of an experiment with their specs, in the order in which they began."""
 
@@ -281,10 +322,23 @@ class Ledger:
         """A run's whole output, line by line; of one that was lost or still runs, what was kept meanwhile."""
 
         def work(connection: Connection) -> list[str]:
-            row = connection.execute(select(streams).where(streams.c.run_id == run_id)).first()
-            return [] if row is None or row.lines == 0 else _unpack(row.data)
+            size = select(streams.c.lines, func.length(streams.c.data).label("size")).where(streams.c.run_id == run_id)
+            found = connection.execute(size).first()
+            if found is None or found.lines == 0:
+                return []
+            check_stored(found.size)
+            data: object = connection.execute(select(streams.c.data).where(streams.c.run_id == run_id)).scalar_one()
+            if not isinstance(data, bytes):  # SQLite keeps whatever type was written
+                raise zlib.error("its output is not compressed")
+            return unpack_lines(data)
 
-        return self.reading(work)
+        try:
+            return self.reading(work)
+        except TooLong as error:
+            raise LedgerError(
+                f"the run {run_id} of the ledger {self.where} cannot be read whole: {error}",
+                hint="no real run has that much: the ledger was changed or damaged; `stackmark delete RUN` removes a run",
+            ) from error
 
     # How it is done
 
@@ -357,25 +411,38 @@ class Ledger:
     def reading(self, work: Callable[[Connection], T]) -> T:
         return self._transact(work, writes=False)
 
-    def writing(self, work: Callable[[Connection], T]) -> T:
+    def writing(self, work: Callable[[Connection], T], *, patient: bool = True) -> T:
         self._writable()
         self._wrote = True
-        return self._transact(work, writes=True)
+        return self._transact(work, writes=True, patient=patient)
 
-    def _transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """One transaction. If the server hangs up in the middle of it, all of it is done again, once."""
+    def _transact(self, work: Callable[[Connection], T], *, writes: bool, patient: bool = True) -> T:
+        """One transaction. Where the server hangs up or is away, all of it is done again: once, or for PATIENCE_S."""
 
         def once() -> T:
             with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 return work(connection)
 
+        deadline = time.monotonic() + (PATIENCE_S if patient else 0.0)
+        pause_s = 0.0
         with trouble.said(self._address):
-            try:
-                return once()
-            except DBAPIError as error:
-                if not error.connection_invalidated:
-                    raise
-            return once()
+            while True:
+                try:
+                    return once()
+                except DBAPIError as error:
+                    # The first repetition is at once: a connection that was cut says nothing about the server.
+                    if not trouble.is_away(self._address, error) or (pause_s and time.monotonic() > deadline):
+                        raise
+                if pause_s == _FIRST_PAUSE_S:
+                    self.notice(f"the ledger {self.where} does not answer; trying again for {PATIENCE_S:.0f} s")
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S) or _FIRST_PAUSE_S
+
+
+def _insert_once(connection: Connection, table: Table, row: Mapping[str, object]) -> None:
+    """Add a row with an id of its own. It is there already where the server went away after it had stored it."""
+    if connection.execute(select(table.c.id).where(table.c.id == row["id"])).first() is None:
+        connection.execute(insert(table).values(row))
 
 
 def _run(row: RowMapping) -> RunRow:
@@ -384,12 +451,3 @@ def _run(row: RowMapping) -> RunRow:
 
 def _changed(result: CursorResult[object]) -> int:
     return result.rowcount
-
-
-# surrogatepass: a worker's bytes that were no UTF-8 may have been decoded to lone surrogates, and are to come back so.
-def pack_lines(lines: Sequence[str]) -> bytes:
-    return zlib.compress("\n".join(lines).encode("utf-8", "surrogatepass"))
-
-
-def _unpack(data: bytes) -> list[str]:
-    return zlib.decompress(data).decode("utf-8", "surrogatepass").split("\n")

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from stackmark.errors import LedgerError
 from stackmark.ledger.address import Address
+from stackmark.ledger.masking import scrub
 from stackmark.spec import explain
 
 
@@ -27,19 +28,36 @@ def said(address: Address) -> Iterator[None]:
     except DBAPIError as error:
         raise _sentence(address, error.orig) from error
     except SQLAlchemyError as error:
-        raise LedgerError(f"the ledger {address.shown} cannot be used: {_first_line(error)}") from error
+        line = scrub(_first_line(error), address.url)
+        raise LedgerError(f"the ledger {address.shown} cannot be used: {line}") from error
     except sqlite3.Error as error:
         raise _sentence(address, error) from error
     except ValidationError as error:
         raise _unreadable_row(address, explain(error)) from error
-    except (json.JSONDecodeError, zlib.error, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, zlib.error, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable_row(address, str(error)) from error
+
+
+def is_away(address: Address, error: DBAPIError) -> bool:
+    """Tell whether a server hung up, is restarting or cannot be reached: what may be over in a moment."""
+    if address.url is None:
+        return False
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None) or ""
+    # A connection that was never made has no state, only text.
+    refused = any(
+        words in str(error.orig) for words in ("authentication failed", "no password supplied", "does not exist")
+    )
+    return state.startswith(("08", "57P", "53300")) or (
+        not state and isinstance(error, OperationalError) and not refused
+    )
 
 
 def _sentence(address: Address, error: BaseException | None) -> LedgerError:
     if address.file is not None:
         return _sqlite(address.file, error)
-    return _postgres(address.shown, error)
+    return _postgres(address, error)
 
 
 def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
@@ -70,9 +88,9 @@ def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
     return LedgerError(f"the ledger {file} cannot be used: {_first_line(error)}")
 
 
-def _postgres(shown: str, error: BaseException | None) -> LedgerError:
+def _postgres(address: Address, error: BaseException | None) -> LedgerError:
     state = getattr(error, "sqlstate", None) or ""
-    line = _first_line(error)
+    shown, line = address.shown, scrub(_first_line(error), address.url)
     if state.startswith("28") or "authentication failed" in line or "no password supplied" in line:
         return LedgerError(
             f"the PostgreSQL server refused the user of the ledger {shown}: {line}",
@@ -126,6 +144,13 @@ def _unreadable_row(address: Address, reason: str) -> LedgerError:
     return LedgerError(
         f"a row of the ledger {address.shown} cannot be read: {reason}",
         hint="it was changed by hand or damaged; `stackmark delete RUN` removes a run",
+    )
+
+
+def unreadable_design(experiment_id: str, reason: str) -> LedgerError:
+    return LedgerError(
+        f"the design of {experiment_id} cannot be read: {reason}",
+        hint="it was changed by hand or damaged: measure anew; `stackmark results` lists its runs",
     )
 
 

@@ -7,7 +7,8 @@ from sqlalchemy import Connection, insert, select
 
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart, of_spec
 from stackmark.ledger.schema import experiments, runs, streams
-from stackmark.ledger.store import Ledger, pack_lines
+from stackmark.ledger.store import Ledger
+from stackmark.ledger.streams import pack_lines
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -32,6 +33,8 @@ from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
 class HostOptions(PlaceOptions):
     """What is there is what runs; only which GPUs are seen can be said."""
+
+    PLAIN: ClassVar[frozenset[str]] = frozenset({"gpus"})
 
     gpus: str = Field(default=AUTO, description="which GPUs: numbers or UUIDs (0,1); auto: all")
 

@@ -8,7 +8,7 @@ business, so that a recorded stream can be played back through the same door.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from pydantic import JsonValue, model_validator
 
@@ -34,6 +34,10 @@ class PlaceOptions(Frozen):
     """The base of a place's options. Each field is a key of `--arm` and an option of the command line: `description` is its
     help. Names are disjoint from those of all workloads' parameters. A value is text as typed (`64m`, `1g`), read by the
     field's own validator; a field of type `tuple[str, ...]` may be given several times."""
+
+    # Options that only limit or choose hardware. All others name code, files or rights: one that comes from a ledger and was
+    # not typed here is not used without a question (lab/trust.py).
+    PLAIN: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:

@@ -18,7 +18,7 @@ from typing import IO
 
 from stackmark.errors import Terminated
 from stackmark.places.place import STDERR_LINES_KEPT, PlaceFailure, Watch
-from stackmark.spec import SPEC_VARIABLE, Task
+from stackmark.spec import LEDGER_VARIABLE, SPEC_VARIABLE, Task
 
 # The worker says goodbye within its own grace of 5 s; then a little for the pipes.
 POLITE_S = 7.0
@@ -30,7 +30,7 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment in which a worker of this Python finds the same stackmark as we are."""
-    made = {name: value for name, value in environment.items() if name != SPEC_VARIABLE}
+    made = {name: value for name, value in environment.items() if name not in (SPEC_VARIABLE, LEDGER_VARIABLE)}
     if not PACKAGE_ROOT.name.endswith("-packages"):
         # A checkout. Where we are installed the worker finds us, and the folder would come before Python's own.
         paths = [str(PACKAGE_ROOT), *filter(None, [made.get("PYTHONPATH")])]

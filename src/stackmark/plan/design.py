@@ -17,6 +17,8 @@ from stackmark.spec import Frozen, Scalar, Spec
 
 # More arms than anybody reads a table of: a Williams design of nine has 18 sequences of nine runs.
 MOST_ARMS = 9
+# More than anybody has time for; a stored number past it is a mistake, and would be counted through.
+MOST_BLOCKS = 20_000
 
 
 class Arm(Frozen):
@@ -53,7 +55,7 @@ class StoppingRule(Frozen):
 
 class Design(Frozen):
     arms: list[Arm] = Field(min_length=1, max_length=MOST_ARMS)
-    blocks: int = Field(ge=1, description="whole designs only: see whole_blocks")
+    blocks: int = Field(ge=1, le=MOST_BLOCKS, description="whole designs only: see whole_blocks")
     seed: int = Field(ge=0)
     margin: float = Field(gt=0, lt=1)
     # How many blocks may be repeated, in all, because a run in them failed.

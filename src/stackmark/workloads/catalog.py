@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
-from stackmark.spec import AnyParams, Request, explain
+from stackmark.spec import AnyParams, Request, Spec, explain
 from stackmark.workloads.check.params import CheckParams
 from stackmark.workloads.command.params import CommandParams
 from stackmark.workloads.op.params import OpParams
@@ -156,6 +156,18 @@ def check_request(request: Request) -> None:
         except ValidationError as error:
             option = f"--{name.replace('_', '-')}"
             raise SpecError(f"{option}: {explain(error)}", hint="see: stackmark run --help") from error
+
+
+def check_spec(spec: Spec) -> None:
+    """Refuse a stored spec that its workload does not know: another name, a field too many, a value out of bounds."""
+    family, _ = find(spec.workload)
+    try:
+        family.params.model_validate(spec.params)
+    except ValidationError as error:
+        raise SpecError(
+            f"the stored spec of {spec.workload} is not one that this stackmark runs: {explain(error)}",
+            hint="it was changed, or made by another version: measure anew",
+        ) from error
 
 
 def _may_be_auto(field: FieldInfo) -> bool:

@@ -4,14 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from pydantic import ValidationError
+
 from stackmark.errors import SpecError
 from stackmark.lab.sweep.slots import Slot, devices_by_node
 from stackmark.ledger.rows import Experiment, Json
+from stackmark.ledger.trouble import unreadable_design
 from stackmark.places.kubernetes import podjson
 from stackmark.places.kubernetes.client import Json as ApiObject
 from stackmark.places.kubernetes.options import PodOptions
 from stackmark.places.kubernetes.quantities import quantity, say
-from stackmark.spec import Frozen, Spec
+from stackmark.spec import Frozen, Spec, explain
 from stackmark.units import MIB
 
 MARGIN = 0.01
@@ -43,7 +46,12 @@ class SweepPlan(Frozen):
 def plan_of(experiment: Experiment) -> SweepPlan:
     if experiment.kind != "sweep" or experiment.design is None:
         raise SpecError(f"{experiment.id} is no sweep: it was made by `stackmark {experiment.kind}`")
-    return SweepPlan.model_validate(experiment.design)
+    try:
+        plan = SweepPlan.model_validate(experiment.design)
+        PodOptions.model_validate(plan.place_options)
+    except ValidationError as error:
+        raise unreadable_design(experiment.id, explain(error)) from error
+    return plan
 
 
 def limit_of(plan: SweepPlan) -> float:

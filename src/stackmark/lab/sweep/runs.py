@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Protocol, Self
@@ -19,6 +20,7 @@ from stackmark.lab.sweep.rows import about_device
 from stackmark.lab.sweep.seats import MOST_HOLDING_S, Seats
 from stackmark.lab.sweep.slots import Slot
 from stackmark.ledger.ids import new_id
+from stackmark.ledger.rescue import finish_or_rescue
 from stackmark.ledger.rows import RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.kubernetes import checks
@@ -149,9 +151,10 @@ class Runs:
         observed_s = time.monotonic() - flight.began
         end = judge(stream, landed.outcome, broken, not_enforced, spec=self.plan.spec, observed_s=observed_s)
         handle = {**handle_of(flight, self._ready), **about_device(facts, self.plan.gpus), **driver.handle()}
-        self._ledger.set_handle(flight.mark, handle)
+        with suppress(LedgerError):  # a ledger that fails is said by the next line, which saves what was measured
+            self._ledger.set_handle(flight.mark, handle)
         lines = [*landed.lines, *(STDERR_PREFIX + line for line in landed.outcome.stderr)]
-        self._ledger.finish(flight.mark, end, lines)
+        finish_or_rescue(self._ledger, flight.mark, end, lines)
         return self._ledger.run(flight.mark)
 
     def store_trouble(self, slot: Slot, failure: PlaceFailure) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.lab.designing import check_margin
-from stackmark.lab.driver import may_live
+from stackmark.lab.driver import claim
 from stackmark.lab.run import resolve
 from stackmark.lab.sweep.flight import HOLD_LIMITS
 from stackmark.lab.sweep.passes import first_pass, repeat
@@ -33,6 +33,7 @@ from stackmark.lab.sweep.plan import (
 from stackmark.lab.sweep.rows import blocks_left, missing_slots, read_swept
 from stackmark.lab.sweep.runs import Looker, Runs
 from stackmark.lab.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
+from stackmark.lab.trust import Part, parts_of, remember
 from stackmark.lab.watching import Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment
@@ -45,7 +46,7 @@ from stackmark.places.kubernetes.ready import Ready, has_resource
 from stackmark.places.kubernetes.trouble import explained
 from stackmark.spec import AUTO, Request
 from stackmark.verdict.swept import Swept
-from stackmark.workloads.catalog import check_request, find
+from stackmark.workloads.catalog import check_request, check_spec, find
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,13 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
         design=plan.model_dump(mode="json"),
     )
     ledger.start_experiment(experiment)
+    remember(parts_in(plan))
     return experiment
+
+
+def parts_in(plan: SweepPlan) -> list[Part]:
+    """What of a plan is not to be run unless it was typed here or confirmed."""
+    return parts_of([(plan.spec, "pod", plan.place_options)])
 
 
 def _gpus(asked: Asked, ready: Ready) -> int:
@@ -155,13 +162,14 @@ def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher
 
 def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
     """Visits what is missing, then runs again what is suspected. Interruptions pass through: what was finished is stored."""
+    with claim(ledger, experiment.id):
+        _carry_out(experiment, ledger, looker, time_limit_s)
+
+
+def _carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, time_limit_s: float | None) -> None:
     plan = plan_of(experiment)
-    busy = next((row for row in ledger.runs_of(experiment.id) if row.status == "running" and may_live(row)), None)
-    if busy:
-        raise SpecError(
-            f"{experiment.id} is being run already: {busy.id} by process {busy.driver_pid}",
-            hint="wait for it, or end that process first",
-        )
+    check_spec(plan.spec)
+    ledger.notice = looker.notice
     options = PodOptions.model_validate(plan.place_options)
     ready = PodPlace(options, kind="sweep").prepare()
     slots = looked_again(plan.slots, _nodes(ready), ready.options.resource, plan.gpus)
@@ -183,4 +191,4 @@ def examine(ledger: Ledger, experiment: Experiment) -> Swept:
     return read_swept(ledger, experiment, plan_of(experiment))
 
 
-__all__ = ["Asked", "Looker", "Swept", "carry_out", "examine", "is_open", "plan_of", "start"]
+__all__ = ["Asked", "Looker", "Swept", "carry_out", "examine", "is_open", "parts_in", "plan_of", "start"]

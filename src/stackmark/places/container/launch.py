@@ -20,7 +20,7 @@ from stackmark.places.container.settings import podman_ulimits
 from stackmark.places.container.software import NEVER, HostSoftware, off_the_root, outermost, program_folders, within
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.process import PACKAGE_ROOT
-from stackmark.spec import ABOUT_VARIABLE, AUTO, SPEC_VARIABLE, Scalar, Task
+from stackmark.spec import ABOUT_VARIABLE, AUTO, LEDGER_VARIABLE, SPEC_VARIABLE, Scalar, Task
 from stackmark.strays import MARK_VARIABLE, start_ticks
 
 # Where our code lies in an image that has none of its own.
@@ -37,8 +37,6 @@ HOST_ONLY = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON")
 FILE_ENDINGS = ("_HOME", "_PATH", "_DIR", "_DIRECTORY", "_FILE", "_ROOT")
 # Parameters of workloads that name a folder or file of the host, and whether they are written. A file's folder is mounted.
 PATH_PARAMETERS = {"data": False, "checkpoint_dir": True, "trace_file": True}
-# The address of a database may hold a password, and a worker has no use for it.
-LEDGER_VARIABLE = "STACKMARK_LEDGER"
 # A user's own program: it may read and write what lies beside it, as it does on the host.
 OWN_COMMAND = "command/"
 

@@ -6,7 +6,7 @@ accept and ignore, or refuse in words of its own, is refused here with the key's
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -42,6 +42,10 @@ Several = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 class ContainerOptions(PlaceOptions):
     """A container's options."""
+
+    PLAIN: ClassVar[frozenset[str]] = frozenset(
+        {"engine", "cpus", "cpuset", "memory", "shm", "ulimit", "cap_drop", "gpus"}
+    )
 
     engine: Literal["auto", "podman", "docker"] = Field(
         default="auto", description="which engine: podman or docker; auto: podman where there is one, else docker"

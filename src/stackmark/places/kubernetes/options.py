@@ -8,7 +8,7 @@ its own is refused here with the key's name.
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -35,6 +35,13 @@ _ATTACHMENT = re.compile(rf"({_LABEL}/)?{_LABEL}(@[A-Za-z0-9._-]{{1,15}})?")
 
 class PodOptions(PlaceOptions):
     """A pod's options."""
+
+    PLAIN: ClassVar[frozenset[str]] = frozenset(
+        {
+            "node", "node_selector", "toleration", "gpus", "resource", "cpus", "memory", "shm", "pull", "queue", "dra", "rdma",
+            "deadline", "wait",
+        }
+    )  # fmt: skip
 
     image: str | None = Field(
         default=None,

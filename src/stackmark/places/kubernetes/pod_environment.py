@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stackmark.errors import SpecError
-from stackmark.places.container.launch import FILE_ENDINGS, HOME, HOST_ONLY, LEDGER_VARIABLE, TUNING, user_name
+from stackmark.places.container.launch import FILE_ENDINGS, HOME, HOST_ONLY, TUNING, user_name
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import Json
 from stackmark.places.kubernetes.wanted import Wanted
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.process import worker_environment
-from stackmark.spec import ABOUT_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE
+from stackmark.spec import ABOUT_VARIABLE, LEDGER_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE
 from stackmark.strays import MARK_VARIABLE
 
 # Each in lower and in upper case: programs read one or the other.

@@ -93,7 +93,7 @@ class CommandParams(AnyParams):
         max_length=1000,
         description="a regular expression with one group around the figure, tried on each line it prints; "
         "without one the figure is its wall time",
-        json_schema_extra=COMMAND,
+        json_schema_extra={**COMMAND, "plain": True},
     )
     metric_take: Literal["last", "median", "mean"] = Field(
         default="last", description="which of its matches is the figure", json_schema_extra=COMMAND
@@ -109,7 +109,7 @@ class CommandParams(AnyParams):
         default="",
         max_length=40,
         description="what the figure is counted in; by default the word before the group in the pattern",
-        json_schema_extra=COMMAND,
+        json_schema_extra={**COMMAND, "plain": True},
     )
     metric_lower: bool = Field(
         default=False, description="the figure is better when it is lower", json_schema_extra=COMMAND

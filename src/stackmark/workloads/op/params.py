@@ -46,7 +46,7 @@ class OpParams(AnyParams):
     shape: str = Field(
         default="",
         description="one problem by its names, e.g. --shape w=56,h=56,c=64,n=16,k=64,filter_w=3,filter_h=3",
-        json_schema_extra=OP,
+        json_schema_extra={**OP, "plain": True},
     )
     budget: float = Field(
         ge=0,

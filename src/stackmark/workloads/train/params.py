@@ -39,6 +39,7 @@ class TrainParams(Params):
         default="device",
         min_length=1,
         description="device: synthetic, on the device; host: synthetic, copied each step; or a folder (ImageFolder, CIFAR-10)",
+        json_schema_extra={"plain": ["device", "host"]},
     )
     classes: int = Field(ge=1, le=1_000_000, description="outputs of the last layer", json_schema_extra=AUTO)
 
@@ -57,7 +58,7 @@ class TrainParams(Params):
 
     learning_rate: float = Field(ge=0, description="at the first step", json_schema_extra={**AUTO, **CLASSIC})
     lr_schedule: str = Field(
-        default="", description="piecewise by epoch: LR0;E1;LR1;…;En;LRn", json_schema_extra=CLASSIC
+        default="", description="piecewise by epoch: LR0;E1;LR1;…;En;LRn", json_schema_extra={**CLASSIC, "plain": True}
     )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of momentum", json_schema_extra=CLASSIC)
     weight_decay: float = Field(default=4e-5, ge=0, description="L2", json_schema_extra=CLASSIC)

@@ -1,0 +1,47 @@
+"""`stackmark recover`."""
+
+from pathlib import Path
+
+import click
+
+from stackmark.cli.options import json_option, ledger_option
+
+
+@click.command(
+    "recover",
+    epilog="\b\nExamples:\n  stackmark recover\n  stackmark recover /media/usb/r-01m7ey4d2q8v0000000000000.jsonl",
+)
+@click.argument("files", nargs=-1, metavar="[FILE…]", type=click.Path(path_type=Path))
+@ledger_option
+@json_option
+def command(files: tuple[Path, ...], ledger: str | None, as_json: bool) -> int:
+    """Store runs that were saved in files because the ledger could not be written when they ended.
+
+    Without a FILE, it takes those that wait next to the ledger, in your data folder and in the temporary folder. Every
+    command that measures or lists runs does this too, before it does anything else.
+    """
+    from stackmark.cli.saying import print_json, say
+    from stackmark.errors import Exit
+    from stackmark.ledger.rescue import recover, recover_file
+    from stackmark.ledger.store import Ledger
+    from stackmark.show.safe import safe_line
+
+    with Ledger.open(ledger, create=False) as book:
+        found = [recover_file(book, file) for file in files] if files else recover(book)
+    failed = [one for one in found if one.trouble]
+    if as_json:
+        print_json(
+            {
+                "stored": [{"run": one.run_id, "file": str(one.path)} for one in found if not one.trouble],
+                "kept": [{"run": one.run_id, "file": str(one.path), "error": one.trouble} for one in failed],
+            }
+        )
+    else:
+        for one in found:
+            if not one.trouble:
+                click.echo(f"{one.run_id}  stored from {safe_line(str(one.path))}")
+        if not found:
+            click.echo("no run waits to be stored", err=True)
+    for one in failed:
+        say(f"{one.path} was kept: {one.trouble}", "delete the file if you do not need it")
+    return Exit.LEDGER_FAILED if failed else Exit.DONE

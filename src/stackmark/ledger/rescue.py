@@ -1,0 +1,159 @@
+"""Runs whose end could not be stored: each waits in a file until the ledger can be written again.
+
+A disk that is full or a server that is gone must not cost what was measured. The file holds the run's id, its end and its
+output, so that `recover` stores it as the run itself would have been. It lies next to the ledger's file; where that disk is full,
+or the ledger is a server, in the user's data folder; and where that cannot be written either, in the temporary folder. All three
+are searched, and a file belongs to the ledger that has its run.
+
+Only this user can read and write the folders. A file that somebody else owns is not read.
+"""
+
+import json
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from pydantic import Field, ValidationError
+
+from stackmark.errors import LedgerError
+from stackmark.ledger.address import default_file
+from stackmark.ledger.rows import RunEnd
+from stackmark.ledger.store import Ledger, NotOpen
+from stackmark.ledger.streams import Budget
+from stackmark.spec import Frozen, explain
+
+SUFFIX = ".jsonl"
+# A header has a sentence or two about a failure.
+_HEADER_BYTES = 1 << 20
+
+
+class Header(Frozen):
+    """The first line of a file; the lines of the run's output follow, each a JSON string."""
+
+    stackmark_rescue: Literal[1] = 1
+    ledger: str
+    run_id: str = Field(pattern=r"^r-[0-9a-z]{26}$")
+    end: RunEnd
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What became of a file: `trouble` says why its run was not stored. An end that was stored has no file any more."""
+
+    path: Path
+    run_id: str
+    trouble: str = ""
+
+
+def finish_or_rescue(ledger: Ledger, run_id: str, end: RunEnd, lines: Sequence[str]) -> None:
+    """Store the end of a run. Where the ledger fails, save it in a file and say so in the error."""
+    try:
+        ledger.finish(run_id, end, lines)
+    except NotOpen:
+        raise
+    except LedgerError as error:
+        header = Header(ledger=ledger.where, run_id=run_id, end=end)
+        path = next((path for folder in folders(ledger) if (path := _save(folder, header, lines))), None)
+        if path is None:
+            raise
+        saved = f"what was measured is saved in {path}; the next command stores it, or `stackmark recover`"
+        hint = "; ".join(filter(None, (saved, error.hint)))
+        raise LedgerError(error.message, hint=hint, command=error.command) from error
+
+
+def recover(ledger: Ledger) -> list[Recovery]:
+    """Store the runs of this ledger that wait in files. Files of other ledgers are left alone."""
+    found: list[Recovery] = []
+    for folder in folders(ledger):
+        if not _is_private(folder):
+            continue
+        paths = sorted(folder.glob(f"r-*{SUFFIX}"))
+        found += [recover_file(ledger, path) for path in paths if ledger.has_run(path.name.removesuffix(SUFFIX))]
+        with suppress(OSError):
+            folder.rmdir()  # where nothing is left in it
+    return found
+
+
+def recover_file(ledger: Ledger, path: Path) -> Recovery:
+    """Store one file's run and remove the file. A file that cannot be read, or is of no use here, is kept."""
+    run_id = path.name.removesuffix(SUFFIX)
+    try:
+        with _open(path) as stream:
+            header = Header.model_validate_json(stream.readline(_HEADER_BYTES))
+            lines = list(_lines(stream))
+        run_id = header.run_id
+        ledger.finish(run_id, header.end, lines)
+        path.unlink(missing_ok=True)  # another command may have been quicker
+    except NotOpen as error:
+        return Recovery(path, run_id, error.message)
+    except ValidationError as error:
+        return Recovery(path, run_id, f"it is not a file of `stackmark recover`: {explain(error)}")
+    except OSError as error:
+        return Recovery(path, run_id, f"it cannot be read: {error.strerror}")
+    except ValueError as error:
+        return Recovery(path, run_id, f"it is damaged: {error}")
+    return Recovery(path, run_id)
+
+
+def folders(ledger: Ledger) -> Iterator[Path]:
+    """Where such files may lie, the best place first."""
+    if ledger.file is not None:
+        yield ledger.file.with_name(f"{ledger.file.name}.rescued")
+    with suppress(LedgerError):  # no home
+        yield default_file(os.environ).parent / "rescued"
+    yield Path(tempfile.gettempdir()) / f"stackmark-rescued-{os.getuid()}"
+
+
+def _save(folder: Path, header: Header, lines: Sequence[str]) -> Path | None:
+    """Write a file, whole or not at all; None where this folder does not take it."""
+    draft = folder / f".{secrets.token_hex(8)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_private(folder):
+            return None
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as stream:
+            stream.write(header.model_dump_json() + "\n")
+            stream.writelines(f"{json.dumps(line)}\n" for line in lines)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return draft.rename(folder / f"{header.run_id}{SUFFIX}")
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        with suppress(OSError):
+            folder.rmdir()
+        return None
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether a folder is this user's alone: in a temporary folder anybody may have made one of that name."""
+    try:
+        seen = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid() and not seen.st_mode & 0o022
+
+
+def _open(path: Path) -> IO[str]:
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="utf-8")
+    seen = os.fstat(stream.fileno())
+    if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid():
+        return stream
+    stream.close()
+    raise ValueError("it is another user's, or no plain file")
+
+
+def _lines(stream: IO[str]) -> Iterator[str]:
+    budget = Budget()
+    while text := stream.readline(budget.left_bytes):
+        line = json.loads(text)
+        if not isinstance(line, str):
+            raise ValueError("a line of output is no text")
+        budget.take(line)
+        yield line
