@@ -3,10 +3,11 @@
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+
+from stackmark.secrets_masking import masked_command
 
 PASSWORD = re.compile(r"(?P<before>\w://[^:/@\s]*:)[^@/\s]*@")
 
@@ -40,8 +41,8 @@ def _plain() -> bool:
 
 
 def repeatable(arguments: Sequence[str]) -> str:
-    """The command line to repeat a measurement with. It is stored and shown: a password in a URL is left out."""
-    return PASSWORD.sub(r"\g<before>***@", shlex.join(["stackmark", *arguments]))
+    """Return the command line that repeats a measurement. It is stored and shown, so it holds no secret."""
+    return PASSWORD.sub(r"\g<before>***@", masked_command(["stackmark", *arguments]))
 
 
 def print_json(data: object) -> None:
