@@ -66,7 +66,7 @@ def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
         ("mount", "/a", "no mount"),
         ("mount", "a:/b", "no mount"),
         ("mount", "/a:/b:rx", "no mount"),
-        ("env", "=x", "no variable"),
+        ("env", "=x", "not the name of a variable"),
         ("env", "STACKMARK_RUN=x", "one of stackmark's own"),
         ("image", "-v", "no name of an image"),
         ("user", "a b", "no user"),

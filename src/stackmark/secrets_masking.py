@@ -29,6 +29,11 @@ _WORD = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
 _put_aside: dict[str, str] = {}
 
 
+def forget() -> None:
+    """Drop the values that were put aside: a new command begins."""
+    _put_aside.clear()
+
+
 def looks_secret(name: str) -> bool:
     """Tell whether the value of a variable of this name is a secret."""
     words = [word.upper().rstrip("0123456789") for word in re.split(r"[^A-Za-z0-9]+", name)]
@@ -47,7 +52,11 @@ def put_aside(text: str) -> str:
     masked = masked_variable(text)
     if masked != text:
         name, _, value = text.partition("=")
-        _put_aside[name] = value
+        if _put_aside.setdefault(name, value) != value:
+            raise SpecError(
+                f"env: {name} was typed with two values, and only its name is stored",
+                hint="give the two secrets two names",
+            )
     return masked
 
 
@@ -62,7 +71,8 @@ def value_of(name: str, environment: Mapping[str, str]) -> str:
     value = _put_aside.get(name, environment.get(name))
     if value is None:
         raise SpecError(
-            f"env: {name} is given by name, and this environment has no variable {name}", hint=f"set it: export {name}=…"
+            f"env: {name} is given by name, and this environment has no variable {name}",
+            hint=f"set it: export {name}=…",
         )
     return value
 

@@ -17,6 +17,7 @@ import click
 from stackmark import __version__
 from stackmark.cli.saying import say
 from stackmark.errors import Exit, StackmarkError, Terminated, nearest_names
+from stackmark.secrets_masking import forget
 
 VERBS = {
     "run": "Measure a workload on this machine.",
@@ -96,6 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     _open_standard_streams()
+    forget()
     signal.signal(signal.SIGTERM, _terminate)
     code = _answer(arguments, debug)
     try:

@@ -6,11 +6,13 @@ from stackmark.lab.list_specs import is_list
 from stackmark.lab.placing import find_kind
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.folders import remove_forgotten
 from stackmark.strays import end_marked
 
 
 def clean_up(ledger: Ledger) -> list[str]:
     """Ends what abandoned runs of this machine left behind, and says it in a sentence each."""
+    remove_forgotten()  # folders of killed probes, which no ledger knows; nothing that anybody needs to hear of
     if ledger.read_only:
         return []
     said: list[str] = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import Field, JsonValue, field_validator
 
 from stackmark.errors import PlaceError, Terminated
+from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
 from stackmark.places.process import (
     Reading,
@@ -26,7 +27,7 @@ from stackmark.places.process import (
     send,
     worker_environment,
 )
-from stackmark.spec import AUTO, Spec, Task
+from stackmark.spec import AUTO, SCRATCH_VARIABLE, Spec, Task
 from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
 
@@ -75,8 +76,15 @@ class HostPlace:
         return []
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+        if not runs_own_program(task):
+            return self._run(task, watch, mark, time_limit_s, {})
+        with private_folder(mark) as folder:
+            more = {SCRATCH_VARIABLE: str(scratch_folder(folder, task))}
+            return self._run(task, watch, mark, time_limit_s, more)
+
+    def _run(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, more: Mapping[str, str]) -> Outcome:
         oom_before = oom_kills()
-        process = self._start(mark)
+        process = self._start({**more, MARK_VARIABLE: mark})
         reading = Reading(process, watch)
         interruption: BaseException | None = None
         in_time = True
@@ -96,8 +104,8 @@ class HostPlace:
             failure = killed(-process.returncode, oom_kills() > oom_before)
         return Outcome(process.returncode, failure, tuple(reading.stderr_lines), interruption)
 
-    def _start(self, mark: str) -> subprocess.Popen[bytes]:
-        environment = {**worker_environment(self._environment), MARK_VARIABLE: mark}
+    def _start(self, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        environment = {**worker_environment(self._environment), **more}
         try:
             return subprocess.Popen(
                 self.command(),

@@ -14,10 +14,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -28,6 +27,7 @@ from stackmark.places.container.engine import DRIVER_LABEL, Engine, container_na
 from stackmark.places.container.launch import Image, Launch, driver_lives, launch
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import host_software
+from stackmark.places.folders import private_folder, scratch_folder
 from stackmark.places.place import Facts, Handle, Outcome, PlaceFailure, Watch
 from stackmark.places.process import (
     Reading,
@@ -40,6 +40,7 @@ from stackmark.places.process import (
     signal_name,
     worker_environment,
 )
+from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
 from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
@@ -67,6 +68,8 @@ class ContainerPlace:
         self._cache = cache.absolute() if cache else None
         self._python = python
         self._environment = worker_environment(os.environ if environment is None else environment)
+        # Handed to the engine's client in its environment, and to the container by name: neither `ps` nor the ledger has them.
+        self._named = {name: value_of(name, self._environment) for name in self._options.named_variables}
         self._prepared: tuple[Engine, Image] | None = None
 
     def options(self) -> dict[str, JsonValue]:
@@ -92,10 +95,11 @@ class ContainerPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         engine, image = self.prepare()
-        plan = launch(engine, self._options, image, task, mark, self._cache, self._environment)
         counting = _Counting(watch)
         # conmon writes into the client's working folder, so each client has one of its own.
-        with _private_folder(mark) as folder:
+        with private_folder(mark) as folder:
+            scratch = scratch_folder(folder, task)
+            plan = launch(engine, self._options, image, task, mark, self._cache, self._environment, scratch)
             began_unix_s, oom_before = time.time(), oom_kills()
             process = self._start(plan, mark, folder)
             reading = Reading(process, counting)
@@ -141,7 +145,7 @@ class ContainerPlace:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**self._environment, MARK_VARIABLE: mark},
+                env={**self._environment, **self._named, MARK_VARIABLE: mark},
                 cwd=folder,
                 start_new_session=True,
                 bufsize=0,
@@ -280,13 +284,3 @@ class _Counting:
 
     def stderr(self, text: str) -> None:
         self._watch.stderr(text)
-
-
-@contextmanager
-def _private_folder(mark: str) -> Iterator[Path]:
-    """A folder for one client, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=f"stackmark-{mark}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -21,6 +21,7 @@ from stackmark.places.kubernetes.ready import Ready, has_resource, make_ready
 from stackmark.places.kubernetes.removing import remove
 from stackmark.places.place import Facts, Outcome, Watch
 from stackmark.places.process import ended_from_outside, worker_environment
+from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
 
 # A pod without a limit of its own: so many times what the spec says it measures, and this for its set-up.
@@ -41,6 +42,8 @@ class PodPlace:
         self._cache = cache.absolute() if cache else None
         self._kind = kind
         self._environment = worker_environment(os.environ if environment is None else environment)
+        for name in self._options.named_variables:
+            value_of(name, self._environment)  # what is missing is said before anything is created
         self._ready: Ready | None = None
         self._remarked = False
 
