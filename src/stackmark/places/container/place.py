@@ -48,6 +48,8 @@ from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 WORKER_LABEL = "stackmark.version"
 # The codes that engines keep for themselves, and 1 and 2, which Python and podman end with when they do not get to work.
 NEVER_BEGAN = (1, 2, 125, 126, 127)
+# A worker that spoke never ends with one of these: the engine lost it.
+ENGINES_OWN = (125, 126, 127)
 # The kernel drops a signal to the first process of a container that has no handler for it yet, so it is sent again.
 ASK_AGAIN_S = 1.0
 # What conmon, which watches podman's containers, leaves in the client's working folder when the kernel ran out of memory.
@@ -181,6 +183,8 @@ class ContainerPlace:
         if lines == 0 and code in NEVER_BEGAN:
             said = "\n".join(reading.stderr_lines) or trouble.exit_meaning(code)
             raise trouble.refused(engine.kind, said, plan.argv, self._options.image)
+        if code in ENGINES_OWN:
+            return trouble.lost(engine.kind, "\n".join(reading.stderr_lines))
         number = code - 128
         # SIGINT and SIGTERM the worker answers itself, with a last event and these codes.
         if 0 < number < signal.NSIG and number not in (signal.SIGINT, signal.SIGTERM):
