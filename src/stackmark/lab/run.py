@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stackmark import __version__
-from stackmark.errors import LedgerError, PlaceError, SpecError, StackmarkError, StreamError, Terminated, WorkerError
+from stackmark.errors import (
+    LedgerError,
+    PlaceError,
+    SpecError,
+    StackmarkError,
+    StreamError,
+    Terminated,
+    WorkerError,
+    how_ended,
+)
 from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Row, Stream, gathered_facts
 from stackmark.lab import driver
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
@@ -296,8 +305,7 @@ def _end_of_driver(error: BaseException) -> RunEnd:
     """The run was ended from our side: its place failed, somebody pressed Ctrl-C once more, or we ourselves broke."""
     kind, message, hint = "driver", f"the driver failed: {type(error).__name__}: {error}", None
     if isinstance(error, KeyboardInterrupt | Terminated):
-        kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
-        message = f"the run was {kind}"
+        kind, message = how_ended(error)
     elif isinstance(error, StackmarkError):
         kind = "place" if isinstance(error, PlaceError) else "driver"
         message, hint = error.message, error.hint

@@ -25,6 +25,7 @@ from stackmark.places.process import (
     oom_kills,
     polite_signal,
     send,
+    silence_limit_s,
     worker_environment,
 )
 from stackmark.spec import AUTO, SCRATCH_VARIABLE, Spec, Task
@@ -85,7 +86,8 @@ class HostPlace:
     def _run(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, more: Mapping[str, str]) -> Outcome:
         oom_before = oom_kills()
         process = self._start({**more, MARK_VARIABLE: mark})
-        reading = Reading(process, watch)
+        silence_s = silence_limit_s(task, time_limit_s)
+        reading = Reading(process, watch, silence_s)
         interruption: BaseException | None = None
         in_time = True
         try:
@@ -99,7 +101,7 @@ class HostPlace:
                 end(process, reading, lambda: _asked(process, polite_signal(interruption)))
             finally:
                 end_marked(mark)
-        failure = ended_from_outside(interruption, in_time, time_limit_s)
+        failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
         if failure is None and process.returncode < 0:
             failure = killed(-process.returncode, oom_kills() > oom_before)
         return Outcome(process.returncode, failure, tuple(reading.stderr_lines), interruption)

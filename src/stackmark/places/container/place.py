@@ -38,6 +38,7 @@ from stackmark.places.process import (
     polite_signal,
     send,
     signal_name,
+    silence_limit_s,
     worker_environment,
 )
 from stackmark.secrets_masking import value_of
@@ -104,7 +105,8 @@ class ContainerPlace:
             plan = launch(engine, self._options, image, task, mark, self._cache, self._environment, scratch)
             began_unix_s, oom_before = time.time(), oom_kills()
             process = self._start(plan, mark, folder)
-            reading = Reading(process, counting)
+            silence_s = silence_limit_s(task, time_limit_s)
+            reading = Reading(process, counting, silence_s)
             interruption: BaseException | None = None
             in_time = True
             try:
@@ -120,7 +122,7 @@ class ContainerPlace:
                     # A client that was killed may have asked for a container that is still being made.
                     engine.remove_run(mark, look_again=process.returncode < 0)
                     end_marked(mark)
-            failure = ended_from_outside(interruption, in_time, time_limit_s)
+            failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
             if failure is None and process.returncode != 0:
                 oom = _ran_out_of_memory(engine, mark, folder, began_unix_s)
                 failure = self._out_of_memory() if oom else None

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from stackmark.errors import ClusterError, Terminated
 from stackmark.places.kubernetes import checks, manifest, names, trouble
 from stackmark.places.kubernetes.following import Following
-from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
 from stackmark.places.kubernetes.ready import Ready, has_resource, make_ready
 from stackmark.places.kubernetes.removing import remove
 from stackmark.places.place import Facts, Outcome, Watch
@@ -149,6 +149,8 @@ class PodPlace:
 
 def _deadline(task: Task, time_limit_s: float | None) -> int:
     """The pod's own, for the case that nobody is there to end it: well after ours."""
+    if time_limit_s == math.inf:
+        return LONGEST_DEADLINE_S
     if time_limit_s is not None:
         return math.ceil(time_limit_s) + 120
     params = task.spec.params if task.spec else task.request.params if task.request else {}

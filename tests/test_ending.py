@@ -1,0 +1,125 @@
+"""How a command and its worker end: a closed terminal, a worker that says nothing, one that stood still."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import termios
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asking import COMMAND, Answer, ask, environment
+from stackmark.places import process as places_process
+from stackmark.spec import Spec, Task
+from stackmark.strays import marked
+from worker_process import eventually
+
+
+def only_run(ledger: Path) -> dict[str, Any]:
+    (run,) = json.loads(ask("results", "--json", "--ledger", str(ledger)).out)["runs"]
+    return dict(run)
+
+
+def running(ledger: Path) -> str:
+    """The id of the run, as soon as its program runs."""
+
+    def found() -> str | None:
+        if not ledger.exists():
+            return None
+        runs = json.loads(ask("results", "--json", "--ledger", str(ledger)).out)["runs"]
+        return runs[0]["id"] if runs and len(marked(runs[0]["id"])) > 1 else None
+
+    return str(eventually(found))
+
+
+def of_a_terminal() -> None:
+    """In the child: the terminal on standard output becomes the one that it is controlled by."""
+    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+
+class Shown(threading.Thread):
+    """Reads what a terminal shows, so that nobody who writes to it has to wait."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor, self._over = descriptor, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            if select.select([self._descriptor], [], [], 0.05)[0]:
+                os.read(self._descriptor, 1 << 16)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def test_a_closed_terminal_ends_a_run_as_cleanly_as_sigterm(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite3"
+    ours, theirs = pty.openpty()
+    driver = subprocess.Popen(
+        [*COMMAND, "run", "--cmd", "sleep 60", "--runs", "1"], env=environment(ledger), stdin=theirs, stdout=theirs,
+        stderr=theirs, start_new_session=True, preexec_fn=of_a_terminal,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = Shown(ours)
+    run_id = running(ledger)
+    shown.stop()
+    os.close(ours)  # the kernel sends SIGHUP, and each write is an error from now on
+    assert driver.wait(timeout=60) == 129
+    run = only_run(ledger)
+    assert (run["id"], run["status"], run["failure_kind"]) == (run_id, "failed", "terminated")
+    assert marked(run_id) == []
+
+
+def test_under_nohup_a_closed_terminal_is_not_heeded(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite3"
+    with subprocess.Popen(
+        ["nohup", *COMMAND, "run", "--cmd", "sleep 2", "--runs", "1"], env=environment(ledger), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    ) as driver:  # fmt: skip
+        running(ledger)
+        driver.send_signal(signal.SIGHUP)
+        driver.communicate(timeout=60)
+    assert driver.returncode == 0
+    assert only_run(ledger)["status"] == "done"
+
+
+# A worker that says nothing
+
+
+def own_program(ledger: Path, program: str, *more: str) -> Answer:
+    return ask("run", "--cmd", program, "--runs", "1", "--json", "--ledger", str(ledger), *more)
+
+
+def test_a_silent_worker_is_ended_without_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places_process, "PROGRAM_SILENCE_S", 1.5)
+    answer = own_program(tmp_path / "ledger.sqlite3", "sleep 60")
+    assert answer.code == 3
+    run = only_run(tmp_path / "ledger.sqlite3")
+    assert run["failure_kind"] == "silent"
+    assert "--time-limit none" in run["failure_hint"]
+
+
+@pytest.mark.parametrize("limit", ["none", "1h"])
+def test_a_time_limit_of_the_user_s_comes_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(places_process, "PROGRAM_SILENCE_S", 0.0)
+    answer = own_program(tmp_path / "ledger.sqlite3", "sleep 0.5", "--time-limit", limit)
+    assert answer.code == 0, answer.err
+
+
+def test_how_long_a_worker_may_say_nothing_follows_from_what_it_does() -> None:
+    short = Task(do="run", spec=Spec(workload="train/trivial", params={"seconds": 30.0, "warmup_seconds": 5}))
+    long = Task(do="run", spec=Spec(workload="train/trivial", params={"seconds": 3600.0}))
+    program = Task(do="run", spec=Spec(workload="command/own", params={"cmd": "sleep 9"}))
+    assert places_process.silence_limit_s(short, None) == 1800
+    assert places_process.silence_limit_s(long, None) == 5 * 3600
+    assert places_process.silence_limit_s(program, None) == 24 * 3600
+    assert places_process.silence_limit_s(short, 10.0) is None
