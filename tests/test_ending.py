@@ -9,16 +9,22 @@ import signal
 import subprocess
 import termios
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asking import COMMAND, Answer, ask, environment
+from stackmark.events import Phase, Result, Stream
 from stackmark.places import process as places_process
+from stackmark.places.host import HostPlace
+from stackmark.places.place import Handle
 from stackmark.spec import Spec, Task
 from stackmark.strays import marked
-from worker_process import eventually
+from stackmark.worker.pauses import Heartbeat
+from worker_process import environment as worker_environment
+from worker_process import eventually, install, trick
 
 
 def only_run(ledger: Path) -> dict[str, Any]:
@@ -123,3 +129,75 @@ def test_how_long_a_worker_may_say_nothing_follows_from_what_it_does() -> None:
     assert places_process.silence_limit_s(long, None) == 5 * 3600
     assert places_process.silence_limit_s(program, None) == 24 * 3600
     assert places_process.silence_limit_s(short, 10.0) is None
+
+
+# A worker that stood still
+
+
+class Stopping:
+    """A watch that stops the worker's processes for a while, half a second after it began to measure."""
+
+    def __init__(self, mark: str, seconds: float) -> None:
+        self._mark, self._seconds = mark, seconds
+        self.stream = Stream()
+
+    def started(self, handle: Handle) -> None: ...
+
+    def waiting(self, sentence: str) -> None: ...
+
+    def stderr(self, text: str) -> None: ...
+
+    def line(self, text: str) -> None:
+        event = self.stream.feed(text)
+        if isinstance(event, Phase) and (event.phase, event.state) == ("measure", "begin") and self._seconds:
+            threading.Timer(0.5, self._stop).start()
+
+    def _stop(self) -> None:
+        pids = marked(self._mark)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(self._seconds)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def pauses_of(tmp_path: Path, spec: Spec, stopped_s: float) -> list[str]:
+    mark = f"r-stopped-{os.getpid()}-{time.monotonic_ns()}"
+    watch = Stopping(mark, stopped_s)
+    place = HostPlace(environment=worker_environment(install(tmp_path)))
+    outcome = place.run(Task(do="run", spec=spec), watch, mark=mark, time_limit_s=100)
+    assert outcome.failure is None
+    (result,) = [event for event in watch.stream.events if isinstance(event, Result)]
+    return [flag for flag in result.flags if flag.startswith("paused:")]
+
+
+SLEEPER = Spec(workload="command/own", params={"cmd": "sleep 1.5", "cwd": "."})
+
+
+@pytest.mark.parametrize("spec", [trick("calm", steps=300, step_s=0.005), SLEEPER], ids=["steps", "program"])
+def test_a_worker_that_was_stopped_says_for_how_long(tmp_path: Path, spec: Spec) -> None:
+    (flag,) = pauses_of(tmp_path, spec, 2.0)
+    assert float(flag.split("stood still for ")[1].split(" s")[0]) >= 1.5
+
+
+def test_a_worker_that_was_not_stopped_says_nothing_of_it(tmp_path: Path) -> None:
+    assert pauses_of(tmp_path, trick("calm", steps=100, step_s=0.005), 0.0) == []
+
+
+def test_a_thread_that_holds_python_s_lock_is_no_pause() -> None:
+    """One call of C code: no other thread of Python runs meanwhile, and the process is at work."""
+    begin = time.perf_counter()
+    sum(range(2_000_000))
+    numbers = int(2_000_000 * 2.0 / (time.perf_counter() - begin))
+    with Heartbeat() as heart:
+        time.sleep(0.3)
+        sum(range(numbers))
+    assert heart.late_s == []
+
+
+def test_a_late_beat_without_a_long_step_is_no_pause_of_the_measured_steps() -> None:
+    heart = Heartbeat(late_s=[5.0])
+    assert heart.flags([0.1] * 100) == []
+    assert "4.9 s" in heart.flags([0.1] * 50 + [5.0] + [0.1] * 50)[0]
+    assert "5.0 s" in heart.flags()[0]  # nothing to hold it against
+    assert "suspended for 60.0 s" in Heartbeat(suspended_s=60.0).flags([0.1] * 100)[0]

@@ -38,11 +38,8 @@ def ledger_option(command: F) -> F:
 
 
 def time_limit_option(command: F) -> F:
-    return click.option(
-        "--time-limit",
-        metavar="TIME",
-        help="End a run that takes longer, e.g. 10min; none: never. [default: when it says nothing for 30 min]",
-    )(command)
+    text = "End a run that takes longer: 10min; none: never. [default: when it said nothing for 30 min, your program for 24 h]"
+    return click.option("--time-limit", metavar="TIME", help=text)(command)
 
 
 def fail_on_option(command: F) -> F:
