@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from asking import COMMAND, ask, environment
-from stackmark.places import folders
 from stackmark.places.folders import private_folder, remove_forgotten
 
 
@@ -116,7 +115,7 @@ def test_the_folder_of_a_living_driver_stays(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(os, "getuid", lambda: 4711)
         assert remove_forgotten() == 0  # another user's
         monkeypatch.undo()
-        monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert remove_forgotten() == 1
         assert elsewhere.is_dir()
         assert not dead.exists()

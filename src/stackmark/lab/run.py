@@ -7,6 +7,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +27,13 @@ from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Faile
 from stackmark.lab import driver
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
 from stackmark.lab.list_specs import check_list
+from stackmark.lab.spool import MOST_HEARD_BYTES, Spool, too_much
 from stackmark.lab.verify import completed, folder_in, verified_spec
 from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Handle, Keeps, Outcome
+from stackmark.places.place import Handle, Keeps, Outcome, PlaceFailure
 from stackmark.places.place import Place as Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
@@ -53,7 +55,11 @@ class Listener:
     ledger: Ledger | None = None
     run_id: str = ""
     stream: Stream = field(default_factory=Stream)
-    lines: list[str] = field(default_factory=list)
+    lines: Spool = field(default_factory=Spool)
+    foreign_kept: int = 0
+    # The worker's output went past a bound: what is still read of it is dropped.
+    full: bool = False
+    heard_bytes: int = 0
     broken: StreamError | None = None
     # When rows were last stored; the first one is at once.
     kept_s: float = -math.inf
@@ -69,6 +75,19 @@ class Listener:
         self.watcher.notice(sentence)
 
     def line(self, text: str) -> None:
+        """Take in a line; raise a StreamError, once, where the output is past all bounds and the worker is to be ended."""
+        if self.full:
+            return
+        self.heard_bytes += len(text)
+        try:
+            if self.heard_bytes > MOST_HEARD_BYTES:  # what is not kept: prints, and whatever follows a broken line
+                raise too_much(len(self.lines))
+            self._line(text)
+        except StreamError:
+            self.full = True
+            raise
+
+    def _line(self, text: str) -> None:
         event = None
         if self.broken is None:
             try:
@@ -80,8 +99,9 @@ class Listener:
             if event.rank == 0:  # who speaks for its group
                 self.watcher.event(event)
                 self._keep(event)
-        elif len(self.lines) - len(self.stream.events) < FOREIGN_LINES_KEPT:
+        elif self.foreign_kept < FOREIGN_LINES_KEPT:
             # Somebody's print, or the broken line and what followed: as much of it as a person reads.
+            self.foreign_kept += 1
             self.lines.append(text[:EVENT_LIMIT_BYTES])
 
     def _keep(self, event: Event) -> None:
@@ -262,6 +282,9 @@ def run_once(
     began_s = _clock_s()
     try:
         outcome = place.run(Task(do="run", spec=spec), listener, mark=run_id, time_limit_s=time_limit_s)
+    except StreamError as error:
+        # Past all bounds: the place has ended the worker on the way here.
+        outcome = Outcome(None, PlaceFailure("broken_stream", error.message, error.hint or ""))
     except BaseException as error:
         # A row that says `running` while nothing runs would be called lost by the next command.
         with suppress(LedgerError):
@@ -278,11 +301,12 @@ def run_once(
     if end.failure_hint:
         # A worker knows no ids.
         end = end.model_copy(update={"failure_hint": end.failure_hint.replace("show RUN", f"show {run_id}")})
-    lines = [*listener.lines, *(STDERR_PREFIX + line for line in outcome.stderr)]
+    for line in outcome.stderr:
+        listener.lines.append_anyway(STDERR_PREFIX + line)
     try:
-        ledger.finish(run_id, end, lines)
+        ledger.finish(run_id, end, listener.lines)
     except LedgerError as error:
-        raise _rescued(error, run_id, lines) from error
+        raise _rescued(error, run_id, listener.lines) from error
     _all_stored(place, run_id, watcher)
     row = ledger.run(run_id)
     watcher.run_ended(row, slot.position + 1, slot.of)
@@ -314,7 +338,7 @@ def _end_of_driver(error: BaseException) -> RunEnd:
     )
 
 
-def _rescued(error: LedgerError, run_id: str, lines: list[str]) -> LedgerError:
+def _rescued(error: LedgerError, run_id: str, lines: Iterable[str]) -> LedgerError:
     """What was measured is not lost with the ledger: the stream goes to a file, and the error says where."""
     try:
         path = Path(tempfile.gettempdir()) / f"stackmark-{run_id}.jsonl"

@@ -10,9 +10,9 @@ seen only where it runs. Should a run end after all when it was already called l
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -50,6 +50,15 @@ from stackmark.ledger.rows import (
 from stackmark.ledger.schema import experiments, runs, streams
 
 T = TypeVar("T")
+
+
+class Lines(Protocol):
+    """A run's output: a list, or lines that lie in a file."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[str]: ...
+
+
 # How many ids an ambiguous prefix is answered with, and how many rows an export holds in memory.
 _CANDIDATES = 5
 _BATCH = 2000
@@ -139,7 +148,7 @@ class Ledger:
 
         self.writing(work)
 
-    def finish(self, run_id: str, end: RunEnd, lines: Sequence[str]) -> None:
+    def finish(self, run_id: str, end: RunEnd, lines: Lines) -> None:
         """Makes a run whole, with its output, in one transaction. The same end may be written twice."""
         stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
 
@@ -158,7 +167,7 @@ class Ledger:
 
         self.writing(work)
 
-    def keep(self, run_id: str, lines: Sequence[str]) -> None:
+    def keep(self, run_id: str, lines: Lines) -> None:
         """What a run has said so far, while it runs: with its driver killed, no more is lost than what came after."""
         stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
 
@@ -387,8 +396,18 @@ def _changed(result: CursorResult[object]) -> int:
 
 
 # surrogatepass: a worker's bytes that were no UTF-8 may have been decoded to lone surrogates, and are to come back so.
-def pack_lines(lines: Sequence[str]) -> bytes:
-    return zlib.compress("\n".join(lines).encode("utf-8", "surrogatepass"))
+def pack_lines(lines: Iterable[str]) -> bytes:
+    """Compress lines as they come: they may be more than should be in memory at once."""
+    packer = zlib.compressobj()
+    packed: list[bytes] = []
+    for number, line in enumerate(lines):
+        packed.append(packer.compress(f"\n{line}".encode("utf-8", "surrogatepass") if number else _encoded(line)))
+    packed.append(packer.flush())
+    return b"".join(packed)
+
+
+def _encoded(line: str) -> bytes:
+    return line.encode("utf-8", "surrogatepass")
 
 
 def _unpack(data: bytes) -> list[str]:
