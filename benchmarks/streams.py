@@ -23,11 +23,11 @@ sys.stdin.readline()
 about = {
     "sample": {"values": {"power_w": 412.25, "temperature_c": 61.0, "clock_sm_mhz": 1755.0}},
     "log": {"line": "a line of a library that prints very much about very little"},
-    "steps": {"phase": "measure", "step_s": [0.001234567]},
+    "steps": {"phase": "measure", "step_s": [0.000001234567]},
     "phase": {"phase": "model", "state": "begin"},
 }
 def say(seq, event, **more):
-    print(json.dumps({"event": event, "seq": seq, "rank": 0, "t": seq * 1e-3, **more}, separators=(",", ":")))
+    print(json.dumps({"event": event, "seq": seq, "rank": 0, "t": seq * 1e-6, **more}, separators=(",", ":")))
 say(0, "hello", time_unix_s=1.0, pid=1)
 for n in range(count):
     more = {"first": n} if kind == "steps" else {}
@@ -35,7 +35,7 @@ for n in range(count):
 steps = count if kind == "steps" else 1
 if kind != "steps":
     say(count + 1, "steps", phase="measure", first=0, step_s=[1.0])
-say(count + 1 + (kind != "steps"), "result", sample="image", samples_per_step=1, steps=steps, wall_s=steps * 0.001234567
+say(count + 1 + (kind != "steps"), "result", sample="image", samples_per_step=1, steps=steps, wall_s=steps * 0.000001234567
     if kind == "steps" else 1.0, tick_s=1e-9)
 """
 
@@ -58,7 +58,7 @@ def drive(kind: str, count: int) -> str:
         experiment = Experiment(id=new_id("x"), created_unix_s=time.time())
         book.start_experiment(experiment)
         begin = time.perf_counter()
-        spec = Spec(workload="train/trivial", params={"device": "cpu"})
+        spec = Spec(workload="command/own", params={"cmd": "true"})
         row, _ = run_once(spec, experiment.id, Slot(), Flood(), book, Silent(), None)
         seconds = time.perf_counter() - begin
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000

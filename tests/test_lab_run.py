@@ -276,8 +276,8 @@ def test_telemetry_past_a_bound_is_stored_and_not_held_in_memory(book: Ledger, m
     monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 16 * 1024)
     parts = [one for sample in samples(300) for one in (sample, steps(0.1))]
     lines = stream(*parts, result(300, 30.0))
-    row = once(book, ReplayPlace(lines))
-    assert (row.status, row.steps_total) == ("done", 300)
+    row = once(book, ReplayPlace(lines), Spec(workload="command/own", params={"cmd": "true"}))
+    assert (row.status, row.steps_total) == ("done", 300), row.failure_message
     assert row.rate_per_s == pytest.approx(40.0)
     stored = book.stream(row.id)
     assert stored == lines
