@@ -87,7 +87,7 @@ WRONG = {
     "a negative rate": ((*RUN, "--learning-rate", "-1"), "--learning-rate"),
     "no runs": ((*RUN, "--runs", "0"), "--runs"),
     "too many runs": ((*RUN, "--runs", "1001"), "--runs"),
-    "no time at all": ((*RUN, "--time-limit", "0"), "--time-limit"),
+    "a time limit below zero": ((*RUN, "--time-limit", "-1"), "--time-limit"),
     "an empty time limit": ((*RUN, "--time-limit", ""), "--time-limit"),
     "an empty data folder": ((*RUN, "--data", ""), "--data"),
     "an empty ledger": ((*RUN, "--ledger", ""), "--ledger"),

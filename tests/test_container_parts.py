@@ -66,7 +66,7 @@ def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
         ("mount", "/a", "no mount"),
         ("mount", "a:/b", "no mount"),
         ("mount", "/a:/b:rx", "no mount"),
-        ("env", "=x", "no variable"),
+        ("env", "=x", "not the name of a variable"),
         ("env", "STACKMARK_RUN=x", "one of stackmark's own"),
         ("image", "-v", "no name of an image"),
         ("user", "a b", "no user"),
@@ -138,7 +138,7 @@ def test_a_user_s_program_runs_where_the_user_is(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     for params in ({}, {"cwd": str(tmp_path)}):
         argv = command(spec=Spec(workload="command/own", params={"cmd": "python train.py", **params}))
-        assert {f"--volume={tmp_path}:{tmp_path}", f"--workdir={tmp_path}"} <= set(argv)
+        assert {f"--volume={tmp_path}:{tmp_path}:ro", f"--workdir={tmp_path}"} <= set(argv)
     argv = command(spec=Spec(workload="command/own", params={"cmd": "python train.py", "cwd": "."}))
     assert "--workdir=/tmp" in argv
     monkeypatch.chdir("/tmp")
@@ -441,3 +441,20 @@ def test_the_codes_that_engines_keep_have_a_meaning() -> None:
     assert "engine itself failed" in trouble.exit_meaning(125)
     assert "could not be started" in trouble.exit_meaning(126)
     assert "not found" in trouble.exit_meaning(127)
+
+
+# What podman 4.3.1 printed, and ended with 127, 20 s after kill -9 of its conmon.
+CONMON_KILLED = """\
+time="2026-11-16T11:27:37Z" level=error msg="Waiting for container 8a87: getting exit code of container 8a87 from DB: no such \
+exit code (container in state running)"
+time="2026-11-16T11:27:37Z" level=error msg="Removing container 8a87: cannot remove container 8a87 as it is running - running \
+or paused containers cannot be removed without force: container state improper"
+"""
+
+
+def test_a_killed_monitor_of_podman_is_no_program_that_was_not_found() -> None:
+    failure = trouble.lost("podman", CONMON_KILLED)
+    assert failure.kind == "killed"
+    assert "conmon" in failure.message
+    before_it_spoke = trouble.refused("podman", CONMON_KILLED, ["podman", "run"])
+    assert "conmon" in before_it_spoke.message

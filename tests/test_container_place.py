@@ -179,7 +179,7 @@ def test_a_run_past_its_time_says_goodbye(rig: Rig) -> None:
 def test_a_worker_that_does_not_answer_is_removed(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_as_process, "POLITE_S", 0.3)
     outcome, _ = rig.run(
-        trick("stray"), limit_s=2.5, mount=[f"{tmp_path}:{tmp_path}"], around={PIDS_VARIABLE: str(tmp_path / "pids")}
+        trick("stray"), limit_s=2.5, mount=[f"{tmp_path}:{tmp_path}:rw"], around={PIDS_VARIABLE: str(tmp_path / "pids")}
     )
     assert outcome.failure is not None
     assert outcome.failure.kind == "timeout"
@@ -414,7 +414,7 @@ def terminated(*_):
 signal.signal(signal.SIGTERM, terminated)
 book, workload, engine, folder = sys.argv[1:]
 with Ledger.open(book) as ledger:
-    place = find_place("container", {"engine": engine, "mount": [f"{folder}:{folder}"]})
+    place = find_place("container", {"engine": engine, "mount": [f"{folder}:{folder}:rw"]})
     measure(Request(workload=workload, params={"steps": 10_000_000}), place=place, ledger=ledger, runs=1)
 """
 

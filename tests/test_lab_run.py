@@ -8,6 +8,7 @@ import math
 import os
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,16 +18,29 @@ from typing import Any
 import pytest
 from scipy.stats import t as student
 
-from stackmark import machine
+from stackmark import events, machine
 from stackmark.errors import LedgerError, PlaceError, SpecError, StreamError, WorkerError
-from stackmark.events import FOREIGN_LINES_KEPT, Event, Failed, Hello, Probe, Result, Steps, write_event
-from stackmark.lab import driver
+from stackmark.events import (
+    FOREIGN_LINES_KEPT,
+    Event,
+    Failed,
+    Hello,
+    Phase,
+    Probe,
+    Result,
+    Sample,
+    Steps,
+    write_event,
+)
+from stackmark.lab import driver, spool
+from stackmark.lab import run as lab_run
 from stackmark.lab.cleaning import clean_up
 from stackmark.lab.facts import look
 from stackmark.lab.judging import STDERR_PREFIX, judge, judged_again, read_stored
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Listener, Measured, Slot, measure, resolve, run_once
 from stackmark.lab.watching import Silent
+from stackmark.ledger import streams
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
@@ -252,6 +266,42 @@ def test_an_endless_foreign_output_does_not_fill_the_memory() -> None:
     assert listener.stream.foreign_count == 5000
     assert len(listener.lines) == len(good()) + FOREIGN_LINES_KEPT
     assert max(map(len, listener.lines)) <= 8192
+
+
+def samples(count: int) -> list[Sample]:
+    return [Sample(seq=0, t=0, values={"power_w": 100.0 + number}) for number in range(count)]
+
+
+def test_telemetry_past_a_bound_is_stored_and_not_held_in_memory(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "DISPENSABLE_BYTES", 64 * 1024)
+    monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 16 * 1024)
+    parts = [one for sample in samples(300) for one in (sample, steps(0.1))]
+    lines = stream(*parts, result(300, 30.0))
+    row = once(book, ReplayPlace(lines), Spec(workload="command/own", params={"cmd": "true"}))
+    assert (row.status, row.steps_total) == ("done", 300), row.failure_message
+    assert row.rate_per_s == pytest.approx(40.0)
+    stored = book.stream(row.id)
+    assert stored == lines
+    read = read_stored(stored).stream
+    assert read.not_kept > 400
+    assert len(read.events) < 100
+    assert judged_again(read) == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MOST_LINES", 50), ("MOST_BYTES", 5000), ("MOST_HEARD_BYTES", 5000)])
+def test_a_worker_that_floods_its_output_is_ended_and_its_run_failed(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    monkeypatch.setattr(spool if bound != "MOST_HEARD_BYTES" else lab_run, bound, value)
+    row = once(book, ReplayPlace(stream(*samples(300), result(300, 30.0))))
+    assert (row.status, row.failure_kind) == ("failed", "broken_stream")
+    assert 10 < len(book.stream(row.id)) < 100
+
+
+def test_events_that_must_be_kept_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "KEPT_BYTES", 64 * 1024)
+    end = judged(stream(*[Phase(seq=0, t=0, phase="model", state="begin") for _ in range(300)], result(300, 30.0)))
+    assert (end.status, end.failure_kind) == ("failed", "broken_stream")
 
 
 def test_what_follows_a_broken_line_does_not_fill_the_memory() -> None:
@@ -603,3 +653,9 @@ def test_a_warm_up_that_did_not_settle_flags_the_run(book: Ledger) -> None:
 
     assert not any(flag.startswith("not-settled") for flag in once(book, ReplayPlace(H200)).flags)
     assert "not-settled: the clock still moved" in once(book, ReplayPlace([unsettled(line) for line in H200])).flags
+
+
+def test_what_a_driver_keeps_a_ledger_can_read_again() -> None:
+    a_line = sys.getsizeof("") + 8
+    assert spool.MOST_BYTES + spool.MOST_LINES * a_line < streams.MOST_MEMORY
+    assert spool.MOST_BYTES < streams.MOST_STORED

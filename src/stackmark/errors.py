@@ -26,6 +26,7 @@ class Exit(IntEnum):
     CLUSTER_FAILED = 6
     PART_FAILED = 7
     VERDICT_NAMED = 8
+    HANGUP = 129
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -72,6 +73,18 @@ class ClusterError(StackmarkError):
 
 class Terminated(BaseException):
     """SIGTERM reached the driver. Like KeyboardInterrupt it is no Exception: it passes everything but the borders."""
+
+
+class HungUp(Terminated):
+    """SIGHUP reached the driver: its terminal was closed. It ends as SIGTERM does, with an exit code of its own."""
+
+
+def how_ended(interruption: BaseException) -> tuple[str, str]:
+    """Return the kind of failure that ended a run from the driver's side, and a sentence."""
+    if isinstance(interruption, HungUp):
+        return "terminated", "the run was terminated: its terminal was closed"
+    kind = "interrupted" if isinstance(interruption, KeyboardInterrupt) else "terminated"
+    return kind, f"the run was {kind}"
 
 
 def nearest_names(wrong: str, known: list[str]) -> str:

@@ -8,6 +8,7 @@ stream is not to be trusted.
 """
 
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
@@ -22,6 +23,11 @@ EVENT_LIMIT_BYTES = 8 * 1024
 # A foreign line may be endless (a progress bar without newlines): what is kept of it, and how many are kept.
 FOREIGN_LINE_BYTES = 4 * 1024
 FOREIGN_LINES_KEPT = 1000
+# What an event takes in memory: an object, and some times its text. Up to the first bound every event is kept, up to the second
+# those that something is decided by (facts, phases, rows, results).
+OBJECT_BYTES, TIMES_TEXT = 1500, 4
+DISPENSABLE_BYTES = 48 * 2**20
+KEPT_BYTES = 256 * 2**20
 
 # The failures a worker can say itself, each with the exit code of the worker process. The first ten are left free for
 # interpreters and shells; 128 + n is what the system gives a process that signal n ended.
@@ -264,10 +270,18 @@ def _refuse_constant(name: str) -> float:
 
 
 class Stream:
-    """One worker's output, line by line: what was received, in order, with what is missing from it."""
+    """One worker's output, line by line: what was received, in order, with what is missing from it.
+
+    Past a bound, events are no longer kept as objects where nothing is decided by them (telemetry, logs, unknown kinds): the
+    stored lines have them all. Of steps the seconds are kept, in 8 bytes each.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        # How many events were read and are not in `events`.
+        self.not_kept = 0
+        self._cost_bytes = 0
+        self._measured: dict[int, array[float]] = {}
         self.foreign: list[str] = []
         self.foreign_count = 0
         self.lines = 0
@@ -291,8 +305,27 @@ class Stream:
                 line=self.lines,
             )
         self._next_seq[event.rank] = expected + 1
-        self.events.append(event)
+        self._keep(event, len(line))
         return event
+
+    def _keep(self, event: Event, size: int) -> None:
+        if isinstance(event, Steps) and event.phase == "measure":
+            self._measured.setdefault(event.rank, array("d")).extend(event.step_s)
+        cost = OBJECT_BYTES + TIMES_TEXT * size
+        if isinstance(event, Steps | Sample | Log | Unknown) and self._cost_bytes + cost > DISPENSABLE_BYTES:
+            self.not_kept += 1
+            return
+        self._cost_bytes += cost
+        if self._cost_bytes > KEPT_BYTES:
+            raise StreamError(
+                f"the worker sent more `{event.event}` events than a run can have: {len(self.events):,} events are kept",
+                line=self.lines,
+            )
+        self.events.append(event)
+
+    def measured_steps(self, rank: int = 0) -> Sequence[float]:
+        """The step seconds of the measured part, in order; all of them, whether or not their events are kept."""
+        return self._measured.get(rank, array("d"))
 
     @property
     def ranks(self) -> int:

@@ -18,6 +18,8 @@ AUTO = "auto"
 SPEC_VARIABLE = "STACKMARK_SPEC"
 # What a place knows and a worker cannot see (engine's version, image's digest), as JSON: it comes back in the facts.
 ABOUT_VARIABLE = "STACKMARK_PLACE"
+# A folder that a user's own program may write to, wherever it runs; it is deleted after the run.
+SCRATCH_VARIABLE = "STACKMARK_SCRATCH"
 # A file that each event goes to before it goes to standard output: a heartbeat that needs no log.
 COPY_VARIABLE = "STACKMARK_COPY"
 # Where the ledger is. The address of a database may hold a password, so no worker and no program of a user is given it.

@@ -4,6 +4,7 @@ Verbs stand in a static table with their help, and a verb's file is imported whe
 at once. This is the second of the two borders where any exception is caught; `--debug` shows the traceback instead.
 """
 
+import errno
 import io
 import os
 import signal
@@ -16,7 +17,8 @@ import click
 
 from stackmark import __version__
 from stackmark.cli.saying import say
-from stackmark.errors import Exit, StackmarkError, Terminated, nearest_names
+from stackmark.errors import Exit, HungUp, StackmarkError, Terminated, nearest_names
+from stackmark.secrets_masking import forget
 
 VERBS = {
     "run": "Measure a workload on this machine.",
@@ -45,6 +47,8 @@ VERBS = {
     "manifest": "Print what would be applied to a cluster: Job, Pod or CronJob.",
     "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",
 }
+# Which of the standard streams were a terminal when we began.
+_terminals: list[int] = []
 # A verb whose name is a word of Python's own has a file of another name.
 FILES = {"import": "importing"}
 EPILOG = """\b
@@ -55,7 +59,7 @@ Examples:
   stackmark results --since 7d
 
 Exit codes: 0 done, 2 wrong use, 3 the run failed, 4 the place failed, 5 the ledger failed, 6 a cluster or a check of it
-failed, 7 part of a list failed, 8 a verdict that --fail-on names, 130 interrupted, 143 terminated."""
+failed, 7 part of a list failed, 8 a verdict that --fail-on names, 129 terminal closed, 130 interrupted, 143 terminated."""
 
 
 class Verbs(click.Group):
@@ -97,7 +101,8 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     _open_standard_streams()
-    signal.signal(signal.SIGTERM, _terminate)
+    forget()
+    _take_signals()
     code = _answer(arguments, debug)
     try:
         if not sys.stdout.closed:  # as it is where an export could not write its end
@@ -129,6 +134,9 @@ def _answer(arguments: list[str], debug: bool) -> int:
     except (KeyboardInterrupt, click.Abort):
         say("interrupted; what was finished is stored")
         return Exit.INTERRUPTED
+    except HungUp:
+        say("the terminal was closed; what was finished is stored")
+        return Exit.HANGUP
     except Terminated:
         say("terminated; what was finished is stored")
         return Exit.TERMINATED
@@ -137,6 +145,8 @@ def _answer(arguments: list[str], debug: bool) -> int:
     except OSError as error:
         if debug:
             traceback.print_exc()
+        if error.errno == errno.EIO and _terminal_is_gone():
+            return Exit.HANGUP  # a write to the closed terminal came before its signal
         about = f"{error.filename}: " if error.filename else ""
         say(f"the system refused: {about}{error.strerror or error}")
         return Exit.PLACE_FAILED
@@ -173,5 +183,27 @@ def _verb(arguments: list[str]) -> str:
     return f"{first} " if first in VERBS else ""
 
 
+def _take_signals() -> None:
+    """SIGTERM and SIGHUP become exceptions, so that what runs is ended and stored. Under nohup SIGHUP stays ignored."""
+    signal.signal(signal.SIGTERM, _terminate)
+    _terminals[:] = [number for number in (0, 1, 2) if os.isatty(number)]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _hang_up)
+
+
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise Terminated
+
+
+def _hang_up(_number: int, _frame: FrameType | None) -> None:
+    # Once is enough: the kernel and the shell both send it. Not SIG_IGN, which programs that we start would inherit.
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+    # Each write to a closed terminal is an error, which would come in the middle of ending what runs.
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in _terminals:
+        os.dup2(null, number)
+    raise HungUp
+
+
+def _terminal_is_gone() -> bool:
+    return any(not os.isatty(number) for number in _terminals)

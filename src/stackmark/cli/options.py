@@ -43,7 +43,8 @@ def trust_option(command: F) -> F:
 
 
 def time_limit_option(command: F) -> F:
-    return click.option("--time-limit", metavar="TIME", help="End a run that takes longer, e.g. 10min.")(command)
+    text = "End a run that takes longer: 10min; none: never. [default: when it said nothing for 30 min, your program for 24 h]"
+    return click.option("--time-limit", metavar="TIME", help=text)(command)
 
 
 def fail_on_option(command: F) -> F:
@@ -160,9 +161,11 @@ def read_margin(text: str) -> float:
 def seconds_of(option: str, text: str | None) -> float | None:
     if text is None:
         return None
+    if option == "--time-limit" and text.strip().lower() == "none":
+        return math.inf
     seconds = read_seconds(option, text)
-    if seconds <= 0 and option == "--time-limit":
-        raise SpecError(f"--time-limit: {text!r} is no time to run in", hint="write it like 10min")
+    if option == "--time-limit" and seconds == 0:
+        return math.inf
     return seconds
 
 

@@ -2,10 +2,11 @@
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+
+from stackmark.secrets_masking import masked_command
 
 
 def say(message: str, hint: str | None = None, command: str | None = None) -> None:
@@ -37,10 +38,10 @@ def _plain() -> bool:
 
 
 def repeatable(arguments: Sequence[str]) -> str:
-    """Return the command line that repeats a measurement. It is stored and shown, so passwords are replaced."""
+    """Return the command line that repeats a measurement. It is stored and shown, so it holds no secret."""
     from stackmark.ledger.masking import hide_in_arguments  # loads SQLAlchemy, which --help does without
 
-    return shlex.join(["stackmark", *hide_in_arguments(arguments)])
+    return masked_command(["stackmark", *hide_in_arguments(arguments)])
 
 
 def print_json(data: object) -> None:

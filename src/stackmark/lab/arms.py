@@ -15,6 +15,7 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.lab.placing import find_kind, find_place, place_kinds
 from stackmark.lab.typed import read_value, takes_several
 from stackmark.plan.design import MOST_ARMS
+from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
 from stackmark.workloads.catalog import find
 
@@ -52,6 +53,7 @@ def read_arms(
 
 def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None = None) -> AskedArm:
     place, *pieces = (piece.strip() for piece in text.split(","))
+    text = masked_arm(text)  # what follows shows it, and stores it
     if not place:
         raise SpecError(f"the arm {text!r} names no place", hint="write it like: --arm container,shm=1g")
     if "=" in place:
@@ -61,11 +63,11 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
     options = find_kind(place).options
     params = find(workload)[0].params.model_fields
     given: dict[str, OptionValue] = {
-        name: value for name, value in (shared or {}).items() if name in options.model_fields
+        name: _without_secrets(name, value) for name, value in (shared or {}).items() if name in options.model_fields
     }
     own: dict[str, list[str]] = {}
     for key, value in _pairs(text, pieces):
-        own.setdefault(key, []).append(value)
+        own.setdefault(key, []).append(put_aside(value) if key == "env" else value)
     typed: dict[str, Scalar] = {}
     for key, values in own.items():
         name = key.replace("-", "_")
@@ -88,6 +90,12 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
             )
     find_place(place, given)  # refuses what the place cannot take
     return AskedArm(text.strip(), place, given, typed)
+
+
+def _without_secrets(name: str, value: OptionValue) -> OptionValue:
+    if name != "env" or not isinstance(value, list):
+        return value
+    return [put_aside(one) if isinstance(one, str) else one for one in value]
 
 
 def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:

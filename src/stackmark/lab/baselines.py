@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
 from stackmark.lab.deciding import sitting_numbers
-from stackmark.lab.placing import find_place
+from stackmark.lab.placing import find_place, place_kinds
 from stackmark.lab.run import Place, Slot, measure, run_once
 from stackmark.lab.trust import Part, parts_of
 from stackmark.lab.watching import Watcher
@@ -148,7 +148,10 @@ def sit(ledger: Ledger, held: Held, experiment: Experiment, how: How) -> Sat:
     try:
         place = find_place(held.place, held.place_options)
     except (SpecError, PlaceError) as error:
-        return Sat(held.label, "", (), Trouble(error.message, error.hint or "", Exit.PLACE_FAILED))
+        # A place that is gone has failed; a variable that is not set (`env=TOKEN`) is for the caller to set.
+        gone = held.place not in place_kinds()
+        code = Exit.PLACE_FAILED if gone else error.exit_code
+        return Sat(held.label, "", (), Trouble(error.message, error.hint or "", code))
     ledger.start_experiment(experiment)
     count = how.runs or held.runs_a_sitting
     trouble = None

@@ -8,11 +8,13 @@ from stackmark.lab.trust import is_known_kubeconfig
 from stackmark.ledger.rescue import recover
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.folders import remove_forgotten
 from stackmark.strays import end_marked
 
 
 def clean_up(ledger: Ledger) -> list[str]:
     """Ends what abandoned runs of this machine left behind, and says it in a sentence each."""
+    remove_forgotten()  # folders of killed probes, which no ledger knows; nothing that anybody needs to hear of
     if ledger.read_only:
         return []
     said = _recovered(ledger)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from stackmark.errors import SpecError
-from stackmark.events import Hello, Metric, Result, gathered_facts, measured_steps
+from stackmark.events import Hello, Metric, Result, gathered_facts
 from stackmark.lab import fairness
 from stackmark.lab.deciding import Progress, comparisons, progress
 from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
@@ -71,7 +71,7 @@ def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun
     stream = read_stored(ledger.stream(row.id)).stream
     events = stream.events
     facts = gathered_facts(events)
-    steps = measured_steps(events)
+    steps = list(stream.measured_steps())
     result = stream.ended()
     first_step, steady = 0, row.steady
     # A run whose numbers cannot be was failed for that: they are not judged again.

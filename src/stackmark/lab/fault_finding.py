@@ -102,7 +102,7 @@ def _log(row: RunDetail, stream: Stream) -> LogSeen:
     outage, again = log.get("longest_outage_s"), log.get("reconnects")
     return LogSeen(
         events=len(stream.events),
-        steps=len(measured_steps(stream.events)),
+        steps=len(stream.measured_steps()),
         complete=log.get("complete") is True and isinstance(stream.ended(), Result),
         reconnects=int(again) if isinstance(again, int | float) else 0,
         longest_outage_s=float(outage) if isinstance(outage, int | float) else 0.0,

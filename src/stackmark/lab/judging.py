@@ -5,13 +5,13 @@ Everything derived here can be derived again: the stream is stored whole, and `j
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StreamError
-from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, gathered_facts, measured_steps
+from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, gathered_facts
 from stackmark.lab.verify import impossible_result, known_kind
 from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, PlaceFailure, missing_facts
@@ -65,7 +65,7 @@ def judge(
 
 
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
-    verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
+    verdict = judge_run(stream.measured_steps(), result.samples_per_step, result.wall_s, result.tick_s)
     # A single step under a figure is no step: nobody timed one, and its shape says nothing.
     flags = [*(() if _untimed(result) else verdict.flags), *_said_by_ranks(stream, "flags"), *_stragglers(stream)]
     invalid = _said_by_ranks(stream, "invalid")
@@ -114,7 +114,7 @@ def _stragglers(stream: Stream) -> list[str]:
     rows = {rank: [event.row for event in stream.of(rank) if isinstance(event, Row)] for rank in ranks}
     if any(rows.values()):
         return rows_apart(rows)
-    return steps_apart({rank: measured_steps(stream.events, rank) for rank in ranks})
+    return steps_apart({rank: stream.measured_steps(rank) for rank in ranks})
 
 
 def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> dict[str, float | int | str | None]:
@@ -183,7 +183,7 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, li
         last = next((line for line in reversed(outcome.stderr) if line.strip()), "")
         said = f"; its last words were: {last[:300]}" if last else ""
         return PlaceFailure("cut_off", f"the worker ended with code {outcome.exit_code} and without a result{said}")
-    steps = len(measured_steps(stream.events))
+    steps = len(stream.measured_steps())
     if steps != closed.steps:
         return PlaceFailure("broken_stream", f"the worker measured {closed.steps} steps and {steps} were received")
     if outcome.exit_code:
@@ -249,7 +249,7 @@ class Stored(NamedTuple):
     broken: StreamError | None
 
 
-def read_stored(lines: Sequence[str]) -> Stored:
+def read_stored(lines: Iterable[str]) -> Stored:
     stream = Stream()
     stderr = []
     broken = None
@@ -269,5 +269,5 @@ def judged_again(stream: Stream) -> float | None:
     result = stream.ended()
     if not isinstance(result, Result):
         return None
-    verdict = judge_run(measured_steps(stream.events), result.samples_per_step, result.wall_s, result.tick_s)
+    verdict = judge_run(stream.measured_steps(), result.samples_per_step, result.wall_s, result.tick_s)
     return _rate(result, verdict)[0]

@@ -26,6 +26,7 @@ from stackmark.places.kubernetes import manifest as making
 from stackmark.places.kubernetes import names, yaml_text
 from stackmark.places.kubernetes.client import Json
 from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.pod_environment import SECRET_NAME
 from stackmark.places.kubernetes.wanted import Wanted
 from stackmark.places.process import worker_environment
 from stackmark.spec import Request, Task, explain
@@ -152,6 +153,11 @@ def _remarks(wanted: Wanted, made: Json, command: str) -> list[str]:
         said.append(
             "the host's own software is that of the machine on which this was printed: it runs on that node alone"
             + ("" if wanted.options.node else ", which --node pins it to")
+        )
+    if by_name := wanted.options.named_variables:
+        literals = " ".join(f"--from-literal={name}=…" for name in by_name)
+        said.append(
+            f"variables that are given by name come from a Secret: kubectl create secret generic {SECRET_NAME}{where} {literals}"
         )
     if wanted.options.openshift:
         said.append(

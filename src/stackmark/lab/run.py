@@ -10,18 +10,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stackmark import __version__
-from stackmark.errors import LedgerError, PlaceError, SpecError, StackmarkError, StreamError, Terminated, WorkerError
+from stackmark.errors import (
+    LedgerError,
+    PlaceError,
+    SpecError,
+    StackmarkError,
+    StreamError,
+    Terminated,
+    WorkerError,
+    how_ended,
+)
 from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Failed, Probe, Row, Stream, gathered_facts
 from stackmark.lab import driver, trust
 from stackmark.lab.judging import STDERR_PREFIX, Facts, judge
 from stackmark.lab.list_specs import check_list
+from stackmark.lab.spool import MOST_HEARD_BYTES, Spool, too_much
 from stackmark.lab.verify import completed, folder_in, verified_spec
 from stackmark.lab.watching import Silent, Watcher
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rescue import finish_or_rescue
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Handle, Keeps, Outcome
+from stackmark.places.place import Handle, Keeps, Outcome, PlaceFailure
 from stackmark.places.place import Place as Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
@@ -43,7 +53,11 @@ class Listener:
     ledger: Ledger | None = None
     run_id: str = ""
     stream: Stream = field(default_factory=Stream)
-    lines: list[str] = field(default_factory=list)
+    lines: Spool = field(default_factory=Spool)
+    foreign_kept: int = 0
+    # The worker's output went past a bound: what is still read of it is dropped.
+    full: bool = False
+    heard_bytes: int = 0
     broken: StreamError | None = None
     # When rows were last stored; the first one is at once.
     kept_s: float = -math.inf
@@ -59,6 +73,19 @@ class Listener:
         self.watcher.notice(sentence)
 
     def line(self, text: str) -> None:
+        """Take in a line; raise a StreamError, once, where the output is past all bounds and the worker is to be ended."""
+        if self.full:
+            return
+        self.heard_bytes += len(text)
+        try:
+            if self.heard_bytes > MOST_HEARD_BYTES:  # what is not kept: prints, and whatever follows a broken line
+                raise too_much(len(self.lines))
+            self._line(text)
+        except StreamError:
+            self.full = True
+            raise
+
+    def _line(self, text: str) -> None:
         event = None
         if self.broken is None:
             try:
@@ -70,8 +97,9 @@ class Listener:
             if event.rank == 0:  # who speaks for its group
                 self.watcher.event(event)
                 self._keep(event)
-        elif len(self.lines) - len(self.stream.events) < FOREIGN_LINES_KEPT:
+        elif self.foreign_kept < FOREIGN_LINES_KEPT:
             # Somebody's print, or the broken line and what followed: as much of it as a person reads.
+            self.foreign_kept += 1
             self.lines.append(text[:EVENT_LIMIT_BYTES])
 
     def _keep(self, event: Event) -> None:
@@ -255,6 +283,9 @@ def run_once(
     began_s = _clock_s()
     try:
         outcome = place.run(Task(do="run", spec=spec), listener, mark=run_id, time_limit_s=time_limit_s)
+    except StreamError as error:
+        # Past all bounds: the place has ended the worker on the way here.
+        outcome = Outcome(None, PlaceFailure("broken_stream", error.message, error.hint or ""))
     except BaseException as error:
         # A row that says `running` while nothing runs would be called lost by the next command.
         with suppress(LedgerError):
@@ -271,8 +302,9 @@ def run_once(
     if end.failure_hint:
         # A worker knows no ids.
         end = end.model_copy(update={"failure_hint": end.failure_hint.replace("show RUN", f"show {run_id}")})
-    lines = [*listener.lines, *(STDERR_PREFIX + line for line in outcome.stderr)]
-    finish_or_rescue(ledger, run_id, end, lines)
+    for line in outcome.stderr:
+        listener.lines.append_anyway(STDERR_PREFIX + line)
+    finish_or_rescue(ledger, run_id, end, listener.lines)
     _all_stored(place, run_id, watcher)
     row = ledger.run(run_id)
     watcher.run_ended(row, slot.position + 1, slot.of)
@@ -295,8 +327,7 @@ def _end_of_driver(error: BaseException) -> RunEnd:
     """The run was ended from our side: its place failed, somebody pressed Ctrl-C once more, or we ourselves broke."""
     kind, message, hint = "driver", f"the driver failed: {type(error).__name__}: {error}", None
     if isinstance(error, KeyboardInterrupt | Terminated):
-        kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
-        message = f"the run was {kind}"
+        kind, message = how_ended(error)
     elif isinstance(error, StackmarkError):
         kind = "place" if isinstance(error, PlaceError) else "driver"
         message, hint = error.message, error.hint

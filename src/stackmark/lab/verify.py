@@ -127,20 +127,22 @@ def impossible_result(stream: Stream, spec: Spec | None, observed_s: float | Non
     lies can still claim any rate; what it cannot do is to have measured longer than it ran.
     """
     results = [event for event in stream.events if isinstance(event, Result)]
-    if observed_s is not None and (said := _too_long(stream.events, results, observed_s)):
+    if observed_s is not None and (said := _too_long(stream, results, observed_s)):
         return said
     if spec is None:
         return None
     return _other_work(spec, results) or _other_rows(spec, stream.events)
 
 
-def _too_long(events: Sequence[Event], results: Sequence[Result], observed_s: float) -> str | None:
+def _too_long(stream: Stream, results: Sequence[Result], observed_s: float) -> str | None:
+    events = stream.events
     most_s = observed_s * (1 + CLOCK_SLACK) + CLOCK_SLACK_S
     claims = [("a last event", max((event.t for event in events), default=0.0))]
     claims += [("a measured part", result.wall_s) for result in results]
     for rank in {event.rank for event in events}:
         own = [event for event in events if event.rank == rank]
         claims.append(("steps", math.fsum(_step_seconds(own))))
+        claims.append(("steps", math.fsum(stream.measured_steps(rank))))  # also those whose events are not kept
         claims.append(("calls", math.fsum(_call_seconds(event.row for event in own if isinstance(event, Row)))))
     what, claimed_s = max(claims, key=lambda claim: claim[1])
     if claimed_s <= most_s:

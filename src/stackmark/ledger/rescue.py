@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from stackmark.errors import LedgerError
 from stackmark.ledger.address import default_file
 from stackmark.ledger.rows import RunEnd
 from stackmark.ledger.store import Ledger, NotOpen
-from stackmark.ledger.streams import Budget
+from stackmark.ledger.streams import Budget, Lines
 from stackmark.spec import Frozen, explain
 
 SUFFIX = ".jsonl"
@@ -51,7 +51,7 @@ class Recovery:
     trouble: str = ""
 
 
-def finish_or_rescue(ledger: Ledger, run_id: str, end: RunEnd, lines: Sequence[str]) -> None:
+def finish_or_rescue(ledger: Ledger, run_id: str, end: RunEnd, lines: Lines) -> None:
     """Store the end of a run. Where the ledger fails, save it in a file and say so in the error."""
     try:
         ledger.finish(run_id, end, lines)
@@ -110,7 +110,7 @@ def folders(ledger: Ledger) -> Iterator[Path]:
     yield Path(tempfile.gettempdir()) / f"stackmark-rescued-{os.getuid()}"
 
 
-def _save(folder: Path, header: Header, lines: Sequence[str]) -> Path | None:
+def _save(folder: Path, header: Header, lines: Lines) -> Path | None:
     """Write a file, whole or not at all; None where this folder does not take it."""
     draft = folder / f".{secrets.token_hex(8)}"
     try:

@@ -48,7 +48,7 @@ from stackmark.ledger.rows import (
     storable,
 )
 from stackmark.ledger.schema import experiments, runs, streams
-from stackmark.ledger.streams import TooLong, check_stored, pack_lines, unpack_lines
+from stackmark.ledger.streams import Lines, TooLong, check_stored, pack_lines, unpack_lines
 
 T = TypeVar("T")
 # How long a PostgreSQL server that went away is waited for: as long as a locked file, and a restart takes a few seconds.
@@ -165,7 +165,7 @@ class Ledger:
 
         self.writing(work)
 
-    def finish(self, run_id: str, end: RunEnd, lines: Sequence[str]) -> None:
+    def finish(self, run_id: str, end: RunEnd, lines: Lines) -> None:
         """Makes a run whole, with its output, in one transaction. The same end may be written twice."""
         stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
 
@@ -194,7 +194,7 @@ class Ledger:
         cut = RunEnd(status="failed", ended_unix_s=end.ended_unix_s, failure_kind=LOST, failure_message=message)
         return cut.model_dump()
 
-    def keep(self, run_id: str, lines: Sequence[str]) -> None:
+    def keep(self, run_id: str, lines: Lines) -> None:
         """What a run has said so far, while it runs: with its driver killed, no more is lost than what came after."""
         stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
 

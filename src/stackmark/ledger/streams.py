@@ -7,11 +7,12 @@ given up when its lines take more memory than the longest real ones: a million e
 import codecs
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 MOST_MEMORY = 320 << 20
-# Compressed, where real streams have a tenth of their size.
-MOST_STORED = 64 << 20
+# Compressed: real streams have a tenth of their size, random bytes all of it.
+MOST_STORED = 168 << 20
 _PIECE = 1 << 20
 
 
@@ -31,9 +32,22 @@ class Budget:
             raise TooLong(f"its output takes more than {MOST_MEMORY >> 20} MiB")
 
 
+class Lines(Protocol):
+    """A run's output: a list, or lines that lie in a file."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[str]: ...
+
+
 # surrogatepass: a worker's bytes that were no UTF-8 may have been decoded to lone surrogates, and are to come back so.
-def pack_lines(lines: Sequence[str]) -> bytes:
-    return zlib.compress("\n".join(lines).encode("utf-8", "surrogatepass"))
+def pack_lines(lines: Iterable[str]) -> bytes:
+    """Compress lines as they come: they may be more than should be in memory at once."""
+    packer = zlib.compressobj()
+    packed: list[bytes] = []
+    for number, line in enumerate(lines):
+        packed.append(packer.compress((f"\n{line}" if number else line).encode("utf-8", "surrogatepass")))
+    packed.append(packer.flush())
+    return b"".join(packed)
 
 
 def check_stored(size_bytes: int) -> None:

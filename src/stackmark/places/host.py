@@ -16,6 +16,7 @@ from typing import ClassVar
 from pydantic import Field, JsonValue, field_validator
 
 from stackmark.errors import PlaceError, Terminated
+from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
 from stackmark.places.process import (
     Reading,
@@ -25,9 +26,10 @@ from stackmark.places.process import (
     oom_kills,
     polite_signal,
     send,
+    silence_limit_s,
     worker_environment,
 )
-from stackmark.spec import AUTO, Spec, Task
+from stackmark.spec import AUTO, SCRATCH_VARIABLE, Spec, Task
 from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
 
@@ -78,9 +80,17 @@ class HostPlace:
         return []
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+        if not runs_own_program(task):
+            return self._run(task, watch, mark, time_limit_s, {})
+        with private_folder(mark) as folder:
+            more = {SCRATCH_VARIABLE: str(scratch_folder(folder, task))}
+            return self._run(task, watch, mark, time_limit_s, more)
+
+    def _run(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, more: Mapping[str, str]) -> Outcome:
         oom_before = oom_kills()
-        process = self._start(mark)
-        reading = Reading(process, watch)
+        process = self._start({**more, MARK_VARIABLE: mark})
+        silence_s = silence_limit_s(task, time_limit_s)
+        reading = Reading(process, watch, silence_s)
         interruption: BaseException | None = None
         in_time = True
         try:
@@ -94,13 +104,13 @@ class HostPlace:
                 end(process, reading, lambda: _asked(process, polite_signal(interruption)))
             finally:
                 end_marked(mark)
-        failure = ended_from_outside(interruption, in_time, time_limit_s)
+        failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
         if failure is None and process.returncode < 0:
             failure = killed(-process.returncode, oom_kills() > oom_before)
         return Outcome(process.returncode, failure, tuple(reading.stderr_lines), interruption)
 
-    def _start(self, mark: str) -> subprocess.Popen[bytes]:
-        environment = {**worker_environment(self._environment), MARK_VARIABLE: mark}
+    def _start(self, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        environment = {**worker_environment(self._environment), **more}
         try:
             return subprocess.Popen(
                 self.command(),

@@ -16,15 +16,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from stackmark.errors import Terminated
+from stackmark.errors import Terminated, how_ended
+from stackmark.places.folders import OWN_COMMAND
 from stackmark.places.place import STDERR_LINES_KEPT, PlaceFailure, Watch
 from stackmark.spec import LEDGER_VARIABLE, SPEC_VARIABLE, Task
+from stackmark.units import say_seconds
 
 # The worker says goodbye within its own grace of 5 s; then a little for the pipes.
 POLITE_S = 7.0
 # A worker that is gone may have left a child that holds its output open: how long to wait for the rest of it.
 DRAIN_S = 0.5
 LINE_LIMIT_BYTES = 64 * 1024
+# Without a time limit of the user's, a worker that says nothing for so long is ended. Ours say something at least at each
+# part of their set-up and each second that they measure; the longest silence is a compiler's, of minutes.
+SILENCE_S = 30 * 60.0
+# Of a user's own program only what it prints is heard, and some print at their end alone.
+PROGRAM_SILENCE_S = 24 * 3600.0
+# A spec that asks for longer stretches gets more: so many times the seconds that it asks for.
+SILENCE_TIMES = 5.0
+_SPANS = ("seconds", "warmup_seconds", "timeout")
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,13 +55,29 @@ def send(process: subprocess.Popen[bytes], task: Task) -> None:
         process.stdin.write(task.model_dump_json().encode() + b"\n")
 
 
-class Reading:
-    """Reads a worker's two streams line by line until it is gone."""
+def silence_limit_s(task: Task, time_limit_s: float | None) -> float | None:
+    """How long a worker may say nothing; None where the user said how long a run may take, or that it may take for ever."""
+    if time_limit_s is not None:
+        return None
+    asked = task.spec or task.request
+    if asked is not None and asked.workload.startswith(OWN_COMMAND):
+        return PROGRAM_SILENCE_S
+    spans = [asked.params.get(name) for name in _SPANS] if asked is not None else []
+    known = sum(float(span) for span in spans if isinstance(span, int | float))
+    return max(SILENCE_S, SILENCE_TIMES * known)
 
-    def __init__(self, process: subprocess.Popen[bytes], watch: Watch) -> None:
+
+class Reading:
+    """Reads a worker's two streams line by line until it is gone, it was silent for too long, or its time is up."""
+
+    def __init__(self, process: subprocess.Popen[bytes], watch: Watch, silence_s: float | None = None) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
+        self._silence_s = silence_s
+        self._heard_s = time.monotonic()
+        # Whether it was ended since it said nothing.
+        self.silent = False
         self.stderr_lines: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
 
         def stderr(text: str) -> None:
@@ -64,11 +90,14 @@ class Reading:
             self._selector.register(stream, selectors.EVENT_READ, _Lines(stream, take))
 
     def until_exit(self, limit_s: float | None) -> bool:
-        """True when the worker ended by itself, False when its time was up."""
+        """True when the worker ended by itself, False when its time was up or it was silent for too long."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while self._process.poll() is None:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
+                return False
+            if self._silence_s is not None and time.monotonic() - self._heard_s > self._silence_s:
+                self.silent = True
                 return False
             # The exit of a worker whose child holds its pipes shows only in poll(): look ten times a second.
             self._read(0.1 if left is None else min(0.1, left))
@@ -90,6 +119,7 @@ class Reading:
             time.sleep(min(timeout_s, 0.01))
             return
         for key, _ in self._selector.select(timeout_s):
+            self._heard_s = time.monotonic()
             if not key.data.read():
                 self._selector.unregister(key.fileobj)
                 key.data.finish()
@@ -145,12 +175,17 @@ def end(
 
 
 def ended_from_outside(
-    interruption: BaseException | None, in_time: bool, time_limit_s: float | None
+    interruption: BaseException | None, in_time: bool, time_limit_s: float | None, silence_s: float | None = None
 ) -> PlaceFailure | None:
-    """Where it was us who ended the worker: why."""
+    """Where it was us who ended the worker: why. `silence_s` is how long it had said nothing, where that was the reason."""
     if interruption is not None:
-        kind = "interrupted" if isinstance(interruption, KeyboardInterrupt) else "terminated"
-        return PlaceFailure(kind, f"the run was {kind}")
+        return PlaceFailure(*how_ended(interruption))
+    if silence_s is not None:
+        return PlaceFailure(
+            "silent",
+            f"the worker said nothing for {say_seconds(silence_s)} and was ended",
+            "give a run more time with --time-limit 2d, or without end with --time-limit none",
+        )
     if not in_time:
         return PlaceFailure(
             "timeout", f"the run took longer than its limit of {time_limit_s:g} s", "raise --time-limit"

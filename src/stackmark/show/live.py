@@ -305,9 +305,11 @@ class LiveBar:
     def _reset(self, what: str, total: int | None = None) -> None:
         self._done, self._steps = 0, total or 0
         # A new task, since rich takes a total of None for "as before", and a compiler has none.
-        self._progress.remove_task(self._task)
         gap = " " if self._in_words else "  "
+        before = self._task
         self._task = self._progress.add_task(f"{self._head}{gap}{safe_line(what)}", total=total, rate="")
+        # Afterwards: a signal may come in the middle, and the events of the worker's end still need a task.
+        self._progress.remove_task(before)
 
     def event(self, event: Event) -> None:
         if isinstance(event, Phase) and event.state == "begin":

@@ -20,6 +20,7 @@ from stackmark.worker.facts.gpu import under_test
 from stackmark.worker.facts.nvml import NoDriver, devices, session
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import measure, warm_up
+from stackmark.worker.pauses import Heartbeat
 from stackmark.worker.resolving import resolved
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.catalog import Family, find
@@ -120,7 +121,7 @@ def _measured(emitter: Emitter, ready: Ready, params: Params, bench: Bench) -> N
         "memory_peak_mib": memory_peak_mib(params.device),
         "data_wait_s": ready.data_wait_s() - waited_before,
         "invalid": list(watched.findings.invalid),
-        "flags": [*bench.flags, *watched.findings.flags],
+        "flags": [*bench.flags, *watched.findings.flags, *watched.heart.flags(stretch.step_s)],
     }
     # All numbers are read: one more step changes none of them.
     emit_kernels(emitter, ready, stretch.wall_s / max(1, stretch.done))
@@ -172,7 +173,7 @@ def _emit_told(emitter: Emitter, told: Told, watched: "Watched", flags: Sequence
         memory_peak_mib=told.memory_peak_mib,
         figure=told.figure,
         invalid=list(watched.findings.invalid),
-        flags=[*flags, *watched.findings.flags],
+        flags=[*flags, *watched.findings.flags, *watched.heart.flags()],
         **more,
     )
 
@@ -183,6 +184,7 @@ class Watched:
 
     findings: counters.Findings = field(default_factory=counters.Findings)
     host: list[Metric] = field(default_factory=list)
+    heart: Heartbeat = field(default_factory=Heartbeat)
 
 
 @contextmanager
@@ -191,7 +193,8 @@ def watching(uuid: str | None) -> Iterator[Watched]:
     watched = Watched()
     with counters.XidWatch(uuid) as watch:
         host, before = host_counters.read(), counters.read(uuid, watch)
-        yield watched
+        with watched.heart:
+            yield watched
         after = counters.read(uuid, watch)
     watched.host = host_counters.between(host, host_counters.read())
     watched.findings = counters.compare(before, after)

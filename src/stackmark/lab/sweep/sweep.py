@@ -40,7 +40,7 @@ from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.places.kubernetes.client import ApiError
 from stackmark.places.kubernetes.client import Json as ApiObject
-from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
 from stackmark.places.kubernetes.place import PodPlace
 from stackmark.places.kubernetes.ready import Ready, has_resource
 from stackmark.places.kubernetes.trouble import explained
@@ -175,7 +175,8 @@ def _carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, time_limi
     slots = looked_again(plan.slots, _nodes(ready), ready.options.resource, plan.gpus)
     plan = plan.model_copy(update={"slots": slots})
     looker.notice(at_once_sentence(plan))
-    with Runs(experiment.id, plan, ready, ledger, looker, time_limit_s or limit_of(plan)) as runs:
+    limit_s = limit_of(plan) if time_limit_s is None else min(time_limit_s, LONGEST_DEADLINE_S)
+    with Runs(experiment.id, plan, ready, ledger, looker, limit_s) as runs:
         first_pass(runs)
         repeat(runs)
 

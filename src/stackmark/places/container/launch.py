@@ -6,21 +6,31 @@ stored or seen in a process list; the values come from the client's own environm
 
 import json
 import os
-import pwd
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stackmark.errors import PlaceError
+from stackmark.errors import PlaceError, SpecError
 from stackmark.machine import boot_id
 from stackmark.places.container import gpus
 from stackmark.places.container.engine import DRIVER_LABEL, RUN_LABEL, Engine, container_name
 from stackmark.places.container.options import UNLIMITED, ContainerOptions
 from stackmark.places.container.settings import podman_ulimits
-from stackmark.places.container.software import NEVER, HostSoftware, off_the_root, outermost, program_folders, within
+from stackmark.places.container.software import (
+    NEVER,
+    HostSoftware,
+    holds_home,
+    off_the_root,
+    outermost,
+    program_folders,
+    user_name,
+    within,
+    without_home,
+)
+from stackmark.places.folders import OWN_COMMAND
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.process import PACKAGE_ROOT
-from stackmark.spec import ABOUT_VARIABLE, AUTO, LEDGER_VARIABLE, SPEC_VARIABLE, Scalar, Task
+from stackmark.spec import ABOUT_VARIABLE, AUTO, LEDGER_VARIABLE, SCRATCH_VARIABLE, SPEC_VARIABLE, Scalar, Task
 from stackmark.strays import MARK_VARIABLE, start_ticks
 
 # Where our code lies in an image that has none of its own.
@@ -37,8 +47,8 @@ HOST_ONLY = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON")
 FILE_ENDINGS = ("_HOME", "_PATH", "_DIR", "_DIRECTORY", "_FILE", "_ROOT")
 # Parameters of workloads that name a folder or file of the host, and whether they are written. A file's folder is mounted.
 PATH_PARAMETERS = {"data": False, "checkpoint_dir": True, "trace_file": True}
-# A user's own program: it may read and write what lies beside it, as it does on the host.
-OWN_COMMAND = "command/"
+# The folder of the container that a user's own program may write to; its contents are deleted after the run.
+SCRATCH = "/scratch"
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Launch:
 
 def launch(
     engine: Engine, options: ContainerOptions, image: Image, task: Task, mark: str, cache: Path | None,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str], scratch: Path | None = None,
 ) -> Launch:  # fmt: skip
     gpu = gpus.given(engine, options, environment) if gpus.wanted(options, task) else gpus.NOTHING
     about = {
@@ -77,6 +87,8 @@ def launch(
         "gpus_by": gpu.way,
     }
     mounts, folder = _mounts(options, image, task, cache, environment)
+    if scratch is not None:
+        mounts.setdefault(SCRATCH, (str(scratch), False))
     argv = [
         *engine.command, "run", "--rm", "--interactive", f"--name={container_name(mark)}", f"--label={RUN_LABEL}={mark}",
         f"--label={DRIVER_LABEL}={driver_name()}",
@@ -86,6 +98,7 @@ def launch(
         *(f"--volume={source}:{target}{':ro' if read_only else ''}" for target, (source, read_only) in mounts.items()),
         f"--workdir={folder}",
         *_variables(options, image, environment, cache), f"--env={MARK_VARIABLE}={mark}",
+        *([f"--env={SCRATCH_VARIABLE}={SCRATCH}"] if scratch is not None else []),
         f"--env={ABOUT_VARIABLE}={json.dumps(about, separators=(',', ':'))}",
         *_what(image),
     ]  # fmt: skip
@@ -164,12 +177,12 @@ def _mounts(
     options: ContainerOptions, image: Image, task: Task, cache: Path | None, environment: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, bool]], str]:
     """By target: source, and whether it is read-only; and the working folder. What was typed comes last, and wins."""
-    read, written, folder = paths_of(task)
+    read, written, folder = paths_of(task, [target for _, target, _ in options.mounts])
     if cache:
         cache.mkdir(parents=True, exist_ok=True)
         written.append(str(cache))
     if image.software is not None:
-        software = [*image.software.folders, *program_of(task, folder, environment)]
+        software = without_home([*image.software.folders, *program_of(task, folder, environment)])
         read += software if image.name else off_the_root(software)
     written_all = outermost(written)
     mounts = {path: (path, True) for path in outermost(read) if not within(path, written_all)}
@@ -186,17 +199,21 @@ def _mounts(
     return mounts, folder
 
 
-def paths_of(task: Task) -> tuple[list[str], list[str], str]:
-    """Folders of the host that the workload's parameters name: to read, to write; and the folder to work in."""
+def paths_of(task: Task, mounted: Sequence[str] = ()) -> tuple[list[str], list[str], str]:
+    """Folders of the host that the workload's parameters name: to read, to write; and the folder to work in.
+
+    `mounted` are folders of the container that were asked for by hand.
+    """
     asked = task.spec or task.request
     if asked is None:
         return [], [], HOME
     read: list[str] = []
     written: list[str] = []
     folder = HOME
-    if asked.workload.startswith(OWN_COMMAND) and (own := _folder_of_program(asked.params.get("cwd"))):
+    if asked.workload.startswith(OWN_COMMAND) and (own := _folder_of_program(asked.params.get("cwd"), mounted)):
         folder = own
-        written.append(own)
+        if not within(own, mounted):
+            read.append(own)
     for name, writes in PATH_PARAMETERS.items():
         value = asked.params.get(name)
         if not isinstance(value, str) or not value or (name == "data" and not os.path.isdir(value)):
@@ -211,14 +228,21 @@ def paths_of(task: Task) -> tuple[list[str], list[str], str]:
     return read, written, folder
 
 
-def _folder_of_program(cwd: Scalar) -> str | None:
+def _folder_of_program(cwd: Scalar, mounted: Sequence[str]) -> str | None:
     """Where a user's program runs: where they are unless they said; `.` is the container's own folder."""
     if cwd == ".":
         return None
     folder = os.path.abspath(str(cwd)) if cwd and cwd != AUTO else os.getcwd()
+    if within(folder, mounted):
+        return folder
+    if holds_home(folder):
+        raise SpecError(
+            f"the program runs in {folder}, which is or holds your home folder, and that is not mounted without being asked",
+            hint=f"run it from a folder of its own, give --cwd . for the container's folder, or --mount {folder}:{folder}",
+        )
     if folder in NEVER:
         raise PlaceError(
-            f"the program runs in {folder}, which a container has one of its own of",
+            f"the program runs in {folder}, and each container has its own",
             hint="run it from a folder of its own, or give --cwd . for the container's folder",
         )
     if not os.path.isdir(folder):
@@ -239,26 +263,29 @@ def _variables(
     if image.software is not None:
         values |= {"HOME": HOME, "USER": user_name(environment)}
     elif not image.has_stackmark:
-        own = options.variables.get("PYTHONPATH") or image.python_path
+        typed = environment.get("PYTHONPATH", "") if "PYTHONPATH" in options.named_variables else ""
+        own = options.variables.get("PYTHONPATH") or typed or image.python_path
         values["PYTHONPATH"] = os.pathsep.join(filter(None, [CODE_FOLDER, own]))
     # In somebody's image PYTHONPATH is ours and theirs, put together above.
     values |= {
         name: value for name, value in options.variables.items() if name != "PYTHONPATH" or "PYTHONPATH" not in values
     }
+    # In somebody's image PYTHONPATH is put together above, and is no secret.
+    named = [name for name in options.named_variables if name != "PYTHONPATH" or "PYTHONPATH" not in values]
+    values = {name: value for name, value in values.items() if name not in named}
     passed = [name for name in sorted(environment) if name not in values and _passes(name, image)]
-    return [*(f"--env={name}" for name in passed), *(f"--env={name}={value}" for name, value in values.items())]
-
-
-def user_name(environment: Mapping[str, str]) -> str:
-    """In a container the UID has no name, and libraries that ask for one fail where USER is not set."""
-    try:
-        return environment.get("USER") or environment.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid-{os.getuid()}"
+    by_name = dict.fromkeys((*passed, *named))
+    return [*(f"--env={name}" for name in by_name), *(f"--env={name}={value}" for name, value in values.items())]
 
 
 def _passes(name: str, image: Image) -> bool:
-    if name in CACHE_VARIABLES or name in (SPEC_VARIABLE, MARK_VARIABLE, ABOUT_VARIABLE, LEDGER_VARIABLE):
+    if name in CACHE_VARIABLES or name in (
+        SPEC_VARIABLE,
+        MARK_VARIABLE,
+        ABOUT_VARIABLE,
+        SCRATCH_VARIABLE,
+        LEDGER_VARIABLE,
+    ):
         return False
     tuning = name.startswith(TUNING)
     if image.software is not None:

@@ -5,13 +5,14 @@ accept and ignore, or refuse in words of its own, is refused here with the key's
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from stackmark.errors import SpecError
 from stackmark.places.place import PlaceOptions
+from stackmark.secrets_masking import is_by_name, put_aside
 from stackmark.units import parse_size
 
 # The kernel's limits by the names that both engines take, and whether a number of bytes may be typed with a unit.
@@ -22,7 +23,7 @@ ULIMITS = {
 UNLIMITED = -1
 # Reserved for what the place says itself: an env or label of the user's must not pretend to be ours.
 OUR_VARIABLES = "STACKMARK_"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _CPUS = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
@@ -36,8 +37,14 @@ def _texts(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _without_secrets(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(put_aside(text) for text in texts)
+
+
 Typed = Annotated[str, BeforeValidator(_text)]
 Several = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+Variables = Annotated[tuple[str, ...], BeforeValidator(_texts), AfterValidator(_without_secrets)]
+VARIABLES_HELP = "a variable: NAME=VALUE, or NAME for its value in this environment; may be repeated"
 
 
 class ContainerOptions(PlaceOptions):
@@ -75,8 +82,10 @@ class ContainerOptions(PlaceOptions):
         default="auto",
         description="which GPUs: all, none, numbers or UUIDs (0,1); auto: all where the workload may use one",
     )
-    mount: Several = Field(default=(), description="a folder of the host: HOST:CONTAINER[:ro]; may be repeated")
-    env: Several = Field(default=(), description="a variable: NAME=VALUE; may be repeated")
+    mount: Several = Field(
+        default=(), description="a folder of the host: SRC:DST[:ro|rw], read-only unless said; may be repeated"
+    )
+    env: Variables = Field(default=(), description=VARIABLES_HELP)
     user: Typed | None = Field(default=None, description="who it runs as: UID[:GID], or a name that the image knows")
     ipc: str | None = Field(default=None, description="whose shared memory: host, private, shareable")
 
@@ -120,12 +129,18 @@ class ContainerOptions(PlaceOptions):
 
     @property
     def variables(self) -> dict[str, str]:
-        return dict(variable_of(text) for text in self.env)
+        """Variables whose values were typed."""
+        return {name: value for name, value in variables_of(self.env).items() if value is not None}
+
+    @property
+    def named_variables(self) -> tuple[str, ...]:
+        """Variables that are given by name: their values are looked up when a worker is started."""
+        return tuple(name for name, value in variables_of(self.env).items() if value is None)
 
     # What cannot be
 
     def _sizes(self) -> None:
-        _ = self.cpu_count, self.cpuset_list, self.ulimits, self.mounts, self.variables
+        _ = self.cpu_count, self.cpuset_list, self.ulimits, self.mounts, self.variables, self.named_variables
         if self.memory_bytes is not None and self.memory_bytes < 6 * 2**20:
             raise SpecError(f"memory: {self.memory!r} is less than the 6 MiB that any engine takes")
         if self.shm_bytes is not None and self.shm_bytes < 1:
@@ -220,18 +235,29 @@ def _limit(text: str, name: str, value: str) -> int:
 
 def _mount(text: str) -> tuple[str, str, bool]:
     parts = text.split(":")
-    mode = parts.pop() if len(parts) == 3 else "rw"
+    mode = parts.pop() if len(parts) == 3 else "ro"
     if len(parts) != 2 or mode not in ("ro", "rw") or not all(part.startswith("/") and len(part) > 1 for part in parts):
-        raise SpecError(f"mount: {text!r} is no mount", hint="write it like /data:/data:ro, with whole paths")
+        raise SpecError(
+            f"mount: {text!r} is no mount",
+            hint="write it like /data:/data, or /out:/out:rw to write to it, with whole paths",
+        )
     return parts[0], parts[1], mode == "ro"
 
 
-def variable_of(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not _NAME.fullmatch(name):
-        raise SpecError(f"env: {text!r} is no variable", hint="write it like OMP_NUM_THREADS=4")
+def variables_of(texts: Sequence[str]) -> dict[str, str | None]:
+    """Variables by name, each with its value, or None where only the name is given. The last of several counts."""
+    return dict(_variable(text) for text in texts)
+
+
+def _variable(text: str) -> tuple[str, str | None]:
+    name, _, value = text.partition("=")
+    if not NAME.fullmatch(name):
+        # Without the value: it may be a secret, whatever its name is.
+        raise SpecError(
+            f"env: {name!r} is not the name of a variable", hint="write it like OMP_NUM_THREADS=4, or HF_TOKEN"
+        )
     if name.startswith(OUR_VARIABLES):
         raise SpecError(f"env: {name} is one of stackmark's own", hint="it cannot be set from outside")
     if "\0" in value or "\n" in value:
         raise SpecError(f"env: the value of {name} has a line break", hint="put it into a file, and mount that")
-    return name, value
+    return name, None if is_by_name(text) else value

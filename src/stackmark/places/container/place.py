@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -28,6 +28,7 @@ from stackmark.places.container.engine import DRIVER_LABEL, Engine, container_na
 from stackmark.places.container.launch import Image, Launch, driver_lives, launch
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import host_software
+from stackmark.places.folders import private_folder, scratch_folder
 from stackmark.places.place import Facts, Handle, Outcome, PlaceFailure, Watch
 from stackmark.places.process import (
     Reading,
@@ -38,8 +39,10 @@ from stackmark.places.process import (
     polite_signal,
     send,
     signal_name,
+    silence_limit_s,
     worker_environment,
 )
+from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
 from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
@@ -47,6 +50,8 @@ from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 WORKER_LABEL = "stackmark.version"
 # The codes that engines keep for themselves, and 1 and 2, which Python and podman end with when they do not get to work.
 NEVER_BEGAN = (1, 2, 125, 126, 127)
+# A worker that spoke never ends with one of these: the engine lost it.
+ENGINES_OWN = (125, 126, 127)
 # The kernel drops a signal to the first process of a container that has no handler for it yet, so it is sent again.
 ASK_AGAIN_S = 1.0
 # What conmon, which watches podman's containers, leaves in the client's working folder when the kernel ran out of memory.
@@ -67,6 +72,8 @@ class ContainerPlace:
         self._cache = cache.absolute() if cache else None
         self._python = python
         self._environment = worker_environment(os.environ if environment is None else environment)
+        # Handed to the engine's client in its environment, and to the container by name: neither `ps` nor the ledger has them.
+        self._named = {name: value_of(name, self._environment) for name in self._options.named_variables}
         self._prepared: tuple[Engine, Image] | None = None
 
     def options(self) -> dict[str, JsonValue]:
@@ -92,13 +99,15 @@ class ContainerPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         engine, image = self.prepare()
-        plan = launch(engine, self._options, image, task, mark, self._cache, self._environment)
         counting = _Counting(watch)
         # conmon writes into the client's working folder, so each client has one of its own.
-        with _private_folder(mark) as folder:
+        with private_folder(mark) as folder:
+            scratch = scratch_folder(folder, task)
+            plan = launch(engine, self._options, image, task, mark, self._cache, self._environment, scratch)
             began_unix_s, oom_before = time.time(), oom_kills()
             process = self._start(plan, mark, folder)
-            reading = Reading(process, counting)
+            silence_s = silence_limit_s(task, time_limit_s)
+            reading = Reading(process, counting, silence_s)
             interruption: BaseException | None = None
             in_time = True
             try:
@@ -114,7 +123,7 @@ class ContainerPlace:
                     # A client that was killed may have asked for a container that is still being made.
                     engine.remove_run(mark, look_again=process.returncode < 0)
                     end_marked(mark)
-            failure = ended_from_outside(interruption, in_time, time_limit_s)
+            failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
             if failure is None and process.returncode != 0:
                 oom = _ran_out_of_memory(engine, mark, folder, began_unix_s)
                 failure = self._out_of_memory() if oom else None
@@ -141,7 +150,7 @@ class ContainerPlace:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**self._environment, MARK_VARIABLE: mark},
+                env={**self._environment, **self._named, MARK_VARIABLE: mark},
                 cwd=folder,
                 start_new_session=True,
                 bufsize=0,
@@ -177,6 +186,8 @@ class ContainerPlace:
         if lines == 0 and code in NEVER_BEGAN:
             said = "\n".join(reading.stderr_lines) or trouble.exit_meaning(code)
             raise trouble.refused(engine.kind, said, plan.argv, self._options.image)
+        if code in ENGINES_OWN:
+            return trouble.lost(engine.kind, "\n".join(reading.stderr_lines))
         number = code - 128
         # SIGINT and SIGTERM the worker answers itself, with a last event and these codes.
         if 0 < number < signal.NSIG and number not in (signal.SIGINT, signal.SIGTERM):
@@ -281,13 +292,3 @@ class _Counting:
 
     def stderr(self, text: str) -> None:
         self._watch.stderr(text)
-
-
-@contextmanager
-def _private_folder(mark: str) -> Iterator[Path]:
-    """A folder for one client, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=f"stackmark-{mark}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,7 @@ the container would have another program by that name, or none.
 
 import json
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
@@ -81,7 +82,7 @@ def program_folders(command: str, folder: str, environment: Mapping[str, str]) -
         if os.path.isfile(path):
             # What lies beside a script is imported by it; a file in /tmp comes alone.
             above = os.path.dirname(os.path.abspath(path))
-            needed.append(path if above in NEVER else above)
+            needed.append(path if above in NEVER or holds_home(above) else above)
     return outermost(both_names(needed))
 
 
@@ -102,6 +103,8 @@ def _needs_of(python: str, environment: Mapping[str, str]) -> list[str]:
 def _home_of(program: str) -> str:
     """The folder in which a program lies; of a shim (pyenv's, asdf's), the folder of what it calls."""
     folder = os.path.dirname(program)
+    if holds_home(folder):
+        return program
     return os.path.dirname(folder) if os.path.basename(folder) == "shims" else folder
 
 
@@ -135,6 +138,25 @@ def outermost(paths: Iterable[str]) -> tuple[str, ...]:
         if not within(path, kept):
             kept.append(path)
     return tuple(kept)
+
+
+def holds_home(folder: str) -> bool:
+    """Tell whether a folder is this user's home folder, or one above it."""
+    homes = {os.path.realpath(os.path.expanduser(name)) for name in ("~", f"~{user_name(os.environ)}")} - {"/"}
+    return any(Path(home).is_relative_to(os.path.realpath(folder)) for home in homes)
+
+
+def without_home(paths: Iterable[str]) -> list[str]:
+    """Leave out a home folder that only a search path names: nobody asked for it to be seen in a container."""
+    return [path for path in paths if not holds_home(path)]
+
+
+def user_name(environment: Mapping[str, str]) -> str:
+    """In a container the UID has no name, and libraries that ask for one fail where USER is not set."""
+    try:
+        return environment.get("USER") or environment.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
 
 
 def within(path: str, folders: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stackmark.errors import PlaceError
+from stackmark.places.place import PlaceFailure
 
 SHOWN_CHARACTERS = 400
 _RLIMITS = {"4": "core", "6": "nproc", "7": "nofile", "8": "memlock", "3": "stack", "13": "nice", "14": "rtprio"}
@@ -30,7 +31,15 @@ def _known(pattern: str, cause: str, hint: str) -> Known:
     return Known(re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, hint)
 
 
+# What podman says of a container whose monitor (conmon) is gone: nobody wrote down how the container ended.
+_NO_EXIT_CODE = re.compile(
+    r"no such exit code|getting exit code of container|reading exit code|conmon exited", re.IGNORECASE
+)
+MONITOR_KILLED = "podman's monitor of the container (conmon) was killed, so how the worker ended is not known"
+MONITOR_HINT = "look for who killed it (dmesg, journalctl), and run it again"
+
 KNOWN = (
+    Known(_NO_EXIT_CODE, MONITOR_KILLED, MONITOR_HINT),
     _known(
         r"cannot connect to the docker daemon|connection refused.*docker|is the docker daemon running",
         "docker's daemon does not run, or not where DOCKER_HOST says",
@@ -158,6 +167,13 @@ def refused(kind: str, said: str, argv: Sequence[str], image: str | None = None)
             cause, hint = (filled(text, fill) for text in (known.cause, known.hint))
             return PlaceError(f"{kind} could not run the worker: {cause} ({words})", hint=hint, command=shell(argv))
     return PlaceError(f"{kind} could not run the worker: {words}", hint="try it by hand", command=shell(argv))
+
+
+def lost(kind: str, said: str) -> PlaceFailure:
+    """The engine ended with a code of its own while the worker ran."""
+    if kind == "podman" and _NO_EXIT_CODE.search(said):
+        return PlaceFailure("killed", MONITOR_KILLED, MONITOR_HINT)
+    return PlaceFailure("killed", f"{kind} lost the container while the worker ran: {own_words(said)}", "run it again")
 
 
 def exit_meaning(code: int) -> str:

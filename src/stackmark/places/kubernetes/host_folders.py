@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from stackmark.places.container.launch import HOME, paths_of, program_of
-from stackmark.places.container.software import PROGRAM_FOLDERS, outermost, within
+from stackmark.places.container.software import PROGRAM_FOLDERS, outermost, within, without_home
 from stackmark.places.kubernetes.client import Json
 from stackmark.places.kubernetes.wanted import Wanted
 from stackmark.places.process import worker_environment
@@ -27,7 +27,7 @@ def host_folders(wanted: Wanted) -> tuple[list[tuple[Json, Json]], str]:
     if wanted.task is not None:
         environment = worker_environment(os.environ if wanted.environment is None else wanted.environment)
         read, written, folder = paths_of(wanted.task)
-        read += program_of(wanted.task, folder, environment)
+        read += without_home(program_of(wanted.task, folder, environment))
     if wanted.cache:
         written.append(wanted.cache)
     written_all = outermost(written)

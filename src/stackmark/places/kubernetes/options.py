@@ -13,7 +13,16 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from stackmark.errors import SpecError
-from stackmark.places.container.options import REFERENCE, Several, Typed, cpus_of, size_of, variable_of
+from stackmark.places.container.options import (
+    REFERENCE,
+    VARIABLES_HELP,
+    Several,
+    Typed,
+    Variables,
+    cpus_of,
+    size_of,
+    variables_of,
+)
 from stackmark.places.place import PlaceOptions
 from stackmark.spec import AUTO
 from stackmark.units import parse_seconds
@@ -73,7 +82,7 @@ class PodOptions(PlaceOptions):
     shm: Typed | None = Field(
         default=None, description="size of /dev/shm: 1g; else half of memory, or 8g; it counts as memory"
     )
-    env: Several = Field(default=(), description="a variable: NAME=VALUE; may be repeated")
+    env: Variables = Field(default=(), description=VARIABLES_HELP)
     env_from_proxy: bool = Field(default=False, description="hand on the proxy variables of this environment")
     user: Typed | None = Field(
         default=None,
@@ -142,7 +151,13 @@ class PodOptions(PlaceOptions):
 
     @property
     def variables(self) -> dict[str, str]:
-        return dict(variable_of(text) for text in self.env)
+        """Variables whose values were typed."""
+        return {name: value for name, value in variables_of(self.env).items() if value is not None}
+
+    @property
+    def named_variables(self) -> tuple[str, ...]:
+        """Variables that are given by name: their values are looked up when a pod is made."""
+        return tuple(name for name, value in variables_of(self.env).items() if value is None)
 
     @property
     def labels_of_node(self) -> dict[str, str]:

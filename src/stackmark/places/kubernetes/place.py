@@ -16,11 +16,12 @@ from pydantic import JsonValue
 from stackmark.errors import ClusterError, Terminated
 from stackmark.places.kubernetes import checks, manifest, names, trouble
 from stackmark.places.kubernetes.following import Following
-from stackmark.places.kubernetes.options import PodOptions
+from stackmark.places.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
 from stackmark.places.kubernetes.ready import Ready, has_resource, make_ready
 from stackmark.places.kubernetes.removing import remove
 from stackmark.places.place import Facts, Outcome, Watch
 from stackmark.places.process import ended_from_outside, worker_environment
+from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
 
 # A pod without a limit of its own: so many times what the spec says it measures, and this for its set-up.
@@ -41,6 +42,8 @@ class PodPlace:
         self._cache = cache.absolute() if cache else None
         self._kind = kind
         self._environment = worker_environment(os.environ if environment is None else environment)
+        for name in self._options.named_variables:
+            value_of(name, self._environment)  # what is missing is said before anything is created
         self._ready: Ready | None = None
         self._remarked = False
 
@@ -146,6 +149,8 @@ class PodPlace:
 
 def _deadline(task: Task, time_limit_s: float | None) -> int:
     """The pod's own, for the case that nobody is there to end it: well after ours."""
+    if time_limit_s == math.inf:
+        return LONGEST_DEADLINE_S
     if time_limit_s is not None:
         return math.ceil(time_limit_s) + 120
     params = task.spec.params if task.spec else task.request.params if task.request else {}

@@ -7,23 +7,27 @@ laptop must not depend on that laptop's shell. Which GPUs there are to see is th
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stackmark.errors import SpecError
-from stackmark.places.container.launch import FILE_ENDINGS, HOME, HOST_ONLY, TUNING, user_name
+from stackmark.places.container.launch import FILE_ENDINGS, HOME, HOST_ONLY, TUNING
+from stackmark.places.container.software import user_name
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import Json
 from stackmark.places.kubernetes.wanted import Wanted
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.process import worker_environment
-from stackmark.spec import ABOUT_VARIABLE, LEDGER_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE
+from stackmark.secrets_masking import value_of
+from stackmark.spec import ABOUT_VARIABLE, LEDGER_VARIABLE, SCRATCH_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE
 from stackmark.strays import MARK_VARIABLE
 
 # Each in lower and in upper case: programs read one or the other.
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy")
 # The device plugin says which GPUs there are; the driver's own numbers mean others, or none.
 VISIBLE_DEVICES = "_VISIBLE_DEVICES"
+# Where a printed manifest looks for variables that were given by name.
+SECRET_NAME = "stackmark-env"  # noqa: S105 - a name
 # From the pod's own description (downward API). Limits that were not set read as what the node has.
 FROM_POD = {
     "STACKMARK_NODE": "spec.nodeName",
@@ -50,8 +54,11 @@ def variables(wanted: Wanted) -> list[Json]:
     if wanted.task is not None:
         values[SPEC_VARIABLE] = _task_text(wanted)
     values[ABOUT_VARIABLE] = json.dumps(_about(wanted), separators=(",", ":"))
+    by_name = wanted.options.named_variables
+    if wanted.driven:
+        values |= {name: value_of(name, environment) for name in by_name}
     plain: list[Json] = [{"name": name, "value": literal(value)} for name, value in values.items()]
-    return [*plain, *_from_pod()]
+    return [*plain, *(() if wanted.driven else _from_secret(by_name)), *_from_pod()]
 
 
 def literal(text: str) -> str:
@@ -76,7 +83,7 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _passes(name: str, software: bool) -> bool:
-    own = (SPEC_VARIABLE, MARK_VARIABLE, ABOUT_VARIABLE, LEDGER_VARIABLE, *FROM_POD, *FROM_LIMITS)
+    own = (SPEC_VARIABLE, MARK_VARIABLE, ABOUT_VARIABLE, SCRATCH_VARIABLE, LEDGER_VARIABLE, *FROM_POD, *FROM_LIMITS)
     if name in CACHE_VARIABLES or name in own or name.endswith(VISIBLE_DEVICES):
         return False
     tuning = name.startswith(TUNING)
@@ -106,6 +113,11 @@ def _about(wanted: Wanted) -> Json:
         "gpus_by": by,
         **wanted.about,
     }
+
+
+def _from_secret(by_name: Sequence[str]) -> list[Json]:
+    """A manifest that is printed must not hold the values: whoever applies it has them in a Secret."""
+    return [{"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET_NAME, "key": name}}} for name in by_name]
 
 
 def _from_pod() -> list[Json]:

@@ -4,18 +4,21 @@ It is run whole, once a run, and is neither warmed up nor told anything: whateve
 `--metric-skip` leaves the figures of that time out. What it printed is kept with the run, its exit code decides.
 """
 
+import errno
 import os
 import shutil
 import signal
-from collections.abc import Callable, Generator
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 
 from pydantic import ValidationError
 
 from stackmark.events import Figure
-from stackmark.spec import AnyParams, Request, explain
+from stackmark.spec import SCRATCH_VARIABLE, AnyParams, Request, explain
 from stackmark.workloads.command.figure import Finder
 from stackmark.workloads.command.output import Kept, Lines, short
-from stackmark.workloads.command.params import CommandParams, guess_unit, split_command
+from stackmark.workloads.command.params import CommandParams, guess_unit, split_command, variables_in, with_values
 from stackmark.workloads.command.program import Exit, Program
 from stackmark.workloads.workload import Metric, Rig, Told, Whole, WorkloadFailure
 
@@ -30,9 +33,11 @@ def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
         values["metric_unit"] = guess_unit(str(values["metric"]))
         choices["metric_unit"] = "from the words before the group in the pattern"
     try:
-        return CommandParams.model_validate(values), choices
+        params = CommandParams.model_validate(values)
     except ValidationError as error:
         raise WorkloadFailure("bad_parameter", explain(error), "see: stackmark run --help") from error
+    _filled(split_command(params.cmd))  # what is missing is said before the first run
+    return params, choices
 
 
 def run(_name: str, params: AnyParams, rig: Rig) -> Generator[Whole, None, None]:
@@ -46,6 +51,19 @@ def run(_name: str, params: AnyParams, rig: Rig) -> Generator[Whole, None, None]
     )
 
 
+def _filled(words: list[str]) -> list[str]:
+    """Put the values of variables for `{env:NAME}`, as late as can be: here, in the process that starts the program."""
+    try:
+        return with_values(words, os.environ)
+    except KeyError as error:
+        name = error.args[0]
+        raise WorkloadFailure(
+            "bad_parameter",
+            f"--cmd refers to {{env:{name}}}, and {name} is not set where the program runs",
+            f"set it: export {name}=…; a container or a pod gets it by name: --env {name}",
+        ) from error
+
+
 def _found(program: str, cwd: str) -> str | None:
     """Which file it is here: in another place the same name may be another program."""
     path = program if "/" not in program else os.path.join(cwd, program)
@@ -55,7 +73,9 @@ def _found(program: str, cwd: str) -> str | None:
 
 def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str], None], rig: Rig) -> Told:
     kept = Kept(log)
-    out, err = Lines(kept.take), Lines(kept.take)
+    # A program that prints its arguments would put the values into the log.
+    hidden = [os.environ.get(name, "") for name in variables_in(words)]
+    out, err = Lines(kept.take, hidden), Lines(kept.take, hidden)
     finder = Finder(params) if params.metric else None
 
     searching = finder is not None
@@ -70,7 +90,10 @@ def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str],
             searching = True
 
     try:
-        with Program(words, cwd, lambda *read: take(out, *read), lambda *read: take(err, *read)) as program:
+        with (
+            _scratch(),
+            Program(_filled(words), cwd, lambda *read: take(out, *read), lambda *read: take(err, *read)) as program,
+        ):
             ended = program.run()
     finally:
         kept.close()
@@ -82,6 +105,20 @@ def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str],
         rig.flag(f"left-behind: the program left {ended.left_behind} process(es) running, which were ended")
     figure = finder.figure(kept.ending()) if finder else _wall_time(ended)
     return Told(figure, ended.wall_s, tuple(_metrics(ended)), ended.memory_peak_mib)
+
+
+@contextmanager
+def _scratch() -> Iterator[None]:
+    """Give the program a folder to write to where its place gave none, as a pod does; it is deleted afterwards."""
+    if SCRATCH_VARIABLE in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="stackmark-scratch-", ignore_cleanup_errors=True) as folder:
+        os.environ[SCRATCH_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            del os.environ[SCRATCH_VARIABLE]
 
 
 def _wall_time(ended: Exit) -> Figure:
@@ -105,6 +142,10 @@ def _failed(code: int, last: str) -> WorkloadFailure:
     else:
         how = f"ended with code {code}" + (f" ({CODES[code]})" if code in CODES else "")
     said = f"; its last words were: {short(last)}" if last else "; it said nothing"
-    return WorkloadFailure(
-        "command_failed", f"the program {how}{said}", "all that it printed is in the log: stackmark show RUN --log"
-    )
+    hint = "all that it printed is in the log: stackmark show RUN --log"
+    if os.strerror(errno.EROFS).lower() in last.lower():
+        hint = (
+            f"in a container the program's folder is read-only: write to ${SCRATCH_VARIABLE}, which is deleted after the run, "
+            "or to a folder that is mounted to be written: --mount SRC:DST:rw"
+        )
+    return WorkloadFailure("command_failed", f"the program {how}{said}", hint)

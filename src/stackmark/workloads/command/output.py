@@ -9,12 +9,16 @@ and the last ones are kept, so that neither can fill the memory.
 import codecs
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from stackmark.secrets_masking import MASK
 
 # Long enough for a result in one line of JSON. What is kept of a line is less: an event holds 8 KiB.
 LINE_CHARACTERS = 16_384
 KEPT_CHARACTERS = 2_000
 FIRST_LINES, LAST_LINES = 300, 300
+# A shorter value is no secret worth the name, and hiding it would take digits out of figures.
+SHORTEST_HIDDEN = 6
 # A sentence about a failure shows so many of the last lines, and so much of each.
 SHOWN_LINES, SHOWN_CHARACTERS = 3, 160
 
@@ -25,8 +29,10 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 class Lines:
     """One of a program's two streams. `feed` gives every state of every line, `take` is handed what is kept of a line."""
 
-    def __init__(self, take: Callable[[str], None]) -> None:
+    def __init__(self, take: Callable[[str], None], hidden: Sequence[str] = ()) -> None:
+        """`hidden` are texts that must not be kept: values of variables that the program got as arguments."""
         self._take = take
+        self._hidden = [text for text in hidden if len(text) >= SHORTEST_HIDDEN]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._part = ""
         self._overwritten = ""
@@ -60,7 +66,10 @@ class Lines:
     def _state(self) -> str:
         state, self._part = self._part, ""
         self.cut, self._too_long = self.cut + self._too_long, False
-        return _ESCAPES.sub("", state) if "\x1b" in state else state
+        state = _ESCAPES.sub("", state) if "\x1b" in state else state
+        for text in self._hidden:
+            state = state.replace(text, MASK)
+        return state
 
     def _keep(self, state: str) -> None:
         # `100 %\r\n`, and a bar that was wiped away at the end: what stood there last is what a person remembers.

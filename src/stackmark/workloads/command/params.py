@@ -9,6 +9,7 @@ handed on as words, `|` and `>` would be taken by most programs without a compla
 import re
 import shlex
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -19,6 +20,8 @@ from stackmark.spec import AnyParams
 COMMAND: JsonDict = {"group": "Your own program, instead of a workload"}
 # Words that mean something to a shell and nothing to a program.
 SHELL_WORDS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "2>&1", "&>"})
+# A value that only the worker may know, and only when it starts the program: it is in no spec and in no stored command.
+_ENV_REFERENCE = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
@@ -41,6 +44,16 @@ def split_command(text: str) -> list[str]:
             f"no shell reads the command, so {meant[0]!r} would be handed to the program: write sh -c '…' for a shell"
         )
     return words
+
+
+def variables_in(words: Sequence[str]) -> list[str]:
+    """Return the names of the variables that a command refers to as `{env:NAME}`."""
+    return list(dict.fromkeys(name for word in words for name in _ENV_REFERENCE.findall(word)))
+
+
+def with_values(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Put the values of variables for `{env:NAME}`; raises KeyError with the name of one that is not set."""
+    return [_ENV_REFERENCE.sub(lambda match: environment[match[1]], word) for word in words]
 
 
 def compile_metric(text: str) -> re.Pattern[str]:
@@ -80,7 +93,8 @@ class CommandParams(AnyParams):
     )
     cmd: Annotated[str, AfterValidator(_checked_command)] = Field(
         max_length=32_000,
-        description="the program and its arguments, quoted as for a shell, though none reads them",
+        description="the program and its arguments, quoted as for a shell, though none reads them; {env:NAME} is replaced "
+        "when it starts, and stored as it is",
         json_schema_extra=COMMAND,
     )
     cwd: str = Field(
