@@ -1,12 +1,14 @@
 """A person with few rights in a cluster: a service account, and a kubeconfig that speaks for it."""
 
 import json
+import re
 from pathlib import Path
 
 import yaml
 
 from clusters import TestCluster
 from stackmark.places.kubernetes.client import Json
+from stackmark.places.kubernetes.rights import Right
 
 RBAC = "rbac.authorization.k8s.io"
 
@@ -37,3 +39,36 @@ def limited_account(cluster: TestCluster, folder: Path, name: str, rules: list[J
     path = folder / f"{name}.kubeconfig"
     path.write_text(json.dumps(config))
     return str(path)
+
+
+def documented_rules() -> list[Json]:
+    """The rules of the Role that docs/pods.md shows."""
+    text = (Path(__file__).parents[1] / "docs/pods.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (role,) = [made for block in blocks for made in yaml.safe_load_all(block) if made["kind"] == "Role"]
+    rules: list[Json] = role["rules"]
+    return rules
+
+
+def rights_in(rules: list[Json]) -> set[Right]:
+    """Each right by itself."""
+    return {
+        Right(verb, group, *resource.split("/"))
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def without(rules: list[Json], right: Right) -> list[Json]:
+    """The same rules less one right."""
+    return [
+        {
+            "apiGroups": [one.group],
+            "resources": [f"{one.resource}/{one.subresource}" if one.subresource else one.resource],
+            "verbs": [one.verb],
+        }
+        for one in sorted(rights_in(rules), key=str)
+        if one != right
+    ]

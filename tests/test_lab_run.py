@@ -444,6 +444,42 @@ def test_a_probe_s_choices_and_facts_are_handed_on(env: dict[str, str]) -> None:
     assert resolved.facts["cpu"]
 
 
+class Losing(ReplayPlace):
+    """Loses the end of its first logs."""
+
+    def __init__(self, *streams: list[str], losses: int) -> None:
+        super().__init__(*streams)
+        self.losses, self.marks = losses, list[str]()
+
+    def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+        outcome = super().run(task, watch, mark=mark)
+        self.marks.append(mark)
+        self.losses -= 1
+        return outcome if self.losses < 0 else Outcome(0, PlaceFailure("log_incomplete", "its last lines are missing"))
+
+
+class Noting(Silent):
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, sentence: str) -> None:
+        self.notices.append(sentence)
+
+
+def test_a_probe_whose_log_lost_its_end_is_repeated_once() -> None:
+    place, watcher = Losing(probe(lenet())[:1], probe(lenet()), losses=1), Noting()
+    assert resolve(Request(workload="train/lenet"), place, watcher).spec == lenet()
+    assert len(set(place.marks)) == 2
+    assert ["repeated" in sentence for sentence in watcher.notices] == [True]
+
+
+def test_a_probe_whose_log_loses_its_end_twice_fails_even_with_its_answer_in_it() -> None:
+    place = Losing(probe(lenet()), losses=2)
+    with pytest.raises(PlaceError, match="last lines are missing"):
+        resolve(Request(workload="train/lenet"), place, Noting())
+    assert len(place.marks) == 2
+
+
 # When something else breaks
 
 

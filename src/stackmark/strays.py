@@ -15,6 +15,8 @@ MARK_VARIABLE = "STACKMARK_RUN"
 # Of a user's own program, within its run: what it leaves behind is ended, and the worker and its like are not.
 COMMAND_VARIABLE = "STACKMARK_COMMAND"
 PROC = Path("/proc")
+# The kernel's number of the first pid namespace, the host's own, on every Linux (PROC_PID_INIT_INO).
+HOST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def marked(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
@@ -61,3 +63,26 @@ def start_ticks(pid: int) -> int | None:
     state, *fields = text.rpartition(")")[2].split()
     # A zombie is dead, though nobody has asked after it yet: as process 1 of a container may never do.
     return None if state in ("Z", "X") else int(fields[18])
+
+
+def pid_namespace() -> int | None:
+    """The kernel's number of the pid namespace that this process is in."""
+    try:
+        return os.stat(PROC / "self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def driver_may_live(pid: int, ticks: object, *, same_boot: bool, namespace: object, here: int | None = None) -> bool:
+    """Tell whether a process of this machine may still be there; one that cannot be seen from here may.
+
+    `namespace` is the pid namespace in which it has that pid, `here` ours.
+    """
+    here = pid_namespace() if here is None else here
+    if not same_boot:
+        # A restart ends everything on a host. Two containers of one image may share an id and be on two hosts.
+        return not (namespace == HOST_PID_NAMESPACE == here)
+    if namespace != here:
+        return True
+    began = start_ticks(pid)
+    return began is not None and began == ticks

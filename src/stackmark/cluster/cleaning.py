@@ -19,7 +19,6 @@ from stackmark.errors import ClusterError
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json
 from stackmark.places.kubernetes.podjson import unix_s
-from stackmark.strays import PROC
 from stackmark.units import say_seconds
 
 Fate = Literal["removed", "would go", "going", "stays", "refused"]
@@ -70,7 +69,7 @@ def clean(
 ) -> Iterator[Left]:
     """Each thing with its fate, as it is done. `namespaces` None is all of them; namespaces that a check made are looked for
     wherever they are, unless `own_namespaces` says that only those that were named are meant."""
-    living, now = living_drivers(), time.time() if now is None else now
+    living, now = names.living_drivers(), time.time() if now is None else now
     for kind, thing, path in _found(cluster, namespaces, own_namespaces):
         left = judged(kind, thing, path, living, now, force=force, canaries=canaries)
         if left.fate == "removed" and dry_run:
@@ -139,7 +138,7 @@ def _fate(
         return ("removed", "a canary") if canaries else ("stays", "a canary is wanted; with --canaries it goes too")
     if _heals(thing) and ended is None and not old and not force:
         return "stays", "it belongs to a fault that heals by itself; --force removes it before"
-    if driver.split("-")[0] == names.machine_word():
+    if names.is_dead(driver, living):
         return "removed", "its driver on this machine is dead"
     if force:
         return "removed", "forced"
@@ -156,15 +155,6 @@ def _heals(thing: Json) -> bool:
     """The pod on a node that hurts and heals it, and the lock that keeps other faults away meanwhile."""
     spec = thing.get("spec") or {}
     return bool(spec.get("hostPID")) or "leaseDurationSeconds" in spec
-
-
-def living_drivers() -> set[str]:
-    """The names of all processes of this machine that we may see, as the label has them: ours is among those that live."""
-    found = set()
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            found.add(names.driver_label(int(entry.name)))
-    return found
 
 
 def allowed_s(thing: Json) -> float:

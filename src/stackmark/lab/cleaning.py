@@ -16,8 +16,19 @@ def clean_up(ledger: Ledger) -> list[str]:
     """Ends what abandoned runs of this machine left behind, and says it in a sentence each."""
     remove_forgotten()  # folders of killed probes, which no ledger knows; nothing that anybody needs to hear of
     if ledger.read_only:
-        return []
-    said = _recovered(ledger)
+        return _jobs_left()
+    return [*_recovered(ledger), *_lost_runs(ledger), *_jobs_left()]
+
+
+def _jobs_left() -> list[str]:
+    """Remove Jobs in a cluster that no ledger knows of: a probe's, and those that could not be removed before."""
+    from stackmark.places.kubernetes.notes import remove_orphans
+
+    return remove_orphans()
+
+
+def _lost_runs(ledger: Ledger) -> list[str]:
+    said: list[str] = []
     lost = ledger.abandoned(machine_id=machine_name(), alive=may_live)
     for row in lost:
         same_boot = row.boot_id == boot_name()

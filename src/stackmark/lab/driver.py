@@ -13,10 +13,9 @@ from stackmark import machine
 from stackmark.ledger.claims import Claim, Driver
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.strays import start_ticks
-
-# The kernel's number of the first pid namespace, the host's own, on every Linux (PROC_PID_INIT_INO).
-HOST_PID_NAMESPACE = 0xEFFFFFFC
+from stackmark.strays import HOST_PID_NAMESPACE as HOST_PID_NAMESPACE
+from stackmark.strays import driver_may_live, start_ticks
+from stackmark.strays import pid_namespace as pid_namespace
 
 
 def machine_name() -> str:
@@ -32,22 +31,15 @@ def handle() -> dict[str, JsonValue]:
     return {"driver_start_ticks": start_ticks(os.getpid()), "pid_namespace": pid_namespace()}
 
 
-def pid_namespace() -> int | None:
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
-
-
 def may_live(row: RunRow) -> bool:
     """Whether the driver of a run of this machine may still be there. Where it cannot be seen from here, it may."""
-    where = row.handle.get("pid_namespace")
-    if row.boot_id != boot_name():
-        # A restart ends everything on a host. Two containers of one image may share an id and be on two hosts.
-        return not (where == HOST_PID_NAMESPACE == pid_namespace())
-    if where != pid_namespace():
-        return True
-    return _is_there(row.driver_pid, row.handle.get("driver_start_ticks"))
+    return driver_may_live(
+        row.driver_pid,
+        row.handle.get("driver_start_ticks"),
+        same_boot=row.boot_id == boot_name(),
+        namespace=row.handle.get("pid_namespace"),
+        here=pid_namespace(),
+    )
 
 
 def claim(ledger: Ledger, experiment_id: str) -> Claim:

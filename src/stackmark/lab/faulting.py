@@ -30,8 +30,8 @@ from stackmark.ledger.store import Ledger
 from stackmark.places.kubernetes.client import Json, connect
 from stackmark.places.kubernetes.options import PodOptions
 from stackmark.places.kubernetes.podspec import pod_spec
-from stackmark.places.kubernetes.ready import RIGHTS as RUN_RIGHTS
 from stackmark.places.kubernetes.ready import Ready
+from stackmark.places.kubernetes.rights import RUN_RIGHTS
 from stackmark.places.kubernetes.same_node import nodes_here
 from stackmark.spec import Params, Request, Task
 from stackmark.workloads.catalog import check_request, find
@@ -112,7 +112,10 @@ def plan_fault(asked: Asked) -> Planned:
 
 def _rights(namespace: str) -> tuple[Right, ...]:
     """For the run, its heartbeat on disk, the new pods, and to see the node."""
-    run = (Right(verb, group, f"{what}/{sub}" if sub else what, namespace) for verb, group, what, sub in RUN_RIGHTS)
+    run = (
+        Right(one.verb, one.group, f"{one.resource}/{one.subresource}" if one.subresource else one.resource, namespace)
+        for one in RUN_RIGHTS
+    )
     new = (Right("create", "", "pods", namespace), Right("create", "", "pods/exec", namespace))
     return (*run, *new, Right("list", "", "nodes"), Right("get", "", "nodes"))
 

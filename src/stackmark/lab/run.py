@@ -31,7 +31,7 @@ from stackmark.ledger.ids import new_id
 from stackmark.ledger.rescue import finish_or_rescue
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Handle, Keeps, Outcome, PlaceFailure
+from stackmark.places.place import LOG_INCOMPLETE, Handle, Keeps, Outcome, PlaceFailure
 from stackmark.places.place import Place as Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
@@ -162,12 +162,12 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     check_list(request)
     request = completed(request, folder_in(place))
     watcher.probing(request)
-    listener = Listener(watcher)
-    mark = new_id("r")
-    outcome = place.run(Task(do="probe", request=request), listener, mark=mark, time_limit_s=PROBE_LIMIT_S)
-    _all_stored(place, mark, watcher)
-    if outcome.interruption:
-        raise outcome.interruption
+    listener, outcome = _probe(request, place, watcher)
+    if lost := _lost_end(outcome):
+        watcher.notice(f"the probe is repeated: {lost.message}")
+        listener, outcome = _probe(request, place, watcher)
+    if _lost_end(outcome):
+        raise _probe_failed(listener.stream, outcome)
     if listener.broken:
         raise listener.broken
     probe = next((event for event in listener.stream.events if isinstance(event, Probe)), None)
@@ -176,6 +176,20 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     probe = probe.model_copy(update={"spec": verified_spec(request, probe.spec)})
     watcher.probed(probe)
     return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events), listener.handle)
+
+
+def _probe(request: Request, place: Place, watcher: Watcher) -> tuple[Listener, Outcome]:
+    listener, mark = Listener(watcher), new_id("r")
+    outcome = place.run(Task(do="probe", request=request), listener, mark=mark, time_limit_s=PROBE_LIMIT_S)
+    _all_stored(place, mark, watcher)
+    if outcome.interruption:
+        raise outcome.interruption
+    return listener, outcome
+
+
+def _lost_end(outcome: Outcome) -> PlaceFailure | None:
+    """The failure of a worker that ended well and whose last lines are lost: another try may keep them."""
+    return outcome.failure if outcome.failure and outcome.failure.kind == LOG_INCOMPLETE else None
 
 
 def check_ranks(request: Request) -> None:

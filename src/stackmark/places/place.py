@@ -18,6 +18,9 @@ from stackmark.spec import Frozen, Spec, Task
 # What is kept of a worker's standard error: enough for a traceback of a compiler, not for a day of warnings.
 STDERR_LINES_KEPT = 400
 
+# The kind of a failure: the worker ended well, and the end of what it said was lost on the way.
+LOG_INCOMPLETE = "log_incomplete"
+
 Handle = dict[str, JsonValue]
 Facts = dict[str, dict[str, JsonValue]]
 # Where compilers keep what they made. In an experiment all arms share one folder, with these names below it. Not the whole

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from stackmark.cluster.doctor.seen import Right, Seen, Several
 from stackmark.cluster.node import Node
-from stackmark.cluster.rights import may
 from stackmark.errors import ClusterError
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.places.kubernetes.rights import RUN_RIGHTS, may
 from stackmark.places.kubernetes.shortage import ACTIVE
 
 # Reading a kubelet's configuration goes through the API server to each node: of so many nodes at most.
@@ -16,15 +16,7 @@ MOST_KUBELETS = 50
 KUBELET_S = 5.0
 Answer = TypeVar("Answer")
 RIGHTS: tuple[Right, ...] = (
-    Right("create", "jobs", "batch"),
-    Right("get", "jobs", "batch"),
-    Right("list", "jobs", "batch"),
-    Right("delete", "jobs", "batch"),
-    Right("get", "pods"),
-    Right("list", "pods"),
-    Right("delete", "pods"),
-    Right("get", "pods", subresource="log"),
-    Right("list", "events", needed=False, loses="why a pod waits or was refused is told by its status alone"),
+    *(Right(one.verb, one.resource, one.group, one.subresource) for one in RUN_RIGHTS),
     Right("list", "nodes", namespaced=False, needed=False, loses="no node can be looked at but one that is named (--node)"),
     Right("get", "nodes", subresource="proxy", namespaced=False, needed=False,
           loses="the kubelet's CPU and topology policies are told by what a pod gets"),

@@ -44,6 +44,8 @@ class Flight:
     suspect: int | None = None
     # 0 where it never was.
     launched_unix_s: float = 0.0
+    # By the monotonic clock; `began` does not count the time in which the API server was away.
+    launched: float = field(default_factory=time.monotonic)
     began: float = field(default_factory=time.monotonic)
     runs_since: float | None = None
     stuck_looked: float = 0.0

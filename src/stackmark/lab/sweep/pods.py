@@ -15,11 +15,14 @@ from stackmark.errors import ClusterError
 from stackmark.lab.sweep.flight import SWEEP_LABEL, Flight, Landed, job_of
 from stackmark.lab.sweep.plan import SweepPlan
 from stackmark.lab.sweep.stuck import Stuck
-from stackmark.places.kubernetes import names, podstatus
-from stackmark.places.kubernetes.client import ApiError, Unreachable
+from stackmark.places.kubernetes import names, notes, podstatus
 from stackmark.places.kubernetes.client import Json as ApiObject
+from stackmark.places.kubernetes.client import Unreachable
+from stackmark.places.kubernetes.closing import Closing
+from stackmark.places.kubernetes.patience import AGAIN_S, AWAY_S, is_there, may_pass
 from stackmark.places.kubernetes.podlog import PodLog
 from stackmark.places.kubernetes.ready import Ready
+from stackmark.places.kubernetes.same_node import runtime_of
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome, PlaceFailure
 from stackmark.places.process import killed
 
@@ -27,10 +30,6 @@ from stackmark.places.process import killed
 READERS = 16
 # Asked to go, a holder goes at once.
 GRACE_S = 1
-# An API server that is away is waited for so long; pods go on without it.
-AWAY_S = 600.0
-# Between two questions to one that is away.
-AGAIN_S = 2.0
 # A log is read to its end in a moment; where the node does not answer, what there is must do.
 READ_S, LAST_WORDS_S = 240.0, 3.0
 # How often the pods are looked at: at least, and in parts of what looking takes.
@@ -72,13 +71,14 @@ class Pods:
     def _create(self, flight: Flight, holding_s: float) -> tuple[Flight, PlaceFailure] | None:
         job = job_of(flight, self._sweep_id, self._plan, self._ready, limit_s=self._limit_s, holding_s=holding_s)
         until = time.monotonic() + AWAY_S
+        notes.write(self._cluster, self._ready.options, self._ready.namespace, flight.mark)
         while True:
             try:
                 self._cluster.create(self._jobs, job)
             except ClusterError as error:
-                if _is_there(error):
+                if is_there(error):
                     return None  # the answer to the try before was lost
-                if not _may_pass(error) or time.monotonic() > until:
+                if not may_pass(error) or time.monotonic() > until:
                     said = f"the Job was not created: {error.message}"
                     return flight, PlaceFailure("not_created", said, error.hint or "")
                 time.sleep(AGAIN_S)
@@ -99,7 +99,7 @@ class Pods:
             found = self._cluster.items(self._pods, labelSelector=self._selector)
         except ClusterError as error:
             self._away_since = self._away_since or began
-            if not _may_pass(error) or began - self._away_since > AWAY_S:
+            if not may_pass(error) or began - self._away_since > AWAY_S:
                 raise
             return []
         if self._away_since is not None:
@@ -136,9 +136,14 @@ class Pods:
             log = PodLog(self._cluster, self._ready.namespace, pod["metadata"]["name"], uid=pod["metadata"].get("uid"))
             with suppress(ClusterError):
                 log.follow(lines.append, stderr.append, stop=lambda: time.monotonic() > until)
+        failure = ended.given_up or self._failure(pod, ended.gone)
+        closing = Closing.of(flight.task, lines)
+        if failure is None and pod is not None and not closing.seen:
+            node = flight.slot.node
+            failure = closing.failure(podstatus.exit_code(pod), node, runtime_of(self._cluster, node))
         outcome = Outcome(
             podstatus.exit_code(pod) if pod else None,
-            ended.given_up or self._failure(pod, ended.gone),
+            failure,
             tuple(stderr[-STDERR_LINES_KEPT:]),
         )
         return Landed(flight, tuple(lines), outcome)
@@ -162,6 +167,7 @@ class Pods:
         name = names.object_name(mark)
         with suppress(ClusterError):
             self._cluster.delete(f"{self._jobs}/{name}", grace_s=GRACE_S)
+            notes.forget(mark)
         # The Job's own pods go with it, in their own time (10 s); these go now.
         with suppress(ClusterError):
             for pod in self._cluster.items(self._pods, labelSelector=f"{names.RUN_LABEL}={mark}"):
@@ -184,14 +190,3 @@ class Pods:
                 waited &= {str(pod["metadata"].get("labels", {}).get(names.RUN_LABEL)) for pod in found}
             if waited:
                 time.sleep(0.2)
-
-
-def _may_pass(error: ClusterError) -> bool:
-    """Whether it is worth asking again: nobody answered, or the server has trouble of its own, or too much to do."""
-    return isinstance(error, Unreachable) or (
-        isinstance(error, ApiError) and (error.status == 429 or error.status >= 500)
-    )
-
-
-def _is_there(error: ClusterError) -> bool:
-    return isinstance(error, ApiError) and error.reason == "AlreadyExists"

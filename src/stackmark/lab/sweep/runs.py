@@ -90,7 +90,8 @@ class Runs:
         if not flights:
             return
         for flight in flights:
-            flight.launched_unix_s, flight.began = time.time(), time.monotonic()
+            flight.launched_unix_s, flight.launched = time.time(), time.monotonic()
+            flight.began = flight.launched
             self._ledger.start(self._row(flight))
             self.flights[flight.mark] = flight
         self._tell_flights()
@@ -148,7 +149,8 @@ class Runs:
         stream, broken = landed.stream()
         facts = gathered_facts(stream.events)
         not_enforced = checks.not_enforced(self._ready.options, self.plan.gpus, facts)
-        observed_s = time.monotonic() - flight.began
+        # The pod went on while the API server was away.
+        observed_s = time.monotonic() - flight.launched
         end = judge(stream, landed.outcome, broken, not_enforced, spec=self.plan.spec, observed_s=observed_s)
         handle = {**handle_of(flight, self._ready), **about_device(facts, self.plan.gpus), **driver.handle()}
         with suppress(LedgerError):  # a ledger that fails is said by the next line, which saves what was measured

@@ -11,11 +11,12 @@ from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.places.kubernetes import names, podstatus
 from stackmark.places.kubernetes import podjson as at
 from stackmark.places.kubernetes.client import Cluster, Json
+from stackmark.places.kubernetes.closing import Closing
 from stackmark.places.kubernetes.options import GPU_RESOURCE
 from stackmark.places.kubernetes.podlog import PodLog
 from stackmark.places.kubernetes.quantities import quantity
-from stackmark.places.kubernetes.same_node import Node, find_node
-from stackmark.places.place import Handle, PlaceFailure
+from stackmark.places.kubernetes.same_node import Node, find_node, runtime_of
+from stackmark.places.place import LOG_INCOMPLETE, Handle, PlaceFailure
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
 
 # What a manifest was printed for and no driver waits for.
@@ -77,6 +78,11 @@ def read_pod(cluster: Cluster, pod: Json) -> Told:
         path = f"/api/v1/namespaces/{quote(at.namespace(pod))}/events"
         events = cluster.items(path, fieldSelector=f"involvedObject.uid={uid}")
     told.failure = podstatus.failure_of(pod, events)
+    task = task_of(pod)
+    if told.failure is None and not told.missing and task is not None:
+        node = at.spec(pod).get("nodeName")
+        closing = Closing.of(task, told.events)
+        told.failure = None if closing.seen else closing.failure(told.exit_code, node, runtime_of(cluster, node))
     return told
 
 
@@ -136,4 +142,5 @@ def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Ha
         "start_s": times.start_s,
         "run_s": times.run_s,
         "restarts": podstatus.restarts(pod),
+        "log": {"complete": not told.missing and (told.failure is None or told.failure.kind != LOG_INCOMPLETE)},
     }

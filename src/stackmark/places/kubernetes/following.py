@@ -11,8 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from stackmark.errors import ClusterError, PlaceError, Terminated
-from stackmark.places.kubernetes import manifest, names, podstatus
+from stackmark.places.kubernetes import manifest, names, notes, podstatus
 from stackmark.places.kubernetes.client import ApiError, Json, Unreachable
+from stackmark.places.kubernetes.closing import Closing
+from stackmark.places.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, patiently
 from stackmark.places.kubernetes.podjson import describe
 from stackmark.places.kubernetes.podlog import PodLog
 from stackmark.places.kubernetes.ready import Ready
@@ -20,12 +22,10 @@ from stackmark.places.kubernetes.removing import remove
 from stackmark.places.kubernetes.same_node import Node, find_node
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, PlaceFailure, Watch
 from stackmark.places.process import POLITE_S, killed
+from stackmark.units import say_seconds
 
 # How often a pod is looked at while it waits, and while its log is followed.
 LOOK_S, LOOK_WHILE_RUNNING_S = 0.3, 2.0
-# An API server that was away is waited for this long at the end of a run: all that is missing is its last word.
-LAST_WORD_S = 600.0
-COMING_BACK_S = 30.0
 
 
 class Following:
@@ -44,6 +44,8 @@ class Following:
         self._reached = True
         self._refused_since: float | None = None
         self._last_line = ""
+        self._closing = Closing(wanted.task)
+        self._runtime: str | None = None
         self.timed_out = False
         self.gone = False
         self.stderr_lines: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
@@ -60,24 +62,48 @@ class Following:
         }
         # Told before it is there: a driver that is killed in between leaves a name to look for.
         self._watch.started(self._handle)
+        notes.write(self._cluster, self._options, self._ready.namespace, self._wanted.mark)
         base = f"/namespaces/{self._ready.namespace}"
-        job = self._cluster.create(f"/apis/batch/v1{base}/jobs", manifest.job(self._wanted))
+        job = self._create(f"/apis/batch/v1{base}/jobs", manifest.job(self._wanted))
         claim = manifest.claim_template(self._wanted)
         if claim is not None:
             # The Job owns it, so that it goes with it; the pod waits until it is there.
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._name, "uid": job["metadata"]["uid"]}
             claim["metadata"]["ownerReferences"] = [owner]
-            self._cluster.create(f"/apis/{claim['apiVersion']}{base}/resourceclaimtemplates", claim)
+            self._create(f"/apis/{claim['apiVersion']}{base}/resourceclaimtemplates", claim)
+
+    def _create(self, path: str, body: Json) -> Json:
+        """Create an object whose name nobody else uses. An API server that is away is waited for."""
+
+        def ask() -> Json:
+            try:
+                return self._cluster.create(path, body)
+            except ApiError as error:
+                if is_there(error):
+                    return self._cluster.get(f"{path}/{body['metadata']['name']}")
+                raise
+
+        return patiently(ask, self._say)
 
     def wait_for_worker(self) -> None:
         """Until its container runs or has ended. A pod that no node can ever take, or that waits too long, is given up."""
         began, look_s = time.monotonic(), LOOK_S
+        away_since: float | None = None
         while True:
             pod = self._look()
             phase = podstatus.phase_of(pod) if pod else "queued"
             if phase in ("running", "ended", "gone"):
                 break
-            self._give_up_if_hopeless(pod, time.monotonic() - began)
+            now = time.monotonic()
+            if self._reached:
+                # While nobody could look, the pod did not wait for a place: it may run since long.
+                began += now - away_since if away_since is not None else 0.0
+                away_since = None
+                self._give_up_if_hopeless(pod, now - began)
+            else:
+                away_since = now if away_since is None else away_since
+                if now - away_since > AWAY_S:
+                    raise Unreachable(f"the API server {self._cluster.server} did not answer for {say_seconds(AWAY_S)}")
             time.sleep(look_s)
             look_s = min(1.0, look_s * 1.2)
         self._runs_since = time.monotonic()
@@ -92,16 +118,17 @@ class Following:
         ended = log.follow(self._line, self._stderr, stop=self._stop)
         if not self.timed_out:
             self._last_look()
+        cut = None if self.timed_out else self._cut_short()
         self._handle["log"] = {
-            "complete": ended.complete,
+            "complete": ended.complete and cut is None,
             "reconnects": ended.reconnects,
             "longest_outage_s": round(ended.longest_outage_s, 3),
-            "why": ended.why,
+            "why": "; ".join(filter(None, (ended.why, cut.message if cut else ""))),
         }
         self._tell_end()
 
     def end_early(self) -> None:
-        """Asks the worker to end, reads its last words, and removes all."""
+        """Ask the worker to end, read its last words, and remove the Job. What cannot be removed now has its note."""
         deadline = time.monotonic() + POLITE_S
         with suppress(ClusterError, KeyboardInterrupt, Terminated):
             if self._pod is not None and not self.gone:
@@ -127,7 +154,16 @@ class Following:
             return failure
         code = self.exit_code
         # SIGINT and SIGTERM the worker answers itself, with a last event and these codes.
-        return killed(code - 128, oom=False) if code is not None and code > 128 and code not in (130, 143) else None
+        if code is not None and code > 128 and code not in (130, 143):
+            return killed(code - 128, oom=False)
+        return self._cut_short()
+
+    def _cut_short(self) -> PlaceFailure | None:
+        """The failure of a worker that ended well, but whose last word is not in the log."""
+        if self.gone or self._wanted.task is None:
+            return None
+        node = self._handle.get("node")
+        return self._closing.failure(self.exit_code, str(node) if node else None, self._runtime)
 
     # What is looked at
 
@@ -165,7 +201,7 @@ class Following:
 
     def _last_look(self) -> None:
         """The container's end reaches the pod's status a moment after its log ended; an API server may be away."""
-        deadline = time.monotonic() + LAST_WORD_S
+        deadline = time.monotonic() + AWAY_S
         settled = time.monotonic() + COMING_BACK_S
         while time.monotonic() < deadline:
             pod = self._look()
@@ -246,6 +282,7 @@ class Following:
 
     def _line(self, text: str) -> None:
         self._last_line = text
+        self._closing.line(text)
         self._watch.line(text)
 
     def _stderr(self, text: str) -> None:
@@ -259,12 +296,14 @@ class Following:
         node: Node | None = None
         with suppress(ClusterError):
             node = find_node(self._cluster, name) if name else None
+        self._runtime = node.runtime if node else None
         self._handle |= {
             "pod": meta.get("name"),
             "pod_uid": meta.get("uid"),
             "node": name,
             "node_boot_id": node.boot_id if node else None,
             "node_machine_id": node.machine_id if node else None,
+            "container_runtime": self._runtime,
         }
         self._watch.started(self._handle)
 

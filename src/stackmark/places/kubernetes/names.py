@@ -7,10 +7,11 @@ import hashlib
 import os
 import re
 import socket
+from collections.abc import Container
 from typing import Literal
 
 from stackmark.machine import boot_id
-from stackmark.strays import start_ticks
+from stackmark.strays import PROC, pid_namespace, start_ticks
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 APP_NAME = "app.kubernetes.io/name"
@@ -33,20 +34,40 @@ def labels(kind: Kind, mark: str) -> dict[str, str]:
 
 def object_name(mark: str) -> str:
     """The name of a run's Job, and of what belongs to it."""
-    name = f"stackmark-{mark.lower()}"
-    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name), f"{name} is no name of an object"
-    return name
+    assert is_mark(mark), f"{mark} makes no name of an object"
+    return f"stackmark-{mark.lower()}"
+
+
+def is_mark(text: str) -> bool:
+    """Whether an object can be named after it."""
+    return bool(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", f"stackmark-{text.lower()}"))
 
 
 def driver_label(pid: int | None = None) -> str:
-    """Who created it: a word for this boot of this machine, and one for the process and its beginning; hashed, since a label
-    has room for no more. In two words, so that another can tell a dead driver of its own machine from one on another."""
-    pid = os.getpid() if pid is None else pid
-    return f"{machine_word()}-{_word(f'{pid}:{start_ticks(pid)}')}"
+    """Name who created something: a word for where it runs, and one for the process and its beginning; hashed, since a label
+    has room for no more. Two words, so that a dead driver of this machine can be told from one on another."""
+    return f"{machine_word()}-{_process_word(os.getpid() if pid is None else pid)}"
 
 
 def machine_word() -> str:
-    return _word(f"{socket.gethostname()}:{boot_id()}")
+    """A word for the processes that can be seen from here: this boot, this pid namespace, and this user, since /proc may hide
+    the processes of others."""
+    return _word(f"{socket.gethostname()}:{boot_id()}:{pid_namespace()}:{os.getuid()}")
+
+
+def living_drivers() -> set[str]:
+    """The labels of all processes that can be seen from here, ours among them."""
+    here = machine_word()
+    return {f"{here}-{_process_word(int(entry.name))}" for entry in PROC.iterdir() if entry.name.isdigit()}
+
+
+def is_dead(label: str, living: Container[str]) -> bool:
+    """Tell whether a driver could be seen from here if it lived, and is not among the living."""
+    return label.split("-")[0] == machine_word() and label not in living
+
+
+def _process_word(pid: int) -> str:
+    return _word(f"{pid}:{start_ticks(pid)}")
 
 
 def _word(text: str) -> str:

@@ -14,11 +14,13 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, Terminated
-from stackmark.places.kubernetes import checks, manifest, names, trouble
+from stackmark.places.kubernetes import checks, manifest, names, notes, trouble
+from stackmark.places.kubernetes.client import connect
 from stackmark.places.kubernetes.following import Following
 from stackmark.places.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
+from stackmark.places.kubernetes.patience import patiently, wait_until_ready
 from stackmark.places.kubernetes.ready import Ready, has_resource, make_ready
-from stackmark.places.kubernetes.removing import remove
+from stackmark.places.kubernetes.removing import remove, remove_of_dead_drivers
 from stackmark.places.place import Facts, Outcome, Watch
 from stackmark.places.process import ended_from_outside, worker_environment
 from stackmark.secrets_masking import value_of
@@ -46,6 +48,8 @@ class PodPlace:
             value_of(name, self._environment)  # what is missing is said before anything is created
         self._ready: Ready | None = None
         self._remarked = False
+        self._tidied = False
+        self._offered: bool | None = None
 
     def options(self) -> dict[str, JsonValue]:
         """As they were typed."""
@@ -68,9 +72,9 @@ class PodPlace:
         return checks.not_enforced(self._options, self._gpus(Task(do="run", spec=spec)), facts)
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
-        ready = self.prepare()
-        wanted = self.wanted(ready, task, mark, time_limit_s)
+        ready, wanted = self._prepared(task, watch, mark, time_limit_s)
         self._remark(wanted, watch)
+        self._tidy(ready, watch)
         following = Following(ready, wanted, watch, time_limit_s)
         interruption: BaseException | None = None
         followed = False
@@ -85,8 +89,7 @@ class PodPlace:
             raise trouble.explained(error, f"the Job {names.object_name(mark)}") from error
         finally:
             if not followed:
-                with suppress(ClusterError):
-                    remove(ready.cluster, ready.namespace, mark)
+                self.stored(mark)
         if interruption or following.timed_out:
             following.end_early()
             failure = ended_from_outside(interruption, not following.timed_out, time_limit_s)
@@ -95,16 +98,46 @@ class PodPlace:
         return Outcome(following.exit_code, failure, tuple(following.stderr_lines))
 
     def stored(self, mark: str) -> str | None:
-        """Removes the Job, its pod and its claim: their log is in the ledger now."""
+        """Remove the Job, its pod and its claim: their log is in the ledger now."""
         if self._ready is None:
             return None
         ready = self._ready
         try:
             remove(ready.cluster, ready.namespace, mark)
         except ClusterError as error:
+            notes.give_up(mark)
             name = f"{ready.namespace}/{names.object_name(mark)}"
-            return f"the Job {name} could not be removed: {error.message}; later: stackmark cluster clean"
+            return f"the Job {name} could not be removed: {error.message}; the next stackmark command removes it"
+        notes.forget(mark)
         return None
+
+    def _prepared(
+        self, task: Task, watch: Watch, mark: str, time_limit_s: float | None
+    ) -> tuple[Ready, manifest.Wanted]:
+        """Find what the pod needs. A cluster that answered before is waited for; one that never did is an error at once.
+
+        Every run comes after a probe, or after a command that looked at its places first.
+        """
+        try:
+            if task.do == "run" or self._ready is not None:
+                options = self._options
+                known = self._ready.cluster if self._ready else connect(options.context, options.kubeconfig)
+                wait_until_ready(known, watch.waiting)
+            ready = self.prepare()
+            return ready, patiently(lambda: self.wanted(ready, task, mark, time_limit_s), watch.waiting)
+        except ClusterError as error:
+            raise trouble.explained(error, "the cluster is asked") from error
+
+    def _tidy(self, ready: Ready, watch: Watch) -> None:
+        """Remove what earlier drivers left. What cannot be removed now is found by the next command."""
+        said = notes.remove_orphans(ready.cluster.server)
+        if not self._tidied:
+            with suppress(ClusterError):
+                count = remove_of_dead_drivers(ready.cluster, ready.namespace)
+                said += [notes.removed_sentence(count, ready.namespace, ready.cluster.context)] if count else []
+                self._tidied = True
+        for sentence in said:
+            watch.waiting(sentence)
 
     def wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None = None) -> manifest.Wanted:
         """What the pod of this task is made of. A place that needs more in its pod adds to it."""
@@ -144,7 +177,12 @@ class PodPlace:
         device = str(asked.params.get("device", "auto")) if asked else "auto"
         if device == "cpu":
             return 0
-        return 1 if device.startswith("cuda") or has_resource(self.prepare(), self._options.resource) else 0
+        if device.startswith("cuda"):
+            return 1
+        if self._offered is None:
+            # Once: what all runs of a place ask for must not depend on an API server that is away.
+            self._offered = has_resource(self.prepare(), self._options.resource)
+        return int(self._offered)
 
 
 def _deadline(task: Task, time_limit_s: float | None) -> int:

@@ -10,18 +10,10 @@ from dataclasses import dataclass
 
 from stackmark.errors import ClusterError, PlaceError
 from stackmark.places.container.software import HostSoftware, host_software
-from stackmark.places.kubernetes.client import ApiError, Cluster, Json, connect
+from stackmark.places.kubernetes.client import ApiError, Cluster, Unreachable, connect
 from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.kubernetes.same_node import find_node, smallest_image, this_node
-
-# What may be asked of us at least: to make a Job, to see its pod and read what it says, and to remove it again.
-RIGHTS = (
-    ("create", "batch", "jobs", ""),
-    ("delete", "batch", "jobs", ""),
-    ("list", "", "pods", ""),
-    ("delete", "", "pods", ""),
-    ("get", "", "pods", "log"),
-)
+from stackmark.places.kubernetes.rights import CLAIM_RIGHT, RUN_RIGHTS, check_rights
+from stackmark.places.kubernetes.same_node import is_missing, smallest_image, this_node
 
 
 @dataclass(frozen=True)
@@ -42,14 +34,14 @@ class Ready:
 def make_ready(options: PodOptions, environment: Mapping[str, str]) -> Ready:
     cluster = connect(options.context, options.kubeconfig, options.namespace)
     _check_namespace(cluster)
-    _check_rights(cluster)
+    check_rights(cluster, (*RUN_RIGHTS, CLAIM_RIGHT) if options.dra else RUN_RIGHTS)
     claims = _claim_version(cluster, options.dra) if options.dra else "v1"
     if options.user is None and options.host_software != "yes" and _is_openshift(cluster):
         options = options.model_copy(update={"openshift": True})
     if options.image is not None and options.host_software != "yes":
-        if options.node is not None and find_node(cluster, options.node) is None:
+        if options.node is not None and is_missing(cluster, options.node):
             raise PlaceError(
-                f"the cluster has no node {options.node!r} that one may see",
+                f"the cluster has no node {options.node!r}",
                 command=f"kubectl --context {cluster.context} get nodes",
             )
         return Ready(cluster, cluster.namespace, options.image, None, options.node, options, claims)
@@ -89,35 +81,6 @@ def _check_namespace(cluster: Cluster) -> None:
         )
 
 
-def _check_rights(cluster: Cluster) -> None:
-    """Asked beforehand, so that it is said at once which right is missing, and not after a Job that nobody can read."""
-    missing = []
-    for verb, group, resource, sub in RIGHTS:
-        attributes = {
-            "verb": verb,
-            "group": group,
-            "resource": resource,
-            "subresource": sub,
-            "namespace": cluster.namespace,
-        }
-        body: Json = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        answer = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
-        if not (answer.get("status") or {}).get("allowed"):
-            missing.append((verb, f"{resource}{'.' + group if group else ''}{'/' + sub if sub else ''}"))
-    if missing:
-        said = ", ".join(f"{verb} {resource}" for verb, resource in missing)
-        verb, resource = missing[0]
-        raise PlaceError(
-            f"the context {cluster.context} may not {said} in the namespace {cluster.namespace}",
-            hint="ask for a Role with these rights, or take a namespace in which you have them: --namespace",
-            command=f"kubectl --context {cluster.context} auth can-i {verb} {resource} -n {cluster.namespace}",
-        )
-
-
 def _is_openshift(cluster: Cluster) -> bool:
     """OpenShift gives each namespace a range of UIDs, and refuses a pod that brings its own."""
     try:
@@ -152,6 +115,8 @@ def has_resource(ready: Ready, resource: str) -> bool:
     """Whether any node has such a device. Where one may not look, it is hoped for."""
     try:
         nodes = ready.cluster.items("/api/v1/nodes")
+    except Unreachable:
+        raise
     except ClusterError:
         return True
     return any(str(((node.get("status") or {}).get("capacity") or {}).get(resource, "0")) != "0" for node in nodes)

@@ -1,30 +1,58 @@
-"""Removing what a run made, by its label."""
+"""Removing what a run created: by its name, which is known, so that nothing needs to be listed."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
+from urllib.parse import quote
 
 from pydantic import JsonValue
 
-from stackmark.errors import StackmarkError
+from stackmark.errors import ClusterError, StackmarkError
 from stackmark.places.kubernetes import names
 from stackmark.places.kubernetes.client import Cluster, connect
 
+# Jobs that a driver waits for, and that mean nothing without it.
+_DRIVEN = f"{names.SELECTOR},{names.DRIVER_LABEL},{names.KIND_LABEL} in (run,probe,sweep,doctor)"
+
 
 def remove(cluster: Cluster, namespace: str, mark: str, at_once: bool = False) -> int:
-    """The Job, what it owns, and its pods; how many of them there were."""
-    removed = 0
-    for path in (f"/apis/batch/v1/namespaces/{namespace}/jobs", f"/api/v1/namespaces/{namespace}/pods"):
-        for one in cluster.items(path, labelSelector=f"{names.RUN_LABEL}={mark}"):
-            removed += cluster.delete(f"{path}/{one['metadata']['name']}", grace_s=0 if at_once else None)
+    """Delete the Job and its pods; return how many of them there were."""
+    grace_s = 0 if at_once else None
+    inside = f"namespaces/{quote(namespace, safe='')}"
+    removed = int(cluster.delete(f"/apis/batch/v1/{inside}/jobs/{names.object_name(mark)}", grace_s=grace_s))
+    # The cluster removes a Job's pods with it, in its own time; these go now.
+    with suppress(ClusterError):
+        pods = f"/api/v1/{inside}/pods"
+        for one in cluster.items(pods, labelSelector=f"{names.RUN_LABEL}={mark}"):
+            removed += cluster.delete(f"{pods}/{one['metadata']['name']}", grace_s=grace_s)
     return removed
 
 
+def remove_of_dead_drivers(cluster: Cluster, namespace: str) -> int:
+    """Delete the Jobs in the namespace whose driver could be seen from here if it lived; return how many there were."""
+    jobs = cluster.items(f"/apis/batch/v1/namespaces/{namespace}/jobs", labelSelector=_DRIVEN)
+    living = names.living_drivers() if jobs else set()
+    count = 0
+    for job in jobs:
+        meta = job["metadata"]
+        labels: Mapping[str, str] = meta.get("labels") or {}
+        mark = labels.get(names.RUN_LABEL, "")
+        if meta.get("deletionTimestamp") or not names.is_mark(mark) or meta.get("name") != names.object_name(mark):
+            continue
+        if names.is_dead(labels.get(names.DRIVER_LABEL, ""), living):
+            count += bool(remove(cluster, namespace, mark, at_once=True))
+    return count
+
+
 def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
-    """What a killed driver's run left in its cluster. One that cannot be reached now has its own TTL."""
+    """Delete what a killed driver's run left in its cluster, as the ledger has it. Where the cluster does not answer now, the
+    note of the Job stays for a later command, and the Job has its own TTL."""
     namespace = handle.get("namespace")
-    if not isinstance(namespace, str) or not isinstance(handle.get("job"), str):
+    if not isinstance(namespace, str) or not isinstance(handle.get("job"), str) or not names.is_mark(run_id):
         return []
     context, kubeconfig = handle.get("context"), handle.get("kubeconfig")
+    if kubeconfig and not _is_own(str(kubeconfig)):
+        return []
     with suppress(StackmarkError):
         cluster = connect(
             str(context) if context and context != "in-cluster" else None,
@@ -34,3 +62,12 @@ def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
         if remove(cluster, namespace, run_id):
             return ["a Job in the cluster"]
     return []
+
+
+def _is_own(kubeconfig: str) -> bool:
+    """Whether each of the files belongs to us or to root: a kubeconfig can name a program to run, and whoever can write a
+    ledger must not be able to choose one."""
+    try:
+        return all(os.stat(path).st_uid in (0, os.getuid()) for path in kubeconfig.split(os.pathsep))
+    except OSError:
+        return False

@@ -5,10 +5,11 @@ own `machineID` is kept as the machine's name in the ledger, derived as the host
 on one machine are known as such.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stackmark import machine
-from stackmark.errors import PlaceError
+from stackmark.errors import ClusterError, PlaceError
 from stackmark.places.kubernetes.client import ApiError, Cluster, Json
 
 WHAT_WORKS = (
@@ -24,6 +25,8 @@ class Node:
     machine_id: str | None
     # Name and size of each image that it has, as it says itself: at most the 50 largest.
     images: tuple[tuple[str, int], ...] = ()
+    # The container runtime and its version: `containerd://1.6.20`.
+    runtime: str | None = None
 
 
 def node_of(data: Json) -> Node:
@@ -44,6 +47,7 @@ def node_of(data: Json) -> Node:
         boot_id=info.get("bootID") or None,
         machine_id=machine.app_specific_id(key, machine.APPLICATION_ID) if len(key) == 16 else None,
         images=images,
+        runtime=info.get("containerRuntimeVersion") or None,
     )
 
 
@@ -55,6 +59,26 @@ def find_node(cluster: Cluster, name: str) -> Node | None:
         if error.status in (403, 404):
             return None
         raise
+
+
+def runtime_of(cluster: Cluster, name: str | None) -> str | None:
+    """Name the node's container runtime and its version; None where that cannot be read."""
+    with suppress(ClusterError):
+        node = find_node(cluster, name) if name else None
+        return node.runtime if node else None
+    return None
+
+
+def is_missing(cluster: Cluster, name: str) -> bool:
+    """Whether the cluster says that it has no such node. Who may not look goes on: the scheduler tells."""
+    try:
+        cluster.get(f"/api/v1/nodes/{name}")
+    except ApiError as error:
+        if error.status == 404:
+            return True
+        if error.status != 403:
+            raise
+    return False
 
 
 def nodes_here(cluster: Cluster) -> list[Node]:
