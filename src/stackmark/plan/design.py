@@ -53,7 +53,8 @@ class StoppingRule(Frozen):
 
 class Design(Frozen):
     arms: list[Arm] = Field(min_length=1, max_length=MOST_ARMS)
-    blocks: int = Field(ge=1, description="whole designs only: see whole_blocks")
+    # The command line takes at most 10,000 blocks, and whole designs round that up.
+    blocks: int = Field(ge=1, le=20_000, description="whole designs only: see whole_blocks")
     seed: int = Field(ge=0)
     margin: float = Field(gt=0, lt=1)
     # How many blocks may be repeated, in all, because a run in them failed.
