@@ -16,6 +16,7 @@ import click
 
 from stackmark import __version__
 from stackmark.cli.saying import say
+from stackmark.cli.text_only import take_text_only
 from stackmark.errors import Exit, StackmarkError, Terminated, nearest_names
 
 VERBS = {
@@ -66,6 +67,7 @@ class Verbs(click.Group):
             return None
         module = import_module(f"stackmark.cli.{FILES.get(cmd_name, cmd_name.replace('-', '_'))}")
         command: click.Command = module.command
+        take_text_only(command)
         return command
 
     def resolve_command(
