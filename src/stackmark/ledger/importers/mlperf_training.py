@@ -139,8 +139,8 @@ class LogReader:
             self._quality = _accuracy(value)
         elif key == "eval_result":
             stamp = metadata.get("timestamp")
-            if isinstance(stamp, int | float) and (at := _finite(stamp)) is not None:
-                self._checkpoint_s = at
+            if isinstance(stamp, int | float) and (moment := _finite(stamp)) is not None:
+                self._checkpoint_s = moment
         elif key.startswith("submission_") or key in ("global_batch_size", "benchmark"):
             self._values.setdefault(key, value)
         return True

@@ -79,7 +79,7 @@ def _parsed(path: str, text: str) -> object:
             hint="install it: pip install 'stackmark[k8s]'",
         ) from error
 
-    class PlainLoader(yaml.SafeLoader):
+    class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         """Takes no aliases: nine lines that name each other stand for a billion values."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
