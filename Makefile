@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-cluster lint bench clean
+.PHONY: run test test-cluster lint bench fuzz clean
 run: $(VENV)/.run
 	$(BIN)/stackmark run train/resnet50 $(ARGS)
 
@@ -26,6 +26,11 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+
+# For SECONDS each, all targets or TARGET: make fuzz SECONDS=600 TARGET=stream
+SECONDS ?= 60
+fuzz: $(VENV)/.dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m fuzz --seconds $(SECONDS) $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \

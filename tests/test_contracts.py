@@ -20,6 +20,9 @@ H200 = Path(__file__).parent / "data" / "h200_gpt2.jsonl"
 SPEC = Spec(workload="train/resnet50", params={"batch": 64, "seconds": 10.0, "fused": True, "data": "device"})
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
+quantities = st.floats(-events.LARGEST, events.LARGEST)
+counts = st.integers(0, events.MOST_COUNTED)
+seconds = st.floats(0, events.LONGEST_S)
 times = st.floats(min_value=0, max_value=1e9)
 texts = st.text(max_size=30)
 scalars: st.SearchStrategy[Scalar] = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | numbers | texts
@@ -35,26 +38,26 @@ points = st.lists(st.tuples(st.integers(0, 10**7), numbers), max_size=3)
 words = st.dictionaries(texts, texts, max_size=3)
 lists = st.lists(texts, max_size=3)
 FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
-    events.Hello: {"time_unix_s": numbers, "pid": st.integers(1), "ranks": st.integers(1), "versions": words},
+    events.Hello: {"time_unix_s": st.floats(0, 1e11), "pid": counts, "ranks": st.integers(1, 10**6), "versions": words},
     events.Probe: {"spec": specs, "choices": words},
     events.Facts: {"subject": texts, "facts": st.dictionaries(texts, json_values, max_size=3), "problems": lists},
     events.Phase: {
         "phase": texts,
         "state": st.sampled_from(["begin", "end"]),
-        "seconds": st.none() | numbers,
-        "expected_s": st.none() | numbers,
-        "expected_steps": st.none() | st.integers(),
+        "seconds": st.none() | seconds,
+        "expected_s": st.none() | quantities,
+        "expected_steps": st.none() | counts,
         "note": texts,
     },
     events.Steps: {
         "phase": st.sampled_from(["warm-up", "measure"]),
-        "first": st.integers(0),
-        "step_s": st.lists(numbers, max_size=5),
+        "first": counts,
+        "step_s": st.lists(seconds, max_size=5),
         "losses": points,
         "top_1": points,
         "top_5": points,
     },
-    events.Sample: {"values": st.dictionaries(texts, numbers, max_size=3)},
+    events.Sample: {"values": st.dictionaries(texts, quantities, max_size=3)},
     events.Row: {
         "row": st.builds(
             events.OpRow,
@@ -62,28 +65,28 @@ FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
             op=texts,
             shape=st.dictionaries(texts, st.integers() | st.booleans() | texts, max_size=5),
             precision=texts,
-            call_s=st.lists(numbers, max_size=20),
+            call_s=st.lists(seconds, max_size=20),
             error=numbers | st.none(),
             notes=st.lists(texts, max_size=3),
         ),
         "done": st.integers(1, 10**6),
         "of": st.integers(1, 10**6),
     },
-    events.Metric: {"name": texts, "value": numbers, "unit": texts, "higher_is_better": st.booleans()},
+    events.Metric: {"name": texts, "value": quantities, "unit": texts, "higher_is_better": st.booleans()},
     events.Log: {"line": texts},
     events.Result: {
         "sample": texts,
-        "samples_per_step": st.integers(1),
-        "steps": st.integers(1),
+        "samples_per_step": st.integers(1, events.MOST_COUNTED),
+        "steps": st.integers(1, events.MOST_COUNTED),
         "wall_s": st.floats(1e-9, 1e9),
         "tick_s": st.floats(1e-9, 1),
-        "memory_peak_mib": st.none() | numbers,
+        "memory_peak_mib": st.none() | quantities,
         "invalid": lists,
         "flags": lists,
     },
     events.Failed: {"kind": texts, "message": texts, "hint": texts},
 }
-COMMON = {"seq": st.integers(0, 2**60), "rank": st.integers(0, 10**6), "t": times}
+COMMON = {"seq": counts, "rank": st.integers(0, 10**6), "t": times}
 
 
 def log(seq: int, line: str = "x", rank: int = 0) -> str:

@@ -8,12 +8,14 @@ import io
 import json
 import math
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from scipy.stats import ttest_ind
 
 from asking import Answer, ask
+from stackmark.errors import SpecError
 from stackmark.ledger.importers import FORMATS, format_of, results_of
 from stackmark.ledger.importers.found import Found
 from stackmark.ledger.importers.reading import bare, opened
@@ -430,14 +432,120 @@ def test_two_copies_in_one_call_are_refused(ledger: str, tmp_path: Path) -> None
     path = LOGS / "tf_cnn" / "t4_host_1gpu.log"
     (tmp_path / "b.log").write_bytes(path.read_bytes())
     answer = imported(ledger, str(path), str(tmp_path / "b.log"))
-    assert (answer.code, "the same content" in answer.err) == (2, True)
+    said = json.loads(answer.out)
+    assert (answer.code, len(said["runs"])) == (7, 1)
+    assert [one["file"] for one in said["refused"]] == [str(tmp_path / "b.log")]
+    assert "the same content" in said["refused"][0]["error"]
 
 
-def test_one_bad_file_and_nothing_is_stored(ledger: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_by_itself(ledger: str, tmp_path: Path) -> None:
     (tmp_path / "b.log").write_text("hello\n")
-    answer = imported(ledger, str(LOGS / "tf_cnn" / "t4_host_1gpu.log"), str(tmp_path / "b.log"))
-    assert answer.code == 2
+    good = str(LOGS / "tf_cnn" / "t4_host_1gpu.log")
+    answer = imported(ledger, str(tmp_path / "b.log"), good, str(tmp_path / "none.log"))
+    said = json.loads(answer.out)
+    assert answer.code == 7
+    assert [one["file"] for one in said["files"]] == [good]
+    assert [one["file"] for one in said["refused"]] == [str(tmp_path / "b.log"), str(tmp_path / "none.log")]
+    assert all(one["error"] in answer.err for one in said["refused"])
+    assert len(json.loads(ask("results", "--ledger", ledger, "--json").out)["runs"]) == 1
+
+
+def test_where_every_file_is_refused_nothing_is_stored(ledger: str, tmp_path: Path) -> None:
+    (tmp_path / "b.log").write_text("hello\n")
+    answer = imported(ledger, str(tmp_path / "b.log"), str(tmp_path / "none.log"))
+    said = json.loads(answer.out)
+    assert (answer.code, said["experiment"], said["files"], len(said["refused"])) == (2, None, [], 2)
     assert json.loads(ask("results", "--ledger", ledger, "--json").out)["runs"] == []
+
+
+def test_a_log_that_contradicts_what_was_typed_is_refused_and_the_others_are_not(ledger: str) -> None:
+    files = [str(LOGS / "tf_cnn" / f"t4_host_{count}gpu.log") for count in (1, 2)]
+    answer = imported(ledger, *files, "--ranks", "3")
+    said = json.loads(answer.out)
+    assert (answer.code, [one["file"] for one in said["refused"]]) == (7, files[1:])
+
+
+def test_an_arm_that_keeps_a_log_is_compared_without_the_other(ledger: str, tmp_path: Path) -> None:
+    answer = imported(ledger, *arms(1), "--arm", f"host={tmp_path / 'none.log'}")
+    assert answer.code == 7
+    assert "none.log" in answer.err
+    assert json.loads(answer.out)["comparisons"][0]["word"]
+
+
+HOSTILE = {
+    "a log cut after qps=": ("TestScenario.SingleStream qps=", "cut_off"),
+    "a rate of 1e-320": ("total images/sec: 1e-320\n", "bad_number"),
+    "a rate of 5e-324": ("TestScenario.SingleStream qps=5e-324, time=60\n", "bad_number"),
+    "a run of nothing": (":::MLL 1e-320 run_start: {}\n:::MLL 5e-324 run_stop: {'value': 'success'}", "bad_number"),
+    "a date in milliseconds": (":::MLL 1.0 init_start: {}\n:::MLL 1560881731835 run_start: {}\n", "bad_number"),
+    "a date past all calendars": (':::MLL 1.0 init_start: {}\n:::MLLOG {"time_ms": 1e300, "key": "run_start"}\n', "bad_number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_numbers_that_crashed_are_failed_runs(case: str, ledger: str, tmp_path: Path) -> None:
+    text, kind = HOSTILE[case]
+    (tmp_path / "a.log").write_text(text)
+    answer = imported(ledger, str(tmp_path / "a.log"), "--workload", "train/x")
+    assert answer.code == 3, answer.err
+    assert {run["failure_kind"] for run in json.loads(answer.out)["runs"]} == {kind}
+
+
+def test_a_key_that_python_cannot_hash_is_left_out(ledger: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(
+        ":::MLL 1.0 run_start: {{}: 1}\n:::MLL 61.0 run_stop: {'metadata': {'status': 'success'}}\n"
+    )
+    answer = imported(ledger, str(tmp_path / "a.log"), "--workload", "fit/x")
+    assert (answer.code, json.loads(answer.out)["runs"][0]["rate_per_s"]) == (0, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_integers_past_all_numbers_are_left_out(digits: int, ledger: str, tmp_path: Path) -> None:
+    huge = "9" * digits
+    lines = [
+        ":::MLL 1.0 run_start: {}",
+        f':::MLL 2.0 eval_accuracy: {{"value": {huge}}}',
+        f':::MLL 2.0 global_batch_size: {{"value": {huge}}}',
+        f':::MLL 2.0 eval_result: {{"metadata": {{"timestamp": {huge}}}}}',
+        f":::MLL 2.0 submission_entry: {{'value': 0x{huge}}}",
+        ':::MLL 61.0 run_stop: {"metadata": {"status": "success"}}',
+    ]
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    answer = imported(ledger, str(tmp_path / "a.log"), "--workload", "fit/x")
+    assert (answer.code, json.loads(answer.out)["runs"][0]["rate_per_s"]) == (0, pytest.approx(1.0)), answer.err
+
+
+def test_ten_billion_accelerators_are_a_failed_run_and_no_memory(ledger: str, tmp_path: Path) -> None:
+    entry = json.dumps("{'accelerator': 'X', 'num_accelerators': '99999', 'num_nodes': '99999'}")
+    lines = [':::MLL 1.0 submission_benchmark: {"value": "ssd"}', f':::MLL 1.0 submission_entry: {{"value": {entry}}}',
+             ":::MLL 2.0 run_start: {}", ':::MLL 62.0 run_stop: {"metadata": {"status": "success"}}']  # fmt: skip
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    (run,) = json.loads(imported(ledger, str(tmp_path / "a.log")).out)["runs"]
+    assert (run["failure_kind"], run["spec"]["ranks"]) == ("bad_number", 1)
+    assert "9,999,800,001 accelerators" in run["failure_message"]
+
+
+def test_a_head_of_a_table_is_not_kept_whole_with_each_of_its_rows(tmp_path: Path) -> None:
+    head = "m n k a_t b_t precision time (usec) " + "x" * 60_000
+    found = found_in_text(f"{head}\n" + "1 1 1 0 0 float 5\n" * 10, tmp_path)
+    assert len(found) == 10
+    assert max(len(line.raw) for one in found for line in one.lines) <= 4096
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Model:  a" + " " * 60_000 + "b",
+        ":::MLLOG {" * 6000,
+        ":::MLPv0.5.0 a 1 (" * 3000,
+        "vanilla 1 1 1 x" + " " * 60_000 + "y",
+    ],
+)
+def test_no_line_takes_time_that_grows_with_its_square(line: str, tmp_path: Path) -> None:
+    """The limit of pytest is what fails where a pattern tries again and again: minutes for these."""
+    for kind in FORMATS:
+        with suppress(SpecError):
+            found_in_text(f"type hidden N timesteps\n{line}\n" * 3 + TOTAL, tmp_path, kind)
 
 
 def test_part_of_a_file_may_fail(ledger: str) -> None:

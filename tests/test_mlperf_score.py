@@ -21,7 +21,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def score(folder: Path, against: str | None = None) -> Score:
-    (found,) = score_folders([str(folder)], against)
+    (found,), refused = score_folders([str(folder)], against)
+    assert not refused
     return found
 
 

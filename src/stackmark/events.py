@@ -9,13 +9,15 @@ stream is not to be trusted.
 
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from stackmark.errors import StreamError
+from stackmark.ranks import MOST_DEVICES
 from stackmark.spec import SCHEMA_VERSION, Frozen, Scalar, Spec, explain
+from stackmark.units import END_OF_TIME_UNIX_S
 
 EVENT_PREFIX = '{"event":'
 # Container runtimes split log lines at 16 KiB; half of that leaves room for their own decoration.
@@ -28,6 +30,23 @@ FOREIGN_LINES_KEPT = 1000
 OBJECT_BYTES, TIMES_TEXT = 1500, 4
 DISPENSABLE_BYTES = 48 * 2**20
 KEPT_BYTES = 256 * 2**20
+
+# No worker counts past this (a step a nanosecond for eleven days), and a double holds it exactly: what is computed from a
+# stream stays finite, and fits a database's column.
+MOST_COUNTED = 10**15
+# Rows of one list; what a stream claims about its list sizes what is read and printed of it.
+MOST_ROWS = 10**6
+# Seconds of a step, a run or a process: thirty years. Smaller than any clock's tick there are no times either.
+LONGEST_S = 1e9
+SHORTEST_S = 1e-18
+# A rate, a time in nanoseconds, a count of operations or bytes: sums and products of a few of them stay finite.
+LARGEST = 1e30
+SMALLEST = 1e-30
+
+Count = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
+CountFromOne = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
+Quantity = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
 
 # The failures a worker can say itself, each with the exit code of the worker process. The first ten are left free for
 # interpreters and shells; 128 + n is what the system gives a process that signal n ended.
@@ -60,17 +79,18 @@ class Event(Frozen):
     __pydantic_extra__: dict[str, JsonValue]
 
     event: str
-    seq: int = Field(ge=0)
-    rank: int = Field(default=0, ge=0)
-    t: float = Field(ge=0)
+    seq: Count
+    rank: int = Field(default=0, ge=0, le=MOST_DEVICES)
+    t: Seconds
 
 
 class Hello(Event):
     event: Literal["hello"] = "hello"
     schema_version: int = SCHEMA_VERSION
-    time_unix_s: float
-    pid: int
-    ranks: int = 1
+    time_unix_s: float = Field(ge=0, lt=END_OF_TIME_UNIX_S)
+    pid: Count
+    # As the worker, or a log, claims it: iterate over the ranks that spoke, never over this number.
+    ranks: int = Field(default=1, ge=1, le=MOST_DEVICES)
     versions: dict[str, str] = {}
 
 
@@ -97,9 +117,9 @@ class Phase(Event):
     event: Literal["phase"] = "phase"
     phase: str
     state: Literal["begin", "end"]
-    seconds: float | None = None
-    expected_s: float | None = None
-    expected_steps: int | None = None
+    seconds: Seconds | None = None
+    expected_s: Quantity | None = None
+    expected_steps: Count | None = None
     note: str = ""
 
 
@@ -108,24 +128,24 @@ class Steps(Event):
 
     event: Literal["steps"] = "steps"
     phase: Literal["warm-up", "measure"]
-    first: int = Field(ge=0)
-    step_s: list[float]
-    losses: list[tuple[int, float]] = []
-    top_1: list[tuple[int, float]] = []
-    top_5: list[tuple[int, float]] = []
+    first: Count
+    step_s: list[Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S)]]
+    losses: list[tuple[Count, float]] = []
+    top_1: list[tuple[Count, float]] = []
+    top_5: list[tuple[Count, float]] = []
 
 
 class Sample(Event):
     """Telemetry at one moment."""
 
     event: Literal["sample"] = "sample"
-    values: dict[str, float]
+    values: dict[str, Quantity]
 
 
 class Metric(Event):
     event: Literal["metric"] = "metric"
     name: str
-    value: float
+    value: Quantity
     unit: str
     higher_is_better: bool
 
@@ -141,7 +161,7 @@ class Figure(Frozen):
     """What a program said of itself, where its steps cannot be timed from outside: a user's own command, a foreign log."""
 
     name: str
-    value: float = Field(gt=0)
+    value: float = Field(ge=SMALLEST, le=LARGEST)
     unit: str
     higher_is_better: bool = True
 
@@ -153,24 +173,24 @@ class OpRow(Frozen):
     """
 
     # Its number in its set, from 0: what a run that was cut off has not done is known by it.
-    index: int = Field(ge=0)
+    index: int = Field(ge=0, le=MOST_ROWS)
     op: str
     shape: dict[str, Scalar]
     # Of the operands, and of the sums.
     precision: str
     accumulate: str = ""
-    operations: float | None = Field(default=None, ge=0)
-    least_bytes: float | None = Field(default=None, ge=0)
+    operations: float | None = Field(default=None, ge=0, le=LARGEST)
+    least_bytes: float | None = Field(default=None, ge=0, le=LARGEST)
     # Seconds of a call, a sample each: the mean over `calls_each` launches in a row.
-    call_s: list[float] = []
-    calls_each: int = Field(default=1, ge=1)
+    call_s: list[Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S)]] = []
+    calls_each: CountFromOne = 1
     # Of a collective `call_s` are the slowest rank's, sample by sample; this is the median of this rank's own.
-    own_s: float | None = None
+    own_s: Quantity | None = None
     # The very first call, with whatever the library does then: search for an algorithm, compile, load.
-    first_call_s: float | None = None
+    first_call_s: Quantity | None = None
     # Launched one by one, or recorded once and replayed (a CUDA graph); by how many sets of operands in turn.
     launched: Literal["eager", "graph"] = "eager"
-    copies: int = Field(default=1, ge=1)
+    copies: CountFromOne = 1
     # The largest difference from a float64 reference, relative to the result's own size, and the most it may be.
     error: float | None = None
     error_bound: float | None = None
@@ -179,7 +199,7 @@ class OpRow(Frozen):
     # What the library says that it chose.
     kernel: str = ""
     # What the hardware's own description allows for this row (a link's generation and width), and in which words.
-    limit_per_s: float | None = None
+    limit_per_s: Quantity | None = None
     limit: str = ""
     notes: list[str] = []
     # Empty, or why there is no number: one of FAILURE_EXIT_CODES, a sentence, and what to do.
@@ -194,8 +214,8 @@ class Row(Event):
     event: Literal["row"] = "row"
     row: OpRow
     # How many this run has done with it, of how many.
-    done: int = Field(ge=1)
-    of: int = Field(ge=1)
+    done: int = Field(ge=1, le=MOST_ROWS)
+    of: int = Field(ge=1, le=MOST_ROWS)
 
 
 class Result(Event):
@@ -206,20 +226,20 @@ class Result(Event):
 
     event: Literal["result"] = "result"
     sample: str
-    samples_per_step: int = Field(gt=0)
-    steps: int = Field(gt=0)
-    wall_s: float = Field(gt=0)
-    tick_s: float = Field(gt=0)
-    operations_per_sample: float | None = None
+    samples_per_step: CountFromOne
+    steps: CountFromOne
+    wall_s: float = Field(ge=SHORTEST_S, le=LONGEST_S)
+    tick_s: float = Field(ge=SHORTEST_S, le=LONGEST_S)
+    operations_per_sample: Quantity | None = None
     # The fewest bytes that the matrix operators move, and what all operators move as they are called one by one.
-    least_bytes_per_sample: float | None = None
-    called_bytes_per_sample: float | None = None
-    memory_peak_mib: float | None = None
-    data_wait_s: float | None = None
+    least_bytes_per_sample: Quantity | None = None
+    called_bytes_per_sample: Quantity | None = None
+    memory_peak_mib: Quantity | None = None
+    data_wait_s: Quantity | None = None
     figure: Figure | None = None
     # Of a list: how many problems it had, and how many of them gave no number.
-    rows: int = Field(default=0, ge=0)
-    rows_failed: int = Field(default=0, ge=0)
+    rows: int = Field(default=0, ge=0, le=MOST_ROWS)
+    rows_failed: int = Field(default=0, ge=0, le=MOST_ROWS)
     # An error of the hardware during the run: the number is kept and is no result.
     invalid: list[str] = []
     flags: list[str] = []
@@ -357,6 +377,14 @@ _FOLLOWED = {"lost_rank": 1, "interrupted": 2, "terminated": 2, "lost_driver": 2
 def first_cause(failures: Sequence[Failed]) -> Failed:
     """Of a group's failures, in the order in which they came, the one that the others followed."""
     return min(failures, key=lambda failed: _FOLLOWED.get(failed.kind, 0))
+
+
+def by_rank(events: Iterable[Event]) -> dict[int, list[Event]]:
+    """The events of each rank that spoke, in one pass: a stream may claim any number of ranks, and name any."""
+    found: dict[int, list[Event]] = {}
+    for event in events:
+        found.setdefault(event.rank, []).append(event)
+    return found
 
 
 def measured_steps(events: list[Event], rank: int = 0) -> list[float]:

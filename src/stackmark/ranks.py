@@ -15,6 +15,8 @@ from stackmark.errors import SpecError
 STORE_VARIABLE = "STACKMARK_STORE"
 # More than any machine has devices for, and few enough that a typo does not start ten thousand processes.
 MOST_RANKS = 256
+# Devices that somebody else's log or a spec may claim. The largest systems in MLPerf have some ten thousand.
+MOST_DEVICES = 1_000_000
 
 # nccl-tests, doc/PERFORMANCE.md: "To obtain a bus bandwidth which should be independent of the number of ranks n, we apply a
 # correction factor to the algorithm bandwidth", S/t, where S is "the size in bytes of the total array": of an all-gather what

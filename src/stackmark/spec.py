@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from stackmark.errors import SpecError
+from stackmark.ranks import MOST_DEVICES
 
 SCHEMA_VERSION: Literal[1] = 1
 AUTO = "auto"
@@ -46,7 +47,7 @@ class Request(Frozen):
     schema_version: Literal[1] = 1
     workload: WorkloadName
     params: dict[str, Scalar] = {}
-    ranks: int = Field(default=1, ge=1)
+    ranks: int = Field(default=1, ge=1, le=MOST_DEVICES)
 
     def typed(self) -> dict[str, Scalar]:
         """The parameters that were decided by the person."""
@@ -59,7 +60,7 @@ class Spec(Frozen):
     schema_version: Literal[1] = 1
     workload: WorkloadName
     params: dict[str, Scalar]
-    ranks: int = Field(default=1, ge=1)
+    ranks: int = Field(default=1, ge=1, le=MOST_DEVICES)
 
     def canonical(self) -> str:
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)

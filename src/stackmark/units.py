@@ -6,6 +6,7 @@ sizes in bytes (as memory is sold and limited); `GB`, with the B and without the
 """
 
 import re
+from datetime import UTC, datetime
 
 from stackmark.errors import SpecError
 
@@ -101,6 +102,22 @@ def say_count(number: float) -> str:
         if abs(number) < limit * (_ROUNDS_UP if factor > 1 else 1):
             return f"{_three_figures(number / factor)}{unit}" if factor > 1 else f"{number:g}"
     return f"{_three_figures(number / 1e12)} T"
+
+
+# The first second after the year 9999, the last that calendars here know.
+END_OF_TIME_UNIX_S = 253_402_300_800.0
+
+
+def say_moment(unix_s: float, form: str = "%Y-%m-%d %H:%M:%S", *, utc: bool = False) -> str:
+    """Format a moment as local time or UTC. A number that is no date, as a ledger may hold, is printed as the number."""
+    try:
+        return datetime.fromtimestamp(unix_s, UTC if utc else None).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{unix_s:.6g} s after 1970"
+
+
+def say_minute_utc(unix_s: float) -> str:
+    return say_moment(unix_s, "%Y-%m-%d %H:%M UTC", utc=True)
 
 
 def counted(number: float, thing: str) -> str:

@@ -22,9 +22,8 @@ from stackmark.show.ceilings import CeilingsView, print_ceilings
 from stackmark.show.console import standard_output
 from stackmark.show.facts import say_stack
 from stackmark.show.lines import Line
-from stackmark.show.runs import say_when
 from stackmark.spec import Request
-from stackmark.units import counted
+from stackmark.units import counted, say_moment
 from stackmark.workloads.catalog import check_request
 
 ONE_PRECISION = "one_precision"
@@ -113,7 +112,7 @@ def view_of(found: Kept) -> CeilingsView:
         ("chip", f"{ceilings.chip or 'unknown'}{threads}"),
         ("place", found.place),
         ("stack", say_stack(found.facts, found.framework)),
-        ("stored", f"{say_when(ceilings.measured_unix_s)}, experiment {found.experiment_id}, run {ceilings.run_id}"),
+        ("stored", f"{say_moment(ceilings.measured_unix_s)}, experiment {found.experiment_id}, run {ceilings.run_id}"),
     ]
     return CeilingsView(ceilings, found.runs, found.vendor, tuple(line for line in lines if line[1]))
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.show.check import CheckLine, print_check, say_differences
 from stackmark.show.console import standard_output
 from stackmark.show.junit import Case, Outcome, render_junit
-from stackmark.units import counted
+from stackmark.units import counted, say_moment
 
 SCHEMA = 1
 
@@ -147,7 +146,7 @@ def _line(one: Checked) -> CheckLine:
 def _junit(wanted: Check, checked: Sequence[Checked], began_unix_s: float) -> str:
     properties = [("baseline", wanted.name), ("margin", f"{wanted.margin:g}")]
     properties += [("changed", change) for change in stack_changed(checked)]
-    when = f"{datetime.fromtimestamp(began_unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
+    when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
     cases = [_case(one, wanted.fail_on) for one in checked]
     return render_junit(f"stackmark check {wanted.name}", cases, properties, when)
 

@@ -4,6 +4,7 @@ from importlib import import_module
 
 import click
 
+from stackmark.cli.text_only import take_text_only
 from stackmark.errors import nearest_names
 
 SUBVERBS = {
@@ -23,6 +24,7 @@ class Lazy(click.Group):
         if cmd_name not in SUBVERBS:
             return None
         made: click.Command = import_module(f"stackmark.cli.cluster_{cmd_name}").command
+        take_text_only(made)
         return made
 
     def resolve_command(

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 
 from stackmark.cli.options import json_option, not_empty, pod_options, seconds_of, taken_pod_options
 from stackmark.errors import Exit
+from stackmark.units import say_moment
 
 if TYPE_CHECKING:
     from stackmark.lab.functional import Case, Checked, Suite
@@ -83,7 +83,7 @@ def command(
     else:
         _print(suite)
     if junit:
-        when = f"{datetime.fromtimestamp(began_unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
+        when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
         cases = [junit_case(_line(one)) for one in suite.checked]
         text = render_junit("stackmark cluster check", cases, _about(suite), when)
         write_whole(Path(junit), text.encode())

@@ -40,7 +40,6 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     Up to three short pods go to each node, and are removed. Exits with 6 where a rung failed; warnings are none.
     """
     from dataclasses import asdict
-    from datetime import UTC, datetime
 
     from stackmark.cli.saying import print_json
     from stackmark.cli.writing import check_writable, write_whole
@@ -50,6 +49,7 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     from stackmark.show.doctor import junit_cases, print_doctor
     from stackmark.show.junit import render_junit
     from stackmark.show.safe import safe_line
+    from stackmark.units import say_moment
 
     if junit == "-":
         raise SpecError(
@@ -71,7 +71,7 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     else:
         print_doctor(report, standard_output())
     if junit:
-        when = datetime.fromtimestamp(began_unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
         about = [("context", report.context), ("server", report.server), ("kubernetes", report.version)]
         text = render_junit("stackmark.cluster.doctor", junit_cases(report), about, when)
         write_whole(Path(junit), text.encode())

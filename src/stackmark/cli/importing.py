@@ -6,6 +6,7 @@ import click
 
 from stackmark.cli.options import json_option, ledger_option, not_empty
 from stackmark.errors import Exit, SpecError
+from stackmark.ranks import MOST_DEVICES
 from stackmark.units import counted
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ Examples:
     "--place", metavar="NAME", default="unknown", help="Where it ran: host, container, pod. [default: unknown]"
 )
 @click.option("--chip", metavar="NAME", callback=not_empty, help="What it ran on, where the log does not say.")
-@click.option("--ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="On how many devices, likewise.")
+@click.option("--ranks", type=click.IntRange(1, MOST_DEVICES), metavar="N", help="On how many devices, likewise.")
 @click.option("--param", "params", metavar="NAME=VALUE", multiple=True, help="A parameter, likewise: precision=fp32.")
 @click.option("--label", metavar="TEXT", default="", help="What to call these runs beside others.")
 @click.option("--note", metavar="TEXT", default="", help="Kept with them: where the log is from.")
@@ -72,9 +73,10 @@ def command(
     """Import logs of other benchmarks: every result in FILE… becomes a run, which can be listed, shown and compared.
 
     `-` is standard input. Only what a log says is taken from it; what it does not say may be added by the options. A log
-    without a result becomes a failed run.
+    without a result becomes a failed run. A file that cannot be imported is named with the reason, and the others are
+    imported.
     """
-    from stackmark.cli.saying import notice, print_json, repeatable
+    from stackmark.cli.saying import notice, print_json, repeatable, say
     from stackmark.lab.cleaning import clean_up
     from stackmark.lab.importing import ByHand, import_arms, import_files, read_params
     from stackmark.ledger.store import Ledger
@@ -87,14 +89,22 @@ def command(
         if sides:
             return _compared(import_arms(sides, book, by_hand, repeatable(asked)), book, as_json)
         imported = import_files(files, book, by_hand, repeatable(asked))
+    for one in imported.refused:
+        say(one.message, one.hint)
     if as_json:
         print_json(_json(imported))
-    else:
+    elif imported.files:
         _print(imported)
+    return _exit_code(imported)
+
+
+def _exit_code(imported: "Imported") -> Exit:
+    if not imported.files:
+        return Exit.WRONG_USE
     good = [run for run in imported.runs if run.status == "done"]
-    if len(good) == len(imported.runs):
-        return Exit.DONE
-    return Exit.PART_FAILED if good else Exit.RUN_FAILED
+    if imported.refused or 0 < len(good) < len(imported.runs):
+        return Exit.PART_FAILED
+    return Exit.DONE if good else Exit.RUN_FAILED
 
 
 def _read_arms(arms: tuple[str, ...], files: tuple[str, ...], place: str) -> dict[str, list[str]]:
@@ -124,23 +134,32 @@ def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
     from stackmark.cli.saying import say
     from stackmark.lab.groups import examine_groups
 
+    refused = [file for one in sides for file in one.refused]
+    for file in refused:
+        say(file.message, file.hint)
+    if not all(one.runs for one in sides):
+        say("an arm has no log left: nothing was imported, and nothing compared")
+        return Exit.WRONG_USE
     for one in sides:
+        assert one.experiment is not None
         click.echo(f"{one.runs[0].place}: experiment {one.experiment.id}, {counted(len(one.runs), 'run')}", err=True)
         for run in one.runs:
             if run.status != "done":
                 say(f"run {run.id}: {run.failure_message or run.failure_kind}", run.failure_hint)
-    first, second = (one.experiment.id for one in sides)
+    first, second = (one.experiment.id for one in sides if one.experiment)
     again = f"stackmark verdict {second} --against {first}"
-    return report(examine_groups(book, [first], [second], command=again), Wanted(as_json=as_json))
+    code = report(examine_groups(book, [first], [second], command=again), Wanted(as_json=as_json))
+    return code or (Exit.PART_FAILED if refused else Exit.DONE)
 
 
 def _json(imported: "Imported") -> dict[str, Any]:
     return {
-        "experiment": imported.experiment.id,
+        "experiment": imported.experiment.id if imported.experiment else None,
         "files": [
             {"file": one.name, "format": one.format, "sha256": one.sha256, "runs": list(one.run_ids)}
             for one in imported.files
         ],
+        "refused": [{"file": one.name, "error": one.message, "hint": one.hint} for one in imported.refused],
         "runs": [run.model_dump(mode="json") for run in imported.runs],
     }
 
@@ -152,4 +171,5 @@ def _print(imported: "Imported") -> None:
     print_runs(imported.runs)
     for one in imported.files:
         click.echo(f"{safe_line(one.name)}: {one.format}, {counted(len(one.run_ids), 'run')}", err=True)
+    assert imported.experiment is not None
     click.echo(f"experiment {imported.experiment.id}", err=True)

@@ -17,6 +17,7 @@ import click
 
 from stackmark import __version__
 from stackmark.cli.saying import say
+from stackmark.cli.text_only import take_text_only
 from stackmark.errors import Exit, HungUp, StackmarkError, Terminated, nearest_names
 from stackmark.secrets_masking import forget
 
@@ -71,6 +72,7 @@ class Verbs(click.Group):
             return None
         module = import_module(f"stackmark.cli.{FILES.get(cmd_name, cmd_name.replace('-', '_'))}")
         command: click.Command = module.command
+        take_text_only(command)
         return command
 
     def resolve_command(

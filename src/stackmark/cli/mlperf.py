@@ -39,19 +39,23 @@ def score(folders: tuple[str, ...], against: str, as_json: bool) -> int:
     A folder holds one log a run (result_0.txt …); folders below it are looked into. The score is the mean without the
     fastest and the slowest run, in minutes, beside the published time of a system.
     """
+    from stackmark.cli.saying import print_json, say
     from stackmark.lab.mlperf import score_folders
 
-    scores = score_folders(folders, against)
+    scores, refused = score_folders(folders, against)
+    for folder in refused:
+        say(folder.message, folder.hint)
     if as_json:
-        from stackmark.cli.saying import print_json
-
-        print_json({"scores": [_json(one) for one in scores]})
-    else:
+        left_out = [{"folder": one.folder, "error": one.message, "hint": one.hint} for one in refused]
+        print_json({"scores": [_json(one) for one in scores], "refused": left_out})
+    elif scores:
         _print(scores)
     good = [one for one in scores if one.minutes is not None]
-    if len(good) == len(scores):
-        return Exit.DONE
-    return Exit.PART_FAILED if good else Exit.RUN_FAILED
+    if not scores:
+        return Exit.WRONG_USE
+    if good and (refused or len(good) < len(scores)):
+        return Exit.PART_FAILED
+    return Exit.DONE if good else Exit.RUN_FAILED
 
 
 def _print(scores: "list[Score]") -> None:

@@ -365,7 +365,7 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
     for workload in workloads:
         find(workload)
     if OWN_COMMAND in workloads and not typed.get("cwd"):
-        typed = {**typed, "cwd": os.getcwd()}  # where the person is, whatever the place of the first arm is
+        typed = {**typed, "cwd": _working_folder()}  # where the person is, whatever the place of the first arm is
     ranks = read_ranks(typed.get("ranks"))
     typed = {name: value for name, value in typed.items() if name != "ranks"}
     lists = {workload: _lists(workload, typed) for workload in workloads}
@@ -378,6 +378,18 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
         for values in product(*lists[workload].values())
         for number in ranks
     ]
+
+
+def _working_folder() -> str:
+    folder = os.getcwd()
+    try:
+        folder.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(
+            f"the name of the working folder {folder!r} holds bytes that are not UTF-8: a program is not started there",
+            hint="name another folder with --cwd",
+        ) from error
+    return folder
 
 
 def _lists(workload: str, typed: dict[str, Any]) -> dict[str, list[Scalar]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import click
@@ -35,7 +34,7 @@ from stackmark.show.console import standard_output
 from stackmark.show.safe import safe_line
 from stackmark.show.table import Column, print_table
 from stackmark.spec import Request
-from stackmark.units import counted, say_rate
+from stackmark.units import counted, say_moment, say_rate
 
 LIST_COLUMNS = (
     Column("baseline", style="cyan"),
@@ -161,7 +160,7 @@ def list_baselines(ledger: str | None, as_json: bool) -> Exit:
 
 
 def _day(moment_unix_s: float) -> str:
-    return f"{datetime.fromtimestamp(moment_unix_s):%Y-%m-%d}"
+    return say_moment(moment_unix_s, "%Y-%m-%d")
 
 
 def delete_baseline(name: str, ledger: str | None) -> Exit:

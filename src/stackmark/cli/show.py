@@ -66,7 +66,7 @@ def _show_run(row: RunDetail, lines: list[str], limits: Limits, as_json: bool, f
     facts, setup = gathered_facts(stream.events), setup_parts(stream.events)
     if row.status in ("done", "invalid") and not doubts:
         again = judged_again(stream)
-        if again is None or row.rate_per_s is None or abs(again / row.rate_per_s - 1) > 1e-9:
+        if again is None or not row.rate_per_s or abs(again / row.rate_per_s - 1) > 1e-9:
             doubts.append(f"the stored rate is {row.rate_per_s}; its events give {again} by the rules of today")
     of_list = run_result(row, stream.events)
     if form:

@@ -5,7 +5,6 @@ Standard output holds the result and nothing else. Whatever can be refused is re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from stackmark.show.junit import render_junit
 from stackmark.show.sweep import junit_cases, print_sweep, sweep_json
 from stackmark.show.sweep_live import looking
 from stackmark.spec import Request
+from stackmark.units import say_moment
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def report(swept: Swept, wanted: Wanted, again: str) -> Exit:
         wants_more = not swept.finished or swept.in_state("failed")
         print_sweep(swept, standard_output(), f"{again}  # tries again what failed" if wants_more else "")
     if wanted.junit:
-        when = f"{datetime.fromtimestamp(swept.created_unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
+        when = say_moment(swept.created_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
         properties = [("experiment", swept.experiment_id), ("margin", f"{swept.margin:g}")]
         text = render_junit(f"stackmark cluster sweep {swept.workload}", junit_cases(swept), properties, when)
         write_whole(Path(wanted.junit), text.encode())

@@ -5,13 +5,12 @@ unknown rather than left out.
 """
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 
 from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.designing import unasked_differences
 from stackmark.ledger.rows import Kind, RunRow
 from stackmark.plan.design import Arm, Design, sequences_of
-from stackmark.units import counted, say_seconds
+from stackmark.units import counted, say_moment, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
 
@@ -248,8 +247,9 @@ def _some(names: dict[str, None] | dict[str | None, None]) -> str:
 
 
 def _utc(moment_unix_s: float, after_unix_s: float | None = None) -> str:
-    moment = datetime.fromtimestamp(moment_unix_s, UTC)
+    day, clock = (say_moment(moment_unix_s, form, utc=True) for form in ("%Y-%m-%d", "%H:%M"))
+    if day == clock:  # no date, but a number
+        return day
     if after_unix_s is None:
-        return f"{moment:%Y-%m-%d %H:%M}"
-    same_day = moment.date() == datetime.fromtimestamp(after_unix_s, UTC).date()
-    return f"{moment:%H:%M} UTC" if same_day else f"{moment:%Y-%m-%d %H:%M} UTC"
+        return f"{day} {clock}"
+    return f"{clock} UTC" if day == say_moment(after_unix_s, "%Y-%m-%d", utc=True) else f"{day} {clock} UTC"

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StreamError
-from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, gathered_facts
+from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, by_rank, gathered_facts
 from stackmark.lab.verify import impossible_result, known_kind
 from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, PlaceFailure, missing_facts
@@ -110,11 +110,11 @@ def _said_by_ranks(stream: Stream, field: Literal["flags", "invalid"]) -> list[s
 def _stragglers(stream: Stream) -> list[str]:
     if stream.ranks == 1:
         return []
-    ranks = range(stream.ranks)
-    rows = {rank: [event.row for event in stream.of(rank) if isinstance(event, Row)] for rank in ranks}
+    spoke = by_rank(stream.events)
+    rows = {rank: [event.row for event in events if isinstance(event, Row)] for rank, events in spoke.items()}
     if any(rows.values()):
         return rows_apart(rows)
-    return steps_apart({rank: stream.measured_steps(rank) for rank in ranks})
+    return steps_apart({rank: stream.measured_steps(rank) for rank in spoke})
 
 
 def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> dict[str, float | int | str | None]:
@@ -141,10 +141,11 @@ def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> di
 def _energy_j(events: Sequence[Event]) -> float | None:
     """Of all devices: a GPU is its rank's alone, while ranks on CPUs all read the one counter of their machine."""
     by_device: dict[str, float] = {}
-    for event in events:
-        if isinstance(event, Metric) and event.name == "energy_j":
-            device = gathered_facts(list(events), event.rank).get("gpu", {}).get("under_test")
-            by_device.setdefault(str(device), event.value)
+    for rank, spoken in by_rank(events).items():
+        energy = next((event for event in spoken if isinstance(event, Metric) and event.name == "energy_j"), None)
+        if energy is not None:
+            device = gathered_facts(spoken, rank).get("gpu", {}).get("under_test")
+            by_device.setdefault(str(device), energy.value)
     return sum(by_device.values()) if by_device else None
 
 
@@ -269,5 +270,8 @@ def judged_again(stream: Stream) -> float | None:
     result = stream.ended()
     if not isinstance(result, Result):
         return None
-    verdict = judge_run(stream.measured_steps(), result.samples_per_step, result.wall_s, result.tick_s)
+    try:
+        verdict = judge_run(stream.measured_steps(), result.samples_per_step, result.wall_s, result.tick_s)
+    except (ValueError, OverflowError):
+        return None
     return _rate(result, verdict)[0]

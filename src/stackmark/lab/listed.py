@@ -21,6 +21,8 @@ from stackmark.verdict.operators import ListResult as ListResult
 from stackmark.verdict.operators import RowResult as RowResult
 from stackmark.verdict.operators import over_runs
 
+# As many as `--runs` takes; a ledger may hold any number.
+MOST_PASSES = 1000
 # What a chip did wrong once is not undone by a later run in which it did not.
 NEVER_FORGOTTEN = {"wrong_result", "hardware_error"}
 # What the worker of such a run said was refused, its rows included.
@@ -142,7 +144,7 @@ def read_list(ledger: Ledger, experiment: Experiment) -> ListedRuns:
         experiment=experiment,
         spec=spec,
         wanted=rows_of_spec(spec)[: max(lengths) or None],
-        asked=asked if isinstance(asked, int) else len(passes),
+        asked=min(asked, MOST_PASSES) if isinstance(asked, int) else len(passes),
         passes=tuple(Pass(number, tuple(pieces)) for number, pieces in sorted(passes.items())),
         facts=gathered_facts(events),
         events=tuple(events),

@@ -57,21 +57,34 @@ class Score:
     platform: str = ""
 
 
-def score_folders(folders: Sequence[str], against: str | None) -> list[Score]:
-    """One score for each benchmark in each folder that holds logs, in these folders or below them."""
-    scores: list[Score] = []
-    for folder in folders:
-        found = [score for path, files in _folders_with_logs(folder) for score in _scores(path, files)]
-        if not found:
-            raise SpecError(
-                f"{folder} holds no logs of MLPerf training",
-                hint="they are called result_0.txt, result_1.txt …, one a run, and have lines with :::MLL",
-            )
-        scores += found
+@dataclass(frozen=True)
+class RefusedFolder:
+    """A folder without a score, and why."""
+
+    folder: str
+    message: str
+    hint: str | None
+
+
+def score_folders(folders: Sequence[str], against: str | None) -> tuple[list[Score], list[RefusedFolder]]:
+    """One score for each benchmark in each folder that holds logs, in these folders or below them, and the folders without."""
     if against is not None:
         _refuse_unknown(against)
-        scores = [_beside(score, against) for score in scores]
-    return scores
+    scores: list[Score] = []
+    refused: list[RefusedFolder] = []
+    for folder in folders:
+        try:
+            found = [score for path, files in _folders_with_logs(folder) for score in _scores(path, files)]
+            if not found:
+                raise SpecError(
+                    f"{folder} holds no logs of MLPerf training",
+                    hint="they are called result_0.txt, result_1.txt …, one a run, and have lines with :::MLL",
+                )
+        except SpecError as error:
+            refused.append(RefusedFolder(folder, error.message, error.hint))
+        else:
+            scores += found if against is None else [_beside(score, against) for score in found]
+    return scores, refused
 
 
 def score_of(seconds: Sequence[float], failed: int) -> float:

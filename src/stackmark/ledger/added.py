@@ -17,6 +17,7 @@ from sqlalchemy import Connection, delete, insert, select
 from stackmark.errors import SpecError
 from stackmark.ledger import ids, queries
 from stackmark.ledger.published import FIELDS, Published, row_of
+from stackmark.ledger.rows import storable
 from stackmark.ledger.schema import published
 from stackmark.ledger.store import Ledger
 
@@ -92,7 +93,7 @@ def add(ledger: Ledger, new: Sequence[Published], file: str) -> int:
             there = select(published.c.id).where(published.c.id.in_(wanted[start : start + _BATCH]))
             present |= {row.id for row in connection.execute(there)}
         values = [
-            {"id": identifier, "added_unix_s": now, "file": file,
+            {"id": identifier, "added_unix_s": now, "file": storable(file),
              "entry": dict(zip(FIELDS, cells_of(row), strict=True))}
             for identifier, row in by_id.items() if identifier not in present
         ]  # fmt: skip
@@ -142,5 +143,5 @@ def remove(ledger: Ledger, identifiers: Sequence[str]) -> int:
 
 def of_file(ledger: Ledger, name: str) -> list[str]:
     """The ids of all rows that came from a file of this name."""
-    query = select(published.c.id).where(published.c.file == name).order_by(published.c.id)
+    query = select(published.c.id).where(published.c.file == storable(name)).order_by(published.c.id)
     return ledger.reading(lambda connection: [str(row.id) for row in connection.execute(query)])

@@ -152,7 +152,7 @@ def _sqlite(file: Path, busy_s: float) -> Engine:
     if is_read_only(file):
         # Without a -wal file nobody is writing, and `immutable` lets SQLite read where it cannot make its -shm file.
         options = "?mode=ro" if file.with_name(file.name + "-wal").exists() else "?immutable=1"
-    uri = f"file:{quote(str(file))}{options}"
+    uri = f"file:{quote(os.fsencode(file))}{options}"  # a name may hold bytes that are not UTF-8
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(uri, uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False)

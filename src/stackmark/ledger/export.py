@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -60,7 +61,8 @@ def export_to_stream(ledger: Ledger, wanted: RunFilter, form: Format, out: Binar
     rows = ledger.every(wanted)
     if form == "parquet":
         return _parquet(rows, out)
-    text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=False)
+    # JSON may hold half of a surrogate pair; it leaves as it came, `\\ud800`, which is JSON again.
+    text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="", write_through=False)
     try:
         if form == "csv":
             return _csv(rows, text)
@@ -75,7 +77,7 @@ def _csv(rows: Iterator[Row], out: io.TextIOWrapper) -> int:
     writer.writerow(COLUMNS)
     count = 0
     for row in rows:
-        writer.writerow([_flat(name, row[name]) for name in COLUMNS])
+        writer.writerow([_not_a_formula(_flat(name, row[name])) for name in COLUMNS])
         count += 1
     return count
 
@@ -85,15 +87,23 @@ def _json(rows: Iterator[Row], out: io.TextIOWrapper, *, lines: bool) -> int:
     if not lines:
         out.write("[")
     for row in rows:
-        out.write(
-            ("" if lines else ",\n" if count else "\n") + json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
-        )
+        out.write(("" if lines else ",\n" if count else "\n") + _object(row))
         if lines:
             out.write("\n")
         count += 1
     if not lines:
         out.write("\n]\n")
     return count
+
+
+def _object(row: Row) -> str:
+    try:
+        return json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise LedgerError(
+            f"the run {row['id']} has a number that is not finite, which JSON cannot hold",
+            hint=f"the ledger was changed by hand; export another format, or: stackmark delete {row['id']}",
+        ) from error
 
 
 def _parquet(rows: Iterator[Row], out: BinaryIO) -> int:
@@ -145,6 +155,18 @@ class _Forward(io.RawIOBase):
 
 def _flat(name: str, value: object) -> object:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if name in _AS_JSON else value
+
+
+# What spreadsheets take for the beginning of a formula, as OWASP's page on CSV injection lists it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+
+
+def _not_a_formula(value: object) -> object:
+    """Put a quote before a text that a spreadsheet would run as a formula; numbers stay numbers.
+
+    A text that has such quotes already gets one more, so that taking one off where `'+[=+-@…]` begins it gives the text back.
+    """
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def _umask() -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from stackmark.events import LARGEST, SMALLEST
 from stackmark.spec import Frozen, Scalar, Spec
 
 Ended = Literal["done", "failed", "invalid"]
@@ -23,9 +24,10 @@ IMPORT = "import"
 def storable(text: str) -> str:
     """Text as every database takes it: PostgreSQL has no NUL, and neither stores half of a surrogate pair.
 
-    Messages hold what a crashed library printed, and a run must not be lost over it.
+    Messages hold what a crashed library printed, and names of files may hold bytes that are not UTF-8, which Python keeps as
+    half a pair. A run must not be lost over either; such a byte is stored as it is shown, `\\udcff`.
     """
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 # What an experiment is: one arm; arms in blocks; the same arm twice; somebody's log; a workload held against a baseline;
@@ -35,6 +37,11 @@ Kind = Literal["run", "compare", "noise", "import", "check", "sweep", "fault"]
 Role = Literal["measured", "primer"]
 Text = Annotated[str, AfterValidator(storable)]
 Json = dict[str, JsonValue]
+# A ledger is a file that anybody may have changed: numbers that no run has make a row unreadable, and nothing computed from a row
+# that is read is infinite.
+Rate = Annotated[float, Field(ge=SMALLEST, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Experiment(Frozen):
@@ -80,20 +87,20 @@ class RunEnd(Frozen):
     chip: Text | None = None
     chip_uuid: Text | None = None
     framework: Text | None = None
-    rate_per_s: float | None = None
+    rate_per_s: Rate | None = None
     rate_unit: Text | None = None
-    steps_total: int | None = None
-    steps_used: int | None = None
+    steps_total: Natural | None = None
+    steps_used: Natural | None = None
     steady: Text | None = None
-    step_p50_s: float | None = None
-    step_p90_s: float | None = None
-    step_p99_s: float | None = None
-    step_cv: float | None = None
-    wall_s: float | None = None
-    setup_s: float | None = None
-    memory_peak_mib: float | None = None
-    energy_j: float | None = None
-    data_share: float | None = None
+    step_p50_s: Number | None = None
+    step_p90_s: Number | None = None
+    step_p99_s: Number | None = None
+    step_cv: Number | None = None
+    wall_s: Number | None = None
+    setup_s: Number | None = None
+    memory_peak_mib: Number | None = None
+    energy_j: Number | None = None
+    data_share: Number | None = None
     failure_kind: Text | None = None
     failure_message: Text | None = None
     failure_hint: Text | None = None
@@ -120,7 +127,7 @@ class RunRow(Frozen):
 
     id: str
     experiment_id: str
-    position: int
+    position: Natural
     workload: str
     spec_digest: str
     place: str
@@ -139,28 +146,28 @@ class RunRow(Frozen):
     batch: int | None
     tune: str | None
     framework: str | None
-    rate_per_s: float | None
+    rate_per_s: Rate | None
     rate_unit: str | None
-    steps_total: int | None
-    steps_used: int | None
+    steps_total: Natural | None
+    steps_used: Natural | None
     steady: str | None
-    step_p50_s: float | None
-    step_p90_s: float | None
-    step_p99_s: float | None
-    step_cv: float | None
-    wall_s: float | None
-    setup_s: float | None
-    memory_peak_mib: float | None
-    energy_j: float | None
-    data_share: float | None
+    step_p50_s: Number | None
+    step_p90_s: Number | None
+    step_p99_s: Number | None
+    step_cv: Number | None
+    wall_s: Number | None
+    setup_s: Number | None
+    memory_peak_mib: Number | None
+    energy_j: Number | None
+    data_share: Number | None
     failure_kind: str | None
     failure_message: str | None
     failure_hint: str | None
     flags: list[str]
     stackmark_version: str
-    arm: int
-    block: int | None
-    attempt: int
+    arm: Natural
+    block: Natural | None
+    attempt: Natural
     role: Role
 
     @property
@@ -203,7 +210,7 @@ def of_spec(spec: Spec) -> dict[str, Scalar]:
         "spec_digest": spec.digest,
         "batch": batch if isinstance(batch, int) and not isinstance(batch, bool) else None,
         **{
-            name: str(params[name]) if params.get(name) is not None else None
+            name: storable(str(params[name])) if params.get(name) is not None else None
             for name in ("device", "precision", "tune")
         },
     }

@@ -287,9 +287,13 @@ class Ledger:
         def work(connection: Connection) -> RunDetail:
             run_id = self._one(connection, runs, ids.RUN, prefix)
             row = connection.execute(select(runs).where(runs.c.id == run_id)).mappings().one()
-            return RunDetail.model_validate(dict(row))
+            return _detail(row)
 
         return self.reading(work)
+
+    def run_id(self, prefix: str) -> str:
+        """The id that begins like this, or that of the `last` run; the row itself may be unreadable."""
+        return self.reading(lambda connection: self._one(connection, runs, ids.RUN, prefix))
 
     def experiment(self, prefix: str) -> Experiment:
         """The experiment whose id begins like this, or the `last` one."""
@@ -314,7 +318,7 @@ class Ledger:
                 .where(runs.c.experiment_id == experiment_id)
                 .order_by(runs.c.position, runs.c.started_unix_s, runs.c.id)
             )
-            return [RunDetail.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+            return [_detail(row) for row in connection.execute(query).mappings()]
 
         return self.reading(work)
 
@@ -446,7 +450,13 @@ def _insert_once(connection: Connection, table: Table, row: Mapping[str, object]
 
 
 def _run(row: RowMapping) -> RunRow:
-    return RunRow.model_validate(dict(row))
+    with trouble.naming(row["id"]):
+        return RunRow.model_validate(dict(row))
+
+
+def _detail(row: RowMapping) -> RunDetail:
+    with trouble.naming(row["id"]):
+        return RunDetail.model_validate(dict(row))
 
 
 def _changed(result: CursorResult[object]) -> int:

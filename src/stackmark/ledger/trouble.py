@@ -4,7 +4,6 @@ SQLite names its errors (`SQLITE_BUSY`), PostgreSQL numbers them (SQLSTATE), and
 that was never made: the text is matched for the two cases that have their own remedy, and otherwise shown.
 """
 
-import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -33,9 +32,19 @@ def said(address: Address) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _sentence(address, error) from error
     except ValidationError as error:
-        raise _unreadable_row(address, explain(error)) from error
-    except (json.JSONDecodeError, zlib.error, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable_row(address, explain(error), *getattr(error, "__notes__", ())) from error
+    except (ValueError, RecursionError, zlib.error) as error:  # JSON that cannot be read, with numbers of any length
         raise _unreadable_row(address, str(error)) from error
+
+
+@contextmanager
+def naming(run_id: object) -> Iterator[None]:
+    """Says which run it was that could not be read."""
+    try:
+        yield
+    except ValidationError as error:
+        error.add_note(str(run_id))
+        raise
 
 
 def is_away(address: Address, error: DBAPIError) -> bool:
@@ -140,10 +149,10 @@ def cannot_open(file: Path, reason: str) -> LedgerError:
     )
 
 
-def _unreadable_row(address: Address, reason: str) -> LedgerError:
+def _unreadable_row(address: Address, reason: str, run_id: str = "") -> LedgerError:
     return LedgerError(
-        f"a row of the ledger {address.shown} cannot be read: {reason}",
-        hint="it was changed by hand or damaged; `stackmark delete RUN` removes a run",
+        f"{f'the run {run_id}' if run_id else 'a row'} of the ledger {address.shown} cannot be read: {reason}",
+        hint=f"it was changed by hand or damaged; `stackmark delete {run_id or 'RUN'}` removes a run",
     )
 
 

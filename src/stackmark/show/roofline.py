@@ -1,7 +1,6 @@
 """Runs against the limits of their machine, for a terminal and for programs; the picture is in roofline_picture.py."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 from rich.console import Console
@@ -11,7 +10,7 @@ from stackmark.show.lines import NAME_WIDTH, Line, print_lines
 from stackmark.show.safe import safe_line
 from stackmark.show.shapes import say_problem
 from stackmark.show.table import Column, print_table
-from stackmark.units import say_count
+from stackmark.units import say_count, say_moment
 from stackmark.verdict.ceilings import Ceilings
 from stackmark.verdict.roofline import (
     Point,
@@ -81,7 +80,7 @@ def _head(found: Roofline) -> list[Line]:
 
 
 def say_ceilings_from(ceilings: Ceilings) -> str:
-    when = datetime.fromtimestamp(ceilings.measured_unix_s, UTC).strftime("%Y-%m-%d")
+    when = say_moment(ceilings.measured_unix_s, "%Y-%m-%d", utc=True)
     threads = f", {ceilings.threads} thread{'' if ceilings.threads == 1 else 's'}" if ceilings.threads else ""
     return f"measured on {when}{threads}" + (f" ({ceilings.run_id})" if ceilings.run_id else "")
 

@@ -7,8 +7,8 @@ from stackmark.show.console import standard_output
 from stackmark.show.facts import Facts, say_stack
 from stackmark.show.lines import Line, print_lines
 from stackmark.show.result import say_data, say_flag, say_memory, say_setup, say_steps
-from stackmark.show.runs import STYLES, say_when
-from stackmark.units import say_rate, say_seconds
+from stackmark.show.runs import STYLES
+from stackmark.units import say_moment, say_rate, say_seconds
 
 Row = Mapping[str, Any]
 
@@ -69,9 +69,9 @@ def _when(row: Row, facts: Facts) -> list[Line]:
     if log := facts.get("import"):
         where = f"{log.get('file')}, lines {log.get('first_line')} to {log.get('last_line')}, by {log.get('program')}"
         said = [("it says", str(log["figure"]))] if log.get("figure") else []
-        return [*said, ("imported", say_when(row["started_unix_s"])), ("from", where)]
+        return [*said, ("imported", say_moment(row["started_unix_s"])), ("from", where)]
     took = f", for {say_seconds(row['ended_unix_s'] - row['started_unix_s'])}" if row["ended_unix_s"] else ""
-    return [("started", f"{say_when(row['started_unix_s'])}{took}")]
+    return [("started", f"{say_moment(row['started_unix_s'])}{took}")]
 
 
 def _names(row: Row) -> list[Line]:

@@ -1,13 +1,12 @@
 """Stored runs for people, a line each."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import pairwise
 from typing import Protocol
 
 from stackmark.show.console import is_screen, standard_output
 from stackmark.show.table import Column, print_table
-from stackmark.units import say_rate
+from stackmark.units import say_moment, say_rate
 
 
 class EndedRun(Protocol):
@@ -70,10 +69,6 @@ ROWS_FAILED = "rows-failed: "
 SHORT_ID = 12
 
 
-def say_when(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def print_runs(rows: Sequence[ListedRun]) -> None:
     """On a screen ids are as short as they can be; elsewhere they are whole."""
     console = standard_output()
@@ -85,7 +80,7 @@ def print_runs(rows: Sequence[ListedRun]) -> None:
 def _cells(row: ListedRun, shown_id: str) -> list[str]:
     rate = f"{say_rate(row.rate_per_s)} {row.rate_unit}" if row.rate_per_s is not None else ""
     return [
-        shown_id, say_when(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.batch or ""),
+        shown_id, say_moment(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.batch or ""),
         row.precision or "", row.tune or "", rate, say_state(row),
     ]  # fmt: skip
 

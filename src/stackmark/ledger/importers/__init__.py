@@ -6,7 +6,7 @@ there is one for each source that a log holds (a file may be the output of sever
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.ledger.importers import deepbench, loadgen, mlperf_training, nvcnn, reference_app, tf_cnn
@@ -16,6 +16,8 @@ from stackmark.ledger.importers.reading import Log
 # A file with more results than this is no log of a benchmark, and one with more sources than pods in a job no log at all.
 MOST_RESULTS = 10_000
 MOST_SOURCES = 1_000
+# Characters of one file that are kept with its results.
+MOST_KEPT = 64 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,23 @@ def find_format(name: str) -> Format:
     return FORMATS[name]
 
 
+class _Results:
+    """What was found so far. Past `MOST_KEPT` characters of the log, further results come without its lines."""
+
+    def __init__(self) -> None:
+        self.found: list[Found] = []
+        self._characters = 0
+
+    def take(self, found: list[Found]) -> None:
+        for one in found:
+            self._characters += sum(len(line.raw) for line in one.lines)
+            self.found.append(one if self._characters <= MOST_KEPT else replace(one, lines=one.lines[:1]))
+
+
 def results_of(log: Log, kind: Format) -> list[Found]:
     """All that a log holds, in the order in which it was found."""
     importers: dict[str, Importer] = {}
-    found: list[Found] = []
+    kept = _Results()
     for line in log.lines():
         source = line.source if kind.by_source else ""
         importer = importers.get(source)
@@ -84,11 +99,12 @@ def results_of(log: Log, kind: Format) -> list[Found]:
             if len(importers) == MOST_SOURCES:
                 raise SpecError(f"{log.name} holds the output of more than {MOST_SOURCES} sources")
             importer = importers[source] = kind.importer()
-        found += importer.feed(line)
-        if len(found) > MOST_RESULTS:
+        kept.take(importer.feed(line))
+        if len(kept.found) > MOST_RESULTS:
             raise SpecError(f"{log.name} holds more than {MOST_RESULTS} results", hint="import it in parts")
     for importer in importers.values():
-        found += importer.end()
+        kept.take(importer.end())
+    found = kept.found
     if not found:
         raise SpecError(
             f"{log.name} holds nothing of {kind.title}",

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from stackmark.events import Figure
-from stackmark.ledger.importers.found import BadNumber, Failure, Found, Line, number
+from stackmark.ledger.importers.found import BadNumber, Failure, Found, Line, cut_line, number
 from stackmark.spec import Scalar
 
 FORMAT = "deepbench"
@@ -24,7 +24,7 @@ _N = r"(\d{1,12})\s+"
 _ROWS = {
     "gemm": re.compile(rf"(?:^|\s){_N * 3}([01])\s+([01])\s+([a-z]\w*)\s+(\S+|Not Supported)(?:\s+[01])?\s*$", re.A),
     "conv": re.compile(rf"(?:^|\s){_N * 11}([a-z]\w*)\s+(Not Supported|\S+)((?:\s+\S+)*)\s*$", re.A),
-    "rnn": re.compile(rf"(?:^|\s)(vanilla|lstm|gru)\s+{_N * 3}(\S.*?)\s*$", re.A),
+    "rnn": re.compile(rf"(?:^|\s)(vanilla|lstm|gru)\s+{_N * 3}(\S.*)$", re.A),
     "all-reduce": re.compile(rf"(?:^|\s){_N * 2}(\S+)(?:\s+(\S+))?\s*$", re.A),
 }
 _HEADS = {
@@ -78,11 +78,11 @@ class DeepBenchImporter:
             if head.search(text):
                 ended = self.end()
                 self._table, self._rows = name, 0
-                self._head = [*self._head[-1:], line]
+                self._head = [*self._head[-1:], cut_line(line)]
                 return ended
         if match := _SET.search(text) or _RANKS.search(text):
             ended = self.end()
-            self._table, self._head = None, [line]
+            self._table, self._head = None, [cut_line(line)]
             if match.re is _SET:
                 self._set = match[1]
             else:
@@ -111,7 +111,7 @@ class DeepBenchImporter:
             ranks=ranks,
             sample="call",
             operations_per_sample=call.operations or None,
-            lines=(*self._head, line),
+            lines=(*self._head, cut_line(line)),
         )
         if call.text == "Not Supported":
             failure = Failure("not_supported", f"line {line.number}: the library does not support this kernel")

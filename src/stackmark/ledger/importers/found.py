@@ -15,9 +15,13 @@ from stackmark.spec import Scalar
 
 # Past any rate, time in nanoseconds or count of operations that a log may truly hold; below it a product stays finite.
 LARGEST = 1e18
+# Below any time in seconds or rate that a log may truly hold; above it a reciprocal stays finite.
+SMALLEST = 1e-18
 # What is kept of a log with each result: a person reads no more, and the file is still where it was.
 LINES_KEPT = 1000
 LINE_KEPT = 4096
+# Rows that a program displayed on its way, with one result. Past them only the last is kept.
+MOST_ROWS = 20_000
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # Of a name that stands in a log, what may stand in the name of a workload.
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
@@ -101,6 +105,11 @@ class Importer(Protocol):
     def end(self) -> list[Found]: ...
 
 
+def cut_line(line: Line) -> Line:
+    """A line as it is kept with a result."""
+    return Line(line.number, line.raw[:LINE_KEPT], "", line.source)
+
+
 class Kept:
     """The lines that belong to a result, up to a number; of a log without end the first and the last."""
 
@@ -109,7 +118,7 @@ class Kept:
         self._last: list[Line] = []
 
     def add(self, line: Line) -> None:
-        line = Line(line.number, line.raw[:LINE_KEPT], "", line.source)
+        line = cut_line(line)
         if len(self._first) < LINES_KEPT // 2:
             self._first.append(line)
             return
@@ -133,6 +142,8 @@ def number(text: str, line: Line, what: str, *, zero: bool = False) -> float:
         raise BadNumber(f"line {line.number}: {what} is {text[:40]}, more than any machine does")
     if value < 0 or (value == 0 and not zero):
         raise BadNumber(f"line {line.number}: {what} is {text[:40]}; it must be above zero")
+    if 0 < value < SMALLEST:
+        raise BadNumber(f"line {line.number}: {what} is {text[:40]}; the smallest number that is read is {SMALLEST:g}")
     return value
 
 

@@ -19,11 +19,11 @@ FORMAT = "loadgen"
 TITLE = "MLPerf LoadGen (mlperf_log_summary.txt, mlperf_log_detail.txt)"
 MARK = re.compile(
     r"^MLPerf Results Summary\s*$|^No warnings encountered during test"
-    r'|:::MLLOG \{.*"key": ?"(?:loadgen_version|effective_scenario|requested_scenario|result_validity)"'
+    r'|:::MLLOG \{[^{]*"key": ?"(?:loadgen_version|effective_scenario|requested_scenario|result_validity)"'
 )
 
 _BEGINS = re.compile(r"MLPerf Results Summary\s*$")
-_DETAIL = re.compile(r":::MLLOG (\{.*\})\s*$")
+_DETAIL = re.compile(r":::MLLOG (\{.*)$")
 _CONSTRAINT = re.compile(r"^\s*(\S.{0,100}? satisfied) *: *NO\b")
 # What the two files call the same thing.
 _SUMMARY = {
@@ -59,6 +59,10 @@ _DETAILED = {
 }
 _PERCENTILE = re.compile(r"([0-9]{1,2}(?:\.[0-9]+)?)(th)? percentile latency \(ns\)")
 _DETAILED_PERCENTILE = re.compile(r"result_([0-9]{1,2}(?:\.[0-9]+)?)_percentile_(?:per_query_)?latency_ns")
+# Percentiles, constraints and errors that are kept of one result; LoadGen prints a dozen of each.
+_MOST = 100
+# Of one value; the longest that LoadGen writes is a sentence.
+_LONGEST = 1000
 _SCENARIOS = ("SingleStream", "MultiStream", "Server", "Offline")
 # The percentile that a latency scenario is judged by, where the headline does not name it.
 _JUDGED = {"SingleStream": 90.0, "MultiStream": 99.0}
@@ -79,21 +83,21 @@ class LoadGenImporter:
 
     def feed(self, line: Line) -> list[Found]:
         found: list[Found] = []
-        detail = _DETAIL.search(line.text)
+        detail = _DETAIL.search(line.text) if line.text.endswith("}") else None
         if _BEGINS.search(line.text) or (detail and '"loadgen_version"' in line.text):
             found = self.end()
             self._begun = True
         if detail:
             self._detail(detail[1], line)
         elif match := _CONSTRAINT.match(line.text):
-            self._constraints.append(match[1].strip())
+            self._constraints[_MOST:] = [match[1].strip()]
         elif ":" in line.text:
             name, _, value = line.text.partition(":")
             self._pair(name.strip(), value.strip(), line)
         elif re.search(r"\bNo warnings encountered during test", line.text):
             self._begun = True
         elif re.match(r"\s*[0-9]+ ERRORS? encountered", line.text):
-            self._errors.append(line.text.strip())
+            self._errors[_MOST:] = [line.text.strip()[:300]]
         self._kept.add(line)
         return found
 
@@ -101,9 +105,13 @@ class LoadGenImporter:
         if match := _PERCENTILE.fullmatch(name):
             if match[2]:  # the headline: the percentile that it is judged by
                 self._judged = float(match[1])
-            self._percentiles.setdefault(float(match[1]), (value, line))
+            self._percentile(float(match[1]), value, line)
         elif name in _SUMMARY:
-            self._said.setdefault(_SUMMARY[name], (value, line))
+            self._said.setdefault(_SUMMARY[name], (value[:_LONGEST], line))
+
+    def _percentile(self, percentile: float, value: str, line: Line) -> None:
+        if len(self._percentiles) < _MOST:
+            self._percentiles.setdefault(percentile, (value, line))
 
     def _detail(self, text: str, line: Line) -> None:
         try:
@@ -115,15 +123,15 @@ class LoadGenImporter:
         value = body.get("value")
         if match := _DETAILED_PERCENTILE.fullmatch(key):
             # Where queries have several samples, that of the query comes first, and counts.
-            self._percentiles.setdefault(float(match[1]), (str(value), line))
+            self._percentile(float(match[1]), _text(value), line)
         elif key == "effective_target_latency_percentile" and isinstance(value, float) and 0 < value < 1:
             self._judged = round(100 * value, 3)
         elif key in _DETAILED:
             self._begun = True
-            self._said[_DETAILED[key]] = (str(value), line)
+            self._said[_DETAILED[key]] = (_text(value), line)
         metadata = body.get("metadata")
         if isinstance(metadata, dict) and metadata.get("is_error") is True:
-            self._errors.append(str(value)[:300])
+            self._errors[_MOST:] = [_text(value)[:300]]
 
     def end(self) -> list[Found]:
         if not self._begun:
@@ -207,6 +215,10 @@ class LoadGenImporter:
     def _number(self, name: str) -> float:
         text, line = self._said[name]
         return number(text, line, name.replace("_", " "))
+
+
+def _text(value: JsonValue) -> str:
+    return value[:_LONGEST] if isinstance(value, str) else json.dumps(value)[:_LONGEST]
 
 
 class _NoResult(ValueError):

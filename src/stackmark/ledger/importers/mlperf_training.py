@@ -21,23 +21,29 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stackmark.events import Figure
-from stackmark.ledger.importers.found import BadNumber, Failure, Found, Kept, Line, Said, name_of
+from stackmark.ledger.importers.found import LARGEST, BadNumber, Failure, Found, Kept, Line, Said, name_of
+from stackmark.ranks import MOST_DEVICES
 from stackmark.spec import Scalar
+from stackmark.units import END_OF_TIME_UNIX_S
 
 FORMAT = "mlperf-training"
 TITLE = "MLPerf Training (:::MLLOG, :::MLL, :::MLPv0.5.0 lines)"
 MARK = re.compile(
     r":::MLL [0-9]|:::MLPv0\.[0-9.]+ \w+ [0-9]"
-    r'|:::MLLOG \{.*"key": ?"(?:submission_\w+|init_start|run_start|run_stop|block_start|epoch_start|eval_accuracy)"'
+    r'|:::MLLOG \{[^{]*"key": ?"(?:submission_\w+|init_start|run_start|run_stop|block_start|epoch_start|eval_accuracy)"'
 )
 
-_OLD = re.compile(r":::MLPv0\.[0-9.]+ (\w+) (\S+) \([^)]*\) (\w+)(?:: (.*))?$")
-_V06 = re.compile(r":::MLL (\S+) (\w+): (\{.*\})\s*$")
-_NEW = re.compile(r":::MLLOG (\{.*\})\s*$")
+_OLD = re.compile(r":::MLPv0\.[0-9.]+ (\w+) (\S+) \([^)]{0,300}\) (\w+)(?:: (.*))?$")
+# Of lines that end in a brace: what follows the first mark is one object, and nothing is tried twice.
+_V06 = re.compile(r":::MLL (\S+) (\w+): (\{.*)$")
+_NEW = re.compile(r":::MLLOG (\{.*)$")
 # An entry of metadata is a few hundred characters; nobody needs to parse a megabyte of it.
 _LONGEST = 64 * 1024
+# Accuracies lie one object deep, or two.
+_DEEPEST = 4
 # A day has 1440 minutes; no run of a submission took a year.
 LONGEST_S = 366 * 86400.0
+SHORTEST_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -133,16 +139,17 @@ class LogReader:
             self._quality = _accuracy(value)
         elif key == "eval_result":
             stamp = metadata.get("timestamp")
-            if isinstance(stamp, int | float) and math.isfinite(stamp):
-                self._checkpoint_s = float(stamp)
+            if isinstance(stamp, int | float) and (moment := _finite(stamp)) is not None:
+                self._checkpoint_s = moment
         elif key.startswith("submission_") or key in ("global_batch_size", "benchmark"):
             self._values.setdefault(key, value)
         return True
 
     def log(self) -> TrainingLog:
-        seconds, failure = self._outcome()
+        entry = _spelled(self._values.get("submission_entry") or "")
+        devices = _devices(entry)
+        seconds, failure = self._outcome(devices)
         start, init = self._first.get("run_start"), self._first.get("init_start")
-        entry = str(self._values.get("submission_entry") or "")
         batch = self._values.get("global_batch_size")
         return TrainingLog(
             benchmark=_text(self._values.get("submission_benchmark") or self._values.get("benchmark")),
@@ -151,17 +158,17 @@ class LogReader:
             init_s=start - init if start is not None and init is not None and start >= init else None,
             quality=self._quality,
             evaluations=self._evaluations,
-            batch=batch if isinstance(batch, int) and batch > 0 else None,
+            batch=batch if isinstance(batch, int) and 0 < batch <= LARGEST else None,
             platform=_text(self._values.get("submission_platform")),
             organisation=_text(self._values.get("submission_org")),
             accelerator=_quoted(entry, "accelerator"),
-            devices=_devices(entry),
+            devices=devices if devices <= MOST_DEVICES else 1,
             framework=_quoted(entry, "framework"),
             started_unix_s=start,
             ruleset=self._ruleset,
         )
 
-    def _outcome(self) -> tuple[float | None, Failure | None]:
+    def _outcome(self, devices: int) -> tuple[float | None, Failure | None]:
         if self._bad:
             return None, Failure(self._bad.kind, str(self._bad))
         if "run_start" not in self._first:
@@ -174,8 +181,11 @@ class LogReader:
             return None, Failure("aborted", f"run_stop has the status {self._status!r}, not success")
         else:
             seconds = self._last_stop - self._first["run_start"]
-        if not 0 < seconds < LONGEST_S:
+        if not SHORTEST_S <= seconds < LONGEST_S:
             return None, Failure("bad_number", f"the run would have taken {seconds:.6g} s by its own clock")
+        if devices > MOST_DEVICES:
+            said = f"the log claims {devices:,} accelerators; at most {MOST_DEVICES:,} are taken"
+            return None, Failure("bad_number", said)
         return seconds, None
 
 
@@ -184,15 +194,16 @@ Parsed = tuple[str, float, str, JsonValue, dict[str, JsonValue]]
 
 def _event(line: Line) -> Parsed | None:
     """Ruleset, unix seconds, key, value and metadata of a line; None where it is none of ours."""
-    if match := _V06.search(line.text):
+    whole = line.text.endswith("}")
+    if whole and (match := _V06.search(line.text)):
         body = _object(match[3])
         return "0.6", _time(match[1], line), match[2], body.get("value"), _metadata(body)
-    if match := _NEW.search(line.text):
+    if whole and (match := _NEW.search(line.text)):
         body = _object(match[1])
         key, at = body.get("key"), body.get("time_ms")
         if not isinstance(key, str) or not isinstance(at, int | float):
             return None
-        return "0.7 or later", _time(repr(at), line) / 1000, key, body.get("value"), _metadata(body)
+        return "0.7 or later", _time(_spelled(at), line, unit_s=1e-3), key, body.get("value"), _metadata(body)
     if match := _OLD.search(line.text):
         body = _object(match[4] or "")
         key = match[3]
@@ -202,14 +213,31 @@ def _event(line: Line) -> Parsed | None:
     return None
 
 
-def _time(text: str, line: Line) -> float:
+def _time(text: str, line: Line, unit_s: float = 1.0) -> float:
+    """Unix seconds. Milliseconds where seconds belong lie past the year 9999, and are refused with the rest."""
     try:
-        at = float(text)
+        at = float(text) * unit_s
     except ValueError:
         at = math.nan
-    if not (math.isfinite(at) and 0 < at < 1e14):
-        raise BadNumber(f"line {line.number}: the time is {text[:40]!r}, which is none")
+    if not (math.isfinite(at) and 0 < at < END_OF_TIME_UNIX_S):
+        raise BadNumber(f"line {line.number}: the time is {text[:40]!r}, which is no moment before the year 10000")
     return at
+
+
+def _spelled(value: object) -> str:
+    try:
+        return str(value)[:_LONGEST]
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes, a list nested too deeply
+        return ""
+
+
+def _finite(value: object) -> float | None:
+    """A number that may stand as text, where it is one that a double holds."""
+    try:
+        number = float(value) if isinstance(value, str | int | float) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) <= LARGEST else None
 
 
 def _object(text: str) -> dict[str, JsonValue]:
@@ -221,10 +249,10 @@ def _object(text: str) -> dict[str, JsonValue]:
             with warnings.catch_warnings():  # what Python thinks of the style of a broken line
                 warnings.simplefilter("ignore")
                 found = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(found, dict):
-            return {str(key): value for key, value in found.items()}
+            return {key: value for key, value in found.items() if isinstance(key, str)}
     return {}
 
 
@@ -236,21 +264,17 @@ def _metadata(body: dict[str, JsonValue]) -> dict[str, JsonValue]:
 def _status(value: JsonValue, metadata: dict[str, JsonValue]) -> str:
     if "success" in metadata:  # as v0.5 wrote it
         return "success" if metadata["success"] is True else "aborted"
-    return str(metadata.get("status", value if isinstance(value, str) else "none"))[:40]
+    return _spelled(metadata.get("status", value if isinstance(value, str) else "none"))[:40]
 
 
-def _accuracy(value: JsonValue) -> float | None:
+def _accuracy(value: JsonValue, depth: int = 0) -> float | None:
     """A number, a number as text, or an object of which the smallest counts: each of them had to reach its target."""
     if isinstance(value, dict):
-        inner = value.get("accuracy", value)
-        found = [_accuracy(part) for part in (inner.values() if isinstance(inner, dict) else [inner])]
-        numbers = [part for part in found if part is not None]
+        inner = value.get("accuracy", value) if depth < _DEEPEST else None
+        parts = inner.values() if isinstance(inner, dict) else [inner]
+        numbers = [number for part in parts if (number := _accuracy(part, depth + 1)) is not None]
         return min(numbers) if numbers else None
-    try:
-        number = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    return _finite(value)
 
 
 def _text(value: JsonValue) -> str | None:

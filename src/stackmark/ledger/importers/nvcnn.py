@@ -8,7 +8,18 @@ beside each other without a word: the flag says it.
 import re
 
 from stackmark.events import Figure
-from stackmark.ledger.importers.found import BadNumber, Failure, Found, Kept, Line, Said, name_of, number, whole_number
+from stackmark.ledger.importers.found import (
+    MOST_ROWS,
+    BadNumber,
+    Failure,
+    Found,
+    Kept,
+    Line,
+    Said,
+    name_of,
+    number,
+    whole_number,
+)
 from stackmark.spec import Scalar
 
 FORMAT = "nvcnn"
@@ -16,7 +27,7 @@ TITLE = "nvcnn.py"
 MARK = re.compile(r"Images/sec: \S+ \+/- |Step\s+Epoch\s+Img/sec\s+Loss\s+LR|This script:\s+nvcnn")
 
 _HEADER = re.compile(
-    r"(?:^|\s)(TensorFlow|This script|Num images|Model|Batch size|Devices|Data format|Data type):\s+(\S.*?)\s*$"
+    r"(?:^|\s)(TensorFlow|This script|Num images|Model|Batch size|Devices|Data format|Data type):\s+(\S.*)$"
 )
 _PER_DEVICE = re.compile(r"(?:^|\s)([0-9.]+) per device\s*$")
 _ROW = re.compile(r"(?:^|\s)([0-9]+)\s+([0-9]+)\s+(\S+)\s+(\S+)\s+(\S+)\s*$")
@@ -63,7 +74,7 @@ class NvcnnImporter:
             elif _TABLE.search(line.text):
                 self._in_table = True
             elif self._in_table and (match := _ROW.search(line.text)):
-                self._rows.append(_row(match, line))
+                self._rows[MOST_ROWS:] = [_row(match, line)]
         except BadNumber as error:
             self._bad = self._bad or error
             if total:

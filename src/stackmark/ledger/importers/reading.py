@@ -26,6 +26,8 @@ from stackmark.ledger.importers.found import Line
 LARGEST_BYTES = 1024**3
 # A progress bar that never ends its line: what is read of it at once.
 LINE_CHARACTERS = 64 * 1024
+# Of the name of a pod or a rank.
+LONGEST_SOURCE = 300
 _SNIFFED = 8192
 STANDARD_INPUT = "-"
 
@@ -90,7 +92,7 @@ def bare(raw: str, number: int = 1) -> Line:
         named = next((name for name in match.groups() if name), "")
         source = f"{source} {named}".strip()
         text = text[match.end() :]
-    return Line(number, raw, text.replace("\0", " "), source)
+    return Line(number, raw, text.replace("\0", " ").rstrip(), source[:LONGEST_SOURCE])
 
 
 def _unwrapped(text: str) -> str:

@@ -17,6 +17,8 @@ MARK = re.compile(r"TestScenario\.\w+ qps=")
 _RESULT = re.compile(r"TestScenario\.(\w+) (qps=.*)$")
 _BEGINS = re.compile(r"starting TestScenario\.(\w+)")
 _FIELD = re.compile(r"(qps|mean|time|queries|acc|mAP)=([^,\s%]+)")
+# It prints seven percentiles.
+_MOST_TILES = 100
 _TILES = re.compile(r"tiles=(\S+)")
 
 
@@ -50,6 +52,8 @@ class ReferenceAppImporter:
         try:
             fields = {name: number(value, line, name) for name, value in _FIELD.findall(text)}
             said = _latencies(text, line)
+            if "qps" not in fields:
+                raise BadNumber(f"line {line.number}: qps has no value; was the log cut off there?", "cut_off")
             figure = Figure(name="qps", value=fields["qps"], unit="queries/s")
             wall_s = fields.get("time")
             if "mean" in fields:
@@ -73,7 +77,7 @@ def _latencies(text: str, line: Line) -> list[Said]:
     """The percentiles, which are in seconds."""
     tiles = _TILES.search(text)
     said = []
-    for part in tiles[1].split(",") if tiles else []:
+    for part in tiles[1].split(",")[:_MOST_TILES] if tiles else []:
         percentile, colon, value = part.partition(":")
         if colon and re.fullmatch(r"[0-9]{1,2}(\.[0-9]+)?", percentile):
             ms = 1e3 * number(value, line, f"the {percentile}th percentile")

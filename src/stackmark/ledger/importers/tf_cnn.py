@@ -8,7 +8,17 @@ rounding. The header names neither the precision nor the chip; whoever knows the
 import re
 
 from stackmark.events import Figure
-from stackmark.ledger.importers.found import BadNumber, Failure, Found, Kept, Line, name_of, number, whole_number
+from stackmark.ledger.importers.found import (
+    MOST_ROWS,
+    BadNumber,
+    Failure,
+    Found,
+    Kept,
+    Line,
+    name_of,
+    number,
+    whole_number,
+)
 from stackmark.spec import Scalar
 
 FORMAT = "tf-cnn"
@@ -20,7 +30,7 @@ MARK = re.compile(
 
 _HEADER = re.compile(
     r"(?:^|\s)(TensorFlow|Model|Dataset|Mode|Batch size|Num batches|Devices|Data format|Optimizer|Variables|AllReduce|Horovod on)"
-    r":\s+(\S.*?)\s*$"
+    r":\s+(\S.*)$"
 )
 _PER_DEVICE = re.compile(r"(?:^|\s)([0-9.]+) per device\s*$")
 _ROW = re.compile(
@@ -59,7 +69,7 @@ class TfCnnImporter:
             elif match := _PER_DEVICE.search(line.text):
                 self._per_device = whole_number(match[1], line, "the batch per device")
             elif match := _ROW.search(line.text):
-                self._rows.append(_row(match, line))
+                self._rows[MOST_ROWS:] = [_row(match, line)]
             elif match := _TOTAL.search(line.text):
                 found.append(self._whole(number(match[1], line, "total images/sec")))
         except BadNumber as error:

@@ -10,13 +10,12 @@ from stackmark.show.report.tables import Cell, Row, badge, bullets, numeric, par
 from stackmark.show.report.wording import (
     bad_runs,
     measured_runs,
-    say_moment,
     say_order,
     say_ratio,
     say_took,
 )
 from stackmark.show.result import say_flag
-from stackmark.units import counted, say_rate, say_seconds
+from stackmark.units import counted, say_minute_utc, say_rate, say_seconds
 from stackmark.verdict.examined import CovariateLine, Examined, ExaminedRun, FactDifference
 
 # Below this weight a difference is a curiosity, and is folded away where there are others.
@@ -180,7 +179,7 @@ def how_measured(examined: Examined) -> Markup:
         again = f"; {counted(examined.blocks_repeated, 'block')} repeated" if examined.blocks_repeated else ""
         facts.append(f"{examined.blocks_whole} of {counted(examined.blocks_planned, 'block')} whole{again}.")
     took = say_took(examined)
-    facts.append(f"Begun {say_moment(examined.created_unix_s)}" + (f"; it took {took}." if took else "."))
+    facts.append(f"Begun {say_minute_utc(examined.created_unix_s)}" + (f"; it took {took}." if took else "."))
     name = element("summary", text(f"All {counted(len(examined.runs), 'run')}, one a line"))
     return section("How it was measured", bullets(facts), element("details", name, _all_runs(examined)), name="method")
 

@@ -21,12 +21,11 @@ from stackmark.show.report.wording import (
     say_change,
     say_counts,
     say_interval,
-    say_moment,
     say_ratio,
     say_words,
     sentence,
 )
-from stackmark.units import counted
+from stackmark.units import counted, say_minute_utc
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
 from stackmark.verdict.needed import percent
@@ -110,7 +109,7 @@ def part_rules() -> str:
 def _head(examined: Examined) -> Markup:
     arms = [badge(arm) for arm in examined.arms]
     over = element(
-        "p", element("strong", text("stackmark")), text(f" · {examined.workload} · {say_moment(examined.created_unix_s)}"),
+        "p", element("strong", text("stackmark")), text(f" · {examined.workload} · {say_minute_utc(examined.created_unix_s)}"),
         class_="eyebrow",
     )  # fmt: skip
     return element(
@@ -217,8 +216,8 @@ def _foot(examined: Examined, generated_unix_s: float, version: str) -> Markup:
             prose(sentence(examined.state_sentence)),
         ),
         paragraph(
-            f"Made by stackmark {version} on {say_moment(generated_unix_s)} from what the ledger holds; nothing was measured. "
-            "All moments are in UTC."
+            f"Made by stackmark {version} on {say_minute_utc(generated_unix_s)} from what the ledger holds; nothing was "
+            "measured. All moments are in UTC."
         ),
     ]
     return element("footer", join(lines))

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from statistics import median
 
 import numpy as np
@@ -117,13 +116,6 @@ def say_counts(comparison: Comparison) -> str:
     """From how many it comes: `6 blocks`, `3 and 4 runs`."""
     second = counted(comparison.count_b, UNIT[comparison.kind])
     return f"{comparison.count_a} and {second}" if comparison.kind in ("runs", "sittings") else second
-
-
-def say_moment(unix_s: float) -> str:
-    try:
-        return datetime.fromtimestamp(unix_s, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError):
-        return "at an unknown time"
 
 
 def say_took(examined: Examined) -> str:

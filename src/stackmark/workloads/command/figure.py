@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from statistics import fmean, median
 from types import FrameType
 
-from stackmark.events import Figure
+from stackmark.events import LARGEST, SMALLEST, Figure
 from stackmark.workloads.command.output import short
 from stackmark.workloads.command.params import CommandParams, compile_metric
 from stackmark.workloads.workload import WorkloadFailure
@@ -56,7 +56,7 @@ class Finder:
         for match in self._pattern.finditer(line):
             text = (match[1] or "").strip()
             number = float(text) if _NUMBER.fullmatch(text) else math.nan
-            if not (math.isfinite(number) and number > 0):
+            if not SMALLEST <= number <= LARGEST:
                 self._odd = (text, line)
             self._values.append(number)
         if len(self._values) > MOST_MATCHES:
@@ -85,10 +85,10 @@ class Finder:
             )
         if params.metric_take == "last":
             used = used[-1:]
-        if not all(math.isfinite(value) and value > 0 for value in used):
+        if not all(SMALLEST <= value <= LARGEST for value in used):
             raise WorkloadFailure(
                 "no_figure",
-                f"{self._odd[0]!r} is no number above zero; it was found in: {short(self._odd[1])}",
+                f"{self._odd[0]!r} is no number between {SMALLEST:g} and {LARGEST:g}; it was found in: {short(self._odd[1])}",
                 "a number is like 1234.5 or 1.2e3, without separators of thousands: let the group hold just that",
             )
         take = {"last": lambda values: values[-1], "median": median, "mean": fmean}[params.metric_take]

@@ -1,5 +1,6 @@
 """A problem: one operator with its shape, as a list has it or a person types it. How much work it is: counts.py."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -239,11 +240,16 @@ _CHECKS: dict[str, tuple[Callable[[Problem], None], ...]] = {
 }
 
 
+_ROW = re.compile(r"[0-9]{1,9}")
+
+
 def read_rows(text: str, count: int) -> list[int]:
     """`0-9,40` as numbers in rising order; one that the list does not have is a sentence."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
+        if not (_ROW.fullmatch(first) and _ROW.fullmatch(last or first)):  # a spec in a ledger may hold anything
+            raise SpecError(f"rows: {part[:40]!r} is no number of a row, and no range of them", hint="e.g. 0-9,40")
         low, high = int(first), int(last or first)
         if high < low:
             raise SpecError(f"--rows: {part!r} goes backwards", hint=f"write {last}-{first}")
