@@ -25,7 +25,7 @@ from stackmark.errors import LedgerError
 from stackmark.ledger.address import default_file
 from stackmark.ledger.rows import RunEnd
 from stackmark.ledger.store import Ledger, NotOpen
-from stackmark.ledger.streams import Budget, Lines
+from stackmark.ledger.streams import Budget, Lines, TooLong
 from stackmark.spec import Frozen, explain
 
 SUFFIX = ".jsonl"
@@ -96,7 +96,7 @@ def recover_file(ledger: Ledger, path: Path) -> Recovery:
         return Recovery(path, run_id, f"it is not a file of `stackmark recover`: {explain(error)}")
     except OSError as error:
         return Recovery(path, run_id, f"it cannot be read: {error.strerror}")
-    except ValueError as error:
+    except (ValueError, TooLong) as error:
         return Recovery(path, run_id, f"it is damaged: {error}")
     return Recovery(path, run_id)
 

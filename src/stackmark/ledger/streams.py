@@ -16,7 +16,7 @@ MOST_STORED = 168 << 20
 _PIECE = 1 << 20
 
 
-class TooLong(ValueError):
+class TooLong(Exception):
     """The output takes more memory than is allowed for one run."""
 
 
