@@ -5,8 +5,9 @@ import os
 import pty
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,14 +190,22 @@ def test_on_a_terminal_it_is_asked_once(file: Path, monkeypatch: pytest.MonkeyPa
 def on_terminal(typed: str, *arguments: str) -> tuple[int, bytes]:
     """A command with a terminal for what it says and reads: its exit code, and its standard output."""
     ours, theirs = pty.openpty()
-    try:
-        with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stderr=theirs, stdout=subprocess.PIPE) as process:
-            os.write(ours, f"{typed}\n".encode())
-            out, _ = process.communicate(timeout=120)
-        return process.returncode, out
-    finally:
-        os.close(theirs)
-        os.close(ours)
+    os.write(ours, f"{typed}\n".encode())
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stderr=theirs, stdout=subprocess.PIPE)
+    os.close(theirs)
+    reader = threading.Thread(target=drained, args=[ours])
+    reader.start()
+    out, _ = process.communicate(timeout=120)
+    reader.join()
+    os.close(ours)
+    return process.returncode, out
+
+
+def drained(terminal: int) -> None:
+    """Reads until nobody has the terminal open any more: a full one would stop who writes to it."""
+    with suppress(OSError):
+        while os.read(terminal, 1 << 16):
+            pass
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o620])
