@@ -15,8 +15,9 @@ import pytest
 
 from asking import COMMAND, Answer, ask
 from experiment_asking import empty_ledger
+from ledger_runs import begin
 from stackmark.errors import Exit
-from stackmark.lab import trust
+from stackmark.lab import driver, trust
 from stackmark.ledger.store import Ledger
 from worker_process import TRIVIAL
 
@@ -213,3 +214,27 @@ def test_a_list_that_others_may_write_is_not_believed(file: Path, mode: int) -> 
     saved(file)
     (file.parent / "state" / "stackmark" / "trusted").chmod(mode)
     assert answer("check", "before").code == Exit.WRONG_USE
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users:
+- name: u
+  user: {exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: touch, args: [EVIL]}}
+"""
+
+
+def test_cleaning_up_takes_no_kubeconfig_from_the_ledger(file: Path, tmp_path: Path) -> None:
+    evil, config = tmp_path / "evil", tmp_path / "config"
+    config.write_text(KUBECONFIG.replace("EVIL", str(evil)))
+    with Ledger.open(str(file)) as book:
+        begin(book, place="pod", machine=driver.machine_name(), boot=driver.boot_name())
+    ours = {"driver_start_ticks": 1, "pid_namespace": driver.pid_namespace()}
+    handle = {**ours, "namespace": "default", "job": "j", "context": "c", "kubeconfig": str(config)}
+    change(file, "runs", "handle", lambda stored: stored.update(handle))
+    assert "was lost" in answer("results").err
+    assert not evil.exists()
