@@ -5,8 +5,9 @@ import os
 import pty
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 
 from asking import COMMAND, Answer, ask
 from experiment_asking import empty_ledger
+from ledger_runs import begin
 from stackmark.errors import Exit
-from stackmark.lab import trust
+from stackmark.lab import driver, trust
 from stackmark.ledger.store import Ledger
 from worker_process import TRIVIAL
 
@@ -189,14 +191,22 @@ def test_on_a_terminal_it_is_asked_once(file: Path, monkeypatch: pytest.MonkeyPa
 def on_terminal(typed: str, *arguments: str) -> tuple[int, bytes]:
     """A command with a terminal for what it says and reads: its exit code, and its standard output."""
     ours, theirs = pty.openpty()
-    try:
-        with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stderr=theirs, stdout=subprocess.PIPE) as process:
-            os.write(ours, f"{typed}\n".encode())
-            out, _ = process.communicate(timeout=120)
-        return process.returncode, out
-    finally:
-        os.close(theirs)
-        os.close(ours)
+    os.write(ours, f"{typed}\n".encode())
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stderr=theirs, stdout=subprocess.PIPE)
+    os.close(theirs)
+    reader = threading.Thread(target=drained, args=[ours])
+    reader.start()
+    out, _ = process.communicate(timeout=120)
+    reader.join()
+    os.close(ours)
+    return process.returncode, out
+
+
+def drained(terminal: int) -> None:
+    """Reads until nobody has the terminal open any more: a full one would stop who writes to it."""
+    with suppress(OSError):
+        while os.read(terminal, 1 << 16):
+            pass
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o620])
@@ -204,3 +214,27 @@ def test_a_list_that_others_may_write_is_not_believed(file: Path, mode: int) -> 
     saved(file)
     (file.parent / "state" / "stackmark" / "trusted").chmod(mode)
     assert answer("check", "before").code == Exit.WRONG_USE
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users:
+- name: u
+  user: {exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: touch, args: [EVIL]}}
+"""
+
+
+def test_cleaning_up_takes_no_kubeconfig_from_the_ledger(file: Path, tmp_path: Path) -> None:
+    evil, config = tmp_path / "evil", tmp_path / "config"
+    config.write_text(KUBECONFIG.replace("EVIL", str(evil)))
+    with Ledger.open(str(file)) as book:
+        begin(book, place="pod", machine=driver.machine_name(), boot=driver.boot_name())
+    ours = {"driver_start_ticks": 1, "pid_namespace": driver.pid_namespace()}
+    handle = {**ours, "namespace": "default", "job": "j", "context": "c", "kubeconfig": str(config)}
+    change(file, "runs", "handle", lambda stored: stored.update(handle))
+    assert "was lost" in answer("results").err
+    assert not evil.exists()
