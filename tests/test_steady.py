@@ -313,7 +313,8 @@ def test_a_warm_up_is_found_under_pauses() -> None:
     values = noisy(course(1000, (0.2, 1.1), (1.0, 1.0)), 0.01, seed=33)
     values[49::50] *= 5
     steady = find_steady(values, TICK_S)
-    assert (steady.kind, steady.first_step) == ("warm-up", pytest.approx(200, abs=3))
+    assert steady.kind == "warm-up"
+    assert abs(steady.first_step - 200) <= 3
 
 
 def test_noise_with_heavy_tails_is_not_reported_as_pauses() -> None:

@@ -20,6 +20,7 @@ from stackmark.lab.deciding import progress
 from stackmark.lab.designing import MARGIN, Asked, check_asked, prepare_places
 from stackmark.lab.examine import Comparison, Examined, examine
 from stackmark.lab.experiment import carry_out, design_of, start
+from stackmark.lab.windows import StepTimes
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import is_screen, standard_output
@@ -86,7 +87,7 @@ def compare(request: Request, wanted: Wanted) -> Exit:
 def carry_on(experiment: Experiment, book: Ledger, wanted: Wanted, *, prepared: bool = False) -> Exit:
     """Runs what is missing, then says what it shows: of an experiment that is finished, what it showed before."""
     design = design_of(experiment)
-    if progress(design, book.runs_of(experiment.id)).open:
+    if progress(design, book.runs_of(experiment.id), StepTimes(book)).open:
         with _unfinished(experiment, book, wanted):
             if not prepared:
                 # Else each run would fail, and use up the blocks that may be repeated.

@@ -18,6 +18,7 @@ from stackmark.lab.list_specs import is_list, rows_of_spec
 from stackmark.lab.placing import find_place
 from stackmark.lab.run import Slot, run_once
 from stackmark.lab.watching import Watcher
+from stackmark.lab.windows import StepTimes
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
@@ -74,13 +75,14 @@ def carry_out(
     refuse_second_driver(before)
     session = _Session(experiment, design, ledger, watcher, time_limit_s, anyway)
     watcher.experiment_begins([arm.label for arm in design.arms], design.blocks)
-    now = progress(design, before)
+    times = StepTimes(ledger)
+    now = progress(design, before, times)
     if isinstance(now.next, Assignment):
         session.check_machine(before)
         session.prime(before)
     while isinstance(now.next, Assignment):
         session.run(now.next)
-        now = progress(design, ledger.runs_of(experiment.id))
+        now = progress(design, ledger.runs_of(experiment.id), times)
     remove_cache(experiment.id)
     return now
 
