@@ -15,8 +15,9 @@ from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome
-from stackmark.plan.design import Arm, Design
+from stackmark.plan.design import Arm, Design, StoppingRule
 from stackmark.spec import Spec
+from stackmark.verdict.sequential import stopping_rule
 from stackmark.verdict.steady import find_steady
 from stackmark.verdict.window import TimedRun, common_window, first_step_in, rate_in
 
@@ -118,10 +119,11 @@ def stream_of(step_s: Floats) -> list[str]:
     return [write_event(part.model_copy(update={"seq": seq, "t": float(seq)})) for seq, part in enumerate(parts)]
 
 
-def stored(book: Ledger, blocks: Sequence[Sequence[Floats]]) -> str:
+def stored(book: Ledger, blocks: Sequence[Sequence[Floats]], rule: StoppingRule | None = None) -> str:
     """An experiment of two arms, given the steps of each run by block and arm."""
     arms = [Arm(label=label, place="host", spec=SPEC) for label in ("a", "b")]
-    design = Design(arms=arms, blocks=len(blocks), seed=1, margin=0.01, primers=False)
+    planned = rule.looks[-1] if rule else len(blocks)
+    design = Design(arms=arms, blocks=planned, seed=1, margin=0.01, primers=False, rule=rule)
     experiment = Experiment(
         id=new_id("x"), created_unix_s=1e9, kind="compare", design=design.model_dump(mode="json"), command="stackmark"
     )
@@ -166,6 +168,25 @@ def test_a_verdict_measures_all_runs_over_one_window_and_says_so(tmp_path: Path)
     with Ledger.open(ledger) as book:
         rates = {row.id: row.rate_per_s for row in book.runs_of(experiment)}
     assert {run["run_id"]: run["own_rate_per_s"] for run in shown["runs"]} == rates
+
+
+def test_a_look_measures_over_the_window_of_its_own_runs_and_stays_as_it_was(tmp_path: Path) -> None:
+    """After four blocks it is decided; runs that come later, with a longer warm-up, do not change what that look showed."""
+    levels = stopping_rule([4, 6])
+    rule = StoppingRule(
+        kind=levels.kind, alpha=levels.alpha, looks=[4, 6], levels=list(levels.one_sided), levels_95=list(levels.two_sided)
+    )  # fmt: skip
+    ledger = str(tmp_path / "ledger.sqlite3")
+    blocks = [(warm(900, 100, 2 * block), warm(900, 0, 2 * block + 1)) for block in range(6)]
+    blocks[5] = warm(900, 400, 50), warm(900, 400, 51)
+    windows = []
+    for count in (4, 6):
+        with Ledger.open(ledger) as book:
+            experiment = stored(book, blocks[:count], rule)
+        windows.append(json.loads(ask("verdict", experiment, "--json", "--ledger", ledger).out)["window"])
+    assert windows[0] == windows[1]
+    assert windows[0]["runs"] == 8
+    assert windows[0]["start_s"] == pytest.approx(1.1, rel=0.03)
 
 
 def test_late_runs_and_pauses_of_one_arm_stand_beside_the_verdict(tmp_path: Path) -> None:
