@@ -113,12 +113,13 @@ def visits_of(plan: SweepPlan, rows: Sequence[RunRow]) -> list[Visit]:
 def _with_more_runs(visits: Sequence[Visit], plan: SweepPlan, rows: Sequence[RunRow]) -> list[Visit]:
     """The runs of the second pass, by node and device: a slot may have got another device of its node than before."""
     nodes = {slot.number: slot.node for slot in plan.slots}
+    counts = devices_by_node(plan.slots)
     logs: dict[tuple[str, str], list[float]] = {}
     for row in sorted((row for row in rows if row.block is None and row.attempt), key=lambda row: row.position):
         if row.status == "done" and row.rate_per_s and row.arm in nodes:
             node = nodes[row.arm]
             device = row.handle.get("device") if plan.gpus else node
-            if not device and devices_by_node(plan.slots)[node] == 1:
+            if not device and counts[node] == 1:
                 device = "#1"
             logs.setdefault((node, str(device)), []).append(math.log(row.rate_per_s))
     found = []
@@ -178,7 +179,8 @@ def second_pass_left(plan: SweepPlan, rows: Sequence[RunRow]) -> list[tuple[int,
         return []
     visits = visits_of(plan, [row for row in rows if row.block is None and not row.attempt])
     nodes = {visit.node for members in open_cohorts(visits, plan.margin, plan.most_unasked) for visit in members}
-    nameless = {visit.node for visit in visits if _is_nameless(plan, visit)}
+    counts = devices_by_node(plan.slots)
+    nameless = {visit.node for visit in visits if plan.gpus and _is_nameless(visit, counts)}
     made = {
         (row.attempt, row.arm)
         for row in rows
@@ -228,14 +230,14 @@ def _cannot_repeat(plan: SweepPlan, visits: Sequence[Visit], one: Suspicion) -> 
     by_slot = {visit.slot: visit for visit in visits}
     for number in (one.flagged, one.reference):
         visit = by_slot[number]
-        if _is_nameless(plan, visit):
+        if plan.gpus and _is_nameless(visit, devices_by_node(plan.slots)):
             return f"nothing tells which of its devices a pod on {visit.node} gets, so none can be had a second time"
     return ""
 
 
-def _is_nameless(plan: SweepPlan, visit: Visit) -> bool:
-    """Whether nothing tells which of its node's devices it is."""
-    return bool(plan.gpus) and visit.device.startswith("#") and devices_by_node(plan.slots)[visit.node] > 1
+def _is_nameless(visit: Visit, devices: Mapping[str, int]) -> bool:
+    """Whether nothing tells which of its node's devices it is. `devices` is how many each node has."""
+    return visit.device.startswith("#") and devices[visit.node] > 1
 
 
 def _not_counted(row: RunRow, devices: Mapping[int, str], gpus: int) -> str:
