@@ -2,10 +2,11 @@
 
     python benchmarks/steady_state.py
 
-Prints four tables: how often each true class is found, by number of steps and spread of the steps; how often a flat
-run is called something else, by kind of noise; how often the search behind the classes finds a warm-up in runs that
-are too short for a class (why 200 steps are asked for); and what it costs in time. The figures of docs/measuring.md
-are its output. Takes less than a minute on two cores; the seed is fixed, so the tables do not change.
+Prints six tables: how often each true class is found, by number of steps and spread of the steps; how often a flat
+run is called something else, by kind of noise, and by pauses; how often the search behind the classes finds a warm-up in
+runs that are too short for a class (why 200 steps are asked for); what one window for all runs does to the bias of a
+gradual warm-up and to the spread of runs that drift alike; and what it costs in time. The figures of docs/measuring.md
+are its output. Takes about a minute on two cores; the seed is fixed, so the tables do not change.
 """
 
 import math
@@ -16,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stackmark.verdict.steady import change_points, find_steady
+from stackmark.verdict.window import TimedRun, common_window, rate_in
 
 Floats = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int], Floats]
 
 SERIES = 100  # a share of 100 series is known to within 10 points at worst, 2 points near 0 and 100
 ALARM_SERIES = 200
+RUNS, EXPERIMENTS = 12, 10
 STEP_S = 0.02
 TICK_S = 0.5e-6
 
@@ -111,6 +114,61 @@ def false_alarms(rng: np.random.Generator) -> None:
     print()
 
 
+def pauses(rng: np.random.Generator) -> None:
+    print(f"Stationary runs with a pause every so many steps called anything but flat, in % of {ALARM_SERIES} runs")
+    print("| every, times as long | steps | CV 0.5 % | CV 1 % | CV 5 % |")
+    print("|---|---|---|---|---|")
+    for every, times in ((50, 3.0), (50, 10.0), (20, 3.0)):
+        for n in (300, 1000, 2000):
+            cells = []
+            for cv in (0.005, 0.01, 0.05):
+                wrong = 0
+                for _ in range(ALARM_SERIES):
+                    steps = series(rng, "flat", n, cv)
+                    steps[every - 1 :: every] *= times
+                    wrong += find_steady(steps, TICK_S).kind != "flat"
+                cells.append(f"{100 * wrong / ALARM_SERIES:.1f}")
+            print(f"| {every}, {times:g} | {n} | " + " | ".join(cells) + " |")
+    print()
+
+
+def experiment(rng: np.random.Generator, course: Floats, cv: float) -> tuple[Floats, Floats]:
+    """ln R of the runs of one experiment relative to the end of the course: each by itself, and over one window."""
+    runs = []
+    for _ in range(RUNS):
+        steps = STEP_S * np.maximum(course * (1.0 + cv * gaussian(rng, course.size)), 0.3)
+        steady = find_steady(steps, TICK_S)
+        runs.append(TimedRun(steps, steady.kind, steady.settled_step, 1))
+    window = common_window(runs)
+    own = np.array([1.0 / run.step_s[run.own_first_step :].mean() for run in runs])
+    together = np.array([rate_in(window, run) for run in runs])
+    return np.log(own * STEP_S * course[-1]), np.log(together * STEP_S * course[-1])
+
+
+def windows(rng: np.random.Generator) -> None:
+    print(f"Each run over its own steady steps, and {RUNS} runs over one window; {EXPERIMENTS} experiments, in %")
+    print("| true course | figure | steps | CV 0.5 % | CV 1 % | CV 5 % |")
+    print("|---|---|---|---|---|---|")
+    for name, figure, decay, drift in (
+        ("decays from 20 %, within 5 % of the run", "bias", 0.05, 0.0),
+        ("decays from 20 %, within 15 % of the run", "bias", 0.15, 0.0),
+        ("slows down by 3 % from begin to end", "spread", 0.0, 0.03),
+    ):
+        for n in (300, 1000):
+            cells = []
+            for cv in (0.005, 0.01, 0.05):
+                at = np.arange(n) / n
+                course = 1 + drift * at + (0.2 * np.exp(-at / decay) if decay else 0.0)
+                seen = [experiment(rng, course, cv) for _ in range(EXPERIMENTS)]
+                if figure == "bias":
+                    both = [100 * float(np.mean([one[which] for one in seen])) for which in (0, 1)]
+                else:
+                    both = [100 * float(np.mean([one[which].std(ddof=1) for one in seen])) for which in (0, 1)]
+                cells.append(f"{both[0]:.2f}, {both[1]:.2f}")
+            print(f"| {name} | {figure} | {n} | " + " | ".join(cells) + " |")
+    print()
+
+
 def short_runs(rng: np.random.Generator) -> None:
     print("A warm-up of 10 % in the first fifth, found by the change-point search alone, in % of 300 runs")
     print("| steps | CV 0.5 % | CV 1 % | CV 5 % |")
@@ -145,6 +203,8 @@ def main() -> None:
     rng = np.random.default_rng(20240229)
     detection(rng)
     false_alarms(rng)
+    pauses(rng)
+    windows(rng)
     short_runs(rng)
     cost(rng)
 

@@ -40,7 +40,7 @@ def test_a_slow_first_fifth_is_a_warm_up_and_is_left_out() -> None:
     steady = find_steady(noisy(course(1000, (0.2, 1.1), (1.0, 1.0)), 0.01, seed=2), TICK_S)
     assert steady.kind == "warm-up"
     assert abs(steady.first_step - 200) <= 2
-    assert steady.segments[0].mean_s / steady.segments[1].mean_s == pytest.approx(1.1, abs=0.005)
+    assert steady.segments[0].level_s / steady.segments[1].level_s == pytest.approx(1.1, abs=0.005)
 
 
 def test_a_gradual_warm_up_ends_where_it_is_within_the_tolerance() -> None:
@@ -54,7 +54,7 @@ def test_throttling_in_the_first_half_is_a_slow_down_and_the_throttled_part_is_m
     steady = find_steady(noisy(course(1000, (0.3, 1.0), (1.0, 1.05)), 0.01, seed=4), TICK_S)
     assert steady.kind == "slow-down"
     assert abs(steady.first_step - 300) <= 2
-    assert steady.segments[0].mean_s / steady.segments[1].mean_s == pytest.approx(1 / 1.05, abs=0.003)
+    assert steady.segments[0].level_s / steady.segments[1].level_s == pytest.approx(1 / 1.05, abs=0.003)
     assert "% quicker" in steady.note
 
 
@@ -113,7 +113,7 @@ def test_one_long_step_does_not_make_a_class(at: int, times: float) -> None:
     steps[at] *= times
     steady = find_steady(steps, TICK_S)
     assert (steady.kind, steady.first_step) == ("flat", 0)
-    assert steady.segments[0].mean_s == pytest.approx(STEP_S, rel=0.002)
+    assert steady.segments[0].level_s == pytest.approx(STEP_S, rel=0.002)
 
 
 def test_one_long_step_does_not_hide_a_warm_up() -> None:
@@ -279,3 +279,45 @@ def test_any_step_times_get_a_class_and_segments_that_cover_them(values: list[fl
 def test_times_that_cannot_be_are_refused(values: list[float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         find_steady(values, TICK_S)
+
+
+@pytest.mark.parametrize("steps", [200, 1000, 2000])
+@pytest.mark.parametrize("cv", [0.005, 0.05])
+@pytest.mark.parametrize(("every", "times"), [(50, 3.0), (50, 10.0), (20, 3.0)])
+def test_a_pause_every_so_many_steps_is_flat_and_reported(steps: int, cv: float, every: int, times: float) -> None:
+    """A checkpoint every 50 steps: with means as levels nearly all such runs of 2000 steps had no steady state."""
+    values = noisy(np.ones(steps), cv, seed=every)
+    values[every - 1 :: every] *= times
+    steady = find_steady(values, TICK_S)
+    assert steady.kind == "flat"
+    assert steady.pauses is not None
+    assert (steady.pauses.count, steady.pauses.every) == (steps // every, every)
+    assert steady.pauses.share == pytest.approx((times - 1) / (times - 1 + every), rel=0.1)
+    assert f"one every {every} steps" in steady.note
+
+
+def test_a_pause_that_falls_into_the_first_ten_steps_as_into_all_others_is_no_warm_up() -> None:
+    values = noisy(np.ones(1000), 0.01, seed=31)
+    values[5::50] *= 3
+    assert find_steady(values, TICK_S).kind == "flat"
+
+
+def test_pauses_that_begin_half_way_are_not_steady() -> None:
+    values = noisy(np.ones(1000), 0.01, seed=32)
+    values[600::20] *= 3
+    steady = find_steady(values, TICK_S)
+    assert steady.kind == "no steady state"
+
+
+def test_a_warm_up_is_found_under_pauses() -> None:
+    values = noisy(course(1000, (0.2, 1.1), (1.0, 1.0)), 0.01, seed=33)
+    values[49::50] *= 5
+    steady = find_steady(values, TICK_S)
+    assert steady.kind == "warm-up"
+    assert abs(steady.first_step - 200) <= 3
+
+
+def test_noise_with_heavy_tails_is_not_reported_as_pauses() -> None:
+    rng = np.random.default_rng(34)
+    steady = find_steady(STEP_S * (1 + 0.01 * _heavy_tailed(rng, 2000)), TICK_S)
+    assert (steady.kind, steady.pauses) == ("flat", None)

@@ -11,7 +11,14 @@ from asking import ask
 from stackmark.errors import ClusterError, Exit, SpecError
 from stackmark.lab.sweep.flight import HOLD_LIMITS, holder
 from stackmark.lab.sweep.plan import SweepPlan, at_once, holders_ask
-from stackmark.lab.sweep.rows import blocks_left, device_in, missing_slots, visits_of
+from stackmark.lab.sweep.rows import (
+    about_device,
+    blocks_left,
+    device_in,
+    missing_slots,
+    second_pass_left,
+    visits_of,
+)
 from stackmark.lab.sweep.slots import Slot, find_slots, looked_again
 from stackmark.lab.sweep.sweep import examine, is_open
 from stackmark.ledger.ids import new_id
@@ -189,14 +196,18 @@ def test_a_device_is_known_by_what_names_it(facts: dict[str, Any], device: str |
 class Sweep:
     """A sweep in a ledger, run by run."""
 
-    def __init__(self, book: Ledger, nodes: int = 5, per_node: int = 2, confirm_blocks: int = 4) -> None:
+    def __init__(
+        self, book: Ledger, nodes: int = 5, per_node: int = 2, confirm_blocks: int = 4, more_runs: int = 0
+    ) -> None:
         self.book, self.position = book, 0
         slots = [
             Slot(number=n * per_node + i, node=f"node-{n + 1}", index=i, machine="one")
             for n in range(nodes)
             for i in range(per_node)
         ]
-        self.plan = SweepPlan(spec=SPEC, gpus=1, slots=slots, confirm_blocks=confirm_blocks, per_machine=1)
+        self.plan = SweepPlan(
+            spec=SPEC, gpus=1, slots=slots, confirm_blocks=confirm_blocks, per_machine=1, more_runs=more_runs
+        )
         self.experiment = Experiment(
             id=new_id("x"), created_unix_s=1e9, command="stackmark cluster sweep", kind="sweep",
             design=self.plan.model_dump(mode="json"),
@@ -204,13 +215,16 @@ class Sweep:
         book.start_experiment(self.experiment)
 
     def run(self, slot: int, rate: float | None, *, block: int | None = None, suspect: int | None = None,
-            device: str | None = None, why: str = "its pod was evicted") -> None:  # fmt: skip
+            device: str | None = None, why: str = "its pod was evicted", number: int = 0,
+            facts: dict[str, str] | None = None) -> None:  # fmt: skip
         run_id = new_id("r")
-        handle = {"device": device or f"GPU-{slot}", "gpu_driver": None, "node": self.plan.slots[slot].node}
+        handle: dict[str, Any] = {
+            "device": device or f"GPU-{slot}", "gpu_driver": None, "node": self.plan.slots[slot].node, "speed_facts": facts or {}
+        }  # fmt: skip
         self.book.start(
             RunStart(
                 id=run_id, experiment_id=self.experiment.id, position=self.position, arm=slot, block=block,
-                attempt=0 if suspect is None else suspect + 1, spec=SPEC, place="pod", started_unix_s=1e9 + self.position,
+                attempt=number if suspect is None else suspect + 1, spec=SPEC, place="pod", started_unix_s=1e9 + self.position,
                 machine_id="m", boot_id="b", driver_pid=1, handle=handle, stackmark_version="0",
             )
         )  # fmt: skip
@@ -334,6 +348,119 @@ def test_four_devices_have_numbers_and_are_not_called_good(book: Ledger) -> None
     assert "nobody can be named: 4 devices do not tell what is usual" in headline(swept)
 
 
+# Two kinds of devices, and several runs of each
+
+
+def test_a_slow_majority_is_reported_as_a_group_and_fails_where_slow_ones_do(book: Ledger, tmp_path: Path) -> None:
+    sweep = Sweep(book, nodes=4)
+    for slot in range(8):
+        sweep.run(slot, (90 if slot < 5 else 100) * (1 + 0.001 * (slot % 3)))
+    words = ["cluster", "sweep", "--resume", "last", "--ledger", str(tmp_path / "ledger.sqlite3")]
+    found = json.loads(ask(*words, "--json").out)
+    assert [one["state"] for one in found["devices"]] == ["slow group"] * 5 + ["measured"] * 3
+    (split,) = found["groups"]
+    assert (split["kind"], split["fact"]) == ("slow group", None)
+    assert split["ratio"] == pytest.approx(0.9, abs=0.003)
+    assert split["p"] < 0.01
+    assert [(part["label"], part["devices"]) for part in split["parts"]] == [
+        ("the fast group", 3),
+        ("the slow group", 5),
+    ]
+    assert "5 of 8 devices are SLOW as a group, by 10" in found["headline"]
+    assert ask(*words).code == Exit.DONE
+    assert ask(*words, "--fail-on-slow").code == Exit.VERDICT_NAMED
+
+
+def test_two_populations_are_told_apart_and_nobody_is_named(book: Ledger, tmp_path: Path) -> None:
+    sweep = Sweep(book, nodes=6)
+    for slot in range(12):
+        limit = {"power limit": "500 W" if slot < 5 else "700 W"}
+        sweep.run(slot, (90 if slot < 5 else 100) * (1 + 0.002 * (slot % 3)), facts=limit)
+    done = ask(
+        "cluster", "sweep", "--resume", "last", "--json", "--fail-on-slow", "--ledger", str(tmp_path / "ledger.sqlite3")
+    )
+    assert done.code == Exit.DONE, done.err
+    found = json.loads(done.out)
+    assert {one["state"] for one in found["devices"]} == {"ok"}
+    assert [one["group"] for one in found["devices"]] == ["power limit 500 W"] * 5 + ["power limit 700 W"] * 7
+    (split,) = found["groups"]
+    assert (split["kind"], split["fact"]) == ("populations", "power limit")
+    assert "2 populations by power limit" in found["headline"]
+
+
+def test_what_sets_the_speed_of_a_device_is_kept_with_its_run() -> None:
+    gpu = {"uuid": "GPU-a", "power_limit_w": 700.0, "pcie_width": 16, "ecc": True, "memory_total_mib": 143771.0}
+    facts: dict[str, Any] = {"gpu": {"driver": "580", "devices": [gpu]}, "cpu": {"model": "Xeon"}, "container": {}}
+    kept = about_device(facts, gpus=1)
+    assert (kept["device"], kept["gpu_driver"]) == ("GPU-a", "580")
+    assert kept["speed_facts"] == {
+        "CPU": "Xeon", "power limit": "700 W", "memory": "143771 MiB", "ECC": "True", "PCIe lanes": "16",
+    }  # fmt: skip
+
+
+def test_devices_that_one_run_leaves_open_are_run_again_before_anybody_is_suspected(book: Ledger) -> None:
+    sweep = Sweep(book, nodes=4, more_runs=3)
+    noise = [0.0, 0.008, -0.007, 0.003, -0.009, 0.001, 0.012, -0.016]
+    for slot in range(8):
+        sweep.run(slot, 100 * math.exp(noise[slot]))
+    left = second_pass_left(sweep.plan, book.runs_of(sweep.experiment.id))
+    assert [(number, slot.number) for number, slot in left] == [(n, slot) for n in (1, 2, 3) for slot in range(8)]
+    assert is_open(book, sweep.experiment)
+    assert blocks_left(sweep.plan, book.runs_of(sweep.experiment.id)) == []
+    for number in (1, 2, 3):
+        for slot in range(8):
+            # On a node with two devices a slot may get the other one: what counts is which device it was.
+            other = slot ^ 1
+            rate = 100 * math.exp(noise[(other + 3 * number) % 8] - (0.04 if other == 5 else 0.0))
+            sweep.run(slot, rate, number=number, device=f"GPU-{other}")
+    rows = book.runs_of(sweep.experiment.id)
+    assert second_pass_left(sweep.plan, rows) == []
+    visits = visits_of(sweep.plan, rows)
+    assert {len(visit.logs) for visit in visits} == {4}
+    assert visits[5].log_rate == pytest.approx(math.log(100) - 0.03, abs=0.012)
+    assert {suspect for suspect, _, _ in blocks_left(sweep.plan, rows)} == {5}
+    swept = examine(book, sweep.experiment)
+    assert not swept.finished
+    assert any("24 runs more" in note for note in swept.notes)
+
+
+def test_a_second_run_that_failed_is_not_made_again_and_one_that_was_cut_off_is(book: Ledger) -> None:
+    sweep = Sweep(book, nodes=4, more_runs=1)
+    for slot in range(8):
+        sweep.run(slot, 100 * math.exp(0.01 * (-1) ** slot))
+    sweep.run(0, None, number=1)
+    left = second_pass_left(sweep.plan, book.runs_of(sweep.experiment.id))
+    assert [slot.number for _, slot in left] == list(range(1, 8))
+    run_id = new_id("r")
+    book.start(
+        RunStart(id=run_id, experiment_id=sweep.experiment.id, position=50, arm=1, attempt=1, spec=SPEC, place="pod",
+                 started_unix_s=1e9, machine_id="m", boot_id="b", driver_pid=1, stackmark_version="0")
+    )  # fmt: skip
+    end = RunEnd(status="failed", ended_unix_s=1e9, failure_kind="interrupted", failure_message="it was interrupted")
+    book.finish(run_id, end, [])
+    assert 1 in [slot.number for _, slot in second_pass_left(sweep.plan, book.runs_of(sweep.experiment.id))]
+
+
+def test_a_sweep_that_was_stored_before_there_was_a_second_pass_stays_finished(book: Ledger) -> None:
+    sweep = Sweep(book, nodes=4)
+    for slot in range(8):
+        sweep.run(slot, 100 * math.exp(0.01 * (-1) ** slot))
+    swept = examine(book, sweep.experiment)
+    assert swept.finished
+    assert any("--more-runs 3" in note for note in swept.notes)
+
+
+def test_another_cohort_of_the_same_model_in_the_ledger_is_a_second_yardstick(book: Ledger) -> None:
+    before = Sweep(book)
+    for slot in range(10):
+        before.run(slot, 110)
+    after = Sweep(book)
+    after.first_pass()
+    (note,) = [one for one in examine(book, after.experiment).notes if before.experiment.id in one]
+    assert "10 runs of this spec on EPYC with a median of 110" in note
+    assert "8.9 % lower" in note
+
+
 # What is shown
 
 
@@ -397,6 +524,15 @@ def test_the_picture_has_a_sign_a_device_by_its_form_and_the_margin(book: Ledger
     assert drawn.count("sign a4") == 3  # two slow ones, and the legend's
     assert 'class="margin"' in drawn
     assert "node-3 GPU-4: " in drawn
+
+
+def test_the_picture_shows_a_slow_group_below_the_fast_one(book: Ledger) -> None:
+    sweep = Sweep(book, nodes=4)
+    for slot in range(8):
+        sweep.run(slot, (90 if slot < 5 else 100) * (1 + 0.001 * (slot % 3)))
+    drawn = sweep_svg(examine(book, sweep.experiment))
+    assert drawn.count("sign a4") == 6  # five of the group, and the legend's
+    assert "node-1 GPU-0: 90.00 images/s, 89.91 % of the median" in drawn
 
 
 def test_the_picture_of_hundreds_of_nodes_names_none_and_is_of_a_size_that_opens(book: Ledger) -> None:

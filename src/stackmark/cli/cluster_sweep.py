@@ -38,9 +38,14 @@ Examples:
 @click.option(
     "--confirm",
     type=click.IntRange(0, 100),
-    default=4,
     metavar="N",
-    help="Pairs of runs by which a flagged device is confirmed, 0 or 2 and more. [default: 4]",
+    help="Pairs of runs by which a flagged device is confirmed, 0 or 2 and more. [default: 4 to 12, by the noise]",
+)
+@click.option(
+    "--more-runs",
+    type=click.IntRange(0, 20),
+    metavar="N",
+    help="Runs of each device more where one leaves it open. [default: 3 for up to 64 devices of a kind]",
 )
 @click.option("--at-once", type=click.IntRange(1, 10_000), metavar="N", help="Pods at once. [default: as many as go]")
 @click.option("--one-a-node", is_flag=True, help="One device of each node at a time.")
@@ -54,7 +59,7 @@ Examples:
     help="Also draw it: a file that ends in .svg or .png.",
 )
 @click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case a device.")
-@click.option("--fail-on-slow", is_flag=True, help="Exit with 8 where a device is named.")
+@click.option("--fail-on-slow", is_flag=True, help="Exit with 8 where a device is named, or a group is slow.")
 @time_limit_option
 @trust_option
 @ledger_option
@@ -73,8 +78,9 @@ def command(
 ) -> int:
     """Run WORKLOAD on every GPU of every node: which one is slow?
 
-    Each device stands against the median of its kind. One that is below it by more than the margin, and by more than chance
-    allows, is run again beside a good one, and is named only when that confirms it. --gpus 0 sweeps nodes by their CPUs.
+    Each device is compared with the median of its kind. Where one run of each leaves it open, all are run some times more. A
+    device that is below the median by more than the margin, and by more than chance allows, is run again together with a good
+    one, and is named only when that confirms it. --gpus 0 sweeps nodes by their CPUs.
     """
     from stackmark.cli.compare import one_request
     from stackmark.cli.sweeping import Wanted, go_on, sweep
@@ -88,6 +94,7 @@ def command(
         nodes=typed.pop("nodes"),
         margin=read_margin(typed.pop("margin")),
         confirm=confirm,
+        more_runs=typed.pop("more_runs"),
         at_once=typed.pop("at_once"),
         one_a_node=typed.pop("one_a_node"),
         output=typed.pop("output"),

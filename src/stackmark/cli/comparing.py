@@ -21,6 +21,7 @@ from stackmark.lab.deciding import progress
 from stackmark.lab.designing import MARGIN, Asked, check_asked, prepare_places
 from stackmark.lab.examine import Comparison, Examined, examine
 from stackmark.lab.experiment import carry_out, design_of, parts_in, start
+from stackmark.lab.windows import StepTimes
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import is_screen, standard_output
@@ -88,7 +89,7 @@ def compare(request: Request, wanted: Wanted) -> Exit:
 def carry_on(experiment: Experiment, book: Ledger, wanted: Wanted, *, prepared: bool = False) -> Exit:
     """Runs what is missing, then says what it shows: of an experiment that is finished, what it showed before."""
     design = design_of(experiment)
-    if progress(design, book.runs_of(experiment.id)).open:
+    if progress(design, book.runs_of(experiment.id), StepTimes(book)).open:
         with _unfinished(experiment, book, wanted):
             if not prepared:
                 confirm_trust(parts_in(design), book.where, trusted=wanted.trusted)

@@ -35,7 +35,8 @@ class Wanted:
 
     nodes: str | None = None
     margin: float = 0.01
-    confirm: int = 4
+    confirm: int | None = None
+    more_runs: int | None = None
     at_once: int | None = None
     one_a_node: bool = False
     output: Path | None = None
@@ -57,6 +58,7 @@ def sweep(request: Request, wanted: Wanted) -> Exit:
         nodes=wanted.nodes,
         margin=wanted.margin,
         confirm_blocks=wanted.confirm,
+        more_runs=wanted.more_runs,
         at_once=wanted.at_once,
         one_a_node=wanted.one_a_node,
         command=repeatable(wanted.asked),
@@ -133,7 +135,7 @@ def exit_code(swept: Swept, *, fail_on_slow: bool) -> Exit:
     failed = swept.in_state("failed", "missing")
     if failed:
         return Exit.CLUSTER_FAILED if len(failed) == len(swept.lines) else Exit.PART_FAILED
-    return Exit.VERDICT_NAMED if fail_on_slow and swept.in_state("SLOW") else Exit.DONE
+    return Exit.VERDICT_NAMED if fail_on_slow and swept.in_state("SLOW", "slow group") else Exit.DONE
 
 
 def check_files(wanted: Wanted) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stackmark.lab.windows import StepTimes, rates_in, window_of, with_rates
 from stackmark.ledger.rows import LOST, RunRow
 from stackmark.plan.design import Assignment, Design, Done, Finished, StoppingRule, next_run, sequences_of, whole
 from stackmark.verdict.comparison import Comparison
@@ -29,15 +30,22 @@ class Progress:
         return isinstance(self.next, Assignment)
 
 
-def progress(design: Design, rows: Sequence[RunRow]) -> Progress:
+def progress(design: Design, rows: Sequence[RunRow], times: StepTimes | None = None) -> Progress:
+    """How far it has come. With `times` a look measures its runs over one window, as the verdict does."""
     finished = finished_runs(rows)
     if design.rule is None:
         blocks = whole(design, finished)
         return Progress(next_run(design, finished), blocks, len(blocks))
-    return _by_rule(design, design.rule, finished, rows)
+    return _by_rule(design, design.rule, finished, rows, times)
 
 
-def _by_rule(design: Design, rule: StoppingRule, finished: list[Finished], rows: Sequence[RunRow]) -> Progress:
+def _by_rule(
+    design: Design,
+    rule: StoppingRule,
+    finished: list[Finished],
+    rows: Sequence[RunRow],
+    times: StepTimes | None,
+) -> Progress:
     """Between two looks, what the one before showed; a look is at all of its blocks or at none."""
     looked, levels = 0, None
     for look, *both in zip(rule.looks, rule.levels, rule.levels_95, strict=True):
@@ -46,9 +54,25 @@ def _by_rule(design: Design, rule: StoppingRule, finished: list[Finished], rows:
         if isinstance(step, Assignment) or step.short:
             return Progress(step, blocks, looked, levels)
         looked, levels = look, (both[0], both[1])
-        if all(pair.word != "INCONCLUSIVE" for pair in comparisons(design, rows, blocks, levels)):
+        seen = rows_in_window(rows, blocks, times) if times else rows
+        if all(pair.word != "INCONCLUSIVE" for pair in comparisons(design, seen, blocks, levels)):
             break
     return Progress(Done(), blocks, looked, levels)
+
+
+def rows_in_window(rows: Sequence[RunRow], blocks: dict[int, int], times: StepTimes) -> list[RunRow]:
+    """The runs of these blocks, with their rates over the window that they have in common.
+
+    Only theirs: what a look showed does not change with the runs that come after it.
+    """
+    looked_at = [row for row in rows if is_in(row, blocks)]
+    return with_rates(looked_at, rates_in(window_of(looked_at, times), looked_at, times))
+
+
+def is_in(row: RunRow, blocks: dict[int, int]) -> bool:
+    """Whether it is a good measured run of one of these blocks."""
+    good = row.role == "measured" and row.status == "done" and bool(row.rate_per_s)
+    return good and row.block is not None and blocks.get(row.block) == row.attempt
 
 
 def finished_runs(rows: Sequence[RunRow]) -> list[Finished]:

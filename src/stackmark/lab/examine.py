@@ -7,15 +7,16 @@ from statistics import median
 from typing import Literal
 
 from stackmark.errors import SpecError
-from stackmark.events import Hello, Metric, Result, gathered_facts
+from stackmark.events import Hello, Metric, gathered_facts
 from stackmark.lab import fairness
 from stackmark.lab.deciding import Progress, comparisons, progress
 from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
-from stackmark.lab.judging import read_stored, setup_parts
+from stackmark.lab.judging import read_stored, setup_parts, timed_run
 from stackmark.lab.limits import limits_of_run
 from stackmark.lab.list_arms import arm_lists, list_doubts, list_ratios
 from stackmark.lab.list_specs import is_list
 from stackmark.lab.published import known_rows, neighbours
+from stackmark.lab.windows import StepTimes, runs_in, window_of, with_rates
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.plan.design import Arm, Assignment, Design, in_whole_designs, order_of, sequences_of
@@ -26,7 +27,8 @@ from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, PublishedNeighbour
 from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
-from stackmark.verdict.throughput import judge_run, throughput_over_runs
+from stackmark.verdict.throughput import throughput_over_runs
+from stackmark.verdict.window import Window
 from stackmark.workloads.catalog import find
 
 NEIGHBOURS = 3
@@ -43,10 +45,30 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     if not rows:
         raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
     design = stored_design(experiment)
-    now = progress(design, rows) if design else None
-    seen = [read_run(ledger, row, _counts(row, design, now)) for row in rows]
-    runs, facts = [run for run, _ in seen], [facts for _, facts in seen]
-    return _put_together(ledger, experiment, rows, runs, facts, design, now, margin)
+    times = StepTimes(ledger)
+    seen = [read_run(ledger, row, counted=False, times=times) for row in rows]
+    facts = [facts for _, facts in seen]
+    now = progress(design, rows, times) if design else None
+    runs = [replace(run, counted=_counts(row, design, now)) for (run, _), row in zip(seen, rows, strict=True)]
+    window = None
+    if design and len(design.arms) > 1:
+        window = window_of([row for row, run in zip(rows, runs, strict=True) if run.counted], times)
+    runs = runs_in(window, runs, rows, times)
+    rates = {run.run_id: run.rate_per_s for run in runs if run.rate_per_s}
+    shown = _put_together(ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin)
+    return in_window(shown, window)
+
+
+def in_window(shown: Examined, window: Window | None) -> Examined:
+    """Say over which window the runs were measured, and what is odd about it."""
+    if window is None:
+        return shown
+    return replace(
+        shown,
+        window=window,
+        method=(*shown.method, window.sentence),
+        warnings=(*shown.warnings, *fairness.window_warnings(shown.arms)),
+    )
 
 
 def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool:
@@ -66,18 +88,18 @@ def _judged(design: Design, now: Progress) -> dict[int, int]:
     return {block: attempt for block, attempt in now.blocks.items() if block < now.look}
 
 
-def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun, Facts]:
-    """A run from its stored stream; its steps are judged again by the rules of today."""
+def read_run(
+    ledger: Ledger, row: RunDetail, counted: bool, times: StepTimes | None = None
+) -> tuple[ExaminedRun, Facts]:
+    """A run from its stored stream; its steps are judged again by the rules of today, and kept in `times`."""
     stream = read_stored(ledger.stream(row.id)).stream
     events = stream.events
     facts = gathered_facts(events)
     steps = list(stream.measured_steps())
-    result = stream.ended()
-    first_step, steady = 0, row.steady
     # A run whose numbers cannot be was failed for that: they are not judged again.
-    if isinstance(result, Result) and steps and result.figure is None and row.rate_per_s:
-        verdict = judge_run(steps, result.samples_per_step, result.wall_s, result.tick_s)
-        first_step, steady = verdict.steady.first_step, verdict.steady.kind
+    timed = timed_run(stream) if row.rate_per_s else None
+    if times is not None:
+        times.remember(row.id, timed)
     hello = next((event for event in events if isinstance(event, Hello)), None)
     # An engine may have had to prepare itself between the row and the launch.
     launched = row.handle.get("launched_unix_s")
@@ -100,8 +122,8 @@ def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun
         started_unix_s=row.started_unix_s,
         ended_unix_s=row.ended_unix_s,
         rate_per_s=row.rate_per_s,
-        steady=steady,
-        first_step=first_step,
+        steady=timed.kind if timed else row.steady,
+        first_step=timed.own_first_step if timed else 0,
         step_s=tuple(steps),
         # Clocks of two machines may differ by more than a start takes; on one machine they do not.
         start_s=start_s if start_s is not None and 0 <= start_s < 3600 else None,
@@ -113,6 +135,8 @@ def read_run(ledger: Ledger, row: RunDetail, counted: bool) -> tuple[ExaminedRun
         failure_hint=row.failure_hint,
         chip=row.chip,
         chip_uuid=row.chip_uuid,
+        own_rate_per_s=row.rate_per_s,
+        pause_share=timed.pause_share if timed else 0.0,
     )
     return run, facts
 
@@ -276,6 +300,8 @@ def _arm(
         setup=_setup([runs[number] for number in counted]),
         facts=_of_arm(facts[shown], [facts[number] for number in counted]) if shown is not None else {},
         chip=row.chip if shown is not None else None,
+        late_runs=sum(runs[number].late for number in counted),
+        pause_share=median([runs[number].pause_share for number in counted] or [0.0]),
     )
 
 

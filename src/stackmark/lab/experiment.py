@@ -19,6 +19,7 @@ from stackmark.lab.placing import find_place
 from stackmark.lab.run import Slot, run_once
 from stackmark.lab.trust import Part, parts_of, remember
 from stackmark.lab.watching import Watcher
+from stackmark.lab.windows import StepTimes
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
@@ -85,13 +86,14 @@ def carry_out(
         before = ledger.runs_of(experiment.id)
         session = _Session(experiment, design, ledger, watcher, time_limit_s, anyway)
         watcher.experiment_begins([arm.label for arm in design.arms], design.blocks)
-        now = progress(design, before)
+        times = StepTimes(ledger)
+        now = progress(design, before, times)
         if isinstance(now.next, Assignment):
             session.check_machine(before)
             session.prime(before)
         while isinstance(now.next, Assignment):
             session.run(now.next)
-            now = progress(design, ledger.runs_of(experiment.id))
+            now = progress(design, ledger.runs_of(experiment.id), times)
         remove_cache(experiment.id)
     return now
 

@@ -13,6 +13,7 @@ from stackmark.plan.design import Arm, Design, sequences_of
 from stackmark.units import counted, say_moment, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
+from stackmark.verdict.steady import PAUSE_SHARE, PAUSE_TIMES
 
 Sentences = tuple[str, ...]
 # How many names of a list are read; the rest is counted.
@@ -207,6 +208,21 @@ def warnings(
         said.append(
             f"{brief} of {len(counted)} runs have too few steps to tell warm-up from steady state: their second half was taken"
         )
+    return tuple(said)
+
+
+def window_warnings(arms: Sequence[ExaminedArm]) -> Sentences:
+    """What the common window of the runs shows about an arm: runs that were late, and pauses that the arms do not share."""
+    said = [
+        f"{arm.late_runs} of {sum(count for _, count in arm.steadiness)} runs of {arm.label} were still warming up at half of "
+        "their time: they count as bad runs; a longer --seconds measures past it"
+        for arm in arms
+        if arm.late_runs
+    ]
+    shares = [arm.pause_share for arm in arms]
+    if max(shares) - min(shares) >= PAUSE_SHARE:
+        of = ", ".join(f"{100 * arm.pause_share:.2g} % in {arm.label}" for arm in arms)
+        said.append(f"pauses (steps of at least {PAUSE_TIMES} times the usual length) took {of}")
     return tuple(said)
 
 

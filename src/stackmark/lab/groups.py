@@ -15,8 +15,9 @@ from stackmark.events import Result
 from stackmark.lab import fairness
 from stackmark.lab.deciding import sitting_numbers
 from stackmark.lab.designing import MARGIN, check_margin
-from stackmark.lab.examine import arms_of, published_beside, read_run, title_of
+from stackmark.lab.examine import arms_of, in_window, published_beside, read_run, title_of
 from stackmark.lab.judging import read_stored
+from stackmark.lab.windows import StepTimes, rates_in, runs_in, window_of, with_rates
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.verdict.comparable import Subject, not_known, reasons_not_comparable
@@ -194,12 +195,17 @@ def _put_together(
     command: str,
 ) -> Examined:
     rows = [row.model_copy(update={"arm": arm}) for arm, side in enumerate(sides) for row in side.rows]
-    seen = [read_run(ledger, row, counted=True) for row in rows]
-    runs, facts = [run for run, _ in seen], [fact for _, fact in seen]
+    times = StepTimes(ledger)
+    seen = [read_run(ledger, row, counted=True, times=times) for row in rows]
+    facts = [fact for _, fact in seen]
+    window = window_of(rows, times)
+    runs = runs_in(window, [run for run, _ in seen], rows, times)
+    rows = with_rates(rows, rates_in(window, rows, times))
+    before, after = ([row for row in rows if row.arm == arm] for arm in (0, 1))
     arms = arms_of([(label, {}) for label in labels], runs, facts, rows)
     title, sample = title_of(rows[0].workload, rows[0].rate_unit)
-    comparison = compare_rows(*labels, sides[0].rows, sides[1].rows, margin)
-    return Examined(
+    comparison = compare_rows(*labels, before, after, margin)
+    shown = Examined(
         experiment_id="",
         kind="compare",
         state="done",
@@ -228,3 +234,4 @@ def _put_together(
         method=fairness.method(None, "import" if all(not row.boot_id for row in rows) else "run"),
         warnings=fairness.warnings(arms, runs, ""),
     )
+    return in_window(shown, window)

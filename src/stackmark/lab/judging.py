@@ -17,7 +17,9 @@ from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, PlaceFailure, missing_facts
 from stackmark.spec import SCHEMA_VERSION, Spec, explain
 from stackmark.verdict.collectives import rows_apart, steps_apart
+from stackmark.verdict.steady import checked_steps
 from stackmark.verdict.throughput import RunVerdict, judge_run
+from stackmark.verdict.window import TimedRun
 
 # How a line of standard error stands in a stored stream, between the lines of standard output.
 STDERR_PREFIX = "stderr\t"
@@ -263,6 +265,17 @@ def read_stored(lines: Iterable[str]) -> Stored:
             except StreamError as error:
                 broken = error
     return Stored(stream, stderr, broken)
+
+
+def timed_run(stream: Stream) -> TimedRun | None:
+    """The steps of a run whose rate is computed from them; None for a figure, or a run without a result."""
+    result = stream.ended()
+    steps = stream.measured_steps()
+    if not isinstance(result, Result) or result.figure is not None or not steps:
+        return None
+    steady = judge_run(steps, result.samples_per_step, result.wall_s, result.tick_s).steady
+    share = steady.pauses.share if steady.pauses else 0.0
+    return TimedRun(checked_steps(steps), steady.kind, steady.settled_step, result.samples_per_step, share)
 
 
 def judged_again(stream: Stream) -> float | None:

@@ -18,9 +18,10 @@ from stackmark.show.lines import Line as Said
 from stackmark.show.safe import cut_middle, safe_line
 from stackmark.show.table import Column, print_table
 from stackmark.units import counted, say_rate
+from stackmark.verdict.device_groups import Split
 from stackmark.verdict.needed import percent
 from stackmark.verdict.outliers import say_cohort
-from stackmark.verdict.swept import Line, Swept, headline
+from stackmark.verdict.swept import Line, Swept, headline, say_split
 
 SCHEMA = 1
 COLUMNS = (
@@ -31,8 +32,24 @@ COLUMNS = (
     Column("p (BH)", right=True, drop=1),
     Column("state"),
 )
-COLOURS = {"ok": "green", "measured": "", "SLOW": "bold red", "flagged": "yellow", "failed": "red", "missing": "dim"}
-STYLES = {"slow": "bold red", "node": "bold red", "flagged": "yellow", "failed": "red", "next": "dim", "note": "yellow"}
+COLOURS = {
+    "ok": "green",
+    "measured": "",
+    "SLOW": "bold red",
+    "slow group": "red",
+    "flagged": "yellow",
+    "failed": "red",
+    "missing": "dim",
+}
+STYLES = {
+    "groups": "bold red",
+    "slow": "bold red",
+    "node": "bold red",
+    "flagged": "yellow",
+    "failed": "red",
+    "next": "dim",
+    "note": "yellow",
+}
 # A screen or two; more rows than that are a file to be searched.
 ALL_UP_TO, SLOWEST_SHOWN = 64, 10
 # A GPU's UUID has 40 characters, and its beginning tells it apart.
@@ -87,7 +104,8 @@ def say_state(line: Line) -> str:
 
 def behind(swept: Swept) -> list[Said]:
     """What the table has no room for."""
-    said: list[Said] = [("slow", line.reason) for line in swept.in_state("SLOW")]
+    said: list[Said] = [("groups", say_split(stack, split, swept.unit)) for stack, split in swept.splits]
+    said += [("slow", line.reason) for line in swept.in_state("SLOW")]
     said += [
         (
             "node",
@@ -104,7 +122,7 @@ def behind(swept: Swept) -> list[Said]:
             said.append(("note", cohort.cannot))
     if any(not cohort.cannot for cohort in swept.cohorts):
         rule = f"flagged: more than {percent(swept.margin)} below the median, and significant at 5 % after Benjamini and Hochberg"
-        said.append(("rule", f"{rule}; SLOW: a repetition beside a good device confirmed it"))
+        said.append(("rule", f"{rule}; SLOW: a repetition together with a good device confirmed it"))
     said += [("note", note) for note in swept.notes]
     if swept.at_once:
         said.append(("at once", swept.at_once))
@@ -128,6 +146,8 @@ def sweep_json(swept: Swept) -> dict[str, Any]:
         "ended_unix_s": swept.ended_unix_s,
         "devices": [_device_json(line) for line in swept.lines],
         "slow_nodes": [{"node": node, "devices": count} for node, count in swept.slow_nodes],
+        "groups": [_split_json(stack, split) for stack, split in swept.splits],
+        "seen_from": swept.seen_from,
         "cohorts": [
             {
                 "stack": [part for part in cohort.stack if part],
@@ -142,6 +162,21 @@ def sweep_json(swept: Swept) -> dict[str, Any]:
     }
 
 
+def _split_json(stack: tuple[str, ...], split: Split) -> dict[str, Any]:
+    """Two kinds of devices in a cohort: `populations` where a fact parts them, else a fast and a slow group."""
+    return {
+        "stack": [part for part in stack if part],
+        "kind": "populations" if split.fact else "slow group",
+        "fact": split.fact or None,
+        "ratio": math.exp(split.log_ratio),
+        "p": split.p,
+        "parts": [
+            {"label": part.label, "devices": len(part.members), "median_per_s": math.exp(part.log_median)}
+            for part in split.parts
+        ],
+    }
+
+
 def _device_json(line: Line) -> dict[str, Any]:
     visit, at, seen = line.visit, line.standing, line.comparison
     return {
@@ -152,6 +187,8 @@ def _device_json(line: Line) -> dict[str, Any]:
         "reason": line.reason or None,
         "hint": visit.hint or None,
         "rate_per_s": visit.rate_per_s,
+        "runs": len(visit.logs),
+        "group": at.device.stack[-1] if at and at.device.stack != visit.stack else None,
         "ratio_to_median": at.ratio if at else None,
         "deviations": at.deviations if at else None,
         "p": at.p if at else None,
@@ -173,7 +210,7 @@ def _device_json(line: Line) -> dict[str, Any]:
 
 def junit_cases(swept: Swept) -> list[Case]:
     """A case a device: slow is a failure; one that was not measured is an error, since it was not checked."""
-    outcomes: dict[str, Outcome] = {"SLOW": "failure", "failed": "error", "missing": "error"}
+    outcomes: dict[str, Outcome] = {"SLOW": "failure", "slow group": "failure", "failed": "error", "missing": "error"}
     made = []
     for line in swept.lines:
         at = line.standing

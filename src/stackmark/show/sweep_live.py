@@ -14,7 +14,7 @@ from stackmark.show.runs import EndedRun
 from stackmark.show.safe import safe_line
 from stackmark.units import say_rate
 
-STAGES = {"devices": "measured", "again": "run again"}
+STAGES = {"devices": "measured", "more": "measured again", "again": "confirming"}
 
 
 def say_landed(name: str, row: EndedRun) -> str:

@@ -1,7 +1,8 @@
 """The picture of a sweep: a dot a device, node by node, around the median, with the margin as a band.
 
 Read in black and white: a good device is a filled circle, a slow one a triangle on its tip, a suspected one a hollow diamond, one
-that failed a cross at the bottom; colour only helps. The scale is the ratio to the cohort's median, in percent.
+that failed a cross at the bottom; colour only helps. The scale is the ratio to the cohort's median, in percent; where a cohort
+holds two kinds of devices, to that of the fastest, so that the others are seen below it.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,18 @@ from stackmark.verdict.swept import Line, Swept, headline
 
 LEFT, RIGHT, HEIGHT = 56.0, 14.0, 300.0
 # Signs of an arm: circle, diamond, triangle on its tip.
-SIGNS = {"ok": (0, ""), "measured": (0, "hollow"), "flagged": (3, "hollow"), "SLOW": (4, "")}
+SIGNS = {
+    "ok": (0, ""),
+    "measured": (0, "hollow"),
+    "flagged": (3, "hollow"),
+    "SLOW": (4, ""),
+    "slow group": (4, "hollow"),
+}
 LEGEND = {
     "ok": "like the others",
     "measured": "measured, too few to judge",
     "SLOW": "SLOW, confirmed",
+    "slow group": "in a slow group",
     "flagged": "flagged, not confirmed",
 }
 # Names of nodes are written while each has so many pixels.
@@ -33,7 +41,7 @@ LONGEST_NAME = 18
 def sweep_svg(swept: Swept) -> str:
     parts: list[Markup] = []
     y = 34.0
-    colour = "slower" if swept.in_state("SLOW") else "same" if swept.in_state("ok") else "open"
+    colour = "slower" if swept.in_state("SLOW", "slow group") else "same" if swept.in_state("ok") else "open"
     for index, text in enumerate(wrapped(headline(swept), WIDTH, 17)):
         parts.append(words(0, y + 22 * index, text, f"word {colour}", size=17))
         y += 22 if index else 0
@@ -78,7 +86,7 @@ def _columns(swept: Swept) -> list[tuple[str, list[Line]]]:
 
 def _dots(swept: Swept, top: float, floor: float) -> Markup:
     columns = _columns(swept)
-    ratios = [100 * found.standing.ratio for found in swept.lines if found.standing] or [100.0]
+    ratios = [100 * ratio for found in swept.lines if (ratio := swept.of_fastest(found))] or [100.0]
     edges = (100 * (1 - swept.margin), 100 / (1 - swept.margin))
     low, high = padded(min(*ratios, edges[0]), max(*ratios, edges[1]), 0.08, 400 * swept.margin)
     y = Scale(low, high, floor - 22, top + 6)
@@ -99,21 +107,21 @@ def _dots(swept: Swept, top: float, floor: float) -> Markup:
             parts.append(_name(node, (x(number) + x(number + 1)) / 2, floor + 8))
         for index, one in enumerate(found):
             at = x(number + (index + 1) / (len(found) + 1))
-            parts.append(_mark(one, at, y, floor - 14, size, swept.unit))
+            parts.append(_mark(one, swept.of_fastest(one), at, y, floor - 14, size, swept.unit))
     if wide < NAME_PX:
         parts.append(words(LEFT, floor + 10, f"{len(columns)} nodes, in the order of their names", "quiet", size=11))
     return join(parts)
 
 
-def _mark(found: Line, x: float, y: Scale, floor: float, size: float, unit: str) -> Markup:
+def _mark(found: Line, ratio: float | None, x: float, y: Scale, floor: float, size: float, unit: str) -> Markup:
     visit = found.visit
-    if found.standing is None:
+    if ratio is None:
         return cross(x, floor, min(4.0, size), f"{visit.node} {visit.device}: {say_state(found)}")
     form, kind = SIGNS[found.state]
     rate = f"{say_rate(visit.rate_per_s or 0)} {unit}"
-    about = f"{visit.node} {visit.device}: {rate}, {100 * found.standing.ratio:.2f} % of the median"
+    about = f"{visit.node} {visit.device}: {rate}, {100 * ratio:.2f} % of the median"
     larger = 1.5 if found.state in ("SLOW", "flagged") else 1.0
-    return sign(form, x, y.clipped(100 * found.standing.ratio), larger * size, kind=kind, about=about)
+    return sign(form, x, y.clipped(100 * ratio), larger * size, kind=kind, about=about)
 
 
 def _name(node: str, x: float, y: float) -> Markup:

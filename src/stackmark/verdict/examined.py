@@ -13,6 +13,7 @@ from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.operators import ListRatio
 from stackmark.verdict.throughput import Throughput
+from stackmark.verdict.window import Window
 
 Facts = dict[str, dict[str, JsonValue]]
 
@@ -29,6 +30,7 @@ class ExaminedRun:
     counted: bool
     started_unix_s: float
     ended_unix_s: float | None
+    # Over the common window where there is one, else over the run's own steady steps.
     rate_per_s: float | None
     # flat, warm-up, slow-down, no steady state, too short to tell; and the first step that counts.
     steady: str | None
@@ -45,6 +47,12 @@ class ExaminedRun:
     failure_hint: str | None
     chip: str | None
     chip_uuid: str | None
+    # The rate as it is stored, over the run's own steady steps.
+    own_rate_per_s: float | None = None
+    # Its warm-up ended after half of its time, so that the window holds a part of it: a bad run of its arm.
+    late: bool = False
+    # Of its time, what pauses (steps of at least 1.5 times the usual length) added.
+    pause_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,10 @@ class ExaminedArm:
     chip: str | None
     # How far its rate is from the limits of its machine, a sentence each; nothing where its operations are not counted.
     limits: tuple[str, ...] = ()
+    # How many of its good runs were still warming up at half of their time: bad runs.
+    late_runs: int = 0
+    # Of the time of its good runs, what pauses added: the median.
+    pause_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -145,3 +157,5 @@ class Examined:
     warnings: tuple[str, ...] = field(default=())
     # Of arms that went through a list: every pair of them row by row, beside the verdict, which is by the list's own rate.
     lists: tuple[ListRatio, ...] = field(default=())
+    # The part of each run that the verdict is about; None where runs have no steps, or there is one arm.
+    window: Window | None = None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stackmark.verdict.steady import Steady, checked_steps, find_steady
+from stackmark.verdict.steady import PAUSE_SHARE, Steady, checked_steps, find_steady
 from stackmark.verdict.student import t_quantile
 
 CLOCK_TOLERANCE = 0.005  # of the wall clock: beyond it, time passed that no step accounts for (or was counted twice)
@@ -73,6 +73,8 @@ def judge_run(step_s: Sequence[float], samples_per_step: int, wall_s: float | No
         disagreement = clock_agreement(float(steps.sum()), wall_s)
         if disagreement is not None:
             flags.append(disagreement)
+    if steady.pauses and steady.pauses.share >= PAUSE_SHARE:
+        flags.append(f"pauses: {steady.pauses.sentence}")
     if steady.kind in ("slow-down", "no steady state", "too short to tell"):
         flags.append(f"{steady.kind.replace(' ', '-')}: {steady.note}")
     return RunVerdict(

@@ -42,6 +42,8 @@ class Flight:
     block: int | None = None
     # In a repetition, the number of the slot that is suspected.
     suspect: int | None = None
+    # 0 in the first pass; of a second pass, which run of each device it is.
+    number: int = 0
     # 0 where it never was.
     launched_unix_s: float = 0.0
     # By the monotonic clock; `began` does not count the time in which the API server was away.

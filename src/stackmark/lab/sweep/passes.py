@@ -1,4 +1,5 @@
-"""The order of a sweep's runs: every slot once, as many at a time as may be, and then the suspected ones again.
+"""The order of a sweep's runs: every slot once, as many at a time as may be; all slots again some times, where one run of each
+device leaves something open; and then the suspected ones.
 
 On a node with several devices the runs take seats (seats.py), so that each gets the device that is meant.
 """
@@ -9,11 +10,12 @@ from dataclasses import dataclass, field
 
 from stackmark.lab.sweep.flight import Flight
 from stackmark.lab.sweep.plan import SweepPlan
-from stackmark.lab.sweep.rows import blocks_left, first_rows, missing_slots
+from stackmark.lab.sweep.rows import blocks_left, first_rows, missing_slots, second_pass_left
 from stackmark.lab.sweep.runs import Runs
 from stackmark.lab.sweep.slots import Slot
 from stackmark.ledger.rows import RunRow
 from stackmark.places.place import PlaceFailure
+from stackmark.units import counted
 
 
 def first_pass(runs: Runs) -> None:
@@ -23,13 +25,33 @@ def first_pass(runs: Runs) -> None:
     runs.looker.stage("devices", len(plan.slots), len(plan.slots) - len(missing))
     for slot in [slot for slot in missing if slot.trouble]:
         runs.store_trouble(slot, PlaceFailure("node", slot.trouble, "see: stackmark cluster doctor"))
+    _visit(runs, [slot for slot in missing if not slot.trouble])
+
+
+def second_pass(runs: Runs) -> None:
+    """Every slot of the cohorts of which the first pass leaves something open, some times more."""
+    left = second_pass_left(runs.plan, runs.rows())
+    if not left:
+        return
+    passes = runs.plan.more_runs
+    runs.looker.notice(
+        f"one run of each device leaves it open: {counted(len(left), 'run')} more, up to {passes} of each device"
+    )
+    runs.looker.stage("more", len(left), 0)
+    for number in range(1, passes + 1):
+        _visit(runs, [slot for of, slot in left if of == number], number)
+
+
+def _visit(runs: Runs, slots: Sequence[Slot], number: int = 0) -> None:
+    """Each of these slots once, as many at a time as may be; `number` is the pass."""
     # The first device of each node, then the second …: what slows one node in one minute is not its neighbour's fault.
-    waiting = deque(sorted((slot for slot in missing if not slot.trouble), key=lambda slot: (slot.index, slot.number)))
-    _hold_measured(runs, rows, waiting)
+    waiting = deque(sorted(slots, key=lambda slot: (slot.index, slot.number)))
+    _hold_measured(runs, runs.rows(), waiting, number)
     left = Counter(slot.node for slot in waiting)
     while waiting or runs.flights:
-        now = _room_for(waiting, runs.flights.values(), plan)
-        runs.launch([runs.flight(slot) for slot in now], max((left[slot.node] for slot in now), default=0))
+        now = _room_for(waiting, runs.flights.values(), runs.plan)
+        flights = [runs.flight(slot, number=number) for slot in now]
+        runs.launch(flights, max((left[slot.node] for slot in now), default=0))
         for flight in runs.land():
             left[flight.slot.node] -= 1
             if not left[flight.slot.node]:
@@ -52,11 +74,11 @@ def _room_for(waiting: deque[Slot], flights: Iterable[Flight], plan: SweepPlan) 
     return taken
 
 
-def _hold_measured(runs: Runs, rows: Sequence[RunRow], waiting: Iterable[Slot]) -> None:
-    """On a node of which some devices were measured before, those are held, so that the others are what is left."""
+def _hold_measured(runs: Runs, rows: Sequence[RunRow], waiting: Iterable[Slot], number: int) -> None:
+    """On a node of which some devices were measured in this pass before, those are held, so that the others are left."""
     nodes = {slot.number: slot.node for slot in runs.plan.slots}
     measured: dict[str, set[str]] = {}
-    for row in first_rows(rows).values():
+    for row in first_rows(rows, number).values():
         device = row.handle.get("device")
         if row.arm in nodes and device and row.status == "done":
             measured.setdefault(nodes[row.arm], set()).add(str(device))

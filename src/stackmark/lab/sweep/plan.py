@@ -16,10 +16,16 @@ from stackmark.places.kubernetes.options import PodOptions
 from stackmark.places.kubernetes.quantities import quantity, say
 from stackmark.spec import Frozen, Spec, explain
 from stackmark.units import MIB
+from stackmark.verdict.repeated_devices import MOST_UNASKED
+from stackmark.verdict.swept import Blocks
 
 MARGIN = 0.01
 # Blocks of a repetition, each one run of the suspected device and one of a good one. Four make two AB and two BA.
 CONFIRM_BLOCKS = 4
+# Up to so many where the spread of repeated runs says that four would not decide.
+MOST_CONFIRM_BLOCKS = 12
+# Runs of each device more where the first pass leaves something open (verdict/repeated_devices.py).
+MORE_RUNS = 3
 # A run without a limit of its own: its measured seconds, some times over, and this for its set-up.
 LIMIT_TIMES, LIMIT_SETUP_S = 5.0, 900.0
 
@@ -36,11 +42,27 @@ class SweepPlan(Frozen):
     slots: list[Slot]
     margin: float = MARGIN
     confirm_blocks: int = CONFIRM_BLOCKS
+    # Up to so many blocks where repeated runs ask for more; a sweep that was stored without it keeps its number.
+    most_confirm_blocks: int | None = None
+    # Runs of each device more where the first pass leaves something open; 0 in sweeps of before there was a second pass.
+    more_runs: int = 0
+    # Whether they were asked for: then cohorts of any size are run again.
+    more_runs_asked: bool = False
     # How many pods at once, in all and on one machine; None: as many as there is room for.
     at_once: int | None = None
     per_machine: int | None = None
     # Whether the containers that hold a device ask for CPU and memory of their own.
     holders_ask: bool = True
+
+    @property
+    def blocks(self) -> Blocks:
+        """How many blocks confirm a suspicion."""
+        return Blocks(self.confirm_blocks, self.most_confirm_blocks or self.confirm_blocks)
+
+    @property
+    def most_unasked(self) -> int | None:
+        """The largest cohort of which all devices are run again; None: any."""
+        return None if self.more_runs_asked else MOST_UNASKED
 
 
 def plan_of(experiment: Experiment) -> SweepPlan:

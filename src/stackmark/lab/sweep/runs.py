@@ -81,9 +81,9 @@ class Runs:
     def rows(self) -> Sequence[RunRow]:
         return self._ledger.runs_of(self._experiment_id)
 
-    def flight(self, slot: Slot, block: int | None = None, suspect: int | None = None) -> Flight:
+    def flight(self, slot: Slot, block: int | None = None, suspect: int | None = None, number: int = 0) -> Flight:
         task = Task(do="run", spec=self.plan.spec)
-        return Flight(new_id("r"), slot, task, self.seats.needed(slot), block=block, suspect=suspect)
+        return Flight(new_id("r"), slot, task, self.seats.needed(slot), block=block, suspect=suspect, number=number)
 
     def launch(self, flights: Sequence[Flight], left: int) -> None:
         """`left` is how many runs their nodes may still see: a seat is held until the last of its node was measured."""
@@ -108,7 +108,7 @@ class Runs:
             position=self._position - 1,
             arm=flight.slot.number,
             block=flight.block,
-            attempt=0 if flight.suspect is None else flight.suspect + 1,
+            attempt=flight.number if flight.suspect is None else flight.suspect + 1,
             spec=self.plan.spec,
             place="pod",
             place_options={**self.plan.place_options, "node": flight.slot.node},

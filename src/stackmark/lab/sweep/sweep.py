@@ -1,9 +1,10 @@
 """`cluster sweep`: the same run on every GPU of every node; which one is slow?
 
 The request is resolved once, by a probe in the first slot, and the spec is frozen for all. Every run is a row of the ledger, in
-an experiment of the kind `sweep` whose design is the plan (plan.py). `arm` is the slot's number. A run of the first pass has no
-block; a run that repeats a suspected device, or the good one beside it, has one, and `attempt` is then the suspected slot's
-number plus one, so that several suspicions are told apart. So a sweep that was killed goes on with what is missing.
+an experiment of the kind `sweep` whose design is the plan (plan.py). `arm` is the slot's number. A run of the first or the second
+pass has no block; `attempt` is 0 in the first pass, and in the second which run of each device it is, from 1. A run that repeats
+a suspected device, or the good one with it, has a block, and `attempt` is then the suspected slot's number plus one, so that
+several suspicions are told apart. So a sweep that was killed goes on with what is missing.
 
     sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
       ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod), stuck (why it waits)
@@ -19,10 +20,12 @@ from stackmark.lab.designing import check_margin
 from stackmark.lab.driver import claim
 from stackmark.lab.run import resolve
 from stackmark.lab.sweep.flight import HOLD_LIMITS
-from stackmark.lab.sweep.passes import first_pass, repeat
+from stackmark.lab.sweep.passes import first_pass, repeat, second_pass
 from stackmark.lab.sweep.plan import (
     CONFIRM_BLOCKS,
     MARGIN,
+    MORE_RUNS,
+    MOST_CONFIRM_BLOCKS,
     SweepPlan,
     at_once,
     at_once_sentence,
@@ -30,7 +33,7 @@ from stackmark.lab.sweep.plan import (
     limit_of,
     plan_of,
 )
-from stackmark.lab.sweep.rows import blocks_left, missing_slots, read_swept
+from stackmark.lab.sweep.rows import blocks_left, missing_slots, read_swept, second_pass_left
 from stackmark.lab.sweep.runs import Looker, Runs
 from stackmark.lab.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
 from stackmark.lab.trust import Part, parts_of, remember
@@ -57,7 +60,9 @@ class Asked:
     options: PodOptions = field(default_factory=PodOptions)
     nodes: str | None = None
     margin: float = MARGIN
-    confirm_blocks: int = CONFIRM_BLOCKS
+    # None: as many blocks as the spread asks for, and as many runs more as is usual.
+    confirm_blocks: int | None = None
+    more_runs: int | None = None
     at_once: int | None = None
     one_a_node: bool = False
     command: str = ""
@@ -91,7 +96,10 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
         gpus=gpus,
         slots=slots,
         margin=asked.margin,
-        confirm_blocks=asked.confirm_blocks,
+        confirm_blocks=CONFIRM_BLOCKS if asked.confirm_blocks is None else asked.confirm_blocks,
+        most_confirm_blocks=MOST_CONFIRM_BLOCKS if asked.confirm_blocks is None else None,
+        more_runs=MORE_RUNS if asked.more_runs is None else asked.more_runs,
+        more_runs_asked=asked.more_runs is not None,
         at_once=total,
         per_machine=per_machine,
         holders_ask=ask,
@@ -178,13 +186,14 @@ def _carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, time_limi
     limit_s = limit_of(plan) if time_limit_s is None else min(time_limit_s, LONGEST_DEADLINE_S)
     with Runs(experiment.id, plan, ready, ledger, looker, limit_s) as runs:
         first_pass(runs)
+        second_pass(runs)
         repeat(runs)
 
 
 def is_open(ledger: Ledger, experiment: Experiment) -> bool:
-    """Whether anything is left to run: slots without a number, also those that failed, and repetitions."""
+    """Whether anything is left to run: slots without a number, also those that failed, a second pass, and repetitions."""
     plan, rows = plan_of(experiment), ledger.runs_of(experiment.id)
-    return bool(missing_slots(plan, rows) or blocks_left(plan, rows))
+    return bool(missing_slots(plan, rows) or second_pass_left(plan, rows) or blocks_left(plan, rows))
 
 
 def examine(ledger: Ledger, experiment: Experiment) -> Swept:
