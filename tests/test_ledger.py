@@ -86,7 +86,7 @@ def test_a_failure_message_that_no_database_takes_is_stored_readably(ledger: Led
     )
     ledger.finish(run_id, end, [])
     run = ledger.run(run_id)
-    assert (run.failure_message, run.flags) == ("core\ufffddump ?", ["\0"])
+    assert (run.failure_message, run.flags) == ("core\ufffddump \\udc80", ["\0"])
 
 
 def test_a_handle_can_be_set_while_the_run_runs(ledger: Ledger) -> None:

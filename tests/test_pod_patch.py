@@ -214,7 +214,7 @@ def test_the_option_merges_the_file(tmp_path: Path) -> None:
         (b"1: a\n", "has what is no JSON"),
         (b"a: .nan\n", "has what is no JSON"),
         (b"a: !!python/object:os.system {}\n", "is no YAML"),
-        (b"a: &a [*a]\n", "has what is no JSON"),
+        (b"a: &a [*a]\n", "has an alias in line 1"),
         (b"[" * 100_000, "is no YAML|is no JSON"),
         (b'{"a":' * 400 + b"1" + b"}" * 400, "nested too deeply"),
         (b"#" * (LIMIT_BYTES + 1), "is larger than"),
