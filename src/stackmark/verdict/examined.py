@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.operators import ListRatio
+from stackmark.verdict.rules import RULES
 from stackmark.verdict.throughput import Throughput
 
 Facts = dict[str, dict[str, JsonValue]]
@@ -145,3 +146,6 @@ class Examined:
     warnings: tuple[str, ...] = field(default=())
     # Of arms that went through a list: every pair of them row by row, beside the verdict, which is by the list's own rate.
     lists: tuple[ListRatio, ...] = field(default=())
+    # The version of the rules that judged it, which are always today's, and that under which it was designed; None without one.
+    rules: int = RULES
+    rules_made: int | None = None
