@@ -3,19 +3,24 @@
     python benchmarks/verdicts.py
 
 Prints tables in Markdown: what the intervals cover and how often each word is false, by number of blocks, spread and kind of
-noise; what a drift of the machine does to each order of runs; what pooled steps would claim; the error rates of the rule for
-stopping early, and the blocks that it saves; several comparisons at once; runs and sittings that were not paired. The figures
-of docs/verdicts.md are its output. Takes a minute or two on one core; the seed is fixed, so the tables do not change.
+noise; what a drift, a periodic load, bursts and correlated noise do to each order of runs; rare slow runs in one arm; what
+pooled steps would claim; the error rates of the rule for stopping early, and the blocks that it saves; several comparisons at
+once; runs and series that were not paired, logs of one day, one run a side; nightly checks and their alarms; forecasts; rows of
+operator lists. Where a rule has changed, the rule before stands next to it. The figures of docs/verdicts.md are its output.
+Takes about two minutes on one core; the seed is fixed, so the tables do not change.
 
-The functions under test are those of stackmark.verdict.evidence, which the verdicts of single experiments are made by too.
+The functions under test are those of stackmark.verdict, which the verdicts of single experiments are made by too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stackmark.verdict.bad_runs import count_bad_runs, fisher_p
+from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.evidence import (
     ALPHA,
     Evidence,
@@ -29,16 +34,22 @@ from stackmark.verdict.evidence import (
     words,
 )
 from stackmark.verdict.family import holm
-from stackmark.verdict.needed import count_needed
+from stackmark.verdict.needed import FORECAST_LEVEL, Pilot, count_needed, needed, sd_upper, smallest_margin
+from stackmark.verdict.nightly import CUSUM_LIMIT, Nights, cusum, judge_nights
+from stackmark.verdict.outliers import benjamini_hochberg
 from stackmark.verdict.ratio import compare_blocks
 from stackmark.verdict.sequential import Spending, StoppingLevels, planned_looks, spent, stopping_rule
-from stackmark.verdict.student import normal_cdf, t_quantile
+from stackmark.verdict.series import compare_series
+from stackmark.verdict.student import normal_cdf, t_cdf, t_quantile
+from stackmark.verdict.unpaired import compare_runs
 
 MARGIN = 0.01
 LIMIT = limit_of(MARGIN)
 EXPERIMENTS = 40_000  # a share near 5 % is then known to within 0.3 points (three standard errors)
 WELCH_EXPERIMENTS = 4_000  # each has its own degrees of freedom, and so its own quantile
 HOLM_EXPERIMENTS = 2_000
+NIGHT_EXPERIMENTS = 400
+SLOW_EXPERIMENTS = 1_000  # of what goes through the functions for single experiments
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
@@ -78,8 +89,18 @@ def covered(evidence: Evidence, truth: float, level: float = ALPHA) -> float:
     return float((np.abs(evidence.mean - truth) <= reach(evidence, level)).mean())
 
 
+def words_of(evidence: Evidence, rules: int = 2) -> NDArray[np.str_]:
+    """Decide by the rules of today, or by rules 1, without the second condition of SLOWER and FASTER."""
+    wide = reach(evidence, ALPHA / 2) if rules > 1 else None
+    return words(evidence.mean, reach(evidence, ALPHA), LIMIT, reach_95=wide)
+
+
 def share_of(word: str, evidence: Evidence) -> float:
-    return float((words(evidence.mean, reach(evidence, ALPHA), LIMIT) == word).mean())
+    return float((words_of(evidence) == word).mean())
+
+
+def share_decided(evidence: Evidence, rules: int = 2) -> float:
+    return float((words_of(evidence, rules) != "INCONCLUSIVE").mean())
 
 
 def share_named(evidence: Evidence) -> float:
@@ -105,29 +126,112 @@ def fixed_designs(rng: np.random.Generator) -> None:
     print()
 
 
-def run_times(order: str, n: int) -> NDArray[np.int_]:
-    """At which of the 2n positions each block's A and B ran, as an array of n rows."""
-    if order == "AAAA BBBB":
-        return np.stack([np.arange(n), n + np.arange(n)], axis=1)
-    first = 2 * np.arange(n)
-    swapped = (np.arange(n) % 2 == 1) if order == "AB BA" else np.zeros(n, dtype=bool)
-    return np.stack([first + swapped, first + 1 - swapped], axis=1)
-
-
-def drift(rng: np.random.Generator) -> None:
-    print(
-        f"A machine that slows down by 1 % from the first run to the last, no difference, {EXPERIMENTS} experiments a row"
-    )
-    print("| order | blocks | s_d | bias of the ratio, % | 90 % interval covers, % | A/A difference named, % |")
+def evidence_of_a_difference(rng: np.random.Generator) -> None:
+    print(f"What SLOWER and FASTER ask for, margin 1 %, {EXPERIMENTS} experiments a row: a word, in %")
+    print("| truth | CV of a run | blocks | word | 90 % interval alone (rules 1) | and 95 % excludes 1 |")
     print("|---|---|---|---|---|---|")
-    for order in ("AAAA BBBB", "AB AB", "AB BA"):
-        for n, sd in ((10, 0.003), (6, 0.003), (6, 0.001)):
-            at = run_times(order, n)
-            drifted = -0.01 * (at[:, 1] - at[:, 0]) / (2 * n - 1)
-            seen = paired(blocks(rng, 0.0, sd, n) + drifted)
-            bias = round(100 * float(np.expm1(seen.mean.mean())), 2) + 0.0  # never -0.00
-            cells = f"{bias:.2f} | {percent(covered(seen, 0.0))} | {percent(share_named(seen))}"
-            print(f"| {order} | {n} | {100 * sd:g} % | {cells} |")
+    for truth, cv, n in ((1.0, 0.05, 4), (1.0, 0.05, 6), (1.0, 0.05, 10), (0.5, 0.05, 4), (0.98, 0.005, 6)):
+        seen = paired(blocks(rng, math.log(truth), cv * math.sqrt(2), n))
+        cells = " | ".join(percent(share_decided(seen, rules)) for rules in (1, 2))
+        print(f"| {truth:g} | {100 * cv:g} % | {n} | {'any' if truth == 1 else 'SLOWER'} | {cells} |")
+    print()
+
+
+def b_runs_first(rng: np.random.Generator, order: str, n: int) -> NDArray[np.bool_]:
+    """For each experiment and block, whether B runs before A."""
+    if order == "shuffled":
+        return rng.permuted(np.tile(np.arange(n) % 2 == 1, (EXPERIMENTS, 1)), axis=1)
+    return np.tile((np.arange(n) % 2 == 1) if order == "AB BA" else np.zeros(n, dtype=bool), (EXPERIMENTS, 1))
+
+
+def drifting(rng: np.random.Generator, runs: int) -> Floats:
+    """The machine slows down by 1 % from the first run to the last."""
+    return np.tile(-0.01 * np.arange(runs) / (runs - 1), (EXPERIMENTS, 1))
+
+
+def periodic(rng: np.random.Generator, runs: int) -> Floats:
+    """A sine of 1 % with a period of four runs, at any phase."""
+    phase = rng.uniform(0, 2 * math.pi, (EXPERIMENTS, 1))
+    return 0.01 * np.sin(2 * math.pi * np.arange(runs) / 4 + phase)
+
+
+def bursts(rng: np.random.Generator, runs: int) -> Floats:
+    """Two runs in four are 2 % slower, at any phase; every third pause is a run longer or shorter."""
+    load = np.zeros((EXPERIMENTS, runs))
+    start = rng.integers(-3, 1, EXPERIMENTS)
+    for _ in range(runs):
+        for run in (start, start + 1):
+            inside = (run >= 0) & (run < runs)
+            load[np.flatnonzero(inside), run[inside]] = -0.02
+        start = start + 4 + rng.choice((-1, 0, 0, 0, 0, 1), EXPERIMENTS)
+    return load
+
+
+def correlated(rng: np.random.Generator, runs: int) -> Floats:
+    """Noise of 0.5 % in which a run is like the one before it (AR(1), 0.7)."""
+    draws = rng.standard_normal((EXPERIMENTS, runs))
+    for run in range(1, runs):
+        draws[:, run] = 0.7 * draws[:, run - 1] + math.sqrt(1 - 0.7**2) * draws[:, run]
+    return 0.005 * draws
+
+
+def orders(rng: np.random.Generator) -> None:
+    print(
+        f"What time does to the order of runs, no difference, margin 1 %, s_d 0.3 %, {EXPERIMENTS} experiments a row, in %"
+    )
+    print(
+        "| disturbance | order | blocks | bias of the ratio | 90 % interval covers | A/A difference named | SLOWER or FASTER |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    loads = {
+        "drift of 1 %": drifting,
+        "sine, period of four runs": periodic,
+        "bursts of two runs": bursts,
+        "AR(1)": correlated,
+    }
+    for name, load in loads.items():
+        for order in ("AAAA BBBB", "AB AB", "AB BA", "shuffled") if load is drifting else ("AB BA", "shuffled"):
+            for n in (4, 6, 10):
+                loads_of_runs = load(rng, 2 * n)
+                if order == "AAAA BBBB":
+                    moved = loads_of_runs[:, n:] - loads_of_runs[:, :n]
+                else:
+                    first, second = loads_of_runs[:, 0::2], loads_of_runs[:, 1::2]
+                    moved = np.where(b_runs_first(rng, order, n), first - second, second - first)
+                seen = paired(blocks(rng, 0.0, 0.003, n) + moved)
+                found = words_of(seen)
+                bias = round(100 * float(np.expm1(seen.mean.mean())), 2) + 0.0  # never -0.00
+                false = float(((found == "SLOWER") | (found == "FASTER")).mean())
+                cells = f"{percent(covered(seen, 0.0))} | {percent(share_named(seen))} | {percent(false)}"
+                print(f"| {name} | {order} | {n} | {bias:.2f} | {cells} |")
+    print()
+
+
+def rare_slow_runs(rng: np.random.Generator) -> None:
+    print(
+        f"One arm has 1 run in 10 that is 20 % slow, runs spread by 0.2 %, {SLOW_EXPERIMENTS} experiments a row. Before, "
+        "EQUIVALENT was all that was said; in %"
+    )
+    print(
+        "| blocks | EQUIVALENT | bad runs of that arm seen | upper bound, none seen | bound holds the truth | "
+        "Fisher: arms differ | clean arms with a bad run |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for n in (4, 6, 10, 20, 40):
+        equivalent = seen = held = differ = false = 0
+        for _ in range(SLOW_EXPERIMENTS):
+            logs = 0.002 * rng.standard_normal((3, n))
+            slow = rng.random(n) < 0.1
+            a, b, clean = logs[0], logs[1] + np.where(slow, math.log(0.8), 0.0), logs[2]
+            of_a, of_b = count_bad_runs(("a", "b"), (a.tolist(), b.tolist()), MARGIN)
+            equivalent += str(words_of(paired(b - a))) == "EQUIVALENT"
+            seen += of_b.bad > 0
+            held += of_b.share_most >= 0.1
+            differ += (of_a.bad + of_b.bad > 0) and fisher_p(of_a, of_b) <= ALPHA
+            false += any(one.bad for one in count_bad_runs(("a", "b"), (a.tolist(), clean.tolist()), MARGIN))
+        (empty,) = count_bad_runs(("a",), ([0.0] * n,), MARGIN)
+        shares = [percent(count / SLOW_EXPERIMENTS) for count in (equivalent, seen, held, differ, false)]
+        print(f"| {n} | {shares[0]} | {shares[1]} | {100 * empty.share_most:.0f} | " + " | ".join(shares[2:]) + " |")
     print()
 
 
@@ -162,7 +266,7 @@ def stopped(
     going = np.ones(len(differences), dtype=bool)
     for look, (one_sided, two_sided) in zip(rule.looks, levels, strict=True):
         evidence = paired(differences[:, :look])
-        now = words(evidence.mean, reach(evidence, one_sided), LIMIT)
+        now = words(evidence.mean, reach(evidence, one_sided), LIMIT, reach_95=reach(evidence, two_sided / 2))
         ends = going & ((now != "INCONCLUSIVE") | (look == rule.looks[-1]))
         word[ends], used[ends] = now[ends], look
         named[ends] = named_differences(evidence.mean, reach(evidence, two_sided / 2))[ends]
@@ -223,7 +327,7 @@ def several(rng: np.random.Generator) -> None:
 
 
 def unpaired(rng: np.random.Generator) -> None:
-    print(f"Runs and sittings that were not paired, margin 1 %, {WELCH_EXPERIMENTS} experiments a row, in %")
+    print(f"Runs and series that were not paired, margin 1 %, {WELCH_EXPERIMENTS} experiments a row, in %")
     print(
         "| counts | spread of A, of B | by | 90 % interval covers | false EQUIVALENT | false SLOWER | A/A difference named |"
     )
@@ -244,18 +348,214 @@ def unpaired(rng: np.random.Generator) -> None:
     print()
 
 
-def forecasts(rng: np.random.Generator) -> None:
-    print(f"Blocks that the forecast asks for at 1 %, and how often so many decide, {EXPERIMENTS} experiments a row")
-    print("| s_d | true ratio | blocks | decided, % |")
+def logs_of_one_day(rng: np.random.Generator) -> None:
+    print(
+        f"Undated logs: runs of one day a side, the day adds 1 %, runs spread by 0.3 %, no difference, {SLOW_EXPERIMENTS} "
+        "comparisons a row: a word about the machines, in %"
+    )
+    print("| runs a side | each run a sample (rules 1) | each side a series |")
+    print("|---|---|---|")
+    for n in (2, 3, 5, 10):
+        before = after = 0
+        for _ in range(SLOW_EXPERIMENTS):
+            a, b = ((0.01 * rng.standard_normal() + 0.003 * rng.standard_normal(n)).tolist() for _ in range(2))
+            before += compare_runs("a", "b", a, b, MARGIN).word != "INCONCLUSIVE"
+            after += compare_runs("a", "b", a, b, MARGIN, undated=True).word != "INCONCLUSIVE"
+        print(f"| {n} | {percent(before / SLOW_EXPERIMENTS)} | {percent(after / SLOW_EXPERIMENTS)} |")
+    print()
+
+
+def one_run_a_side(rng: np.random.Generator) -> None:
+    print(
+        f"One run a side and nothing known of the spread, {SLOW_EXPERIMENTS} comparisons a row: FASTER or SLOWER, in %"
+    )
+    print("| true factor | spread of ln R | word | of them wrong |")
     print("|---|---|---|---|")
-    for sd in (0.003, 0.005, 0.01, 0.02, 0.07):
-        for truth in (0.0, math.log(0.995), math.log(0.97)):
-            n = count_needed(truth, sd, MARGIN)
-            assert n is not None
-            # Seventy thousand million numbers are not needed to know a share.
-            seen = paired(truth + sd * rng.standard_normal((min(EXPERIMENTS, 4_000_000 // n), n)))
-            word = "EQUIVALENT" if abs(truth) < LIMIT else "SLOWER"
-            print(f"| {100 * sd:g} % | {math.exp(truth):.3f} | {n} | {percent(share_of(word, seen))} |")
+    for factor, sd in ((1.0, 0.05), (1.0, 0.5), (1.0, 1.0), (5.0, 0.1), (20.0, 0.1), (145.0, 0.3)):
+        found = []
+        for _ in range(SLOW_EXPERIMENTS):
+            a, b = sd * rng.standard_normal(2)
+            found.append(compare_runs("a", "b", [a], [b + math.log(factor)], MARGIN).word)
+        said = sum(word != "INCONCLUSIVE" for word in found)
+        wrong = sum(word == "SLOWER" or (word == "FASTER" and factor == 1) for word in found)
+        print(f"| {factor:g} | {sd:g} | {percent(said / SLOW_EXPERIMENTS)} | {percent(wrong / SLOW_EXPERIMENTS)} |")
+    print()
+
+
+def averaged(before: Floats, nights: Floats) -> Comparison:
+    """The rule before: all nights back to one that differs from tonight by more than 99 % of differences, averaged."""
+    far = max(LIMIT, t_quantile(0.995, before.size - 1) * before.std(ddof=1) * math.sqrt(2))
+    count = next((back for back, night in enumerate(nights[::-1]) if abs(night - nights[-1]) > far), nights.size)
+    return compare_series("before", "now", [[one] for one in before], [[one] for one in nights[-count:]], MARGIN)
+
+
+def nights_of(rng: np.random.Generator, good: int, after: int, drop: float) -> tuple[Floats, Floats]:
+    """Three series before and at most eleven nights, the last `after` of them slower; series spread by 0.35 %."""
+    nights = 0.0035 * rng.standard_normal(good + after)
+    nights[good:] += math.log1p(-drop)
+    return 0.0035 * rng.standard_normal(3), nights[-11:]
+
+
+def as_series(values: Floats) -> list[list[float]]:
+    return [[value] for value in values.tolist()]
+
+
+def nightly(rng: np.random.Generator) -> None:
+    print(
+        f"Nightly checks against a baseline of three series that spread by 0.35 %, ten good nights, then a drop; "
+        f"{NIGHT_EXPERIMENTS} machines a row, in %"
+    )
+    print(
+        "| drop | night | averaged (rules 1): SLOWER | EQUIVALENT | tonight alone: SLOWER | EQUIVALENT | tonight or the latest "
+        "nights: SLOWER | two nights in a row | CUSUM |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for drop in (0.02, 0.01, 0.0):
+        for night in (1, 2, 5):
+            old: list[str] = []
+            new: list[Nights] = []
+            for _ in range(NIGHT_EXPERIMENTS):
+                before, nights = nights_of(rng, 10, night, drop)
+                old.append(averaged(before, nights).word)
+                new.append(judge_nights("before", as_series(before), as_series(nights), MARGIN))
+            counts = (
+                old.count("SLOWER"),
+                old.count("EQUIVALENT"),
+                sum(one.tonight.word == "SLOWER" for one in new),
+                sum(one.tonight.word == "EQUIVALENT" for one in new),
+                sum(any(pair and pair.word == "SLOWER" for pair in (one.tonight, one.lately)) for one in new),
+                sum(one.alarm.two_in_a_row for one in new),
+                sum(one.alarm.cusum is not None and one.alarm.cusum >= CUSUM_LIMIT for one in new),
+            )
+            shares = " | ".join(percent(count / NIGHT_EXPERIMENTS) for count in counts)
+            print(f"| {100 * drop:g} % | {night} | {shares} |")
+    print()
+
+
+def false_alarms(rng: np.random.Generator) -> None:
+    machines, span = 2000, 200
+    print(f"Nights between two false alarms of the CUSUM, {machines} unchanged machines, {span} nights each")
+    print("| series in the baseline | nights |")
+    print("|---|---|")
+    for series in (3, 5, 10):
+        before, nights = rng.standard_normal((machines, series)), rng.standard_normal((machines, span))
+        then, alarms = np.zeros(machines, dtype=bool), 0
+        for end in range(1, span + 1):
+            now = cusum(before, nights[:, max(0, end - 11) : end]) >= CUSUM_LIMIT
+            alarms += int((now & ~then).sum())
+            then = now
+        print(f"| {series} | {machines * span / alarms:.0f} |")
+    print()
+
+
+def likely(rng: np.random.Generator) -> None:
+    print(
+        f"One series a side of three runs that spread by 0.5 %, nothing known of the machine, {SLOW_EXPERIMENTS} checks a row: "
+        "a word, in % (before: always INCONCLUSIVE)"
+    )
+    print("| true change | series spread by | LIKELY SLOWER | LIKELY FASTER |")
+    print("|---|---|---|---|")
+    for change, sd in ((0.0, 0.01), (0.0, 0.03), (0.0, 0.05), (-0.05, 0.01), (-0.15, 0.01), (-0.3, 0.03)):
+        found = []
+        for _ in range(SLOW_EXPERIMENTS):
+            sides = [sd * rng.standard_normal() + 0.005 * rng.standard_normal(3) for _ in range(2)]
+            found.append(
+                compare_series("a", "b", [sides[0].tolist()], [(sides[1] + math.log1p(change)).tolist()], MARGIN).word
+            )
+        shares = (percent(found.count(word) / SLOW_EXPERIMENTS) for word in ("LIKELY SLOWER", "LIKELY FASTER"))
+        print(f"| {100 * change:g} % | {100 * sd:g} % | " + " | ".join(shares) + " |")
+    print()
+
+
+def decided_by(rng: np.random.Generator, truth: float, sd: float, n: int, margin: float, times: int = 50) -> float:
+    """How often so many new blocks decide: of normal noise, mean and spread are all that is needed."""
+    mean = truth + sd / math.sqrt(n) * rng.standard_normal(times)
+    spread = sd * np.sqrt(rng.chisquare(n - 1, times) / (n - 1))
+    seen = Evidence(mean, spread / math.sqrt(n), np.full(times, n - 1.0), spread)
+    found = words(seen.mean, reach(seen, ALPHA), limit_of(margin), reach_95=reach(seen, ALPHA / 2))
+    return float((found != "INCONCLUSIVE").mean())
+
+
+def promised(pilot: Pilot, margin: float, *, bounded: bool) -> int | None:
+    """Blocks that a pilot asks for, with 90 % power; without the bound, from its own mean and spread, as before."""
+    if bounded:
+        return needed(pilot, margin, multiple=2).count
+    return count_needed(pilot.mean, pilot.sd, margin, least=pilot.ran + 1, most=1000, multiple=2)
+
+
+def forecasts(rng: np.random.Generator) -> None:
+    pilots = 150
+    print(
+        f"Forecasts of pilots that did not decide, promised to decide in 90 %: how often they do, {pilots} pilots a row"
+    )
+    print(
+        "| pilot, blocks | s_d | margin | true ratio | from its own spread: blocks | decided, % | from the bound: blocks | "
+        "decided, % |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for ran, sd, margin, ratio in ((4, 0.01, 0.01, 1.0), (6, 0.01, 0.01, 1.0), (6, 0.02, 0.01, 1.0), (6, 0.05, 0.01, 1.0),
+                                   (6, 0.05, 0.01, 0.98), (6, 0.05, 0.05, 1.0), (10, 0.02, 0.01, 1.0)):  # fmt: skip
+        cells = []
+        for bounded in (False, True):
+            counts: list[int] = []
+            while len(counts) < pilots:
+                seen = paired(math.log(ratio) + sd * rng.standard_normal((1, ran)))
+                if (
+                    words(seen.mean, reach(seen, ALPHA), limit_of(margin), reach_95=reach(seen, ALPHA / 2))
+                    != "INCONCLUSIVE"
+                ).all():
+                    continue
+                shown = str(named_differences(seen.mean, reach(seen, ALPHA / 2))[0]) != ""
+                pilot = Pilot("blocks", float(seen.mean[0]), float(seen.sd[0]), ran - 1, ran, shown=shown)
+                count = promised(pilot, margin, bounded=bounded)
+                if count is not None:
+                    counts.append(count)
+            kept = np.mean([decided_by(rng, math.log(ratio), sd, count, margin) for count in counts])
+            cells.append(f"{median(counts):g} | {percent(float(kept))}")
+        print(f"| {ran} | {100 * sd:g} % | {100 * margin:g} % | {ratio:g} | " + " | ".join(cells) + " |")
+    print()
+
+
+def noise_promises(rng: np.random.Generator) -> None:
+    floors = 300
+    print(
+        f"`noise`: the smallest margin that its blocks decide in 90 %, where there is no difference, {floors} floors a row, in %"
+    )
+    print("| blocks | s_d | by its own spread | by the bound |")
+    print("|---|---|---|---|")
+    for n, sd in ((4, 0.01), (6, 0.003), (6, 0.02), (10, 0.02)):
+        kept: tuple[list[float], list[float]] = ([], [])
+        for _ in range(floors):
+            spread = sd * math.sqrt(rng.chisquare(n - 1) / (n - 1))
+            bound = sd_upper(spread, n - 1, FORECAST_LEVEL)
+            assert bound is not None
+            for found, taken in zip(kept, (spread, bound), strict=True):
+                found.append(decided_by(rng, 0.0, sd, n, smallest_margin(taken, n)))
+        print(f"| {n} | {100 * sd:g} % | " + " | ".join(percent(float(np.mean(found))) for found in kept) + " |")
+    print()
+
+
+def rows_of_lists(rng: np.random.Generator) -> None:
+    experiments, count = 200, 160
+    print(f"Operator lists of {count} rows, two arms, six blocks, rows spread by 2 %, {experiments} experiments a row")
+    print(
+        "| rows that are 5 % slower | lowest and highest ratio, mean | any other row named, % | of the slow ones named, % |"
+    )
+    print("|---|---|---|---|")
+    for slow in (0, 8):
+        ends, false, hits = [], 0, 0
+        for _ in range(experiments):
+            differences = 0.02 * rng.standard_normal((count, 6))
+            differences[:slow] += math.log(0.95)
+            seen = paired(differences)
+            p = [2 * t_cdf(-abs(float(t)), 5) for t in seen.mean / seen.error]
+            named = np.array(benjamini_hochberg(p)) <= ALPHA
+            ends.append((float(np.exp(seen.mean.min())), float(np.exp(seen.mean.max()))))
+            false += bool(named[slow:].any())
+            hits += int(named[:slow].sum())
+        low, high = np.mean(ends, axis=0)
+        share = percent(hits / (experiments * slow)) if slow else "–"
+        print(f"| {slow} | {low:.3f} and {high:.3f} | {percent(false / experiments)} | {share} |")
     print()
 
 
@@ -283,7 +583,11 @@ def known_spread(rng: np.random.Generator) -> None:
 
 def main() -> None:
     rng = np.random.default_rng(20_240_601)
-    for table in (fixed_designs, drift, pooled_steps, sequential, several, unpaired, forecasts, known_spread):
+    tables: Sequence[Callable[[np.random.Generator], None]] = (
+        fixed_designs, evidence_of_a_difference, orders, rare_slow_runs, pooled_steps, sequential, several, unpaired,
+        logs_of_one_day, one_run_a_side, likely, nightly, false_alarms, forecasts, noise_promises, rows_of_lists, known_spread,
+    )  # fmt: skip
+    for table in tables:
         table(rng)
 
 

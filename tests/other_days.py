@@ -14,6 +14,7 @@ from stackmark.lab.checking import Checked, check, decided
 from stackmark.lab.placing import find_place
 from stackmark.lab.watching import Silent
 from stackmark.ledger import baselines
+from stackmark.ledger.ids import new_id
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request
 from stackmark.verdict.comparison import Comparison
@@ -51,6 +52,35 @@ def on_another_day(file: Path, experiment_id: str, days: float, faster: float = 
     )  # fmt: skip
 
 
+def copied(file: Path, experiment_id: str, days: float, rate_per_s: float) -> str:
+    """Copies an experiment to a day so far back, with that rate in all of its runs."""
+    new = new_id("x")
+    with sqlite3.connect(file) as connection:
+        connection.row_factory = sqlite3.Row
+
+        def insert(table: str, row: dict[str, Any]) -> None:
+            marks = ", ".join("?" * len(row))
+            connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", [*row.values()])
+
+        (old,) = connection.execute("SELECT * FROM experiments WHERE id = ?", (experiment_id,)).fetchall()
+        insert("experiments", {**old, "id": new, "created_unix_s": old["created_unix_s"] - days * 24 * HOUR_S})
+        for row in connection.execute("SELECT * FROM runs WHERE experiment_id = ?", (experiment_id,)).fetchall():
+            again = {
+                **row,
+                "id": new_id("r"),
+                "experiment_id": new,
+                "boot_id": f"{days} days ago",
+                "rate_per_s": rate_per_s,
+            }
+            for name in ("started_unix_s", "ended_unix_s"):
+                again[name] = row[name] - days * 24 * HOUR_S
+            insert("runs", again)
+            (stream,) = connection.execute("SELECT * FROM streams WHERE run_id = ?", (row["id"],)).fetchall()
+            insert("streams", {**stream, "run_id": again["id"]})
+    connection.close()
+    return new
+
+
 def with_fact(file: Path, experiment_id: str, old: str, new: str) -> None:
     """Changes a fact in the stored streams of an experiment."""
     with sqlite3.connect(file) as connection:
@@ -67,7 +97,7 @@ def kernel() -> str:
     return Path("/proc/sys/kernel/osrelease").read_text().strip()
 
 
-def three_sittings(book: Ledger, file: Path, faster: float) -> None:
+def three_series(book: Ledger, file: Path, faster: float) -> None:
     """A baseline of three days, each within a per cent of the others, and so many times faster than this machine is."""
     sats = [save(book)]
     sats += [save_again(book, "before", held_by(book, "before")[0], How(Silent())) for _ in range(2)]

@@ -35,11 +35,11 @@ def book(file: Path) -> Iterator[Ledger]:
 def test_a_baseline_holds_the_good_runs_of_its_experiments(book: Ledger) -> None:
     sat = save(book, runs=2)
     (held,) = held_by(book, "before")
-    assert (held.label, held.place, held.sittings, held.runs_a_sitting) == ("trick/calm", "host", 1, 2)
+    assert (held.label, held.place, held.series, held.runs_a_series) == ("trick/calm", "host", 1, 2)
     assert [row.experiment_id for row in held.rows] == [sat.experiment_id] * 2
 
 
-def test_saved_again_it_gets_another_sitting_of_the_same_spec_without_a_probe(book: Ledger, file: Path) -> None:
+def test_saved_again_it_gets_another_series_of_the_same_spec_without_a_probe(book: Ledger, file: Path) -> None:
     first = save(book)
     on_another_day(file, first.experiment_id, 1)
 
@@ -50,22 +50,22 @@ def test_saved_again_it_gets_another_sitting_of_the_same_spec_without_a_probe(bo
     (held,) = held_by(book, "before")
     save_again(book, "before", held, How(NoProbe()))
     (held,) = held_by(book, "before")
-    assert (held.sittings, len(held.rows)) == (2, 4)
+    assert (held.series, len(held.rows)) == (2, 4)
     assert len({row.spec_digest for row in held.rows}) == 1
 
 
-def test_saved_twice_within_an_hour_is_one_sitting(book: Ledger) -> None:
+def test_saved_twice_within_an_hour_is_one_series(book: Ledger) -> None:
     save(book)
     save(book)
     (held,) = held_by(book, "before")
-    assert (held.sittings, held.runs_a_sitting) == (1, 2)
+    assert (held.series, held.runs_a_series) == (1, 2)
 
 
 def test_the_command_saves_again_all_that_a_baseline_holds(book: Ledger, file: Path) -> None:
     assert ask("baseline", "save", "before", "trick/calm", *TYPED).code == 0
     again = ask("baseline", "save", "before", "--json")
     assert again.code == 0, again.err
-    assert json.loads(again.out)["holds"] == [{"workload": "trick/calm", "sittings": 1, "runs": 4}]
+    assert json.loads(again.out)["holds"] == [{"workload": "trick/calm", "series": 1, "runs": 4}]
     assert "probe" not in again.err
 
 

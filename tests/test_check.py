@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -15,18 +16,20 @@ from experiment_asking import empty_ledger
 from other_days import (
     change,
     checked,
+    copied,
     kernel,
     on_another_day,
     only,
     save,
     stored,
-    three_sittings,
+    three_series,
     verdict,
     with_fact,
 )
 from stackmark.errors import Exit
 from stackmark.lab.baselines import How, held_by, save_again
 from stackmark.lab.watching import Silent
+from stackmark.ledger import baselines
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger
 from worker_process import eventually
@@ -54,34 +57,109 @@ def test_a_check_runs_the_very_spec_as_often_as_the_baseline_did(book: Ledger) -
     assert len(book.runs_of(only(checked(book, runs=3)).experiment_id)) == 3
 
 
-def test_one_sitting_a_side_says_nothing_about_the_upgrade_however_far_they_are_apart(book: Ledger, file: Path) -> None:
-    sat = save(book)
-    change(file, "UPDATE runs SET rate_per_s = rate_per_s * 3 WHERE experiment_id = ?", sat.experiment_id)
-    seen = verdict(only(checked(book)))
-    assert (seen.word, seen.kind, seen.count_a, seen.count_b) == ("INCONCLUSIVE", "sittings", 1, 1)
-    assert seen.ratio < 0.7
-    assert any("nothing is said about the upgrade" in note for note in seen.notes)
+@pytest.fixture
+def rated(tmp_path: Path, book: Ledger) -> Path:
+    """A program that prints the rate in a file, and a baseline of it of three nights: 100.35, 99.65, 100.10."""
+    rate = tmp_path / "rate"
+    rate.write_text("rate: 100.0")
+    measured = ask("run", "--cmd", f"cat {rate}", "--metric", "rate: ([0-9.]+)", "--runs", "1", "--json")
+    assert measured.code == 0, measured.err
+    (row,) = book.runs(RunFilter(status="done"))
+    for days, value in ((23, 100.35), (22, 99.65), (21, 100.10)):
+        baselines.save(book, "before", copied(tmp_path / "ledger.sqlite3", row.experiment_id, days, value))
+    return rate
 
 
-def test_three_sittings_before_and_one_now_are_a_verdict_with_its_assumption(book: Ledger, file: Path) -> None:
-    three_sittings(book, file, faster=3.0)
+def the_check(*typed: str) -> tuple[int, Any]:
+    answer = ask("check", "before", "--json", *typed)
+    (found,) = json.loads(answer.out)["workloads"]
+    return answer.code, found
+
+
+def ten_good_nights(file: Path) -> None:
+    _, found = the_check()
+    for days, value in enumerate((100.1, 99.9, 100.2, 99.8, 100.0, 100.15, 99.85, 100.05, 99.95), start=2):
+        copied(file, found["experiment"], days, value)
+    on_another_day(file, found["experiment"], 11)
+
+
+def test_ten_good_nights_do_not_hide_tonights_drop(rated: Path, file: Path) -> None:
+    ten_good_nights(file)
+    rated.write_text("rate: 98.0")
+    code, found = the_check("--fail-on", "slower")
+    assert (code, found["verdict"]["word"], found["now"]["rate_per_s"]) == (8, "SLOWER", 98.0)
+    assert (found["now"]["series"], found["lately_verdict"]) == (1, None)
+    assert any("after the first 10 earlier checks" in doubt for doubt in found["doubts"])
+    assert not found["alarm"]["two_in_a_row"]
+    # The night after: tonight on its own, both together, and an alarm.
+    on_another_day(file, found["experiment"], 1)
+    answer = ask("check", "before", "--fail-on", "alarm")
+    assert answer.code == 8
+    rows = [line for line in answer.out.splitlines() if line.endswith("SLOWER")]
+    assert rows[0].startswith("command/own")
+    assert rows[1].startswith("  with 1 earlier check")
+    assert "both slower" in next(line for line in answer.out.splitlines() if line.startswith("alarm"))
+
+
+def test_good_nights_together_say_more_than_tonight_alone(rated: Path, file: Path) -> None:
+    ten_good_nights(file)
+    code, found = the_check("--fail-on", "slower", "--fail-on", "alarm")
+    assert (code, found["verdict"]["word"], found["lately_verdict"]["word"]) == (0, "EQUIVALENT", "EQUIVALENT")
+    assert (found["verdict"]["count_b"], found["lately_verdict"]["count_b"]) == (1, 11)
+    assert json.loads(ask("check", "before", "--json").out)["rules"] == 2
+
+
+def test_one_series_a_side_is_likely_slower_beyond_ten_percent_and_fail_on_slower_names_it(
+    rated: Path, book: Ledger, file: Path
+) -> None:
+    baselines.remove(book, "before")
+    (row,) = (row for row in book.runs(RunFilter(status="done")) if row.rate_per_s == 100.0)
+    baselines.save(book, "before", row.experiment_id)
+    change(file, "DELETE FROM runs WHERE experiment_id != ?", row.experiment_id)
+    on_another_day(file, row.experiment_id, 1)
+    for rate, word, code in ((85.0, "LIKELY SLOWER", 8), (93.0, "INCONCLUSIVE", 0)):
+        rated.write_text(f"rate: {rate}")
+        ended, found = the_check("--fail-on", "slower")
+        assert (ended, found["verdict"]["word"], found["verdict"]["likely_slower"]) == (code, word, code == 8)
+        change(file, "DELETE FROM runs WHERE experiment_id = ?", found["experiment"])
+
+
+def test_five_series_of_the_machine_tell_how_far_series_differ(rated: Path, book: Ledger, file: Path) -> None:
+    _, found = the_check()
+    for days, value in enumerate((100.2, 99.8, 100.1, 99.9), start=2):
+        copied(file, found["experiment"], days, value)
+    on_another_day(file, found["experiment"], 1)
+    (first, *_) = baselines.experiments_of(book, "before")
+    baselines.remove(book, "before")
+    baselines.save(book, "before", first)
+    rated.write_text("rate: 96.0")
+    code, found = the_check("--fail-on", "slower")
+    assert (code, found["verdict"]["word"], found["before"]["series"]) == (8, "LIKELY SLOWER", 1)
+    assert any("earlier series" in note for note in found["verdict"]["notes"])
+
+
+def test_three_series_before_and_one_now_are_a_verdict_with_its_assumption(book: Ledger, file: Path) -> None:
+    three_series(book, file, faster=3.0)
     one = only(checked(book))
     seen = verdict(one)
     assert (seen.word, seen.count_a, seen.count_b) == ("SLOWER", 3, 1)
     assert "taken to spread like the 3 of before" in seen.notes[0]
     assert one.before is not None
     assert one.now is not None
-    assert (one.before.sittings, one.before.runs, one.now.sittings, one.now.runs) == (3, 6, 1, 2)
+    assert (one.before.series, one.before.runs, one.now.series, one.now.runs) == (3, 6, 1, 2)
     assert one.now.rate_per_s / one.before.rate_per_s == pytest.approx(seen.ratio)
 
 
 def test_the_side_after_grows_with_every_check_on_the_same_stack(book: Ledger, file: Path) -> None:
-    three_sittings(book, file, faster=3.0)
+    three_series(book, file, faster=3.0)
     for day in (2.0, 1.0):
         on_another_day(file, only(checked(book)).experiment_id, day)
-    seen = verdict(only(checked(book)))
-    assert (seen.count_a, seen.count_b, seen.word) == (3, 3, "SLOWER")
-    assert seen.notes == ()
+    one = only(checked(book))
+    assert (verdict(one).count_b, verdict(one).word) == (1, "SLOWER")
+    assert one.lately_comparison is not None
+    assert one.lately is not None
+    assert (one.lately_comparison.count_a, one.lately_comparison.count_b, one.lately.series) == (3, 3, 3)
+    assert one.lately_comparison.word == "SLOWER"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +180,7 @@ def test_a_check_of_something_else_is_not_counted(book: Ledger, file: Path, othe
     earlier = only(checked(book))
     on_another_day(file, earlier.experiment_id, 1)
     change(file, otherwise, earlier.experiment_id)
-    assert verdict(only(checked(book))).count_b == 1
+    assert only(checked(book)).lately is None
 
 
 def test_a_check_on_another_stack_is_not_counted(book: Ledger, file: Path) -> None:
@@ -110,17 +188,7 @@ def test_a_check_on_another_stack_is_not_counted(book: Ledger, file: Path) -> No
     earlier = only(checked(book))
     on_another_day(file, earlier.experiment_id, 1)
     with_fact(file, earlier.experiment_id, kernel(), "5.10.0-old")
-    assert verdict(only(checked(book))).count_b == 1
-
-
-def test_a_slow_night_is_not_hidden_by_the_good_ones_before_it(book: Ledger, file: Path) -> None:
-    three_sittings(book, file, faster=3.0)
-    for day in (3.0, 2.0, 1.0):
-        # As fast as the baseline; tonight's is three times slower than they are.
-        on_another_day(file, only(checked(book)).experiment_id, day, faster=3.0)
-    one = only(checked(book))
-    assert (verdict(one).word, verdict(one).count_b) == ("SLOWER", 1)
-    assert any("3 earlier sittings on this stack are left out" in doubt for doubt in one.doubts)
+    assert only(checked(book)).lately is None
 
 
 def test_what_changed_in_the_stack_is_listed_first_in_text_json_and_junit(
@@ -139,7 +207,7 @@ def test_what_changed_in_the_stack_is_listed_first_in_text_json_and_junit(
     assert found["workloads"][0]["stack_changed"] == [{"what": "kernel", "before": "5.10.0-\x1bold", "after": kernel()}]
     root = ElementTree.parse(junit).getroot()
     properties = [(one.get("name"), one.get("value")) for one in root.iter("property")]
-    assert properties == [("baseline", "before"), ("margin", "0.01"), ("changed", changed)]
+    assert properties == [("baseline", "before"), ("margin", "0.01"), ("rules", "2"), ("changed", changed)]
     (case,) = root.iter("testcase")
     assert case.get("name") == "trick/calm"
 
@@ -161,7 +229,7 @@ def test_a_baseline_over_an_upgrade_is_called_that(book: Ledger, file: Path) -> 
 
 
 def test_fail_on_slower_says_where_nothing_was_decided(book: Ledger) -> None:
-    """One sitting a side: exit code 0 is no word about the upgrade, and whoever reads only that should be told."""
+    """One series a side: exit code 0 is no word about the upgrade, and whoever reads only that should be told."""
     save(book)
     answer = ask("check", "before", "--fail-on", "slower")
     assert answer.code == Exit.DONE
@@ -170,7 +238,7 @@ def test_fail_on_slower_says_where_nothing_was_decided(book: Ledger) -> None:
 
 
 def test_the_exit_code_is_8_only_where_fail_on_names_the_verdict(book: Ledger, file: Path, tmp_path: Path) -> None:
-    three_sittings(book, file, faster=3.0)
+    three_series(book, file, faster=3.0)
     junit = tmp_path / "check.xml"
     outcomes = {}
     for named in ("", "slower", "different", "inconclusive"):
@@ -274,7 +342,7 @@ def test_another_chip_is_not_comparable(book: Ledger, file: Path) -> None:
     assert "before ran on NVIDIA H200, now on" in found["error"]
 
 
-def test_of_a_baseline_that_machines_share_the_sittings_on_this_one_count(book: Ledger, file: Path) -> None:
+def test_of_a_baseline_that_machines_share_the_series_on_this_one_count(book: Ledger, file: Path) -> None:
     other = save(book)
     change(
         file,

@@ -1,7 +1,8 @@
-"""What a check is made of: which sittings are now, what a stack is, and how it is shown."""
+"""What a check is made of: what the nights show, what a stack is, and how it is shown."""
 
 import json
 from io import StringIO
+from itertools import pairwise
 from math import log
 from pathlib import Path
 from typing import Any
@@ -14,39 +15,83 @@ from stackmark.events import gathered_facts
 from stackmark.lab.judging import read_stored
 from stackmark.show.check import CheckLine, print_check
 from stackmark.verdict.examined import FactDifference
-from stackmark.verdict.lately import still_now
-from stackmark.verdict.sittings import compare_sittings
+from stackmark.verdict.nightly import CUSUM_LIMIT, Nights, cusum, judge_nights, part
+from stackmark.verdict.series import compare_series
 from stackmark.verdict.stack import stack_changes
 
 RECORDED = Path(__file__).parent / "data" / "h200_gpt2.jsonl"
-BEFORE = (0.0, 0.002, -0.002, 0.001)
+BEFORE = (100.35, 99.65, 100.10)
+GOOD = (100.1, 99.9, 100.2, 99.8, 100.0, 100.15, 99.85, 100.05, 99.95, 100.1)
 
 
-def test_the_latest_sittings_count_back_to_where_the_rate_changed() -> None:
-    assert still_now(BEFORE, (0.0, 0.001, -0.001), 0.01) == 3
-    assert still_now(BEFORE, (0.0, 0.001, -0.1), 0.01) == 1
-    assert still_now(BEFORE, (0.0, -0.1, -0.101), 0.01) == 2
-    # A night in between that was slow ends the side, though those before it were like tonight's.
-    assert still_now(BEFORE, (0.0, -0.1, 0.001), 0.01) == 1
-    assert still_now(BEFORE, (0.5,), 0.01) == 1
+def judged(*nights: float, before: tuple[float, ...] = BEFORE) -> Nights:
+    return judge_nights("before", [[log(rate)] for rate in before], [[log(rate)] for rate in nights], 0.01)
 
 
-def test_a_change_within_the_margin_or_within_the_spread_of_sittings_is_none() -> None:
-    assert still_now(BEFORE, (0.0, -0.04), 0.05) == 2
-    assert still_now((0.0, 0.1, -0.1, 0.05), (0.0, -0.1), 0.01) == 2
+def test_a_drop_of_two_percent_is_not_hidden_by_ten_good_nights() -> None:
+    tonight = judged(*GOOD, 98.0)
+    assert (tonight.tonight.word, tonight.left_out, tonight.lately) == ("SLOWER", 10, None)
+    assert tonight.tonight.ratio == pytest.approx(98.0 / np.exp(np.log(BEFORE).mean()))
+    # The night after, both together are a second, more certain answer.
+    after = judged(*GOOD, 98.0, 98.1)
+    assert after.tonight.word == "SLOWER"
+    assert after.lately is not None
+    assert (after.lately.word, after.lately.count_b, after.left_out) == ("SLOWER", 2, 10)
+    assert after.lately.interval_90
+    assert after.tonight.interval_90
+    assert after.lately.interval_90.high < after.tonight.interval_90.high
 
 
-def test_with_two_sittings_before_their_spread_is_not_known_and_all_count() -> None:
-    assert still_now((0.0, 0.001), (0.0, 0.0, -1.0), 0.01) == 3
+def test_good_nights_are_equivalent_alone_and_together() -> None:
+    found = judged(*GOOD)
+    assert found.lately is not None
+    assert (found.tonight.word, found.lately.word, found.lately.count_b) == ("EQUIVALENT", "EQUIVALENT", 10)
+    assert (found.left_out, found.alarm.rings) == (0, False)
 
 
-def test_a_side_is_cut_wrongly_about_once_in_a_hundred_sittings() -> None:
-    """By simulation, where the truth is known: nothing changed, six sittings before, two now."""
-    random = np.random.default_rng(20261115)
-    draws = random.normal(0.0, 0.02, (4000, 8))
-    wrong = sum(1 for one in draws if still_now(one[:6].tolist(), one[6:].tolist(), 1e-6) == 1)
-    # 1 %, and three standard errors of 4,000 draws.
-    assert wrong / 4000 == pytest.approx(0.01, abs=3 * (0.01 * 0.99 / 4000) ** 0.5)
+def test_the_spread_is_pooled_over_the_baseline_and_the_parts() -> None:
+    found = part(np.log(BEFORE), np.log((*GOOD, 98.0, 98.1)))
+    parts = [np.log(BEFORE), np.log(GOOD), np.log((98.0, 98.1))]
+    squares = sum(((one - one.mean()) ** 2).sum() for one in parts)
+    assert (found.latest, found.df) == (2, 2 + 9 + 1)
+    assert found.sd == pytest.approx((squares / 12) ** 0.5)
+
+
+def test_nights_are_parted_wrongly_in_five_percent_at_most() -> None:
+    """By simulation, where the truth is known: nothing changed, three series before, six nights."""
+    draws = np.random.default_rng(20261115).normal(0.0, 0.02, (1500, 9))
+    wrong = np.mean([part(one[:3], one[3:]).latest < 6 for one in draws])
+    assert wrong <= 0.05 + 3 * (0.05 * 0.95 / 1500) ** 0.5
+
+
+def test_an_alarm_is_two_slow_nights_in_a_row() -> None:
+    assert not judged(*GOOD, 98.0).alarm.two_in_a_row
+    assert judged(*GOOD, 98.0, 98.1).alarm.two_in_a_row
+    assert not judged(*GOOD, 98.0, 100.0).alarm.two_in_a_row
+
+
+def test_small_drops_add_up_to_an_alarm() -> None:
+    found = judged(*GOOD[:5], 99.6, 99.6, 99.5, 99.6, 99.5, 99.6)
+    assert found.tonight.word != "SLOWER"
+    assert found.alarm.cusum is not None
+    assert found.alarm.cusum >= CUSUM_LIMIT
+    assert "once in about 200 nights" in found.alarm.sentence
+
+
+def test_a_machine_that_does_not_change_rings_once_in_two_hundred_nights() -> None:
+    rng = np.random.default_rng(5)
+    before, nights = rng.standard_normal((500, 3)), rng.standard_normal((500, 110))
+    rings = [cusum(before, nights[:, max(0, end - 11) : end]) >= CUSUM_LIMIT for end in range(1, 111)]
+    new = sum(int((now & ~then).sum()) for then, now in pairwise([np.zeros(500, dtype=bool), *rings]))
+    assert 150 < 500 * 110 / new < 300
+
+
+def test_with_two_series_before_only_a_large_drop_is_likely() -> None:
+    assert judged(*GOOD, 98.0, before=BEFORE[:2]).tonight.word == "INCONCLUSIVE"
+    found = judged(80.0, 80.1, before=BEFORE[:1])
+    assert (found.tonight.word, found.alarm.two_in_a_row, found.alarm.cusum) == ("LIKELY SLOWER", True, None)
+    assert found.lately is not None
+    assert found.lately.word == "LIKELY SLOWER"
 
 
 GPU = {"driver": "570.86", "devices": [{"vbios": "96.00", "ecc": True, "power_limit_w": 700.0}]}
@@ -103,8 +148,8 @@ def test_the_image_of_the_hosts_own_software_is_made_anew_and_says_nothing() -> 
 
 def line(label: str, ratio: float, **more: Any) -> CheckLine:
     before = [[log(12_345.6)], [log(12_346.0)], [log(12_344.0)]]
-    seen = compare_sittings("before-driver-580", "now", before, [[one[0] + log(ratio)] for one in before], 0.01)
-    return CheckLine(label, "images/s", 12_345.6, 12_345.6 * ratio, seen, (3, 3), **more)
+    seen = compare_series("before-driver-580", "now", before, [[one[0] + log(ratio)] for one in before], 0.01)
+    return CheckLine(label, "images/s", 12_345.6, 12_345.6 * ratio, seen, 3, **more)
 
 
 def printed(
@@ -153,7 +198,7 @@ def test_a_sentence_about_all_workloads_is_said_once_and_about_one_with_its_name
 
 def test_hostile_text_reaches_no_terminal() -> None:
     bad = CheckLine(
-        "train/x\x1b[2J", "u", 1.0, None, None, (1, 0), trouble="\x1b]0;title\x07 a\nb", hint="\x9b", failed=True
+        "train/x\x1b[2J", "u", 1.0, None, None, 1, trouble="\x1b]0;title\x07 a\nb", hint="\x9b", failed=True
     )
     for shown in (printed([bad], 100, ("\x1b[31mred",)), printed([bad], None, ("\x1b[31mred",))):
         text = "\n".join(shown)
@@ -161,3 +206,19 @@ def test_hostile_text_reaches_no_terminal() -> None:
         assert "\x1b]0" not in text
         assert "\x9b" not in text
         assert "\x1b[31mred" not in text
+
+
+def test_earlier_checks_are_a_second_line_and_an_alarm_is_said() -> None:
+    found = judged(*GOOD, 98.0, 98.1)
+    one = CheckLine(
+        "train/gpt2", "images/s", 100.0, 98.1, found.tonight, 3,
+        lately=98.05, lately_comparison=found.lately, alarm=found.alarm.sentence,
+    )  # fmt: skip
+    shown = printed([one])
+    rows = [text for text in shown if text.endswith("SLOWER")]
+    assert rows[0].startswith("train/gpt2")
+    assert "98.10 images/s" in rows[0]
+    assert "1 against 3" in rows[0]
+    assert rows[1].startswith("  with 1 earlier check")
+    assert "2 against 3" in rows[1]
+    assert any(text.startswith("alarm ") for text in shown)

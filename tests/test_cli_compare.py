@@ -19,7 +19,6 @@ from stackmark.errors import Exit
 from stackmark.lab import caches
 from stackmark.ledger import address
 from stackmark.ledger.store import Ledger
-from stackmark.plan.design import order_of
 
 CALM = ("compare", "trick/calm", "--steps", "4", "--warmup-steps", "0", "--blocks", "2")
 TWICE = (*CALM, "--arm", "host", "--arm", "host,step_s=0.002")
@@ -87,8 +86,9 @@ def test_json_is_one_object_with_names_that_stay() -> None:
         "blocks_repeated", "order", "arms", "runs", "comparisons", "differences", "covariates", "published", "scope", "held",
         "not_held", "method", "warnings",
     }  # fmt: skip
-    assert (shown["schema"], shown["kind"], shown["state"], shown["seed"]) == (1, "compare", "done", 7)
-    assert shown["order"] == [order_of(2, 0, 7), order_of(2, 1, 7)]
+    assert (shown["schema"], shown["kind"], shown["state"], shown["seed"]) == (2, "compare", "done", 7)
+    assert sorted(shown["order"]) == [[0, 1], [1, 0]]
+    assert (shown["rules"], shown["rules_made"]) == (2, 2)
     (pair,) = shown["comparisons"]
     assert (pair["a"], pair["b"], pair["word"], pair["count_b"]) == ("host", HALF, "SLOWER", 2)
     assert pair["ratio"] == pytest.approx(0.5)
@@ -147,11 +147,11 @@ def test_a_report_is_written_beside_the_verdict(name: str, begins: str, tmp_path
 
 
 def test_the_noise_floor_is_told_with_what_margins_cost(ledger_file: Path) -> None:
-    answer = ask("noise", *CALM[1:])
+    answer = ask("noise", *CALM[1:-1], "4")
     assert answer.code == Exit.DONE, answer.err
     said = lines(answer)
     assert said["noise"].startswith("NOISE FLOOR: blocks of trick/calm against itself spread by ")
-    assert "the smallest margin that 2 blocks can honestly decide is" in said["noise"]
+    assert "the smallest margin that 4 blocks can honestly decide is" in said["noise"]
     assert "%" in said["margin"]
     assert "two runs" in said["a block"]
     with Ledger.open(str(ledger_file)) as book:
@@ -164,7 +164,8 @@ def test_the_noise_floor_as_json_has_its_numbers() -> None:
     assert (shown["kind"], [arm["label"] for arm in shown["arms"]]) == ("noise", ["host", "host (2)"])
     assert shown["noise"]["blocks"] == 2
     assert shown["noise"]["sd_blocks"] >= 0
-    assert shown["noise"]["costs"]
+    # Two blocks promise nothing.
+    assert (shown["noise"]["costs"], shown["noise"]["smallest_margin"]) == ([], None)
 
 
 def test_what_was_held_equal_is_not_claimed_where_nobody_held_it() -> None:
@@ -214,9 +215,9 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "no arm": ((), "no arm was given"),
     "one arm": (("--arm", "host"), "--published"),
     "ten arms": (("--arm", "host") * 10, "10 arms are more than the 9"),
-    "a margin of nothing": (("--arm", "host", "--arm", "host", "--margin", "0"), "a margin of 0 %"),
+    "a margin of nothing": (("--arm", "host", "--arm", "host", "--margin", "0"), "margin must be between 0 and 50 %, got 0 %"),
     "a margin of 150 %": (("--arm", "host", "--arm", "host", "--margin", "150%"), "--margin: '150%' is not a share"),
-    "a margin past one": (("--arm", "host", "--arm", "host", "--margin", "60%"), "below 50 %"),
+    "a margin past one": (("--arm", "host", "--arm", "host", "--margin", "60%"), "margin must be between 0 and 50 %, got 60 %"),
     "a margin in words": (("--arm", "host", "--arm", "host", "--margin", "a bit"), "--margin: 'a bit' is not a share"),
     "an empty margin": (("--arm", "host", "--arm", "host", "--margin", ""), "--margin"),
     "no blocks": (("--arm", "host", "--arm", "host", "--blocks", "0"), "--blocks"),

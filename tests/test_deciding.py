@@ -67,6 +67,26 @@ def test_a_look_that_decides_ends_it() -> None:
     assert pair.word == "EQUIVALENT"
 
 
+def test_an_experiment_stops_by_the_rules_it_was_made_under_and_is_judged_by_those_of_today() -> None:
+    # At the level of the first look the narrow interval lies beyond the margin, and the wide one holds 1.
+    noisy = (0.0326, 0.0775, 0.1225, 0.1674)
+    assert progress(a_design().model_copy(update={"rules": 2}), rows_of(noisy)).open
+    now = progress(a_design(), rows_of(noisy))
+    assert (a_design().rules, now.next, now.look) == (1, Done(), 4)
+    (pair,) = comparisons(a_design(), rows_of(noisy), now.blocks, now.levels)
+    assert pair.word == "INCONCLUSIVE"
+
+
+def test_a_pair_carries_its_bad_runs_and_what_a_block_takes() -> None:
+    rows = rows_of((0.0, 0.001, -0.001, -0.2, 0.0005, 0.0, 0.0, 0.001))
+    rows = [row.model_copy(update={"ended_unix_s": row.started_unix_s + 0.25 * (1 + row.arm)}) for row in rows]
+    (pair,) = comparisons(a_design(), rows, dict.fromkeys(range(8), 0), None)
+    assert [(arm.arm, arm.bad, arm.runs) for arm in pair.bad_runs] == [("a", 0, 8), ("b", 1, 8)]
+    assert pair.p_bad_runs == 1.0
+    # Half a second of runs, and half a second to the next block.
+    assert pair.block_s == 1.0
+
+
 def test_after_the_last_look_it_ends_undecided() -> None:
     now = at(UNCLEAR)
     assert (now.next, now.look) == (Done(), 8)

@@ -57,9 +57,10 @@ def test_an_experiment_runs_its_design_and_every_run_is_in_the_ledger(book: Ledg
     done = carry_out(experiment, book, Silent())
     assert not done.open
     rows = made(book, experiment)
-    order = [*order_of(2, 0, 3), *order_of(2, 1, 3)]
+    design = design_of(experiment)
+    order = [*order_of(design, 0), *order_of(design, 1)]
     assert [(row.role, row.arm) for row in rows] == [
-        *(("primer", arm) for arm in order_of(2, 0, 3)), *(("measured", arm) for arm in order)
+        *(("primer", arm) for arm in order_of(design, 0)), *(("measured", arm) for arm in order)
     ]  # fmt: skip
     assert [row.position for row in rows] == list(range(6))
     assert all(row.status == "done" for row in rows)
@@ -154,11 +155,19 @@ def test_a_failed_run_is_kept_and_its_block_repeated_whole_at_the_end(book: Ledg
         ("failed", 0, 0), ("done", 1, 0), ("done", 1, 0), ("done", 0, 1), ("done", 0, 1)
     ]  # fmt: skip
     assert rows[0].failure_kind == "killed"
-    assert [row.arm for row in rows[-2:]] == order_of(2, 0, 1)
+    assert [row.arm for row in rows[-2:]] == order_of(design_of(experiment), 0)
     assert done.blocks == {0: 1, 1: 0}
     shown = examine(book, experiment.id)
     assert (shown.state, shown.blocks_repeated) == ("done", 1)
     assert [run.counted for run in shown.runs if run.role == "measured"] == [False, True, True, True, True]
+
+
+def test_a_block_that_is_not_repeated_leaves_an_uneven_order_which_is_said(book: Ledger) -> None:
+    experiment = start(asked("host", "host,step_s=0.002", blocks=2, most_repeats=0), book, Silent())
+    carry_out(experiment, book, KillsOnce(book, experiment.id))
+    shown = examine(book, experiment.id)
+    assert (shown.state, [pair.count_b for pair in shown.comparisons]) == ("short", [1])
+    assert any("1 time more often than another" in sentence for sentence in shown.not_held)
 
 
 def test_a_block_that_fails_too_often_ends_it_short_and_says_so(book: Ledger) -> None:
@@ -187,7 +196,7 @@ def test_interrupted_it_goes_on_with_the_missing_runs_in_the_same_order(book: Le
     rows = measured(made(book, experiment))
     good = [row for row in rows if row.status == "done"]
     assert [row.failure_kind for row in rows if row.status != "done"] == ["interrupted"]
-    assert [row.arm for row in good] == [arm for block in range(4) for arm in order_of(2, block, 5)]
+    assert [row.arm for row in good] == [arm for block in range(4) for arm in order_of(design_of(experiment), block)]
     # The caches are still there: nobody is primed twice.
     assert sum(1 for row in made(book, experiment) if row.role == "primer") == 2
 
@@ -223,7 +232,7 @@ def test_killed_in_the_middle_it_is_resumed_by_the_next_command_and_no_run_is_lo
     assert before == [one.id for one in rows if one.id in before]
     design = design_of(book.experiment(row.experiment_id))
     good = [one for one in measured(rows) if one.status == "done"]
-    assert [one.arm for one in good] == [arm for block in range(4) for arm in order_of(2, block, design.seed)]
+    assert [one.arm for one in good] == [arm for block in range(4) for arm in order_of(design, block)]
     assert json.loads(answer.stdout)["experiment_id"] == row.experiment_id
     assert not progress(design, rows).open
 

@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 from scipy.stats import t as student
 
 from op_streams import failed_row, op_row, op_spec, rows_for
@@ -144,16 +145,53 @@ def test_a_list_of_failures_has_no_rate() -> None:
     assert len(result.failed) == 5
 
 
+def by_block(*seconds: float) -> dict[int, list[OpRow]]:
+    """One run a block, each problem of which takes so long."""
+    return {block: rows_for(SPEC, each) for block, each in enumerate(seconds)}
+
+
 def test_two_arms_are_compared_row_by_row() -> None:
-    slow, quick = over_runs([rows_for(SPEC, 2e-3)], range(5)), over_runs([rows_for(SPEC)[1:]], range(1, 5))
-    found = compare_lists("host", "container", slow, quick)
+    slow = by_block(2e-3)
+    found = compare_lists("host", "container", slow, {0: rows_for(SPEC)[1:]})
     assert found is not None
     assert found.geometric_mean == pytest.approx(2)
     assert len(found.rows) == 4
     ((name, line),) = list_ratio_lines([found])
     assert name == "rows"
-    assert line.startswith("container / host: geometric mean of the ratios of 4 problems 2.0000; lowest 2 (")
-    assert compare_lists("a", "b", slow, over_runs([], range(5))) is None
+    # One block tells no row from chance, so no row is named.
+    assert line == (
+        "container / host: geometric mean of the ratios of 4 problems 2.0000; "
+        "which of them differ is not known: that takes two blocks or more"
+    )
+    assert compare_lists("a", "b", slow, {}) is None
+    assert compare_lists("a", "b", slow, {1: rows_for(SPEC)}) is None
+
+
+def test_rows_that_differ_are_named_after_correction_for_their_number() -> None:
+    rng = np.random.default_rng(3)
+
+    def arm(slow: float) -> dict[int, list[OpRow]]:
+        """Five rows that spread by 1 % from block to block; the first of them is slower by `slow`."""
+        return {block: [one_row(row, slow if row.index == 0 else 0.0) for row in rows_for(SPEC)] for block in range(6)}
+
+    def one_row(row: OpRow, slow: float) -> OpRow:
+        return row.model_copy(update={"call_s": [1e-3 * math.exp(0.01 * rng.standard_normal() + slow)]})
+
+    found = compare_lists("host", "container", arm(0.0), arm(0.2))
+    assert found is not None
+    assert [row.index for row in found.differing] == [0]
+    (row,) = found.differing
+    assert row.low is not None
+    assert row.high is not None
+    assert row.low < math.exp(-0.2) < row.high
+    tested = [row.p for row in found.rows if row.p is not None]
+    assert [row.p_adjusted for row in found.rows] == pytest.approx(stats.false_discovery_control(tested))
+    ((_, line),) = list_ratio_lines([found])
+    assert f"1 of them differ (by blocks, Benjamini–Hochberg at 5 %), {row.ratio:.4g} (" in line
+    same = compare_lists("host", "container", arm(0.0), arm(0.0))
+    assert same is not None
+    ((_, line),) = list_ratio_lines([same])
+    assert "none of them is shown to differ" in line
 
 
 # The table

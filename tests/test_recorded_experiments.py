@@ -72,6 +72,21 @@ def test_its_order_was_abba_and_each_run_has_its_place_in_it(book: Ledger) -> No
     assert [block[0] for block in shown.order] == [1, 0] * 3
 
 
+def test_it_is_judged_by_the_rules_of_today_and_says_that_it_was_made_under_the_first(
+    book: Ledger, tmp_path: Path
+) -> None:
+    id_ = load(book, "h200_host_container")
+    shown = examine(book, id_)
+    assert (shown.rules, shown.rules_made) == (2, 1)
+    said = "Judged by rules 2; it was made under rules 1"
+    assert said in render_html(shown, generated_unix_s=0.0, version="0")
+    where = ("--ledger", str(tmp_path / "ledger.sqlite3"))
+    assert json.loads(ask("verdict", id_, "--json", *where).out)["rules"] == 2
+    lines = ask("verdict", id_, *where).out.splitlines()
+    assert next(line for line in lines if line.startswith("rules")).startswith(f"rules       {said}")
+    assert "up to 39 %" in next(line for line in lines if line.startswith("bad runs"))
+
+
 def test_kernels_that_are_drawn_anew_in_every_process_are_no_difference_between_arms(book: Ledger) -> None:
     shown = examine(book, load(book, "h200_host_container"))
     assert not any(one.subject == "kernels" for one in shown.differences)

@@ -27,7 +27,7 @@ def ended(
     ever = np.zeros(len(differences), dtype=bool)
     for look, (one_sided, two_sided) in zip(looks, levels, strict=True):
         seen = paired(differences[:, :look])
-        now = words(seen.mean, reach(seen, one_sided), LIMIT)
+        now = words(seen.mean, reach(seen, one_sided), LIMIT, reach_95=reach(seen, two_sided / 2))
         word = np.where(word == "INCONCLUSIVE", now, word)
         ever |= named_differences(seen.mean, reach(seen, two_sided / 2)) != ""
     return word, ever

@@ -18,7 +18,8 @@ from stackmark.show.verdict import DIFFERENCES_SHOWN, next_commands, print_verdi
 from stackmark.show.verdict_json import verdict_json
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import CovariateLine, Examined, FactDifference
-from stackmark.verdict.noise import block_parts, block_seconds, noise_floor, sd_upper
+from stackmark.verdict.needed import sd_upper
+from stackmark.verdict.noise import block_parts, block_seconds, noise_floor
 from stackmark.verdict.throughput import throughput_over_runs
 
 ESC = "\x1b"
@@ -326,7 +327,11 @@ def test_the_smallest_margin_is_the_one_that_these_blocks_decide_in_nine_of_ten(
     """By SciPy: TOST's power at no difference, where either end may miss with one in twenty."""
     floor = noise_floor(aa())
     assert floor is not None
-    reach = 2 * float(student.ppf(0.95, floor.blocks - 1)) * floor.sd_blocks / math.sqrt(floor.blocks)
+    # The spread is taken at its upper bound, of 80 %.
+    bound = floor.sd_blocks * math.sqrt((floor.blocks - 1) / chi2.ppf(0.2, floor.blocks - 1))
+    assert floor.sd_blocks_planned is not None
+    assert floor.sd_blocks_planned == pytest.approx(bound, rel=0.01)
+    reach = 2 * float(student.ppf(0.95, floor.blocks - 1)) * floor.sd_blocks_planned / math.sqrt(floor.blocks)
     assert floor.smallest_margin == pytest.approx(1 - math.exp(-reach))
 
 

@@ -1,4 +1,4 @@
-"""Runs that were not paired, sittings before and after, a published constant."""
+"""Runs that were not paired, series before and after, a published constant."""
 
 import math
 
@@ -10,8 +10,9 @@ from scipy import stats
 
 from stackmark.verdict.against_published import compare_published
 from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.sittings import compare_sittings
-from stackmark.verdict.unpaired import compare_runs, sittings_of
+from stackmark.verdict.one_run import RunSpread
+from stackmark.verdict.series import History, allowance, compare_series
+from stackmark.verdict.unpaired import compare_runs, series_of
 
 SAMPLES = st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=8).filter(lambda x: np.std(x) > 1e-6)
 
@@ -36,7 +37,7 @@ def test_runs_are_compared_as_scipys_welch_does(a: list[float], b: list[float]) 
     ("host", "container", "ratio"),
     [((124.77, 125.76), (126.95, 125.07), 1.0059), ((242.60, 241.52), (240.64, 236.72), 0.9860)],
 )
-def test_two_runs_an_arm_of_the_field_report_decide_nothing_and_it_says_how_many_would(
+def test_two_runs_an_arm_of_the_field_report_decide_nothing(
     host: tuple[float, float], container: tuple[float, float], ratio: float
 ) -> None:
     result = compare_runs("host", "container", logs(*host), logs(*container), 0.01)
@@ -48,10 +49,10 @@ def test_two_runs_an_arm_of_the_field_report_decide_nothing_and_it_says_how_many
     )
     assert result.word == "INCONCLUSIVE"
     assert "(2 runs against 2)" in result.sentence
+    # Two runs tell next to nothing of how they spread, so nothing is promised.
     assert result.needed is not None
-    assert result.needed.count is not None
-    assert 50 < result.needed.count < 100
-    assert "runs a side in all" in result.needed.sentence
+    assert result.needed.count is None
+    assert "four or more" in result.needed.sentence
 
 
 def test_runs_that_were_not_interleaved_are_called_that() -> None:
@@ -60,10 +61,57 @@ def test_runs_that_were_not_interleaved_are_called_that() -> None:
     assert "not interleaved" in result.notes[0]
 
 
-def test_a_single_run_on_one_side_has_no_interval() -> None:
+def test_a_single_run_on_one_side_says_how_far_runs_would_have_to_differ() -> None:
     result = compare_runs("old", "new", [0.0, 0.001, 0.002], [0.05], 0.01)
     assert (result.word, result.interval_90) == ("INCONCLUSIVE", None)
     assert "one run of new" in result.notes[0]
+    star = (0.049 + math.log(0.99)) / (1.6449 * math.sqrt(1 + 1 / 3))
+    assert f"by a factor of {math.exp(star):.2g}" in result.sentence
+
+
+def test_one_run_a_side_at_a_factor_of_ten_is_a_word_with_its_condition() -> None:
+    result = compare_runs("cpu", "gpu", [0.0], [math.log(145)], 0.01, spread=RunSpread(largest_factor=1.5))
+    assert (result.word, result.interval_90, result.needed) == ("FASTER", None, None)
+    assert result.sentence == (
+        "gpu is FASTER than cpu by a factor of 145 (one run a side): for this to be chance, one run would have to differ from "
+        "the next by a factor of 8.5; the most seen in this ledger is 1.5. Whether the recipe was the same is not shown"
+    )
+    assert compare_runs("cpu", "gpu", [0.0], [math.log(9.9)], 0.01).word == "INCONCLUSIVE"
+    assert compare_runs("gpu", "cpu", [0.0], [-math.log(145)], 0.01).word == "SLOWER"
+
+
+def test_one_run_a_side_inside_the_margin_proves_nothing() -> None:
+    result = compare_runs("a", "b", [0.0], [0.001], 0.01)
+    assert result.word == "INCONCLUSIVE"
+    assert "by a factor" not in result.sentence
+
+
+@pytest.mark.parametrize(("ratio", "word"), [(0.9, "SLOWER"), (1.0, "EQUIVALENT"), (0.985, "INCONCLUSIVE")])
+def test_a_spread_that_the_ledger_knows_gives_an_assumed_interval(ratio: float, word: str) -> None:
+    result = compare_runs("a", "b", [0.0], [math.log(ratio)], 0.01, spread=RunSpread(sd_most=0.003, runs=12))
+    half = stats.norm.ppf(0.95) * 0.003 * math.sqrt(2)
+    assert result.interval_90
+    assert (math.log(result.interval_90.low), math.log(result.interval_90.high)) == pytest.approx(
+        (math.log(ratio) - half, math.log(ratio) + half)
+    )
+    assert result.word == word
+    assert "assumed 90 % interval" in result.sentence
+    assert "12 runs" in result.notes[0]
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.05])
+def test_undated_logs_get_no_word_beyond_these_logs(shift: float) -> None:
+    dated = compare_runs("a", "b", [0.0, 0.001, 0.002], [shift, shift + 0.001, shift + 0.0005], 0.01)
+    result = compare_runs("a", "b", [0.0, 0.001, 0.002], [shift, shift + 0.001, shift + 0.0005], 0.01, undated=True)
+    assert dated.word == ("FASTER" if shift else "EQUIVALENT")
+    assert (result.word, result.difference, result.interval_90) == ("INCONCLUSIVE", None, dated.interval_90)
+    assert result.sentence == f"INCONCLUSIVE at 1 %; in these logs {dated.sentence}"
+
+
+def test_undated_logs_that_differ_by_a_factor_of_ten_do_differ() -> None:
+    result = compare_runs("a", "b", [0.0, 0.001], [3.0, 3.001], 0.01, undated=True)
+    assert result.word == "FASTER"
+    assert "each side is one series" in result.notes[-1]
 
 
 def test_two_sides_without_spread_say_so_and_do_not_divide_by_zero() -> None:
@@ -82,77 +130,92 @@ def three(centre: float) -> list[list[float]]:
     return [logs(centre, centre * 1.001), logs(centre * 1.002), logs(centre * 0.999, centre * 0.999, centre * 0.998)]
 
 
-def test_sittings_count_once_each_however_many_runs_they_have() -> None:
-    result = compare_sittings("before", "after", three(100), three(97), 0.01)
-    means = [[np.mean(sitting) for sitting in three(centre)] for centre in (100, 97)]
+def test_series_count_once_each_however_many_runs_they_have() -> None:
+    result = compare_series("before", "after", three(100), three(97), 0.01)
+    means = [[np.mean(one) for one in three(centre)] for centre in (100, 97)]
     theirs = stats.ttest_ind(means[1], means[0], equal_var=False)
     assert result.p_difference == pytest.approx(theirs.pvalue)
     assert (result.word, result.count_a, result.count_b) == ("SLOWER", 3, 3)
-    assert "(3 sittings against 3)" in result.sentence
+    assert "(3 series against 3)" in result.sentence
     assert result.notes == ()
 
 
-def test_one_sitting_a_side_says_nothing_about_the_upgrade_though_its_runs_differ() -> None:
-    result = compare_sittings("before", "after", [logs(100, 100.1, 99.9)], [logs(90, 90.1, 89.9)], 0.01)
+def test_one_series_a_side_that_differs_by_less_than_series_may_is_inconclusive() -> None:
+    result = compare_series("before", "after", [logs(100, 100.1, 99.9)], [logs(95, 95.1, 94.9)], 0.01)
     assert (result.word, result.difference, result.p_equivalence) == ("INCONCLUSIVE", None, None)
     assert result.interval_90
-    assert result.interval_90.high < 0.92
-    assert "in these sittings alone" in result.sentence
-    assert any("whether the upgrade did it, or the sitting, is open" in note for note in result.notes)
+    assert result.interval_90.high < 0.96
+    assert "in these series alone" in result.sentence
     assert result.needed
     assert result.needed.count == 3
 
 
-def test_one_run_a_side_has_not_even_an_interval_of_its_runs() -> None:
-    result = compare_sittings("before", "after", [logs(100)], [logs(90)], 0.01)
-    assert (result.word, result.interval_90) == ("INCONCLUSIVE", None)
+@pytest.mark.parametrize(("rate", "word"), [(80.0, "LIKELY SLOWER"), (125.0, "LIKELY FASTER"), (91.0, "INCONCLUSIVE")])
+def test_beyond_the_allowance_one_series_a_side_is_likely_slower_or_faster(rate: float, word: str) -> None:
+    result = compare_series("before", "after", [logs(100, 100.1)], [logs(rate, rate * 1.001)], 0.01)
+    assert result.word == word
+    assert (result.is_slower, result.is_faster) == (word == "LIKELY SLOWER", word == "LIKELY FASTER")
+    assert compare_series("before", "after", [logs(100)], [logs(rate)], 0.01).word == word
 
 
-def test_one_sitting_after_three_borrows_their_spread_and_says_so() -> None:
-    result = compare_sittings("before", "after", three(100), [logs(96, 96.1)], 0.01)
-    means = [np.mean(sitting) for sitting in three(100)]
+def test_a_difference_that_the_runs_do_not_show_is_not_likely() -> None:
+    assert compare_series("before", "after", [logs(100, 60)], [logs(60, 80)], 0.01).word == "INCONCLUSIVE"
+
+
+def test_the_allowance_is_that_of_the_machines_history() -> None:
+    before, after = [logs(100, 100.1)], [logs(94, 94.1)]
+    quiet = compare_series("before", "after", before, after, 0.01, History(0.005, 8))
+    assert quiet.word == "LIKELY SLOWER"
+    # 95 % of differences, with the upper bound of the spread.
+    allowed = 1.96 * 0.005 * math.sqrt(7 / stats.chi2.ppf(0.05, 7)) * math.sqrt(2)
+    assert allowance(History(0.005, 8), 1, 1) == pytest.approx(allowed, rel=0.01)
+    assert compare_series("before", "after", before, after, 0.01, History(0.03, 8)).word == "INCONCLUSIVE"
+    # A quieter history than the margin does not make a word of less than the margin.
+    near = compare_series("before", "after", before, [logs(99.5, 99.6)], 0.01, History(0.0001, 8))
+    assert near.word == "INCONCLUSIVE"
+
+
+def test_one_series_after_three_borrows_their_spread_and_says_so() -> None:
+    result = compare_series("before", "after", three(100), [logs(96, 96.1)], 0.01)
+    means = [np.mean(one) for one in three(100)]
     theirs = stats.ttest_ind([np.mean(logs(96, 96.1))], means, equal_var=True)
     assert result.p_difference == pytest.approx(theirs.pvalue)
     assert result.word == "SLOWER"
     assert "taken to spread like the 3 of before" in result.notes[0]
 
 
-def test_one_sitting_against_two_is_too_little_to_borrow_from() -> None:
-    assert compare_sittings("before", "after", three(100)[:2], [logs(90, 90.1)], 0.01).word == "INCONCLUSIVE"
-
-
-def test_two_sittings_a_side_are_judged_with_a_warning() -> None:
-    result = compare_sittings("before", "after", three(100)[:2], three(90)[:2], 0.01)
-    assert result.p_difference is not None
-    assert "hardly known" in result.notes[0]
+def test_two_series_before_are_too_few_for_a_verdict() -> None:
+    assert compare_series("before", "after", three(100)[:2], [logs(95, 95.1)], 0.01).word == "INCONCLUSIVE"
+    assert compare_series("before", "after", three(100)[:2], three(95), 0.01).word == "INCONCLUSIVE"
+    assert compare_series("before", "after", three(100)[:2], three(80), 0.01).word == "LIKELY SLOWER"
 
 
 @pytest.mark.parametrize(("a", "b"), [([], [[1.0]]), ([[1.0]], []), ([[1.0], []], [[1.0]]), ([[math.nan]], [[1.0]])])
-def test_sittings_without_runs_are_refused(a: list[list[float]], b: list[list[float]]) -> None:
+def test_series_without_runs_are_refused(a: list[list[float]], b: list[list[float]]) -> None:
     with pytest.raises(ValueError):
-        compare_sittings("before", "after", a, b, 0.01)
+        compare_series("before", "after", a, b, 0.01)
 
 
-def test_a_reboot_or_an_hours_pause_begins_a_new_sitting() -> None:
+def test_a_reboot_or_an_hours_pause_begins_a_new_series() -> None:
     runs = [(0.0, 10.0, "x"), (20.0, 30.0, "x"), (3629.0, 3640.0, "x"), (7240.0, 7250.0, "x"), (7251.0, 7260.0, "y")]
-    assert sittings_of(runs) == [0, 0, 0, 1, 2]
+    assert series_of(runs) == [0, 0, 0, 1, 2]
 
 
-def test_sittings_are_numbered_by_time_and_given_in_the_order_asked() -> None:
-    assert sittings_of([(9000.0, 9001.0, "x"), (0.0, 1.0, "x"), (2.0, None, "x")]) == [1, 0, 0]
+def test_series_are_numbered_by_time_and_given_in_the_order_asked() -> None:
+    assert series_of([(9000.0, 9001.0, "x"), (0.0, 1.0, "x"), (2.0, None, "x")]) == [1, 0, 0]
 
 
-def test_two_machines_that_measure_at_once_have_a_sitting_each() -> None:
+def test_two_machines_that_measure_at_once_have_a_series_each() -> None:
     runs = [(0.0, 9.0, "x"), (1.0, 9.0, "y"), (10.0, 19.0, "x"), (11.0, 19.0, "y")]
-    assert sittings_of(runs) == [0, 1, 0, 1]
+    assert series_of(runs) == [0, 1, 0, 1]
 
 
 def test_no_pause_is_seen_behind_a_run_that_outlasts_the_next() -> None:
-    assert sittings_of([(0.0, 9000.0, "x"), (10.0, 20.0, "x"), (9100.0, 9200.0, "x")]) == [0, 0, 0]
+    assert series_of([(0.0, 9000.0, "x"), (10.0, 20.0, "x"), (9100.0, 9200.0, "x")]) == [0, 0, 0]
 
 
-def test_no_runs_have_no_sittings() -> None:
-    assert sittings_of([]) == []
+def test_no_runs_have_no_series() -> None:
+    assert series_of([]) == []
 
 
 @given(SAMPLES, st.floats(0.5, 2.0))

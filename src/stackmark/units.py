@@ -121,8 +121,8 @@ def say_minute_utc(unix_s: float) -> str:
 
 
 def counted(number: float, thing: str) -> str:
-    """`1 run`, `2 runs`, `1,048,576 open files`."""
-    return f"{number:,.0f} {thing}" if number == 1 else f"{number:,.0f} {thing}s"
+    """`1 run`, `2 runs`, `3 series`, `1,048,576 open files`."""
+    return f"{number:,.0f} {thing}" if number == 1 or thing.endswith("series") else f"{number:,.0f} {thing}s"
 
 
 def say_rate(rate: float) -> str:

@@ -37,8 +37,8 @@ Examples:
 def command() -> None:
     """Keep measurements under a NAME: what was measured before the upgrade.
 
-    The unit is the sitting (a reboot or an hour's pause begins a new one). Save three sittings or more: how far two sittings
-    of an unchanged machine differ, only several of them tell.
+    The unit is the series (a reboot or an hour's pause begins a new one). Save three series or more: only several of them tell
+    how far two series of an unchanged machine differ.
     """
 
 
@@ -84,7 +84,7 @@ def save(
     as_json: bool,
     **typed: Any,
 ) -> int:
-    """Measure WORKLOADs now and keep them under NAME. Saved again, NAME gets one more sitting of the same specs.
+    """Measure WORKLOADs now and keep them under NAME. Saved again, NAME gets one more series of the same specs.
 
     Without any WORKLOAD, all that NAME holds is measured once more.
     """

@@ -3,7 +3,7 @@
 import click
 
 from stackmark.cli.options import (
-    fail_on_option,
+    check_fail_on_option,
     json_option,
     ledger_option,
     not_empty,
@@ -27,7 +27,7 @@ Examples:
 @click.option(
     "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: as in the baseline]"
 )
-@fail_on_option
+@check_fail_on_option
 @click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML.")
 @time_limit_option
 @click.option("--anyway", is_flag=True, help="Compare with another chip or machine too; the reasons are said.")
@@ -49,9 +49,10 @@ def command(
     ledger: str | None,
     as_json: bool,
 ) -> int:
-    """Measure what the baseline NAME holds, and hold it against it: what changed in the stack, then one line a workload.
+    """Measure what the baseline NAME holds and compare it: what changed in the stack, then a line for each workload.
 
-    The comparison is by sitting; three a side are asked for. Earlier checks on the stack of today count on today's side.
+    Today's series is judged on its own; earlier checks on the same stack are a second line. Three series in the baseline are
+    asked for; with fewer, a large difference is LIKELY SLOWER or LIKELY FASTER.
     """
     from stackmark.cli.checking import Check, check_now
 

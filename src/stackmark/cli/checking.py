@@ -13,15 +13,17 @@ from stackmark.cli.views import watching
 from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
 from stackmark.lab.baselines import How, held_by, parts_in
-from stackmark.lab.checking import Checked, check, decided
+from stackmark.lab.checking import RULES, Checked, check, decided
 from stackmark.lab.cleaning import clean_up
 from stackmark.ledger.store import Ledger
 from stackmark.show.check import CheckLine, print_check, say_differences
 from stackmark.show.console import standard_output
 from stackmark.show.junit import Case, Outcome, render_junit
+from stackmark.show.verdict_json import comparison_json
 from stackmark.units import counted, say_moment
 
-SCHEMA = 1
+# 2: series instead of sittings; `now` and `verdict` are of today's series alone, `lately` has the earlier checks too.
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def check_now(wanted: Check) -> Exit:
                 _print(wanted, decided(done))
             say(
                 f"the check of {wanted.name} is not finished: {counted(len(done), 'workload')} checked",
-                "finished runs are stored, and the next check within the hour counts them as one sitting with its own",
+                "finished runs are stored, and the next check within the hour counts them as one series with its own",
             )
             raise
     checked = decided(done)
@@ -79,8 +81,8 @@ def check_now(wanted: Check) -> Exit:
 
 
 def _say_undecided(wanted: Check, checked: Sequence[Checked]) -> None:
-    """An exit code of 0 is read as `not slower`, and with too few sittings nothing was decided."""
-    open_ones = [one.label for one in checked if one.comparison and one.comparison.word == "INCONCLUSIVE"]
+    """Say where nothing was decided: an exit code of 0 is read as `not slower`."""
+    open_ones = [one.label for one in checked if _undecided(one)]
     if open_ones and wanted.fail_on and "inconclusive" not in wanted.fail_on:
         undecided = f"--fail-on {wanted.fail_on[0]}: nothing was decided about {', '.join(open_ones)}"
         notice([f"{undecided}, which is no failure; --fail-on inconclusive makes it one"])
@@ -110,7 +112,18 @@ def exit_code(checked: Sequence[Checked], fail_on: Sequence[str]) -> Exit:
 
 
 def _named(one: Checked, fail_on: Sequence[str]) -> bool:
-    return one.comparison is not None and is_named(one.comparison, fail_on)
+    """Tell whether --fail-on names today's verdict, or that of the latest checks together."""
+    if "alarm" in fail_on and one.alarm and one.alarm.rings:
+        return True
+    if "inconclusive" in fail_on and _undecided(one):
+        return True
+    words = [word for word in fail_on if word != "inconclusive"]
+    return any(is_named(seen, words) for seen in (one.comparison, one.lately_comparison) if seen)
+
+
+def _undecided(one: Checked) -> bool:
+    seen = [pair for pair in (one.comparison, one.lately_comparison) if pair]
+    return bool(seen) and all(pair.word == "INCONCLUSIVE" for pair in seen)
 
 
 def stack_changed(checked: Sequence[Checked]) -> list[str]:
@@ -134,7 +147,10 @@ def _line(one: Checked) -> CheckLine:
         before=one.before.rate_per_s if one.before else None,
         now=one.now.rate_per_s if one.now else None,
         comparison=one.comparison,
-        sittings=(one.before.sittings if one.before else 0, one.now.sittings if one.now else 0),
+        series=one.before.series if one.before else 0,
+        lately=one.lately.rate_per_s if one.lately else None,
+        lately_comparison=one.lately_comparison,
+        alarm=one.alarm.sentence if one.alarm and one.alarm.rings else "",
         differs=one.changed,
         doubts=one.doubts,
         trouble=one.trouble.message if one.trouble else "",
@@ -144,7 +160,7 @@ def _line(one: Checked) -> CheckLine:
 
 
 def _junit(wanted: Check, checked: Sequence[Checked], began_unix_s: float) -> str:
-    properties = [("baseline", wanted.name), ("margin", f"{wanted.margin:g}")]
+    properties = [("baseline", wanted.name), ("margin", f"{wanted.margin:g}"), ("rules", str(RULES))]
     properties += [("changed", change) for change in stack_changed(checked)]
     when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
     cases = [_case(one, wanted.fail_on) for one in checked]
@@ -162,8 +178,12 @@ def _case(one: Checked, fail_on: Sequence[str]) -> Case:
     if seen.interval_90:
         numbers.append(f"90 % interval: {seen.interval_90.low:.6f} to {seen.interval_90.high:.6f}")
     outcome: Outcome = "failure" if _named(one, fail_on) else "passed"
-    if seen.word in ("SLOWER", "FASTER"):
+    if seen.is_slower or seen.is_faster:
         stored += [f"differs: {text}" for text in say_differences(one.changed)]
+    if one.lately_comparison:
+        stored.append(f"lately: {one.lately_comparison.sentence}")
+    if one.alarm and one.alarm.rings:
+        stored.append(f"alarm: {one.alarm.sentence}")
     notes = [f"note: {note}" for note in (*one.doubts, *seen.notes)]
     return Case(one.label, one.seconds, outcome, seen.word, seen.sentence, [*numbers, *stored, *notes])
 
@@ -171,6 +191,7 @@ def _case(one: Checked, fail_on: Sequence[str]) -> Case:
 def check_json(wanted: Check, checked: Sequence[Checked]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
+        "rules": RULES,
         "baseline": wanted.name,
         "margin": wanted.margin,
         "stack_changed": stack_changed(checked),
@@ -184,7 +205,10 @@ def check_json(wanted: Check, checked: Sequence[Checked]) -> dict[str, Any]:
                 "seconds": one.seconds,
                 "before": asdict(one.before) if one.before else None,
                 "now": asdict(one.now) if one.now else None,
-                "verdict": asdict(one.comparison) if one.comparison else None,
+                "verdict": comparison_json(one.comparison),
+                "lately": asdict(one.lately) if one.lately else None,
+                "lately_verdict": comparison_json(one.lately_comparison),
+                "alarm": {**asdict(one.alarm), "rings": one.alarm.rings} if one.alarm else None,
                 "stack_changed": [asdict(change) for change in one.stack_changed],
                 "changed": [asdict(difference) for difference in one.changed],
                 "doubts": list(one.doubts),

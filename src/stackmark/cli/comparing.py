@@ -163,13 +163,13 @@ def exit_code(examined: Examined, fail_on: Sequence[str]) -> Exit:
 
 
 def is_named(comparison: Comparison, fail_on: Sequence[str]) -> bool:
-    """Whether --fail-on names this verdict. `different` is also a difference that is real and smaller than the margin."""
+    """Tell whether --fail-on names this verdict. `different` is also a difference that is real and smaller than the margin."""
     named = {
-        "slower": comparison.word == "SLOWER",
+        "slower": comparison.is_slower,
         "inconclusive": comparison.word == "INCONCLUSIVE",
-        "different": comparison.word in ("SLOWER", "FASTER") or comparison.difference is not None,
+        "different": comparison.is_slower or comparison.is_faster or comparison.difference is not None,
     }
-    return any(named[one] for one in fail_on)
+    return any(named.get(one, False) for one in fail_on)
 
 
 def _against_published(request: Request, wanted: Wanted) -> Exit:

@@ -47,10 +47,20 @@ def time_limit_option(command: F) -> F:
     return click.option("--time-limit", metavar="TIME", help=text)(command)
 
 
+FAIL_ON = ("slower", "inconclusive", "different")
+
+
 def fail_on_option(command: F) -> F:
-    kinds = click.Choice(["slower", "inconclusive", "different"])
     text = "Exit with 8 on such a verdict; may be repeated."
-    return click.option("--fail-on", type=kinds, multiple=True, help=text)(command)
+    return click.option("--fail-on", type=click.Choice(FAIL_ON), multiple=True, help=text)(command)
+
+
+def check_fail_on_option(command: F) -> F:
+    text = (
+        "Exit with 8 on such a verdict; may be repeated. `alarm` is for every night: two checks in a row that are slower, or "
+        "nights that add up (CUSUM; by chance once in about 200 nights)."
+    )
+    return click.option("--fail-on", type=click.Choice([*FAIL_ON, "alarm"]), multiple=True, help=text)(command)
 
 
 def json_option(command: F) -> F:

@@ -131,12 +131,12 @@ def save_from(name: str, experiments: Sequence[str], ledger: str | None, as_json
 
 def _report(name: str, saved: list[dict[str, Any]], holds: Sequence[Held], as_json: bool) -> None:
     if as_json:
-        kept = [{"workload": one.label, "sittings": one.sittings, "runs": len(one.rows)} for one in holds]
+        kept = [{"workload": one.label, "series": one.series, "runs": len(one.rows)} for one in holds]
         print_json({"baseline": name, "saved": saved, "holds": kept})
         return
     for one in holds:
-        click.echo(f"{name} has {counted(one.sittings, 'sitting')} of {safe_line(one.label)}")
-    if holds and min(one.sittings for one in holds) < ENOUGH:
+        click.echo(f"{name} has {counted(one.series, 'series')} of {safe_line(one.label)}")
+    if holds and min(one.series for one in holds) < ENOUGH:
         click.echo(f"{ADVICE}: stackmark baseline save {name}")
     if holds:
         click.echo(f"check with: stackmark check {name}")

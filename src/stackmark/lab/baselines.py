@@ -1,6 +1,6 @@
 """Workloads measured under a name, to be measured again later.
 
-Nothing can be interleaved with a driver that is gone, so the unit is the sitting, and a baseline collects sittings. Saved
+Nothing can be interleaved with a driver that is gone, so the unit is the series, and a baseline collects series. Saved
 again, it measures the very specs that it holds, without asking a probe anew, which might choose another batch today.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
-from stackmark.lab.deciding import sitting_numbers
+from stackmark.lab.deciding import series_numbers
 from stackmark.lab.placing import find_place, place_kinds
 from stackmark.lab.run import Place, Slot, measure, run_once
 from stackmark.lab.trust import Part, parts_of
@@ -22,8 +22,8 @@ from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request, Spec
-from stackmark.verdict.sittings import ADVICE as ADVICE
-from stackmark.verdict.sittings import ENOUGH as ENOUGH
+from stackmark.verdict.series import ADVICE as ADVICE
+from stackmark.verdict.series import ENOUGH as ENOUGH
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.workloads.catalog import check_spec
 
@@ -40,11 +40,11 @@ class Held:
     rows: tuple[RunDetail, ...]
 
     @property
-    def sittings(self) -> int:
-        return len(set(sitting_numbers(self.rows)))
+    def series(self) -> int:
+        return len(set(series_numbers(self.rows)))
 
     @property
-    def runs_a_sitting(self) -> int:
+    def runs_a_series(self) -> int:
         return max(1, round(len(self.rows) / len({row.experiment_id for row in self.rows})))
 
 
@@ -59,7 +59,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Sat:
-    """What one sitting of a workload came to; no experiment where not even the probe answered."""
+    """What one series of a workload came to; no experiment where not even the probe answered."""
 
     label: str
     experiment_id: str
@@ -79,7 +79,7 @@ class Sat:
 
 @dataclass(frozen=True)
 class How:
-    """How a sitting is measured."""
+    """How a series is measured."""
 
     watcher: Watcher
     runs: int | None = None
@@ -153,7 +153,7 @@ def sit(ledger: Ledger, held: Held, experiment: Experiment, how: How) -> Sat:
         code = Exit.PLACE_FAILED if gone else error.exit_code
         return Sat(held.label, "", (), Trouble(error.message, error.hint or "", code))
     ledger.start_experiment(experiment)
-    count = how.runs or held.runs_a_sitting
+    count = how.runs or held.runs_a_series
     trouble = None
     try:
         for number in range(count):
@@ -178,7 +178,7 @@ def _failed(rows: Sequence[RunRow]) -> Trouble | None:
 
 
 def save_again(ledger: Ledger, name: str, held: Held, how: How) -> Sat:
-    """One more sitting of what the baseline holds."""
+    """Measure one more series of what the baseline holds."""
     request = Request(workload=held.spec.workload, params=held.spec.params, ranks=held.spec.ranks)
     experiment = Experiment(
         id=new_id("x"), created_unix_s=time.time(), command=how.command, request=request.model_dump(mode="json")
@@ -187,7 +187,7 @@ def save_again(ledger: Ledger, name: str, held: Held, how: How) -> Sat:
 
 
 def save_new(ledger: Ledger, name: str, request: Request, place: Place, how: How) -> Sat:
-    """A first sitting: a probe chooses what was not typed."""
+    """Measure a first series: a probe chooses what was not typed."""
     try:
         measured = measure(
             request, place=place, ledger=ledger, runs=how.runs, watcher=how.watcher,
@@ -202,7 +202,7 @@ def save_new(ledger: Ledger, name: str, request: Request, place: Place, how: How
 
 
 def _kept(ledger: Ledger, name: str, sat: Sat) -> Sat:
-    """Good runs are a sitting, though others of it failed."""
+    """Keep good runs as a series, though others of it failed."""
     if sat.throughput:
         baselines.save(ledger, name, sat.experiment_id)
     return sat

@@ -1,8 +1,8 @@
 """Is it still as fast as before? What a baseline holds is measured again, and held against it.
 
-The unit is the sitting, also where an hour has not passed: an upgrade lies between. What is measured today counts together with
-earlier checks of the same spec, chip and stack, back to where the rate last changed (verdict/lately.py), so that the side after
-an upgrade grows with every check. Of a baseline that several machines share, the sittings on today's chip count.
+The unit is the series, also where an hour has not passed: an upgrade lies between. What is measured today is judged on its own;
+earlier checks of the same spec, chip and stack are a second answer, back to where the rate last changed (verdict/nightly.py).
+Of a baseline that several machines share, the series on today's chip count.
 """
 
 import time
@@ -13,27 +13,29 @@ from statistics import fmean
 
 from stackmark.errors import Exit
 from stackmark.lab.baselines import Held, How, Sat, Trouble, held_by, sit
-from stackmark.lab.deciding import sitting_numbers
+from stackmark.lab.deciding import series_numbers
 from stackmark.lab.driver import machine_name
 from stackmark.lab.examine import arms_of, read_run
 from stackmark.lab.groups import log_rate, subject_of
-from stackmark.ledger import baselines
+from stackmark.ledger import baselines, spreads
 from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.units import counted
 from stackmark.verdict.comparable import reasons_not_comparable
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import FactDifference, Facts
 from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
-from stackmark.verdict.lately import still_now
-from stackmark.verdict.sittings import compare_sittings
+from stackmark.verdict.nightly import Alarm, judge_nights
+from stackmark.verdict.rules import RULES as RULES
+from stackmark.verdict.series import History, history_of
 from stackmark.verdict.stack import STACK, StackChange, stack_changes
 from stackmark.verdict.throughput import throughput_over_runs
 
-# Ten sittings know their mean to a third of their spread; older ones say more about then than about now.
+# Ten series know their mean to a third of their spread; older ones say more about then than about now.
 MOST_EARLIER = 10
-# Differs between any two sittings that a reboot parts: the unit of the comparison, not an explanation.
+# Differs between any two series that a reboot parts: the unit of the comparison, not an explanation.
 EXPECTED = "host.boot_id"
 
 Rows = Sequence[RunDetail]
@@ -41,16 +43,20 @@ Rows = Sequence[RunDetail]
 
 @dataclass(frozen=True)
 class Rate:
-    """Of a side: the geometric mean of its sittings, each of which is that of its runs."""
+    """The geometric mean of the series of a side, each of which is that of its runs."""
 
     rate_per_s: float
-    sittings: int
+    series: int
     runs: int
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One workload now against before. Without a comparison, `trouble` says why there is none."""
+    """One workload now against before. Without a comparison, `trouble` says why there is none.
+
+    `now` and `comparison` are of today's series alone; `lately` and `lately_comparison` of today's and the earlier checks since
+    the rate last changed, where there are any.
+    """
 
     label: str
     workload: str
@@ -62,6 +68,9 @@ class Checked:
     before: Rate | None = None
     now: Rate | None = None
     comparison: Comparison | None = None
+    lately: Rate | None = None
+    lately_comparison: Comparison | None = None
+    alarm: Alarm | None = None
     # Of the stack: what a person looks for first after an upgrade.
     stack_changed: tuple[StackChange, ...] = ()
     # What else differs, most telling first.
@@ -73,10 +82,10 @@ class Checked:
 
 @dataclass(frozen=True)
 class _Sides:
-    """The runs that are compared, by sitting, oldest first."""
+    """The runs that are compared, by series, oldest first; the last of `nights` is today's."""
 
     before: list[list[RunDetail]]
-    now: list[list[RunDetail]]
+    nights: list[list[RunDetail]]
     doubts: list[str] = field(default_factory=list)
 
 
@@ -91,13 +100,16 @@ def check(ledger: Ledger, name: str, how: How, *, margin: float, anyway: bool = 
 
 def decided(checked: Sequence[Checked]) -> list[Checked]:
     """With the words as Holm decides them over all workloads: with ten of them a false one is nearly even odds."""
-    words = iter(holm([one.comparison for one in checked if one.comparison]))
-    return [replace(one, comparison=next(words)) if one.comparison else one for one in checked]
+    found = list(checked)
+    words = iter(holm([one.comparison for one in found if one.comparison]))
+    found = [replace(one, comparison=next(words)) if one.comparison else one for one in found]
+    words = iter(holm([one.lately_comparison for one in found if one.lately_comparison]))
+    return [replace(one, lately_comparison=next(words)) if one.lately_comparison else one for one in found]
 
 
 def _check(ledger: Ledger, name: str, held: Held, how: How, margin: float, anyway: bool) -> Checked:
     began = time.monotonic()
-    before = _rate(_by_sitting(held.rows))
+    before = _rate(_by_series(held.rows))
     blank = Checked(held.label, held.spec.workload, held.place, held.rows[0].rate_unit or "", 0.0, before=before)
     if not anyway and all(row.machine_id != machine_name() for row in held.rows):
         # Known beforehand, so nobody has to wait for it.
@@ -115,23 +127,53 @@ def _check(ledger: Ledger, name: str, held: Held, how: How, margin: float, anywa
 
 def _compare(ledger: Ledger, name: str, held: Held, sat: Sat, blank: Checked, margin: float, anyway: bool) -> Checked:
     today = [row for row in ledger.runs_of(sat.experiment_id) if row.rate_per_s]
-    sides = _sides(ledger, name, held, today, margin)
-    before, now = _flat(sides.before), _flat(sides.now)
+    sides = _sides(ledger, name, held, today)
+    before, now = _flat(sides.before), sides.nights[-1]
     subjects = [subject_of(ledger, label, rows) for label, rows in ((name, before), ("now", now))]
     reasons = [reason for _, mixed in subjects for reason in mixed]
     reasons += reasons_not_comparable(subjects[0][0], subjects[1][0])
     seen = replace(
         blank,
         before=_rate(sides.before),
-        now=_rate(sides.now),
+        now=_rate([now]),
         stack_changed=stack_changes(_facts(ledger, before[-1]), _facts(ledger, now[-1])),
         changed=_changed(ledger, before, today),
         doubts=(*reasons, *sides.doubts),
     )
     if reasons and not anyway:
         return replace(seen, trouble=_incomparable(name, reasons), doubts=())
-    logs = [[[log_rate(row) for row in sitting] for sitting in side] for side in (sides.before, sides.now)]
-    return replace(seen, comparison=compare_sittings(name, "now", logs[0], logs[1], margin))
+    logs = [[[log_rate(row) for row in series] for series in side] for side in (sides.before, sides.nights)]
+    judged = judge_nights(name, logs[0], logs[1], margin, _history(ledger, held, now[-1]))
+    latest = sides.nights[judged.left_out :]
+    return replace(
+        seen,
+        comparison=judged.tonight,
+        lately=_rate(latest) if judged.lately else None,
+        lately_comparison=judged.lately,
+        alarm=judged.alarm,
+        doubts=(*seen.doubts, *_left_out(judged.left_out)),
+    )
+
+
+def _left_out(count: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"the rate has changed after the first {counted(count, 'earlier check')} on this stack, by more than series spread, and "
+        "nothing of the stack that is looked at did"
+    ]
+
+
+def _history(ledger: Ledger, held: Held, like: RunDetail) -> History | None:
+    """How far series of this workload have differed on this machine and chip, whatever the stack, without today's."""
+    rows = [
+        row
+        for row in spreads.runs_of_spec(ledger, held.spec.digest)
+        if row.experiment_id != like.experiment_id
+        and (row.place, row.place_options) == (held.place, held.place_options)
+        and _same_chip(row, like)
+    ]
+    return history_of([_mean(series) for series in _by_series(rows)])
 
 
 def _incomparable(name: str, reasons: Sequence[str]) -> Trouble:
@@ -142,22 +184,15 @@ def _incomparable(name: str, reasons: Sequence[str]) -> Trouble:
     )
 
 
-def _sides(ledger: Ledger, name: str, held: Held, today: Rows, margin: float) -> _Sides:
+def _sides(ledger: Ledger, name: str, held: Held, today: Rows) -> _Sides:
     like = today[-1]
     here = [row for row in held.rows if _same_chip(row, like)]
     doubts = []
     if here and len(here) < len(held.rows):
         doubts.append(f"{len(held.rows) - len(here)} runs of {name} on other chips or machines are left out")
-    before = _by_sitting(here or held.rows)
+    before = _by_series(here or held.rows)
     doubts += _mixed_stacks(ledger, name, _flat(before))
-    now = _by_sitting([*_earlier(ledger, name, held, like, _flat(before)[-1]), *today])
-    count = still_now([_mean(one) for one in before], [_mean(one) for one in now], margin)
-    if count < len(now):
-        doubts.append(
-            f"{len(now) - count} earlier sittings on this stack are left out: the rate has changed since by more than "
-            f"sittings of {name} spread, and nothing of the stack that is looked at did"
-        )
-    return _Sides(before, now[-count:], doubts)
+    return _Sides(before, _by_series([*_earlier(ledger, name, held, like, _flat(before)[-1]), *today]), doubts)
 
 
 def _earlier(ledger: Ledger, name: str, held: Held, like: RunDetail, last: RunDetail) -> list[RunDetail]:
@@ -192,24 +227,24 @@ def _mixed_stacks(ledger: Ledger, name: str, before: Rows) -> list[str]:
     return [f"{name} was itself measured on several stacks: {'; '.join(changes)}"] if changes else []
 
 
-def _by_sitting(rows: Rows) -> list[list[RunDetail]]:
+def _by_series(rows: Rows) -> list[list[RunDetail]]:
     found: dict[int, list[RunDetail]] = {}
-    for number, row in zip(sitting_numbers(rows), rows, strict=True):
+    for number, row in zip(series_numbers(rows), rows, strict=True):
         found.setdefault(number, []).append(row)
     return [found[number] for number in sorted(found)]
 
 
-def _flat(sittings: Sequence[Rows]) -> list[RunDetail]:
-    return [row for sitting in sittings for row in sitting]
+def _flat(series: Sequence[Rows]) -> list[RunDetail]:
+    return [row for one in series for row in one]
 
 
-def _mean(sitting: Rows) -> float:
-    return fmean(log_rate(row) for row in sitting)
+def _mean(series: Rows) -> float:
+    return fmean(log_rate(row) for row in series)
 
 
-def _rate(sittings: Sequence[Rows]) -> Rate:
-    means = [throughput_over_runs([row.rate_per_s for row in one if row.rate_per_s]).rate_per_s for one in sittings]
-    return Rate(throughput_over_runs(means).rate_per_s, len(sittings), sum(map(len, sittings)))
+def _rate(series: Sequence[Rows]) -> Rate:
+    means = [throughput_over_runs([row.rate_per_s for row in one if row.rate_per_s]).rate_per_s for one in series]
+    return Rate(throughput_over_runs(means).rate_per_s, len(series), sum(map(len, series)))
 
 
 def _facts(ledger: Ledger, row: RunDetail) -> Facts:
@@ -217,7 +252,7 @@ def _facts(ledger: Ledger, row: RunDetail) -> Facts:
 
 
 def _changed(ledger: Ledger, before: Rows, today: Rows) -> tuple[FactDifference, ...]:
-    """What else differs between the latest sitting before and today's."""
+    """What else differs between the latest series before and today's."""
     latest = [row for row in before if row.experiment_id == before[-1].experiment_id]
     rows = [row.model_copy(update={"arm": arm}) for arm, side in enumerate((latest, today)) for row in side]
     seen = [read_run(ledger, row, counted=True) for row in rows]

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stackmark.lab.windows import StepTimes, rates_in, window_of, with_rates
 from stackmark.ledger.rows import LOST, RunRow
 from stackmark.plan.design import Assignment, Design, Done, Finished, StoppingRule, next_run, sequences_of, whole
+from stackmark.verdict.bad_runs import count_bad_runs, fisher_p
 from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.noise import median_block_s
 from stackmark.verdict.ratio import compare_blocks
-from stackmark.verdict.unpaired import sittings_of
+from stackmark.verdict.rules import RULES
+from stackmark.verdict.unpaired import series_of
 
 # Whoever drove the run ended it, or was ended: that says nothing about the arm.
 CUT_OFF = {LOST, "interrupted", "terminated"}
@@ -55,7 +58,8 @@ def _by_rule(
             return Progress(step, blocks, looked, levels)
         looked, levels = look, (both[0], both[1])
         seen = rows_in_window(rows, blocks, times) if times else rows
-        if all(pair.word != "INCONCLUSIVE" for pair in comparisons(design, seen, blocks, levels)):
+        # By the rules it was made under: an experiment that has stopped does not become open again by new rules.
+        if all(pair.word != "INCONCLUSIVE" for pair in comparisons(design, seen, blocks, levels, rules=design.rules)):
             break
     return Progress(Done(), blocks, looked, levels)
 
@@ -89,13 +93,13 @@ def finished_runs(rows: Sequence[RunRow]) -> list[Finished]:
             cut_off=row.failure_kind in CUT_OFF,
             sitting=sitting,
         )
-        for row, sitting in zip(measured, sitting_numbers(measured), strict=True)
+        for row, sitting in zip(measured, series_numbers(measured), strict=True)
     ]
 
 
-def sitting_numbers(rows: Sequence[RunRow]) -> list[int]:
-    """For each run the number of its sitting, from 0 in the order of time."""
-    return sittings_of([(row.started_unix_s, row.ended_unix_s, row.boot_id) for row in rows])
+def series_numbers(rows: Sequence[RunRow]) -> list[int]:
+    """Return for each run the number of its series, from 0 in the order of time."""
+    return series_of([(row.started_unix_s, row.ended_unix_s, row.boot_id) for row in rows])
 
 
 def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: dict[int, int]) -> list[list[float]]:
@@ -117,20 +121,26 @@ def comparisons(
     blocks: dict[int, int],
     levels: tuple[float, float] | None,
     margin: float | None = None,
+    *,
+    rules: int = RULES,
 ) -> list[Comparison]:
-    """Every pair of arms, the first of each being the one that was named first; before Holm."""
+    """Compare every pair of arms, the first of each being the one that was named first; before Holm."""
     logs = rates_by_block(design, rows, blocks)
     labels = [arm.label for arm in design.arms]
-    return [
-        compare_blocks(
-            labels[a],
-            labels[b],
-            logs[a],
-            logs[b],
-            design.margin if margin is None else margin,
-            levels=levels,
-            multiple=sequences_of(len(labels)),
-        )
-        for a in range(len(labels))
-        for b in range(a + 1, len(labels))
-    ]
+    wanted = design.margin if margin is None else margin
+    bad = count_bad_runs(labels, logs, wanted)
+    block_s = median_block_s(
+        (row.block, row.started_unix_s, row.ended_unix_s)
+        for row in rows
+        if row.block is not None and row.ended_unix_s is not None and blocks.get(row.block) == row.attempt
+    )
+    found = []
+    for a in range(len(labels)):
+        for b in range(a + 1, len(labels)):
+            pair = compare_blocks(
+                labels[a], labels[b], logs[a], logs[b], wanted, levels=levels, multiple=sequences_of(len(labels)),
+                block_s=block_s, rules=rules,
+            )  # fmt: skip
+            p = fisher_p(bad[a], bad[b]) if bad[a].bad or bad[b].bad else None
+            found.append(replace(pair, bad_runs=(bad[a], bad[b]), p_bad_runs=p))
+    return found

@@ -23,8 +23,9 @@ from stackmark.lab.watching import Watcher
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.trouble import unreadable_design
 from stackmark.places.place import Prepared
-from stackmark.plan.design import Arm, Design, StoppingRule, sequences_of, whole_blocks
+from stackmark.plan.design import SHUFFLED, Arm, Design, StoppingRule, sequences_of, whole_blocks
 from stackmark.spec import Request, Scalar, Spec, explain
+from stackmark.verdict.rules import RULES
 from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT
 from stackmark.verdict.sequential import planned_looks, stopping_rule
 from stackmark.workloads.catalog import find
@@ -72,6 +73,8 @@ def make_design(asked: Asked, watcher: Watcher) -> tuple[Design, list[Resolved]]
         pause_s=asked.pause_s,
         primers=asked.primers,
         rule=rule,
+        ordering=SHUFFLED,
+        rules=RULES,
     )
     return design, resolved
 
@@ -89,7 +92,7 @@ def check_asked(asked: Asked) -> None:
 def check_margin(margin: float) -> None:
     if not 0 < margin < 0.5:
         raise SpecError(
-            f"a margin of {100 * margin:g} % is none: it lies above 0 and below 50 %",
+            f"margin must be between 0 and 50 %, got {100 * margin:g} %",
             hint="1 % is usual on a quiet GPU; `stackmark noise` tells what this machine can decide",
         )
 

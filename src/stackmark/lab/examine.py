@@ -13,13 +13,13 @@ from stackmark.lab.deciding import Progress, comparisons, progress
 from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
 from stackmark.lab.judging import read_stored, setup_parts, timed_run
 from stackmark.lab.limits import limits_of_run
-from stackmark.lab.list_arms import arm_lists, list_doubts, list_ratios
+from stackmark.lab.list_arms import arm_list_runs, arm_lists, list_doubts, list_ratios
 from stackmark.lab.list_specs import is_list
 from stackmark.lab.published import known_rows, neighbours
 from stackmark.lab.windows import StepTimes, runs_in, window_of, with_rates
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.plan.design import Arm, Assignment, Design, in_whole_designs, order_of, sequences_of
+from stackmark.plan.design import Arm, Assignment, Design, balanced, order_of, sequences_of
 from stackmark.spec import AUTO, Scalar
 from stackmark.verdict.comparison import Comparison as Comparison
 from stackmark.verdict.covariates import covariate_lines
@@ -82,9 +82,9 @@ def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool
 
 
 def _judged(design: Design, now: Progress) -> dict[int, int]:
-    """The blocks that a verdict rests on: with a rule those of its last look, else those in whole designs."""
+    """Select the blocks that a verdict rests on: with a rule those of its last look, else those in a balanced order."""
     if design.rule is None:
-        return in_whole_designs(design, now.blocks)
+        return balanced(design, now.blocks)
     return {block: attempt for block, attempt in now.blocks.items() if block < now.look}
 
 
@@ -156,7 +156,8 @@ def _put_together(
     state, sentence = _state(experiment, design, now)
     title, sample = title_of(rows[0].workload, rows[0].rate_unit)
     held, not_held = fairness.held(design, arms, runs, rows)
-    lists = arm_lists(ledger, rows, runs, len(arms))
+    list_runs = arm_list_runs(ledger, rows, runs, len(arms))
+    lists = arm_lists(list_runs)
     repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
     return Examined(
         experiment_id=experiment.id,
@@ -189,7 +190,8 @@ def _put_together(
             *list_doubts([arm.label for arm in arms], lists),
             *fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),
         ),
-        lists=list_ratios([arm.label for arm in arms], lists),
+        lists=list_ratios([arm.label for arm in arms], list_runs),
+        rules_made=design.rules if design else None,
     )
 
 
@@ -232,7 +234,7 @@ def _pairs(
 def _order(design: Design | None) -> tuple[tuple[int, ...], ...]:
     if design is None:
         return ()
-    return tuple(tuple(order_of(len(design.arms), block, design.seed)) for block in range(design.blocks))
+    return tuple(tuple(order_of(design, block)) for block in range(design.blocks))
 
 
 def _state(

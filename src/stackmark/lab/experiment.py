@@ -131,7 +131,7 @@ class _Session:
         """One short unmeasured run of each arm fills the caches that all arms share, and shows that each arm works."""
         if not self._design.primers:
             return
-        for arm in order_of(len(self._design.arms), 0, self._design.seed):
+        for arm in order_of(self._design, 0):
             if not (self._primed and any(_still_primed(row, arm) for row in before)):
                 self._prime(arm)
 

@@ -6,10 +6,10 @@ unknown rather than left out.
 
 from collections.abc import Collection, Sequence
 
-from stackmark.lab.deciding import sitting_numbers
+from stackmark.lab.deciding import series_numbers
 from stackmark.lab.designing import unasked_differences
 from stackmark.ledger.rows import Kind, RunRow
-from stackmark.plan.design import Arm, Design, sequences_of
+from stackmark.plan.design import SHUFFLED, Arm, Design, imbalance, sequences_of
 from stackmark.units import counted, say_moment, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
@@ -57,7 +57,7 @@ def held(
     _work(design, yes, no)
     _chip(design, rows, yes, no)
     _kernels(arms, yes, no)
-    _time(design, rows, yes, no)
+    _time(design, rows, {run.block for run in runs if run.counted and run.block is not None}, yes, no)
     _heat(runs, arms, yes, no)
     return tuple(yes), tuple(no)
 
@@ -114,7 +114,7 @@ def _kernels(arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None
         no.append("the kernels: each arm keeps to its own, and they are not the same; see what differs")
 
 
-def _time(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str]) -> None:
+def _time(design: Design, rows: Sequence[RunRow], blocks: Collection[int], yes: list[str], no: list[str]) -> None:
     alone = [arm.label for arm in design.arms if _own_caches(arm)]
     if alone:
         no.append(
@@ -125,16 +125,21 @@ def _time(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str])
     else:
         no.append("the caches: no run filled them beforehand, so the first runs may have compiled kernels")
     pause = f"a pause of {say_seconds(design.pause_s)}" if design.pause_s else "no pause"
-    yes.append(
-        f"the order: blocks in a balanced order, fixed by the seed {design.seed} beforehand, {pause} between runs"
-    )
+    shuffled = "shuffled" if design.ordering == SHUFFLED else "alternating"
+    yes.append(f"the order: {shuffled} and balanced, fixed by the seed {design.seed} beforehand, {pause} between runs")
+    uneven = imbalance(design, blocks) if design.ordering == SHUFFLED else 0
+    if uneven:
+        no.append(
+            f"the order: in the {counted(len(blocks), 'block')} that count, an arm ran first (or at another place) "
+            f"{counted(uneven, 'time')} more often than another; a drift is in the ratio by that much"
+        )
     deleted = max((row.position for row in rows), default=-1) + 1 - len(rows)
     if deleted > 0:
         no.append(f"the choice of runs: {counted(deleted, 'deleted run')}: somebody chose what is left")
-    sittings = len(set(sitting_numbers([row for row in rows if row.status == "done"])))
-    if sittings > 1:
+    series = len(set(series_numbers([row for row in rows if row.status == "done"])))
+    if series > 1:
         no.append(
-            f"the time: the blocks lie in {sittings} sittings (a reboot or an hour's pause between); each block in one"
+            f"the time: the blocks lie in {series} series (a reboot or an hour's pause between); each block in one"
         )
 
 
@@ -178,13 +183,12 @@ def method(design: Design | None, kind: Kind) -> Sentences:
         ]
     if design is None:
         return tuple(said)
-    size = sequences_of(len(design.arms))
-    order = "AB BA" if len(design.arms) == 2 else "a Williams order, in which each arm follows each other equally often"
     said += [
-        f"Blocks of one run of each arm, {order}, in whole designs of {size} blocks. Per block d = ln R_b − ln R_a; the ratio is "
-        "exp of its mean, with Student's interval over the blocks.",
-        f"EQUIVALENT: the 90 % interval lies inside the margin (two one-sided tests at 5 %). SLOWER, FASTER: it lies outside. "
-        f"A difference is named where the 95 % interval excludes 1. At most {design.most_repeats} failed blocks are repeated.",
+        f"Blocks of one run of each arm, {_order(design)}. Per block d = ln R_b − ln R_a; the ratio is exp of its mean, with "
+        "Student's interval over the blocks.",
+        "EQUIVALENT: the 90 % interval lies inside the margin (two one-sided tests at 5 %). SLOWER, FASTER: it lies outside, and "
+        "the 95 % interval excludes 1. A difference is named where the 95 % interval excludes 1. "
+        f"At most {design.most_repeats} failed blocks are repeated.",
     ]
     if design.rule:
         said.append(
@@ -194,6 +198,16 @@ def method(design: Design | None, kind: Kind) -> Sentences:
     if len(design.arms) > 2 and not design.rule:
         said.append("More than two arms: Holm decides within each family; intervals are not adjusted.")
     return tuple(said)
+
+
+def _order(design: Design) -> str:
+    arms = len(design.arms)
+    size = sequences_of(arms)
+    if design.ordering == SHUFFLED:
+        drawn = "half of them AB and half BA" if arms == 2 else "rows of Williams squares"
+        return f"in an order drawn at random before the first run: {drawn}, balanced at every look"
+    order = "AB BA" if arms == 2 else "a Williams order, in which each arm follows each other equally often"
+    return f"{order}, in whole designs of {size} blocks"
 
 
 def warnings(

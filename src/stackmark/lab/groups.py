@@ -1,23 +1,25 @@
 """Two lists of stored runs held against each other: runs that were not made in blocks, imported logs, before and after.
 
-Where all runs lie in one sitting they are two samples (Welch). Where they lie in several, the sitting is the unit: two
-sittings of an unchanged machine differ too. Each side must be about one thing, and both about the same; whoever knows
-better says `--anyway`, and what was wrong stands beside the verdict.
+Where all runs lie in one series they are two samples (Welch). Where they lie in several, the series is the unit: two series of
+an unchanged machine differ too. Logs that do not say when they were written are one series a side. Each side must be about one
+thing, and both about the same; whoever knows better says `--anyway`, and what was wrong stands next to the verdict.
 """
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from stackmark.errors import SpecError
 from stackmark.events import Result
 from stackmark.lab import fairness
-from stackmark.lab.deciding import sitting_numbers
+from stackmark.lab.deciding import series_numbers
 from stackmark.lab.designing import MARGIN, check_margin
 from stackmark.lab.examine import arms_of, in_window, published_beside, read_run, title_of
 from stackmark.lab.judging import read_stored
 from stackmark.lab.windows import StepTimes, rates_in, runs_in, window_of, with_rates
+from stackmark.ledger import spreads
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.verdict.comparable import Subject, not_known, reasons_not_comparable
@@ -25,10 +27,10 @@ from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import covariate_lines
 from stackmark.verdict.examined import Examined
 from stackmark.verdict.explain import explain
-from stackmark.verdict.sittings import compare_sittings
+from stackmark.verdict.needed import sd_upper
+from stackmark.verdict.one_run import RunSpread
+from stackmark.verdict.series import compare_series
 from stackmark.verdict.unpaired import compare_runs
-
-UNDATED = "logs do not say when their runs were made: sittings cannot be told apart, and each run counts by itself"
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,6 @@ def examine_groups(
             hint="take other runs; --anyway compares them all the same and says so",
         )
     doubts = [*reasons, *sides[0].left_out, *sides[1].left_out, *not_known(subjects[0][0], subjects[1][0])]
-    if any(not row.boot_id for side in sides for row in side.rows):
-        doubts.append(UNDATED)
     return _put_together(ledger, sides, labels, margin, doubts, command)
 
 
@@ -167,17 +167,30 @@ def _subject(label: str, row: RunDetail, result: Result | None) -> Subject:
     )
 
 
-def compare_rows(a: str, b: str, before: Sequence[RunDetail], after: Sequence[RunDetail], margin: float) -> Comparison:
-    """By runs where all lie in one sitting, or came from logs that do not say when; by sittings where they do not."""
+def compare_rows(
+    a: str, b: str, before: Sequence[RunDetail], after: Sequence[RunDetail], margin: float, spread: RunSpread
+) -> Comparison:
+    """Compare by runs where all lie in one series, or came from logs that do not say when; else by series."""
     rows = [*before, *after]
-    numbers = sitting_numbers(rows)
+    numbers = series_numbers(rows)
     logs = [log_rate(row) for row in rows]
-    if len(set(numbers)) == 1 or any(not row.boot_id for row in rows):
-        return compare_runs(a, b, logs[: len(before)], logs[len(before) :], margin)
+    undated = any(not row.boot_id for row in rows)
+    if len(set(numbers)) == 1 or undated:
+        first, second = logs[: len(before)], logs[len(before) :]
+        return compare_runs(a, b, first, second, margin, spread=spread, undated=undated)
     grouped: tuple[dict[int, list[float]], dict[int, list[float]]] = ({}, {})
     for index, (number, log) in enumerate(zip(numbers, logs, strict=True)):
         grouped[index >= len(before)].setdefault(number, []).append(log)
-    return compare_sittings(a, b, list(grouped[0].values()), list(grouped[1].values()), margin)
+    return compare_series(a, b, list(grouped[0].values()), list(grouped[1].values()), margin)
+
+
+def run_spread(ledger: Ledger, row: RunDetail) -> RunSpread:
+    """Look up how far runs like this one differ from each other in this ledger."""
+    arms = [[math.log(rate) for rate in rates] for rates in spreads.rates_by_arm(ledger, row.workload, row.chip)]
+    df = sum(len(logs) - 1 for logs in arms)
+    squares = sum((log - fmean(logs)) ** 2 for logs in arms for log in logs)
+    most = sd_upper(math.sqrt(squares / df), df) if df else None
+    return RunSpread(most, sum(map(len, arms)), spreads.largest_factor(ledger))
 
 
 def log_rate(row: RunDetail) -> float:
@@ -204,7 +217,7 @@ def _put_together(
     before, after = ([row for row in rows if row.arm == arm] for arm in (0, 1))
     arms = arms_of([(label, {}) for label in labels], runs, facts, rows)
     title, sample = title_of(rows[0].workload, rows[0].rate_unit)
-    comparison = compare_rows(*labels, before, after, margin)
+    comparison = compare_rows(*labels, before, after, margin, run_spread(ledger, rows[0]))
     shown = Examined(
         experiment_id="",
         kind="compare",

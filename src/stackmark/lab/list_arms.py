@@ -17,21 +17,33 @@ from stackmark.units import counted
 from stackmark.verdict.examined import ExaminedRun
 from stackmark.verdict.operators import ListRatio, ListResult, compare_lists, over_runs
 
+# For each arm its runs that count, each with its block (None where there are no blocks) and its rows.
+ArmRuns = list[list[tuple[int | None, list[OpRow]]]]
 
-def arm_lists(ledger: Ledger, rows: Sequence[RunDetail], runs: Sequence[ExaminedRun], arms: int) -> list[ListResult]:
-    """The list of each arm, over the runs that count; nothing where the workload is no list, or was read from a log."""
+
+def arm_list_runs(ledger: Ledger, rows: Sequence[RunDetail], runs: Sequence[ExaminedRun], arms: int) -> ArmRuns:
+    """Read the rows of each arm's runs that count; nothing where the workload is not a list, or was read from a log."""
     if not is_list(rows[0].workload):
         return []
-    of_arm: list[list[list[OpRow]]] = [[] for _ in range(arms)]
+    of_arm: ArmRuns = [[] for _ in range(arms)]
     for row, run in zip(rows, runs, strict=True):
         if run.counted:
-            of_arm[run.arm].append(rows_in(read_stored(ledger.stream(row.id)).stream.events))
-    every = sorted({row.index for found in of_arm for run in found for row in run})
-    return [over_runs(found, every) for found in of_arm] if every else []
+            of_arm[run.arm].append((run.block, rows_in(read_stored(ledger.stream(row.id)).stream.events)))
+    return of_arm if any(found for arm in of_arm for _, found in arm) else []
 
 
-def list_ratios(labels: Sequence[str], lists: Sequence[ListResult]) -> tuple[ListRatio, ...]:
-    pairs = [compare_lists(labels[a], labels[b], lists[a], lists[b]) for a, b in combinations(range(len(lists)), 2)]
+def arm_lists(of_arm: ArmRuns) -> list[ListResult]:
+    """Sum up the list of each arm over its runs."""
+    every = sorted({row.index for arm in of_arm for _, run in arm for row in run})
+    return [over_runs([run for _, run in arm], every) for arm in of_arm]
+
+
+def list_ratios(labels: Sequence[str], of_arm: ArmRuns) -> tuple[ListRatio, ...]:
+    """Compare every pair of arms row by row, by the blocks that both have."""
+    by_block = [{block: run for block, run in arm if block is not None} for arm in of_arm]
+    pairs = [
+        compare_lists(labels[a], labels[b], by_block[a], by_block[b]) for a, b in combinations(range(len(by_block)), 2)
+    ]
     return tuple(pair for pair in pairs if pair)
 
 

@@ -1,6 +1,6 @@
 """Named sets of experiments that a later one is held against: what was measured before the upgrade.
 
-A baseline holds experiments, not numbers: each is (part of) one sitting of one workload, and everything is computed from its
+A baseline holds experiments, not numbers: each is (part of) one series of one workload, and everything is computed from its
 runs. An experiment that is deleted leaves its baselines too, by the database's own rule. A check is an experiment of the kind
 `check` whose note is the baseline's name.
 """

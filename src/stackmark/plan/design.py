@@ -3,12 +3,19 @@
 It is made before the first run, stored with the experiment, and never changed after it: `next_run` is a pure function of it
 and of what is in the ledger, so a killed experiment goes on where it was, in the same order.
 
-A block is one run of each arm. Two arms run AB BA AB BA …: a drift that is linear in time falls out of the ratio. More arms
-run in a Williams order, in which every arm follows every other equally often (k sequences for an even k, 2k for an odd
-one). A design is whole after so many blocks, and only there the data are looked at.
+A block is one run of each arm. The order within blocks is shuffled: of two arms half of the blocks run AB and half BA, drawn
+at random; more arms run random rows of Williams squares, in which every arm follows every other equally often (k rows for an
+even k, 2k for an odd one). The seed is stored. Data are looked at only after whole squares, and each stretch between two looks
+is shuffled by itself, so that every look is balanced.
+
+Until rules 2 the order was AB BA AB BA …, which a disturbance with a period of four runs turns into a difference. A stored
+design says by which ordering it was made, and keeps it.
 """
 
 import random
+from collections import Counter
+from collections.abc import Collection
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
@@ -19,6 +26,8 @@ from stackmark.spec import Frozen, Scalar, Spec
 MOST_ARMS = 9
 # More than anybody has time for; a stored number past it is a mistake, and would be counted through.
 MOST_BLOCKS = 20_000
+# How the order of a design is made: 1 is AB BA AB BA and the rows of one Williams square over and over, 2 is shuffled.
+ALTERNATING, SHUFFLED = 1, 2
 
 
 class Arm(Frozen):
@@ -63,6 +72,10 @@ class Design(Frozen):
     pause_s: float = Field(default=0.0, ge=0)
     primers: bool = True
     rule: StoppingRule | None = None
+    # A design that was stored before this field existed has the first ordering.
+    ordering: int = Field(default=ALTERNATING, ge=ALTERNATING, le=SHUFFLED)
+    # The version of the rules of judging (verdict/rules.py) when the design was made: its stopping rule looks with them.
+    rules: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _is_whole(self) -> "Design":
@@ -110,8 +123,16 @@ def whole_blocks(arms: int, blocks: int) -> int:
     return -(-max(blocks, 1) // size) * size
 
 
-def order_of(arms: int, block: int, seed: int) -> list[int]:
-    """The arms of a block in their order. The seed decides which arm is which, and which sequence comes first."""
+def order_of(design: Design, block: int) -> list[int]:
+    """Return the arms of a block in the order in which they run."""
+    arms = len(design.arms)
+    if design.ordering == ALTERNATING:
+        return _alternating(arms, block, design.seed)
+    ends = tuple(design.rule.looks) if design.rule else (design.blocks,)
+    return list(_shuffled(arms, design.seed, ends)[block])
+
+
+def _alternating(arms: int, block: int, seed: int) -> list[int]:
     dice = random.Random(seed)
     names = list(range(arms))
     dice.shuffle(names)
@@ -122,8 +143,27 @@ def order_of(arms: int, block: int, seed: int) -> list[int]:
     return [names[place] for place in sequences[block % len(sequences)]]
 
 
+@lru_cache(maxsize=64)
+def _shuffled(arms: int, seed: int, ends: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Draw the order of all blocks. `ends` are the numbers of blocks after which the order is balanced."""
+    dice = random.Random(seed)
+    orders: list[tuple[int, ...]] = []
+    for end in ends:
+        stretch: list[tuple[int, ...]] = []
+        while len(orders) + len(stretch) < end:
+            # Each square names its arms anew: of four arms a square has 4 of the 24 possible orders.
+            names = list(range(arms))
+            dice.shuffle(names)
+            stretch += [tuple(names[place] for place in row) for row in williams(arms)]
+        dice.shuffle(stretch)
+        orders += stretch
+    return tuple(orders)
+
+
 def williams(arms: int) -> list[list[int]]:
-    """Sequences in which every arm stands at every position, and follows every other arm, equally often."""
+    """Make sequences in which every arm stands at every position, and follows every other arm, equally often."""
+    if arms == 1:
+        return [[0]]
     first = [0]
     low, high = 1, arms - 1
     while len(first) < arms:
@@ -150,7 +190,7 @@ def next_run(design: Design, finished: list[Finished], *, blocks: int | None = N
         blocks_failed = f"block {which}" if len(failed) == 1 else f"blocks {which}"
         return Done(short=f"{blocks_failed} failed, and {design.most_repeats} repetitions of a block were allowed")
     attempt, block = min(failed)
-    return Assignment(arm=order_of(len(design.arms), block, design.seed)[0], block=block, attempt=attempt + 1)
+    return Assignment(arm=order_of(design, block)[0], block=block, attempt=attempt + 1)
 
 
 def whole(design: Design, finished: list[Finished]) -> dict[int, int]:
@@ -159,8 +199,33 @@ def whole(design: Design, finished: list[Finished]) -> dict[int, int]:
     return {block: attempt for block, (attempt, state, _) in found.items() if state == "whole"}
 
 
-def in_whole_designs(design: Design, blocks: dict[int, int]) -> dict[int, int]:
-    """Of these blocks, those whose design is complete: a half one has its arms in one order only, and a drift in its ratio."""
+def balanced(design: Design, blocks: dict[int, int]) -> dict[int, int]:
+    """Select the whole blocks that a verdict may rest on: those in which the order of the arms is balanced.
+
+    In a shuffled design an imbalance of one is allowed; where failed blocks leave more, the latest blocks that can mend it are
+    left out. In an alternating one, neighbouring blocks balance each other, so a square counts whole or not at all.
+    """
+    if design.ordering == ALTERNATING:
+        return _in_whole_squares(design, blocks)
+    kept = dict(sorted(blocks.items()))
+    while kept and imbalance(design, kept) > 1:
+        without = {
+            left: imbalance(design, [block for block in kept if block != left]) for left in sorted(kept, reverse=True)
+        }
+        del kept[min(without, key=lambda block: without[block])]
+    return kept
+
+
+def imbalance(design: Design, blocks: Collection[int]) -> int:
+    """Count by how many blocks one arm stands more often at some place of the order than another arm does."""
+    arms = range(len(design.arms))
+    seen = Counter((place, arm) for block in blocks for place, arm in enumerate(order_of(design, block)))
+    return max(
+        (max(counts) - min(counts) for place in arms if (counts := [seen[place, arm] for arm in arms])), default=0
+    )
+
+
+def _in_whole_squares(design: Design, blocks: dict[int, int]) -> dict[int, int]:
     size = sequences_of(len(design.arms))
     complete = {
         first for first in range(0, design.blocks, size) if all(first + number in blocks for number in range(size))
@@ -170,7 +235,7 @@ def in_whole_designs(design: Design, blocks: dict[int, int]) -> dict[int, int]:
 
 def _attempt(design: Design, finished: list[Finished], block: int) -> tuple[int, str, list[int]]:
     """The latest attempt at a block, whether it is whole, open or failed, and the arms that it still needs."""
-    order = order_of(len(design.arms), block, design.seed)
+    order = order_of(design, block)
     made = [run for run in finished if run.block == block and not run.cut_off]
     attempt = max((run.attempt for run in made), default=0)
     mine = [run for run in made if run.attempt == attempt]

@@ -112,18 +112,28 @@ def _how(result: ListResult) -> list[Line]:
 
 
 def list_ratio_lines(pairs: Sequence[ListRatio]) -> list[Line]:
-    """Beside a verdict, which is by the list's own rate: how the arms compare problem by problem."""
+    """Say next to a verdict, which is by the list's own rate, how the arms compare problem by problem."""
     lines = []
     for pair in pairs:
         if len(pair.rows) < 2:
             continue
-        ends = ", ".join(
-            f"{word} {row.ratio:.4g} ({say_problem(row.op, row.shape)})"
-            for word, row in (("lowest", pair.lowest), ("highest", pair.highest))
-        )
         mean = f"geometric mean of the ratios of {len(pair.rows)} problems {pair.geometric_mean:.4f}"
-        lines.append(("rows", f"{pair.b} / {pair.a}: {mean}; {ends}; without intervals, beside the verdict"))
+        lines.append(("rows", f"{pair.b} / {pair.a}: {mean}; {_say_differing(pair)}"))
     return lines
+
+
+def _say_differing(pair: ListRatio) -> str:
+    if not pair.testable:
+        return "which of them differ is not known: that takes two blocks or more"
+    corrected = "by blocks, Benjamini–Hochberg at 5 %"
+    found = sorted(pair.differing, key=lambda row: row.ratio)
+    if not found:
+        return f"none of them is shown to differ ({corrected})"
+    ends = dict.fromkeys((found[0].index, found[-1].index))
+    named = ", ".join(
+        f"{row.ratio:.4g} ({say_problem(row.op, row.shape)})" for row in (found[0], found[-1])[: len(ends)]
+    )
+    return f"{len(found)} of them differ ({corrected}), {'from ' if len(ends) > 1 else ''}{named}"
 
 
 def _name(row: RowResult) -> str:

@@ -3,7 +3,7 @@
 from stackmark.show.lines import Line
 from stackmark.units import say_seconds
 from stackmark.verdict.examined import Examined
-from stackmark.verdict.needed import MOST, percent
+from stackmark.verdict.needed import CHEAPER, MOST, percent
 from stackmark.verdict.noise import MarginCost, NoiseFloor, noise_floor
 
 
@@ -11,10 +11,10 @@ def noise_headline(examined: Examined) -> str:
     floor = noise_floor(examined)
     if floor is None:
         return "NOISE FLOOR: not known; two whole blocks or more would tell"
-    return (
-        f"NOISE FLOOR: blocks of {examined.workload} against itself spread by {percent(floor.sd_blocks)}; "
-        f"the smallest margin that {floor.blocks} blocks can honestly decide is {percent(floor.smallest_margin)}"
-    )
+    spread = f"NOISE FLOOR: blocks of {examined.workload} against itself spread by {percent(floor.sd_blocks)}"
+    if floor.smallest_margin is None:
+        return f"{spread}; what that can decide is known from four blocks or more"
+    return f"{spread}; the smallest margin that {floor.blocks} blocks can honestly decide is {percent(floor.smallest_margin)}"
 
 
 def noise_lines(examined: Examined) -> list[Line]:
@@ -27,6 +27,8 @@ def noise_lines(examined: Examined) -> list[Line]:
             ("runs", f"one run differs from the next by {percent(floor.sd_runs)} (standard deviation of the rate)")
         )
     lines.append(("blocks", _blocks(floor)))
+    if floor.costs:
+        lines.append(("cheaper", f"than many blocks: {CHEAPER}"))
     lines += [("margin", _cost(cost)) for cost in floor.costs]
     if floor.parts and floor.block_s:
         parts = ", ".join(f"{name} {say_seconds(s)} ({100 * s / floor.block_s:.0f} %)" for name, s in floor.parts)
@@ -39,9 +41,10 @@ def noise_lines(examined: Examined) -> list[Line]:
 
 def _blocks(floor: NoiseFloor) -> str:
     most = (
-        f"; with only {floor.blocks} blocks it may be up to {percent(floor.sd_blocks_most)}"
-        if floor.sd_blocks_most
-        else f"; from {floor.blocks} blocks that is hardly known, and so is what follows from it: take six or more"
+        f"; with only {floor.blocks} blocks it may be up to {percent(floor.sd_blocks_most)}, and what follows takes it for "
+        f"{percent(floor.sd_blocks_planned)}"
+        if floor.sd_blocks_most and floor.sd_blocks_planned
+        else f"; from {floor.blocks} blocks that is hardly known: take six or more"
     )
     return f"the ratio of a block spreads by {percent(floor.sd_blocks)} (standard deviation){most}"
 

@@ -18,6 +18,7 @@ from stackmark.show.noise import noise_headline, noise_lines
 from stackmark.show.report.wording import (
     bad_runs,
     say_arm_rate,
+    say_bad_run_shares,
     say_change,
     say_interval,
     say_ratio,
@@ -32,16 +33,32 @@ from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import BY_NAME
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun, FactDifference
 from stackmark.verdict.needed import percent
+from stackmark.verdict.rules import say_rules
 from stackmark.verdict.sequential import MOST_BLOCKS
 
-COLOURS = {"EQUIVALENT": "bold green", "SLOWER": "bold red", "FASTER": "bold cyan", "INCONCLUSIVE": "bold yellow"}
+# The first that a sentence holds is coloured, so LIKELY SLOWER stands before SLOWER.
+COLOURS = {
+    "LIKELY SLOWER": "bold red",
+    "LIKELY FASTER": "bold cyan",
+    "INCONCLUSIVE": "bold yellow",
+    "EQUIVALENT": "bold green",
+    "SLOWER": "bold red",
+    "FASTER": "bold cyan",
+}
 OTHER_HEADS = {
     "NOT FINISHED": "bold yellow",
     "NOT WHOLE": "bold yellow",
     "NO VERDICT": "bold red",
     "NOISE FLOOR": "bold cyan",
 }
-LINE_STYLES = {"failed": "red", "note": "yellow", "not equal": "yellow", "scope": "dim", "stored": "dim"}
+LINE_STYLES = {
+    "failed": "red",
+    "note": "yellow",
+    "not equal": "yellow",
+    "scope": "dim",
+    "stored": "dim",
+    "rules": "dim",
+}
 BELOW = "\n  "
 # More sentences than this are a table.
 SENTENCES, DRAWN = 3, 12
@@ -141,7 +158,7 @@ def _sentences(examined: Examined) -> Iterator[str]:
 def _why_none(examined: Examined) -> str:
     if not examined.blocks_whole:
         return "there is no block in which every arm has a run that counts"
-    # ABBA, or every sequence of a Williams order: less would have a drift in its ratio.
+    # Every row of a Williams square in an alternating order: less would have a drift in its ratio.
     whole = counted(examined.blocks_whole, "block")
     return f"{whole} of {examined.blocks_planned} are whole, which is less than one design in its balanced order"
 
@@ -210,6 +227,7 @@ def _rest(examined: Examined) -> list[Line]:
         lines.append(("needed", f"{which}{c.needed.sentence if c.needed else ''}"))
     notes = dict.fromkeys(note for c in examined.comparisons for note in c.notes)
     lines += [("note", note) for note in notes if families == 1 or not note.startswith(HOLM_NOTE)]
+    lines += [("bad runs", said) for said in say_bad_run_shares(examined)]
     lines += [("note", warning) for warning in examined.warnings]
     lines += list_ratio_lines(examined.lists)
     lines += _differences(examined)
@@ -227,6 +245,8 @@ def _rest(examined: Examined) -> list[Line]:
     # Runs that were picked by hand are no experiment.
     stored = f"{examined.experiment_id}: " if examined.experiment_id else ""
     lines.append(("stored", f"{stored}{_how_many(examined)}"))
+    if examined.rules_made is not None and examined.rules_made != examined.rules:
+        lines.append(("rules", say_rules(examined.rules_made)))
     return lines
 
 

@@ -7,13 +7,16 @@ changes its meaning without another `schema`. Step times are not in it: they are
 
 import math
 from dataclasses import asdict, replace
+from typing import Any
 
 from pydantic import JsonValue
 
+from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
 from stackmark.verdict.noise import noise_floor
 
-SCHEMA = 1
+# 2: a comparison of the kind `sittings` is now of the kind `series`.
+SCHEMA = 2
 
 
 def verdict_json(examined: Examined) -> dict[str, JsonValue]:
@@ -22,6 +25,7 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
         del run["step_s"]
         run["steps"] = len(seen.step_s)
         run["setup"] = _parts(seen.setup)
+    made["comparisons"] = [comparison_json(comparison) for comparison in examined.comparisons]
     for arm, shown in zip(made["arms"], examined.arms, strict=True):
         arm["setup"] = _parts(shown.setup)
         arm["steadiness"] = dict(shown.steadiness)
@@ -31,6 +35,14 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     plain = _plain({"schema": SCHEMA, **made})
     assert isinstance(plain, dict)
     return plain
+
+
+def comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
+    """Make the fields of a comparison, and whether its word is a likely one."""
+    if comparison is None:
+        return None
+    likely = {"likely_slower": "LIKELY SLOWER", "likely_faster": "LIKELY FASTER"}
+    return asdict(comparison) | {name: comparison.word == word for name, word in likely.items()}
 
 
 def _parts(parts: tuple[tuple[str, float], ...]) -> list[dict[str, JsonValue]]:

@@ -1,5 +1,5 @@
-"""What comparing two arms shows, as data. How it is computed is in ratio.py, sequential.py, unpaired.py,
-sittings.py and against_published.py.
+"""What comparing two arms shows, as data. How it is computed is in ratio.py, sequential.py, unpaired.py, one_run.py, series.py,
+nightly.py and against_published.py.
 
 A ratio is B over A: above one, B is faster. `word` is the verdict at the margin; beside it, `difference` names a difference
 that the 95 % interval shows to be real, however small. "Not significantly different" is never written as "the same".
@@ -8,10 +8,13 @@ that the 95 % interval shows to be real, however small. "Not significantly diffe
 from dataclasses import dataclass
 from typing import Literal
 
-Word = Literal["EQUIVALENT", "SLOWER", "FASTER", "INCONCLUSIVE"]
+from stackmark.verdict.bad_runs import BadRuns
+
+# LIKELY is said of a baseline with fewer than three series, where only an allowance for the change of series stands behind it.
+Word = Literal["EQUIVALENT", "SLOWER", "FASTER", "LIKELY SLOWER", "LIKELY FASTER", "INCONCLUSIVE"]
 Difference = Literal["slower", "faster"]
-# What the numbers were paired by: blocks of one experiment; nothing (Welch); sittings before and after; a constant.
-Kind = Literal["blocks", "runs", "sittings", "published"]
+# What the numbers were paired by: blocks of one experiment; nothing (Welch); series before and after; a constant.
+Kind = Literal["blocks", "runs", "series", "published"]
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Needed:
-    """How many blocks (runs, sittings) in all would decide at this margin; None where no number is likely to."""
+    """How many blocks (runs, series) in all would decide at this margin; None where no number is likely to.
+
+    `seconds` is what the missing ones take, where the time of a block is known.
+    """
 
     count: int | None
     sentence: str
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,5 +63,23 @@ class Comparison:
     notes: tuple[str, ...] = ()
     # Of the comparisons in one family; above 1 Holm decided.
     family: int = 1
-    # Of "slower, or faster, by more than the margin": what SLOWER and FASTER rest on, as EQUIVALENT on p_equivalence.
+    # What SLOWER and FASTER rest on, as EQUIVALENT on p_equivalence: the larger p of "by more than the margin" (one-sided)
+    # and of "different at all" (two-sided).
     p_outside: float | None = None
+    # Degrees of freedom of sd_log.
+    df: float | None = None
+    # Of the sign-flip test over blocks; None where it was not made.
+    p_sign_flip: float | None = None
+    # Of A and of B, and the p of Fisher's test between them where a run is an outlier.
+    bad_runs: tuple[BadRuns, ...] = ()
+    p_bad_runs: float | None = None
+    # What a block takes, for forecasts in minutes.
+    block_s: float | None = None
+
+    @property
+    def is_slower(self) -> bool:
+        return self.word in ("SLOWER", "LIKELY SLOWER")
+
+    @property
+    def is_faster(self) -> bool:
+        return self.word in ("FASTER", "LIKELY FASTER")

@@ -82,11 +82,17 @@ def reach(evidence: Evidence, one_sided_level: float) -> Floats:
     return found
 
 
-def words(mean: Floats, reach_90: Floats, limit: float) -> NDArray[np.str_]:
-    """The verdict at the margin: by where the 90 % interval lies."""
+def words(mean: Floats, reach_90: Floats, limit: float, *, reach_95: Floats | None) -> NDArray[np.str_]:
+    """Decide the verdict at the margin, by where the 90 % interval lies and by whether the 95 % interval excludes 1.
+
+    The second is asked of SLOWER and FASTER: where the spread is much larger than the margin, a 90 % interval beyond the margin
+    is one that excludes 1, which it does in one of ten experiments without a difference. Without `reach_95` it is not asked:
+    those were the rules 1.
+    """
     low, high = mean - reach_90, mean + reach_90
+    slower, faster = (mean + reach_95 < 0, mean - reach_95 > 0) if reach_95 is not None else (True, True)
     return np.select(
-        [(low >= -limit) & (high <= limit), high < -limit, low > limit],
+        [(low >= -limit) & (high <= limit), (high < -limit) & slower, (low > limit) & faster],
         ["EQUIVALENT", "SLOWER", "FASTER"],
         "INCONCLUSIVE",
     )

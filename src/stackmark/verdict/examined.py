@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.operators import ListRatio
+from stackmark.verdict.rules import RULES
 from stackmark.verdict.throughput import Throughput
 from stackmark.verdict.window import Window
 
@@ -159,3 +160,6 @@ class Examined:
     lists: tuple[ListRatio, ...] = field(default=())
     # The part of each run that the verdict is about; None where runs have no steps, or there is one arm.
     window: Window | None = None
+    # The version of the rules that judged it, which are always today's, and that under which it was designed; None without one.
+    rules: int = RULES
+    rules_made: int | None = None

@@ -1,8 +1,9 @@
 """Several comparisons at once: with ten pairs at 5 % each, a false word somewhere is nearly even odds.
 
-Holm decides within each family of claims: EQUIVALENT by the p of the two one-sided tests, SLOWER and FASTER by the p of lying
-beyond the margin, the named difference by its two-sided p. In each, the chance of any false claim at all stays within 5 %. The
-intervals are printed as they are, and a note says so: whoever reads one of them alone reads it right.
+Holm decides within each family of claims: EQUIVALENT by the p of the two one-sided tests, SLOWER and FASTER by the larger p of
+lying beyond the margin and of differing at all, the named difference by its two-sided p. In each, the chance of any false claim
+at all stays within 5 %. The intervals are printed as they are, and a note says so: whoever reads one of them alone reads it
+right.
 """
 
 from collections.abc import Sequence

@@ -140,7 +140,7 @@ CAUSES = (
     Cause("container.kubernetes", 10, "the layer itself; what it changes stands in lines of its own"),
     Cause("cgroup.version", 4, "how limits are written, not what they are"),
     # The machine
-    Cause("host.boot_id", 55, "another boot: not one sitting", judges.boot),
+    Cause("host.boot_id", 55, "another boot: not one series", judges.boot),
     Cause("host.architecture", 95, "another kind of processor"),
     Cause("host.kernel", 60, "another kernel: scheduler, memory, mitigations"),
     Cause("host.clocksource", 60, "a slow clock makes every look at the time expensive"),

@@ -4,26 +4,24 @@ Two equal arms, the protocol of a comparison. What is left between the blocks (s
 many blocks it takes; the clock on the wall says what a block costs. Both together are the price of a margin in minutes.
 
 The numbers hold where there is no difference and nine experiments of ten shall say so. s_d is itself an estimate: from six
-blocks it may be half or twice of what it really is, so its upper bound (95 %, one-sided) is given beside it.
+blocks it may be half or twice of what it really is. So its upper bound (95 %, one-sided) is given with it, and what is promised
+is computed from an upper bound of 80 %, with which nine of ten promises come true (needed.py).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
 from stackmark.verdict.examined import Examined, ExaminedRun
-from stackmark.verdict.needed import count_needed, smallest_margin
-from stackmark.verdict.student import normal_quantile
+from stackmark.verdict.needed import FORECAST_LEVEL, count_needed, sd_upper, smallest_margin
 
 MARGINS = (0.005, 0.01, 0.02, 0.05)
 # Two arms make a whole design in two blocks.
 WHOLE = 2
 # A longer pause between two blocks was somebody's, not the protocol's.
 LONGEST_GAP_S = 600.0
-# Wilson and Hilferty's quantile is off by 3 % in s_d at 3 degrees of freedom, and by far more below.
-LEAST_DF = 3
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,9 @@ class NoiseFloor:
     sd_runs: float | None
     sd_blocks: float
     sd_blocks_most: float | None
-    smallest_margin: float
+    # What forecasts take it for; without it, from fewer than four blocks, nothing is promised.
+    sd_blocks_planned: float | None
+    smallest_margin: float | None
     block_s: float | None
     # Where a block's time goes, in seconds.
     parts: tuple[tuple[str, float], ...]
@@ -60,8 +60,9 @@ def noise_floor(examined: Examined, margins: Sequence[float] = MARGINS) -> Noise
     sd, blocks = comparison.sd_log, comparison.count_b
     block_s = block_seconds(examined.runs)
     costs = []
-    for margin in margins:
-        count = count_needed(0.0, sd, margin, multiple=WHOLE)
+    planned = sd_upper(sd, blocks - 1, FORECAST_LEVEL)
+    for margin in margins if planned is not None else ():
+        count = count_needed(0.0, planned or 0.0, margin, multiple=WHOLE)
         costs.append(MarginCost(margin, count, count * block_s if count is not None and block_s is not None else None))
     spreads = [arm.throughput.cv for arm in examined.arms if arm.throughput and arm.throughput.cv is not None]
     return NoiseFloor(
@@ -69,7 +70,8 @@ def noise_floor(examined: Examined, margins: Sequence[float] = MARGINS) -> Noise
         sd_runs=math.sqrt(fmean(spread**2 for spread in spreads)) if spreads else None,
         sd_blocks=sd,
         sd_blocks_most=sd_upper(sd, blocks - 1),
-        smallest_margin=smallest_margin(sd, blocks),
+        sd_blocks_planned=planned,
+        smallest_margin=smallest_margin(planned, blocks) if planned is not None else None,
         block_s=block_s,
         parts=block_parts(examined.runs, block_s),
         costs=tuple(costs),
@@ -77,32 +79,27 @@ def noise_floor(examined: Examined, margins: Sequence[float] = MARGINS) -> Noise
     )
 
 
-def sd_upper(sd: float, df: int, level: float = 0.05) -> float | None:
-    """What the true standard deviation is below, with 95 % confidence; None from too few."""
-    if df < LEAST_DF:
-        return None
-    step = 2.0 / (9.0 * df)
-    quantile = df * (1.0 - step + normal_quantile(level) * math.sqrt(step)) ** 3
-    return sd * math.sqrt(df / quantile)
-
-
 def block_seconds(runs: Sequence[ExaminedRun]) -> float | None:
-    """The wall time of a block: the median of what they took, and of the pauses between them."""
-    spans = sorted(_spans(runs).values())
+    """Return the wall time of a block."""
+    return median_block_s(
+        (run.block, run.started_unix_s, run.ended_unix_s)
+        for run in runs
+        if run.counted and run.block is not None and run.ended_unix_s is not None
+    )
+
+
+def median_block_s(runs: Iterable[tuple[int, float, float]]) -> float | None:
+    """Return the median of what blocks took and of the pauses between them, from each run's block, start and end."""
+    found: dict[int, tuple[float, float]] = {}
+    for block, started, ended in runs:
+        begin, end = found.get(block, (math.inf, -math.inf))
+        found[block] = (min(begin, started), max(end, ended))
+    spans = sorted(found.values())
     if not spans:
         return None
     pauses = [later[0] - earlier[1] for earlier, later in pairwise(spans)]
     usual = [pause for pause in pauses if 0 <= pause < LONGEST_GAP_S]
     return median(end - begin for begin, end in spans) + (median(usual) if usual else 0.0)
-
-
-def _spans(runs: Sequence[ExaminedRun]) -> dict[int, tuple[float, float]]:
-    spans: dict[int, tuple[float, float]] = {}
-    for run in runs:
-        if run.counted and run.block is not None and run.ended_unix_s is not None:
-            begin, end = spans.get(run.block, (math.inf, -math.inf))
-            spans[run.block] = (min(begin, run.started_unix_s), max(end, run.ended_unix_s))
-    return spans
 
 
 def block_parts(runs: Sequence[ExaminedRun], block_s: float | None) -> tuple[tuple[str, float], ...]:

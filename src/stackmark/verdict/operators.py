@@ -11,13 +11,16 @@ alike. Neither is the mean of rates, which the fastest decide.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median, stdev
 from typing import Literal
 
 from stackmark.events import OpRow
 from stackmark.medians import median_of
 from stackmark.spec import Scalar
+from stackmark.verdict.evidence import ALPHA, NO_SPREAD
+from stackmark.verdict.outliers import benjamini_hochberg
+from stackmark.verdict.student import t_cdf, t_quantile
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 
 FLOATS, INTEGERS, BYTES = "TFLOP/s", "TOP/s", "GB/s"
@@ -271,17 +274,26 @@ def _seconds(row: OpRow) -> float:
 
 @dataclass(frozen=True)
 class RowRatio:
-    """The same problem in two arms: above one, B is faster."""
+    """The same problem in two arms: above one, B is faster. The interval (95 %) and the p are over blocks, None from one block.
+
+    `p_adjusted` is after Benjamini and Hochberg over all rows of the pair; `differs` is whether it is at most 5 %.
+    """
 
     index: int
     op: str
     shape: Mapping[str, Scalar]
     ratio: float
+    blocks: int = 1
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_adjusted: float | None = None
+    differs: bool = False
 
 
 @dataclass(frozen=True)
 class ListRatio:
-    """B over A, row by row. It has no interval: the runs of an experiment are compared by the list's own rate."""
+    """B over A, row by row: which rows differ after correction for their number. The verdict is by the list's own rate."""
 
     a: str
     b: str
@@ -289,22 +301,51 @@ class ListRatio:
     rows: tuple[RowRatio, ...] = field(default=())
 
     @property
-    def lowest(self) -> RowRatio:
-        return min(self.rows, key=lambda row: row.ratio)
+    def differing(self) -> tuple[RowRatio, ...]:
+        return tuple(row for row in self.rows if row.differs)
 
     @property
-    def highest(self) -> RowRatio:
-        return max(self.rows, key=lambda row: row.ratio)
+    def testable(self) -> bool:
+        return any(row.p is not None for row in self.rows)
 
 
-def compare_lists(a: str, b: str, of_a: ListResult, of_b: ListResult) -> ListRatio | None:
-    """Of the problems that both timed; None where there is none."""
-    times = {row.index: row.seconds for row in of_a.good if row.seconds}
-    rows = tuple(
-        RowRatio(row.index, row.op, row.shape, times[row.index] / row.seconds)
-        for row in of_b.good
-        if row.seconds and row.index in times
-    )
-    if not rows:
+def compare_lists(
+    a: str, b: str, of_a: Mapping[int, Sequence[OpRow]], of_b: Mapping[int, Sequence[OpRow]]
+) -> ListRatio | None:
+    """Compare the problems that both arms timed, by the blocks in which both did; None where there is none.
+
+    The lowest and the highest of 160 ratios of equal arms are 0.97 and 1.03, so a row is said to differ only by its own blocks
+    and after Benjamini and Hochberg's correction at 5 %.
+    """
+    found: dict[int, tuple[OpRow, list[float]]] = {}
+    for block in sorted(of_a.keys() & of_b.keys()):
+        seconds_a = {row.index: _seconds(row) for row in of_a[block]}
+        for row in of_b[block]:
+            before, after = seconds_a.get(row.index, 0.0), _seconds(row)
+            if before and after:
+                found.setdefault(row.index, (row, []))[1].append(math.log(before / after))
+    if not found:
         return None
-    return ListRatio(a, b, math.exp(fmean(math.log(row.ratio) for row in rows)), rows)
+    rows = [_row_ratio(row, differences) for _, (row, differences) in sorted(found.items())]
+    tested = [row for row in rows if row.p is not None]
+    adjusted = benjamini_hochberg([row.p for row in tested if row.p is not None])
+    corrected = {row.index: q for row, q in zip(tested, adjusted, strict=True)}
+    judged = tuple(
+        replace(row, p_adjusted=corrected[row.index], differs=corrected[row.index] <= ALPHA)
+        if row.index in corrected
+        else row
+        for row in rows
+    )
+    return ListRatio(a, b, math.exp(fmean(math.log(row.ratio) for row in judged)), judged)
+
+
+def _row_ratio(row: OpRow, differences: Sequence[float]) -> RowRatio:
+    mean, n = fmean(differences), len(differences)
+    ratio = RowRatio(row.index, row.op, row.shape, math.exp(mean), n)
+    error = stdev(differences) / math.sqrt(n) if n > 1 else 0.0
+    if error <= NO_SPREAD:
+        return ratio
+    reach = t_quantile(1 - ALPHA / 2, n - 1) * error
+    return replace(
+        ratio, low=math.exp(mean - reach), high=math.exp(mean + reach), p=2 * t_cdf(-abs(mean) / error, n - 1)
+    )

@@ -4,10 +4,12 @@ import math
 
 from stackmark.units import counted
 from stackmark.verdict.comparison import Comparison, Interval
-from stackmark.verdict.evidence import NO_SPREAD
+from stackmark.verdict.evidence import ALPHA, NO_SPREAD
 from stackmark.verdict.needed import UNIT, percent
+from stackmark.verdict.sign_flip import NORMAL_UP_TO
 
 MOST_DECIMALS = 8
+NORMAL_NOISE = "rests on the assumption of normal noise"
 
 
 def sentence_of(comparison: Comparison) -> str:
@@ -21,9 +23,9 @@ def sentence_of(comparison: Comparison) -> str:
     margin = percent(c.margin)
     by = _by(c.interval_95) if c.difference and c.interval_95 else ""
     if c.word == "EQUIVALENT":
-        return f"{c.b} is EQUIVALENT to {a} within {margin}: {numbers}{f'; though {by}' if by else ''}"
+        return f"{c.b} is EQUIVALENT to {a} within {margin}: {numbers}{f'; though {by}' if by else ''}{_assumed(c)}"
     if c.word in ("SLOWER", "FASTER"):
-        return f"{c.b} is {c.word} than {a} by more than {margin}: {numbers}{f'; {by}' if by else ''}"
+        return f"{c.b} is {c.word} than {a} by more than {margin}: {numbers}{f'; {by}' if by else ''}{_assumed(c)}"
     if not numbers:
         return f"INCONCLUSIVE at {margin}: {c.b} against {a} has ratio {ratio} and no interval ({_counted(c)})"
     if by:
@@ -31,9 +33,22 @@ def sentence_of(comparison: Comparison) -> str:
     return f"INCONCLUSIVE at {margin}: {c.b} against {a} has {numbers}{_where(c)}"
 
 
+def _assumed(c: Comparison) -> str:
+    """Say where a word stands on Student's t alone: the sign-flip test does not support it, or cannot with so few blocks."""
+    if c.kind != "blocks" or c.sd_log is None or c.sd_log <= NORMAL_UP_TO:
+        return ""
+    if c.p_sign_flip is None:
+        return f"; {NORMAL_NOISE}"
+    p = f"sign-flip test p = {c.p_sign_flip:.2g}"
+    return f"; {p}" if c.p_sign_flip <= ALPHA else f"; {p}: {NORMAL_NOISE}"
+
+
 def _where(c: Comparison) -> str:
     """Which end keeps it open; nothing where the interval alone would have decided and Holm did not."""
     assert c.interval_90
+    if c.interval_90.high < 1 - c.margin or c.interval_90.low > 1 / (1 - c.margin):
+        # It lies beyond the margin, and yet no difference is shown: by Holm, or since the 95 % interval holds 1.
+        return "" if c.family > 1 else ", beyond the margin, but the 95 % interval does not exclude 1"
     low, high = c.interval_90.low < 1 - c.margin, c.interval_90.high > 1 / (1 - c.margin)
     if low and high:
         return ", which reaches past the margin on both sides"
@@ -42,7 +57,9 @@ def _where(c: Comparison) -> str:
 
 def _counted(c: Comparison) -> str:
     unit = UNIT[c.kind]
-    if c.kind in ("runs", "sittings"):
+    if c.kind == "series":
+        return f"{c.count_b} series against {c.count_a}"
+    if c.kind == "runs":
         return f"{counted(c.count_b, unit)} against {c.count_a}"
     return counted(c.count_b, unit)
 

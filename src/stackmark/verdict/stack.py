@@ -1,6 +1,6 @@
 """The stack that a run ran on, in the words of whoever upgrades it: driver, firmware, kernel, versions.
 
-A check names these first, and two sittings with the same of them are of one side. It is a short list on purpose: everything
+A check names these first, and two series with the same of them are of one side. It is a short list on purpose: everything
 else that differs is ranked by explain.py, and what changes by itself (a commit of our own checkout, a free package) must not
 make every night a side of its own.
 """

@@ -17,6 +17,7 @@ from stackmark.show.report.wording import (
 from stackmark.show.result import say_flag
 from stackmark.units import counted, say_minute_utc, say_rate, say_seconds
 from stackmark.verdict.examined import CovariateLine, Examined, ExaminedRun, FactDifference
+from stackmark.verdict.rules import say_rules
 
 # Below this weight a difference is a curiosity, and is folded away where there are others.
 CURIOUS = 20
@@ -172,7 +173,7 @@ def failures(examined: Examined) -> Markup:
 
 
 def how_measured(examined: Examined) -> Markup:
-    facts = [*examined.method]
+    facts = [*examined.method, say_rules(examined.rules_made)]
     if examined.order:
         facts.append(f"Order of the runs, a word a block: {say_order(examined, LETTERS)}" + _seed(examined))
     if examined.blocks_planned:

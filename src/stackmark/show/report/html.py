@@ -18,6 +18,7 @@ from stackmark.show.report.wording import (
     Headline,
     headlines,
     measured_runs,
+    say_bad_run_shares,
     say_change,
     say_counts,
     say_interval,
@@ -140,6 +141,10 @@ def _verdict(examined: Examined) -> Markup:
         element("p", element("b", text("Scope: ")), text(examined.scope), class_="scope")
         if examined.scope
         else NOTHING,
+        *(
+            element("p", element("b", text("Bad runs: ")), text(sentence(said)), class_="note")
+            for said in say_bad_run_shares(examined)
+        ),
         _warnings(examined),
         class_="several" if len(said) > 1 else None,
         id="verdict",

@@ -13,6 +13,7 @@ from stackmark.show.report.wording import (
     bad_runs,
     headlines,
     percentiles,
+    say_bad_run_shares,
     say_change,
     say_counts,
     say_interval,
@@ -29,6 +30,7 @@ from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined, ExaminedArm
 from stackmark.verdict.needed import percent
+from stackmark.verdict.rules import say_rules
 
 # Rows of differences in a comment that people read; the page has all of them.
 MOST_DIFFERENCES = 10
@@ -61,6 +63,7 @@ def render_markdown(examined: Examined) -> str:
         f"### {plain(examined.title or examined.workload)}",
         *_verdicts(examined),
         f"**Scope:** {plain(examined.scope)}" if examined.scope else "",
+        _items("Bad runs:", say_bad_run_shares(examined)),
         _items("**Beware:**", examined.warnings),
         _arms(examined.arms, examined),
         plain(say_setup_difference(examined.arms)),
@@ -155,4 +158,4 @@ def _items(title: str, items: Sequence[str]) -> str:
 
 def _last_line(examined: Examined) -> str:
     order = f" Order {say_order(examined, LETTERS)}, seed {examined.seed}." if examined.order else ""
-    return f"<sub>Experiment {plain(examined.experiment_id)}.{order}</sub>"
+    return f"<sub>Experiment {plain(examined.experiment_id)}.{order} {plain(say_rules(examined.rules_made))}</sub>"

@@ -12,6 +12,7 @@ from statistics import median
 import numpy as np
 
 from stackmark.units import counted, say_rate, say_seconds
+from stackmark.verdict.bad_runs import LEVEL, say_bad_runs
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
 from stackmark.verdict.needed import UNIT
@@ -22,6 +23,8 @@ SIGNS = {
     "EQUIVALENT": ("=", "same"),
     "SLOWER": ("▼", "slower"),
     "FASTER": ("▲", "faster"),
+    "LIKELY SLOWER": ("▼", "slower"),
+    "LIKELY FASTER": ("▲", "faster"),
     "INCONCLUSIVE": ("?", "open"),
 }
 # More comparisons than these are summed up.
@@ -115,7 +118,7 @@ def signed(value: float, digits: int) -> str:
 def say_counts(comparison: Comparison) -> str:
     """From how many it comes: `6 blocks`, `3 and 4 runs`."""
     second = counted(comparison.count_b, UNIT[comparison.kind])
-    return f"{comparison.count_a} and {second}" if comparison.kind in ("runs", "sittings") else second
+    return f"{comparison.count_a} and {second}" if comparison.kind in ("runs", "series") else second
 
 
 def say_took(examined: Examined) -> str:
@@ -143,6 +146,21 @@ def measured_runs(examined: Examined) -> list[ExaminedRun]:
 
 def bad_runs(examined: Examined) -> list[ExaminedRun]:
     return [run for run in examined.runs if run.status in ("failed", "invalid")]
+
+
+def say_bad_run_shares(examined: Examined) -> list[str]:
+    """Say how many runs of the arms were slow outliers and how many may be, and which pairs differ in that."""
+    pairs = [one for one in examined.comparisons if one.bad_runs]
+    if len(pairs) == 1:
+        return [say_bad_runs(pairs[0].bad_runs, pairs[0].p_bad_runs)]
+    arms = {arm.arm: arm for one in pairs for arm in one.bad_runs}
+    said = [say_bad_runs(list(arms.values()), None)] if arms else []
+    said += [
+        f"{one.b} / {one.a}: {say_bad_runs(one.bad_runs, one.p_bad_runs)}"
+        for one in pairs
+        if one.p_bad_runs is not None and one.p_bad_runs <= LEVEL
+    ]
+    return said
 
 
 def arms_of(examined: Examined, comparison: Comparison) -> tuple[int | None, int | None]:
