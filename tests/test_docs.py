@@ -47,7 +47,8 @@ def commands() -> Iterator[tuple[str, list[str], str]]:
     """Every `stackmark …` in a code block, as a shell would hand it on, and the line below it."""
     for page in PAGES:
         lines = list(code_lines(page))
-        for (number, line), (_, below) in zip(lines, [*lines[1:], (0, "")], strict=True):
+        # A page may have no code at all.
+        for (number, line), (_, below) in zip(lines, [*lines[1:], (0, "")], strict=False):
             typed = re.sub(r"^(\$ |[A-Z_]+=\S+ )+", "", line)
             if not typed.startswith("stackmark ") or "…" in typed or "[OPTIONS]" in typed:
                 continue

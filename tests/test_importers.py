@@ -585,7 +585,8 @@ def test_the_field_report_is_one_command(devices: int, host: list[float], contai
     assert found["interval_90"]["low"] == pytest.approx(math.exp(interval.low))
     assert found["interval_90"]["high"] == pytest.approx(math.exp(interval.high))
     assert (found["word"], found["margin"]) == ("INCONCLUSIVE", 0.01)
-    assert found["needed"]["count"] > 2
+    # Two runs a side tell too little of their spread to promise anything.
+    assert found["needed"]["count"] is None
 
 
 @pytest.mark.parametrize(
