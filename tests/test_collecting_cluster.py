@@ -42,7 +42,18 @@ def stream() -> list[str]:
     task = Task(do="run", request=REQUEST, lifeline=False)
     finished = finish(start(environment(STACKMARK_SPEC=task.model_dump_json())))
     assert finished.last["event"] == "result", finished.stderr
-    return finished.lines
+    return [quicker(line) for line in finished.lines]
+
+
+def quicker(line: str) -> str:
+    """The event with a hundredth of its times: what a pod replays in a moment may not claim to have measured for seconds."""
+    event = json.loads(line)
+    for name in ("t", "wall_s", "data_wait_s"):
+        if event.get(name):
+            event[name] /= 100
+    if "step_s" in event:
+        event["step_s"] = [seconds / 100 for seconds in event["step_s"]]
+    return json.dumps(event, separators=(",", ":"))
 
 
 def canary(cluster: TestCluster, mark: str, command: Sequence[str], options: Json | None = None, **more: Any) -> Json:

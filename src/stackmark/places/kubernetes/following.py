@@ -14,7 +14,7 @@ from stackmark.errors import ClusterError, PlaceError, Terminated
 from stackmark.places.kubernetes import manifest, names, notes, podstatus
 from stackmark.places.kubernetes.client import ApiError, Json, Unreachable
 from stackmark.places.kubernetes.closing import Closing
-from stackmark.places.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, patiently
+from stackmark.places.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, may_pass, patiently
 from stackmark.places.kubernetes.podjson import describe
 from stackmark.places.kubernetes.podlog import PodLog
 from stackmark.places.kubernetes.ready import Ready
@@ -245,10 +245,16 @@ class Following:
         """A Job whose pods are refused (a quota, Pod Security, a missing account) says so in its events."""
         job: Json = {}
         events: list[Json] = []
-        with suppress(Unreachable):
+        try:
             job = self._cluster.get(f"/apis/batch/v1/namespaces/{self._ready.namespace}/jobs/{self._name}")
             path = f"/api/v1/namespaces/{self._ready.namespace}/events"
             events = self._cluster.items(path, fieldSelector=f"involvedObject.uid={job['metadata']['uid']}")
+        except ApiError as error:
+            # A server that has just come back knows for a moment no rights; that we have them was checked before.
+            if error.status not in (401, 403) and not may_pass(error):
+                raise
+        except Unreachable:
+            pass  # it is waited for when the pod is looked for again
         refused = podstatus.job_refused(job, events)
         if refused is not None:
             raise PlaceError(refused.message, hint=refused.hint or None)

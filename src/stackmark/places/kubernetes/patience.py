@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.parse import quote
 
 from stackmark.errors import ClusterError
 from stackmark.places.kubernetes.client import ApiError, Cluster, Unreachable
@@ -55,19 +56,31 @@ def patiently(ask: Callable[[], Answer], say: Say, patience_s: float = AWAY_S) -
 
 
 def wait_until_ready(cluster: Cluster, say: Say) -> None:
-    """Return once the API server answers and is ready. One that answers and never calls itself ready is not waited for long."""
+    """Return once the API server answers, calls itself ready, and knows our rights, which were checked before.
+
+    One that answers and never calls itself ready, or has taken our rights away, is not waited for long: what comes next tells.
+    """
     until = time.monotonic() + COMING_BACK_S
 
     def ask() -> None:
         nonlocal until
         try:
-            cluster.text("/readyz", timeout_s=_READY_S)
+            _look(cluster)
         except Unreachable:
             until = time.monotonic() + COMING_BACK_S
             raise
         except ApiError as error:
-            # Who may not ask finds out by what comes next.
-            if may_pass(error) and time.monotonic() < until:
+            passes = may_pass(error) or error.status in (401, 403)
+            if passes and time.monotonic() < until:
                 raise Unreachable(f"the API server {cluster.server} is not ready") from error
 
     patiently(ask, say)
+
+
+def _look(cluster: Cluster) -> None:
+    try:
+        cluster.text("/readyz", timeout_s=_READY_S)
+    except ApiError as error:
+        if error.status not in (401, 403, 404):  # not everybody may ask
+            raise
+    cluster.get(f"/api/v1/namespaces/{quote(cluster.namespace, safe='')}/pods", timeout_s=_READY_S, limit=1)

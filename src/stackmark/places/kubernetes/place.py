@@ -7,18 +7,19 @@ on a connection: the log is followed through lost ones, and the pod is removed o
 
 import math
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from stackmark.errors import ClusterError, Terminated
+from stackmark.errors import ClusterError, PlaceError, Terminated
 from stackmark.places.kubernetes import checks, manifest, names, notes, trouble
 from stackmark.places.kubernetes.client import connect
 from stackmark.places.kubernetes.following import Following
 from stackmark.places.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
-from stackmark.places.kubernetes.patience import patiently, wait_until_ready
+from stackmark.places.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wait_until_ready
 from stackmark.places.kubernetes.ready import Ready, has_resource, make_ready
 from stackmark.places.kubernetes.removing import remove, remove_of_dead_drivers
 from stackmark.places.place import Facts, Outcome, Watch
@@ -121,12 +122,29 @@ class PodPlace:
         try:
             if task.do == "run" or self._ready is not None:
                 options = self._options
-                known = self._ready.cluster if self._ready else connect(options.context, options.kubeconfig)
+                known = (
+                    self._ready.cluster
+                    if self._ready
+                    else connect(options.context, options.kubeconfig, options.namespace)
+                )
                 wait_until_ready(known, watch.waiting)
-            ready = self.prepare()
+                ready = self._prepare_again()
+            else:
+                ready = self.prepare()
             return ready, patiently(lambda: self.wanted(ready, task, mark, time_limit_s), watch.waiting)
         except ClusterError as error:
             raise trouble.explained(error, "the cluster is asked") from error
+
+    def _prepare_again(self) -> Ready:
+        """Prepare for a run in a cluster that was fit for it: one that has just come back knows no rights for a moment."""
+        until = time.monotonic() + COMING_BACK_S
+        while True:
+            try:
+                return self.prepare()
+            except PlaceError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(AGAIN_S)
 
     def _tidy(self, ready: Ready, watch: Watch) -> None:
         """Remove what earlier drivers left. What cannot be removed now is found by the next command."""
