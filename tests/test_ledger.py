@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import multiprocessing
 import signal
 import subprocess
@@ -540,4 +541,6 @@ def test_newlines_and_quotes_survive_a_round_trip_through_csv(
             complete(ledger, end, at=T0 + number)
         data = exported(ledger, "csv").decode()
     read = [row["failure_message"] for row in csv.DictReader(io.StringIO(data, newline=""))]
-    assert read == [storable(message) for message in messages]
+    # docs/ledger.md: a quote before what a spreadsheet would run as a formula comes off again.
+    unquoted = [text[1:] if re.match(r"'+[=+\-@\t\r\n]", text) else text for text in read]
+    assert unquoted == [storable(message) for message in messages]
