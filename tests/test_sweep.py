@@ -586,7 +586,7 @@ def test_a_sweep_is_no_comparison(book: Ledger, tmp_path: Path) -> None:
         (["train/resnet20", "-o", "sweep.pdf"], "ends in .svg or .png"),
         (["train/resnet20", "--junit", "-"], "standard output holds the result"),
         (["train/resnet20", "--confirm", "1"], "has no spread"),
-        (["train/resnet20", "--margin", "70%"], "a margin of 70 %"),
+        (["train/resnet20", "--margin", "70%"], "got 70 %"),
         (["train/resnet20", "--dra", "gpu.nvidia.com"], "not by a claim"),
         (["train/resnet20", "--nodes", ""], "it is empty"),
         (["train/resnet20", "--gpus", "all"], "a pod asks for a number of GPUs"),
