@@ -63,7 +63,7 @@ def test_a_look_that_decides_ends_it() -> None:
     rule = a_design().rule
     assert rule is not None
     assert now.levels == (rule.levels[0], rule.levels_95[0])
-    (pair,) = comparisons(a_design(), rows_of(CLEAR), now.blocks, now.levels)
+    (pair,) = comparisons(a_design(), rows_of(CLEAR), now.blocks.items(), now.levels)
     assert pair.word == "EQUIVALENT"
 
 
@@ -73,14 +73,14 @@ def test_an_experiment_stops_by_the_rules_it_was_made_under_and_is_judged_by_tho
     assert progress(a_design().model_copy(update={"rules": 2}), rows_of(noisy)).open
     now = progress(a_design(), rows_of(noisy))
     assert (a_design().rules, now.next, now.look) == (1, Done(), 4)
-    (pair,) = comparisons(a_design(), rows_of(noisy), now.blocks, now.levels)
+    (pair,) = comparisons(a_design(), rows_of(noisy), now.blocks.items(), now.levels)
     assert pair.word == "INCONCLUSIVE"
 
 
 def test_a_pair_carries_its_bad_runs_and_what_a_block_takes() -> None:
     rows = rows_of((0.0, 0.001, -0.001, -0.2, 0.0005, 0.0, 0.0, 0.001))
     rows = [row.model_copy(update={"ended_unix_s": row.started_unix_s + 0.25 * (1 + row.arm)}) for row in rows]
-    (pair,) = comparisons(a_design(), rows, dict.fromkeys(range(8), 0), None)
+    (pair,) = comparisons(a_design(), rows, dict.fromkeys(range(8), 0).items(), None)
     assert [(arm.arm, arm.bad, arm.runs) for arm in pair.bad_runs] == [("a", 0, 8), ("b", 1, 8)]
     assert pair.p_bad_runs == 1.0
     # Half a second of runs, and half a second to the next block.

@@ -1,12 +1,19 @@
 """Which blocks were disturbed, and what moved with the ratio: against numbers by hand and SciPy."""
 
 import math
+import os
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from stackmark.verdict.interference import Load, allowance_cpus, association, disturbances, most_extra_blocks
+from stackmark.lab.driver import idle_cpus
+from stackmark.plan.design import Arm, Assignment, Design, Done, Finished, next_run, order_of, whole, whole_attempts
+from stackmark.spec import Spec
+from stackmark.verdict.association import association
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.interference import Disturbed, Load, allowance_cpus, combined, disturbances
+from stackmark.verdict.ratio import compare_blocks
 
 
 def loads(*values: tuple[float | None, float | None]) -> list[Load]:
@@ -14,8 +21,8 @@ def loads(*values: tuple[float | None, float | None]) -> list[Load]:
     return [Load(arm, block, 0, pair[arm]) for block, pair in enumerate(values) for arm in (0, 1)]
 
 
-def blocks_of(found: list[Load], cores: int = 2, idle: float | None = 0.0) -> list[tuple[int, int]]:
-    return [(one.block, one.arm) for one in disturbances(found, cores, idle)]
+def blocks_of(found: list[Load], idle: float | None = 0.0) -> list[tuple[int, int]]:
+    return [(one.block, one.arm) for one in disturbances(found, idle)]
 
 
 def test_a_quarter_of_a_cpu_or_two_per_cent_of_the_cores_is_allowed() -> None:
@@ -47,13 +54,14 @@ def test_nobody_is_disturbed_by_what_nobody_measured() -> None:
 
 
 def test_another_program_on_the_gpu_disturbs_whatever_the_cpus_do() -> None:
-    (found,) = disturbances([Load(0, 3, 0, 0.0, 2.0), Load(1, 3, 0, 0.0, 0.0)], 2, 0.0)
+    (found,) = disturbances([Load(0, 3, 0, 0.0, 2.0), Load(1, 3, 0, 0.0, 0.0)], 0.0)
     assert (found.block, found.arm) == (3, 0)
     assert "GPU" in found.sentence
 
 
-def test_half_as_many_blocks_may_be_repeated() -> None:
-    assert [most_extra_blocks(n) for n in (1, 2, 6, 7)] == [0, 1, 3, 3]
+def test_a_run_of_a_few_ticks_says_nothing_of_the_others() -> None:
+    quick = [Load(arm, 0, 0, 1.9, seconds=0.02) for arm in (0, 1)]
+    assert blocks_of(quick) == []
 
 
 def test_the_line_through_the_blocks_is_scipy_s() -> None:
@@ -77,3 +85,92 @@ def test_few_blocks_or_a_covariate_that_stands_still_have_no_line() -> None:
     assert association([0.1] * 7, list(range(7))) is None
     assert association([0.1, 0.2] * 4, [1410.0] * 8) is None
     assert association([0.1, 0.2] * 4, [math.nan] * 8) is None
+
+
+# What a design does with disturbed blocks
+
+
+def a_design(blocks: int = 4, **more: object) -> Design:
+    arms = [Arm(label=label, place="host", spec=Spec(workload="train/lenet", params={})) for label in ("a", "b")]
+    made = {
+        "arms": arms,
+        "blocks": blocks,
+        "seed": 1,
+        "margin": 0.01,
+        "ordering": 2,
+        "rules": 2,
+        "repeats_disturbed": True,
+    }
+    return Design.model_validate({**made, **more})
+
+
+def ended(block: int, attempt: int = 0, *, disturbed: bool = False, good: bool = True) -> list[Finished]:
+    return [
+        Finished(arm=arm, block=block, attempt=attempt, good=good, disturbed=disturbed and arm == 0) for arm in (0, 1)
+    ]
+
+
+def test_a_disturbed_block_is_measured_again_in_its_own_order_when_all_are_there() -> None:
+    design = a_design()
+    first = [*ended(0), *ended(1, disturbed=True), *ended(2)]
+    assert next_run(design, first) == Assignment(arm=order_of(design, 3)[0], block=3, attempt=0)
+    again = next_run(design, [*first, *ended(3)])
+    assert again == Assignment(arm=order_of(design, 1)[0], block=1, attempt=1)
+    done = [*first, *ended(3), *ended(1, 1)]
+    assert next_run(design, done) == Done()
+    assert whole(design, done) == {0: 0, 1: 1, 2: 0, 3: 0}
+
+
+def test_half_as_many_blocks_as_planned_are_repeated_and_no_more() -> None:
+    design = a_design()
+    made = [run for block in range(4) for run in ended(block, disturbed=True)]
+    repeats = []
+    while isinstance(step := next_run(design, made), Assignment):
+        repeats.append(step.block)
+        made += ended(step.block, step.attempt, disturbed=True)
+    assert repeats == [0, 1]
+    assert sum(whole_attempts(design, made).values()) == 6
+
+
+def test_an_older_design_repeats_nothing_for_it() -> None:
+    made = [run for block in range(4) for run in ended(block, disturbed=True)]
+    assert next_run(a_design(repeats_disturbed=False), made) == Done()
+
+
+def test_a_repetition_that_fails_leaves_the_disturbed_block_as_it_was() -> None:
+    design = a_design(most_repeats=0)
+    made = [*ended(0, disturbed=True), *ended(1), *ended(2), *ended(3), *ended(0, 1, good=False)]
+    step = next_run(design, made)
+    assert step == Assignment(arm=order_of(design, 0)[0], block=0, attempt=2)
+    assert whole(design, made)[0] == 0
+
+
+# What a verdict says of them
+
+
+def compared(shift: float, spread: float = 0.001) -> Comparison:
+    logs = [spread * (-1) ** block for block in range(6)]
+    return compare_blocks("a", "b", [0.0] * 6, [shift + log for log in logs], 0.01)
+
+
+def test_a_word_that_only_the_clean_or_only_all_blocks_have_is_not_said() -> None:
+    said = combined(compared(0.0), compared(0.05), Disturbed(6, 1, 1))
+    assert (said.word, said.difference) == ("INCONCLUSIVE", None)
+    assert "disturbed 2 of 6 blocks" in said.sentence.partition(";")[0]
+    assert "FASTER with them and EQUIVALENT without them" in said.sentence
+    assert combined(None, compared(0.0), Disturbed(6, 6, 0)).word == "INCONCLUSIVE"
+
+
+def test_disturbed_blocks_that_are_left_stand_in_the_sentence() -> None:
+    said = combined(compared(0.0), compared(0.001), Disturbed(6, 2, 0))
+    assert said.word == "EQUIVALENT"
+    assert "2 of 6 blocks disturbed by other programs and left out" in said.sentence
+    repeated = combined(compared(0.0), compared(0.001), Disturbed(6, 0, 2))
+    assert repeated.sentence == compared(0.0).sentence
+    assert "measured again" in repeated.notes[-1]
+
+
+def test_the_idle_machine_is_measured() -> None:
+    busy = idle_cpus(0.1)
+    assert busy is not None
+    assert 0.0 <= busy <= (os.cpu_count() or 1) * 1.5

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from stackmark.errors import PlaceError, SpecError, WorkerError
 from stackmark.lab.arms import AskedArm
+from stackmark.lab.driver import idle_cpus
 from stackmark.lab.one_machine import beside_the_driver, following, leading
-from stackmark.lab.placing import find_place
+from stackmark.lab.placing import find_kind, find_place
 from stackmark.lab.run import Resolved, resolve
 from stackmark.lab.typed import extra_of
 from stackmark.lab.verify import folder_in
@@ -75,6 +76,9 @@ def make_design(asked: Asked, watcher: Watcher) -> tuple[Design, list[Resolved]]
         rule=rule,
         ordering=SHUFFLED,
         rules=RULES,
+        repeats_disturbed=True,
+        # Where a pod is compared with a pod, on whatever node, this machine's load says nothing.
+        idle_cpus=None if all(find_kind(arm.place).leads for arm in placed) else idle_cpus(),
     )
     return design, resolved
 

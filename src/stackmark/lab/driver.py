@@ -6,6 +6,8 @@ many machines. So a row carries the machine, its boot, the pid namespace, and wh
 
 import os
 import platform
+import time
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -16,6 +18,26 @@ from stackmark.ledger.store import Ledger
 from stackmark.strays import HOST_PID_NAMESPACE as HOST_PID_NAMESPACE
 from stackmark.strays import driver_may_live, start_ticks
 from stackmark.strays import pid_namespace as pid_namespace
+
+# Long enough for CPU time that is counted in ticks of 10 ms, short enough not to be noticed.
+IDLE_S = 0.5
+
+
+def idle_cpus(seconds: float = IDLE_S) -> float | None:
+    """Measure how many CPUs are busy while we do nothing: what is usual on this machine before the first run."""
+    before, began = _busy_s(), time.monotonic()
+    time.sleep(seconds)
+    after, elapsed = _busy_s(), time.monotonic() - began
+    return None if before is None or after is None else max(0.0, (after - before) / elapsed)
+
+
+def _busy_s() -> float | None:
+    """Return the time that all CPUs were at work since boot; waiting for a disk is not work."""
+    try:
+        user, nice, system, _idle, _wait, irq, softirq = Path("/proc/stat").read_text().split(None, 8)[1:8]
+        return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None
 
 
 def machine_name() -> str:

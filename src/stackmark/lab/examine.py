@@ -9,7 +9,7 @@ from typing import Literal
 from stackmark.errors import SpecError
 from stackmark.events import Hello, Metric, gathered_facts
 from stackmark.lab import fairness
-from stackmark.lab.deciding import Progress, comparisons, progress
+from stackmark.lab.deciding import Progress, disturbed_runs, finished_runs, judged_pairs, progress
 from stackmark.lab.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
 from stackmark.lab.judging import read_stored, setup_parts, timed_run
 from stackmark.lab.limits import limits_of_run
@@ -19,10 +19,10 @@ from stackmark.lab.published import known_rows, neighbours
 from stackmark.lab.windows import StepTimes, runs_in, window_of, with_rates
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.plan.design import Arm, Assignment, Design, balanced, order_of, sequences_of
+from stackmark.plan.design import Arm, Assignment, Design, balanced, order_of, sequences_of, whole_attempts
 from stackmark.spec import AUTO, Scalar
 from stackmark.verdict.comparison import Comparison as Comparison
-from stackmark.verdict.covariates import covariate_lines
+from stackmark.verdict.covariates import association_lines, covariate_lines
 from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, PublishedNeighbour
 from stackmark.verdict.explain import explain
@@ -55,7 +55,7 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
         window = window_of([row for row, run in zip(rows, runs, strict=True) if run.counted], times)
     runs = runs_in(window, runs, rows, times)
     rates = {run.run_id: run.rate_per_s for run in runs if run.rate_per_s}
-    shown = _put_together(ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin)
+    shown = _put_together(ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin, times)
     return in_window(shown, window)
 
 
@@ -97,9 +97,7 @@ def read_run(
     facts = gathered_facts(events)
     steps = list(stream.measured_steps())
     # A run whose numbers cannot be was failed for that: they are not judged again.
-    timed = timed_run(stream) if row.rate_per_s else None
-    if times is not None:
-        times.remember(row.id, timed)
+    timed = times.remember(row, stream) if times is not None else timed_run(stream) if row.rate_per_s else None
     hello = next((event for event in events if isinstance(event, Hello)), None)
     # An engine may have had to prepare itself between the row and the launch.
     launched = row.handle.get("launched_unix_s")
@@ -150,6 +148,7 @@ def _put_together(
     design: Design | None,
     now: Progress | None,
     margin: float | None,
+    times: StepTimes,
 ) -> Examined:
     arms = _with_limits(ledger, arms_of(labels_of(design, rows), runs, facts, rows, design), rows, runs)
     chosen = margin if margin is not None else design.margin if design else MARGIN
@@ -178,9 +177,10 @@ def _put_together(
         order=_order(design),
         arms=arms,
         runs=tuple(runs),
-        comparisons=_pairs(design, rows, now, chosen),
+        comparisons=_pairs(design, rows, runs, now, chosen, times),
         differences=explain(arms, runs) if len(arms) > 1 else (),
         covariates=covariate_lines(arms, runs),
+        associations=association_lines(arms, runs) if design else (),
         published=published_beside(ledger, rows, arms),
         scope=fairness.scope(rows),
         held=held,
@@ -218,7 +218,12 @@ def _asked(experiment: Experiment) -> list[str]:
 
 
 def _pairs(
-    design: Design | None, rows: Sequence[RunDetail], now: Progress | None, margin: float
+    design: Design | None,
+    rows: Sequence[RunDetail],
+    runs: Sequence[ExaminedRun],
+    now: Progress | None,
+    margin: float,
+    times: StepTimes,
 ) -> tuple[Comparison, ...]:
     """Every pair of arms. While an experiment is open it is what there is so far, and the state says so."""
     if not design or not now or not now.blocks or len(design.arms) < 2:
@@ -226,9 +231,16 @@ def _pairs(
     blocks = _judged(design, now)
     if not blocks:
         return ()
-    pairs = comparisons(design, rows, blocks, now.levels, margin)
-    # Looks have shared out their level among the pairs already: Holm knows no looks.
-    return tuple(pairs) if design.rule else tuple(holm(pairs, multiple=sequences_of(len(design.arms))))
+    attempts = whole_attempts(design, finished_runs(rows, disturbed_runs(design, rows, times)))
+    late = {(run.arm, run.block, run.attempt) for run in runs if run.late and run.block is not None}
+
+    def finish(pairs: list[Comparison]) -> list[Comparison]:
+        # Looks have shared out their level among the pairs already: Holm knows no looks.
+        return pairs if design.rule else list(holm(pairs, multiple=sequences_of(len(design.arms))))
+
+    return tuple(
+        judged_pairs(design, rows, blocks, attempts, levels=now.levels, margin=margin, finish=finish, late=late)
+    )
 
 
 def _order(design: Design | None) -> tuple[tuple[int, ...], ...]:

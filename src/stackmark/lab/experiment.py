@@ -92,6 +92,8 @@ def carry_out(
             session.check_machine(before)
             session.prime(before)
         while isinstance(now.next, Assignment):
+            if now.again:
+                watcher.notice(f"other programs disturbed block {now.next.block + 1}: it is measured again")
             session.run(now.next)
             now = progress(design, ledger.runs_of(experiment.id), times)
         remove_cache(experiment.id)

@@ -8,32 +8,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from stackmark.events import Metric, Stream, gathered_facts
 from stackmark.lab.judging import read_stored, timed_run
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.verdict.examined import ExaminedRun
+from stackmark.verdict.interference import Load
 from stackmark.verdict.window import TimedRun, Window, common_window, first_step_in, rate_in
 
 Row = TypeVar("Row", bound=RunRow)
 
 
 class StepTimes:
-    """The step times of stored runs, each read once: a look at 40 runs after every second block would read them again."""
+    """The step times of stored runs, and what each met, read once: a look at 40 runs after every second block would read them
+    again."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._known: dict[str, TimedRun | None] = {}
+        self._loads: dict[str, Load] = {}
 
-    def remember(self, run_id: str, timed: TimedRun | None) -> None:
-        self._known[run_id] = timed
+    def remember(self, row: RunRow, stream: Stream) -> TimedRun | None:
+        """Keep what is needed of a stream that was read anyway, and return its steps."""
+        # A run whose numbers cannot be was failed for that: they are not judged again.
+        self._known[row.id] = timed_run(stream) if row.rate_per_s else None
+        self._loads[row.id] = _load(row, stream)
+        return self._known[row.id]
 
     def of(self, row: RunRow) -> TimedRun | None:
-        # A run whose numbers cannot be was failed for that: they are not judged again.
-        if not row.rate_per_s:
-            return None
-        if row.id not in self._known:
-            self._known[row.id] = timed_run(read_stored(self._ledger.stream(row.id)).stream)
+        self._read(row)
         return self._known[row.id]
+
+    def load(self, row: RunRow) -> Load:
+        """Return what a run met of other programs."""
+        self._read(row)
+        return self._loads[row.id]
+
+    def _read(self, row: RunRow) -> None:
+        if row.id not in self._known:
+            self.remember(row, read_stored(self._ledger.stream(row.id)).stream)
+
+
+def _load(row: RunRow, stream: Stream) -> Load:
+    said = {event.name: event.value for event in stream.events if isinstance(event, Metric) and event.rank == 0}
+    threads = gathered_facts(stream.events).get("cpu", {}).get("threads")
+    return Load(
+        arm=row.arm,
+        block=row.block or 0,
+        attempt=row.attempt,
+        other_cpus=said.get("other_cpus"),
+        other_gpu_processes=said.get("other_gpu_processes"),
+        seconds=said.get("counters_elapsed_s"),
+        cores=threads if isinstance(threads, int) and threads > 0 else 1,
+    )
 
 
 def window_of(rows: Sequence[RunRow], times: StepTimes) -> Window | None:

@@ -12,6 +12,7 @@ Until rules 2 the order was AB BA AB BA …, which a disturbance with a period o
 design says by which ordering it was made, and keeps it.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Collection
@@ -28,6 +29,8 @@ MOST_ARMS = 9
 MOST_BLOCKS = 20_000
 # How the order of a design is made: 1 is AB BA AB BA and the rows of one Williams square over and over, 2 is shuffled.
 ALTERNATING, SHUFFLED = 1, 2
+# Disturbed blocks are measured again, up to this share of the blocks that were planned.
+EXTRA_SHARE = 0.5
 
 
 class Arm(Frozen):
@@ -74,6 +77,10 @@ class Design(Frozen):
     rule: StoppingRule | None = None
     # A design that was stored before this field existed has the first ordering.
     ordering: int = Field(default=ALTERNATING, ge=ALTERNATING, le=SHUFFLED)
+    # Blocks that other programs disturbed are measured again, up to half as many as were planned; not in older designs.
+    repeats_disturbed: bool = False
+    # CPUs that other programs kept busy before the first run; None where the runs are on another machine.
+    idle_cpus: float | None = Field(default=None, ge=0)
     # The version of the rules of judging (verdict/rules.py) when the design was made: its stopping rule looks with them.
     rules: int = Field(default=1, ge=1)
 
@@ -96,6 +103,8 @@ class Finished(Frozen):
     # The driver was killed or interrupted: the run did not fail, it was not made.
     cut_off: bool = False
     sitting: int = 0
+    # Other programs used more of the machine than usual while it ran.
+    disturbed: bool = False
 
 
 class Assignment(Frozen):
@@ -180,9 +189,12 @@ def next_run(design: Design, finished: list[Finished], *, blocks: int | None = N
     for block, (attempt, state, missing) in latest.items():
         if state == "open":
             return Assignment(arm=missing[0], block=block, attempt=attempt)
-    failed = [(attempt, block) for block, (attempt, state, _) in latest.items() if state == "failed"]
+    known = whole(design, finished)
+    failed = [
+        (attempt, block) for block, (attempt, state, _) in latest.items() if state == "failed" and block not in known
+    ]
     if not failed:
-        return Done()
+        return _next_disturbed(design, finished, latest) or Done()
     # A block that was torn apart is not the arm's fault, and uses up none of its repetitions.
     spoilt = {(run.block, run.attempt) for run in finished if not run.good and not run.cut_off}
     if len(spoilt) > design.most_repeats:
@@ -193,10 +205,45 @@ def next_run(design: Design, finished: list[Finished], *, blocks: int | None = N
     return Assignment(arm=order_of(design, block)[0], block=block, attempt=attempt + 1)
 
 
+def _next_disturbed(
+    design: Design, finished: list[Finished], latest: dict[int, tuple[int, str, list[int]]]
+) -> Assignment | None:
+    """Repeat a disturbed block in its own order, the one that was tried least first; None where none is left to repeat."""
+    if not design.repeats_disturbed:
+        return None
+    every = whole_attempts(design, finished)
+    extra = len({(run.block, run.attempt) for run in finished if run.attempt and (run.block, run.attempt - 1) in every})
+    clean = {block for (block, _), disturbed in every.items() if not disturbed}
+    made = {block for block, _ in every}
+    left = [(attempt, block) for block, (attempt, _, _) in latest.items() if block in made and block not in clean]
+    if not left or extra >= math.floor(EXTRA_SHARE * design.blocks):
+        return None
+    attempt, block = min(left)
+    return Assignment(arm=order_of(design, block)[0], block=block, attempt=attempt + 1)
+
+
 def whole(design: Design, finished: list[Finished]) -> dict[int, int]:
-    """The blocks that are complete, each with the attempt that counts."""
-    found = {block: _attempt(design, finished, block) for block in range(design.blocks)}
-    return {block: attempt for block, (attempt, state, _) in found.items() if state == "whole"}
+    """The blocks that are complete, each with the attempt that counts: the latest that was not disturbed, else the latest."""
+    found: dict[int, int] = {}
+    for (block, attempt), _ in sorted(
+        whole_attempts(design, finished).items(), key=lambda one: (not one[1], one[0][1])
+    ):
+        found[block] = attempt
+    return dict(sorted(found.items()))
+
+
+def whole_attempts(design: Design, finished: list[Finished]) -> dict[tuple[int, int], bool]:
+    """All complete attempts at a block, and whether a run of it was disturbed."""
+    made: dict[tuple[int, int], list[Finished]] = {}
+    for run in finished:
+        if not run.cut_off and run.block < design.blocks:
+            made.setdefault((run.block, run.attempt), []).append(run)
+    return {key: any(run.disturbed for run in runs) for key, runs in sorted(made.items()) if _is_whole(design, runs)}
+
+
+def _is_whole(design: Design, runs: list[Finished]) -> bool:
+    one_series = len({run.sitting for run in runs}) == 1
+    return one_series and all(run.good for run in runs) and {run.arm for run in runs} == set(range(len(design.arms)))
 
 
 def balanced(design: Design, blocks: dict[int, int]) -> dict[int, int]:

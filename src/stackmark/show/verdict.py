@@ -232,6 +232,7 @@ def _rest(examined: Examined) -> list[Line]:
     lines += list_ratio_lines(examined.lists)
     lines += _differences(examined)
     lines += _covariates(examined)
+    lines += [("beside", sentence) for sentence in examined.associations]
     failed = bad_runs(examined)
     lines += [("failed", _failure(examined, run)) for run in failed[:FAILURES_SHOWN]]
     if len(failed) > FAILURES_SHOWN:

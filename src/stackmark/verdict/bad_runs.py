@@ -33,16 +33,22 @@ class BadRuns:
     share_most: float
 
 
-def count_bad_runs(labels: Sequence[str], logs: Sequence[Sequence[float]], margin: float) -> tuple[BadRuns, ...]:
-    """Count the slow outliers of each arm, from ln R of its runs."""
+def count_bad_runs(
+    labels: Sequence[str],
+    logs: Sequence[Sequence[float]],
+    margin: float,
+    late: Sequence[Sequence[bool]] = (),
+) -> tuple[BadRuns, ...]:
+    """Count the slow outliers of each arm, from ln R of its runs. Of `late` ones the warm-up ended too late: they are bad too."""
     apart = [[log - median(arm) for log in arm] if arm else [] for arm in logs]
     every = [abs(distance) for arm in apart for distance in arm]
     if not every:
         return ()
     least = max(DEVIATIONS * MAD_TO_SD * median(every), -math.log1p(-margin))
     found = []
-    for label, arm in zip(labels, apart, strict=True):
-        bad = sum(distance < -least for distance in arm)
+    for number, (label, arm) in enumerate(zip(labels, apart, strict=True)):
+        also = late[number] if late else [False] * len(arm)
+        bad = sum(distance < -least or was_late for distance, was_late in zip(arm, also, strict=True))
         found.append(BadRuns(label, bad, len(arm), share_at_most(bad, len(arm))))
     return tuple(found)
 

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from stackmark.units import say_seconds, say_size
+from stackmark.verdict.association import Association, association
 from stackmark.verdict.evidence import paired, welch
 from stackmark.verdict.examined import CovariateLine, ExaminedArm, ExaminedRun
 from stackmark.verdict.student import t_cdf
@@ -196,6 +197,40 @@ def covariate_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) ->
             remarks = []  # what it means to a run is not known, so neither is what it would mean that it differs
         lines.append(CovariateLine(name, known.unit, tuple(map(middle, series)), "; ".join(remarks)))
     return tuple(lines)
+
+
+# What may move a rate from block to block: the load of others, the clock, the heat.
+MOVING = ("other_cpus", "clock_sm_mhz", "clock_sm_end_mhz", "temperature_c", "temperature_end_c", "load_1m", "steal_s")
+
+
+def association_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) -> tuple[str, ...]:
+    """Say what moved with the ratio from block to block, for each pair of arms, where that is clear."""
+    met = {(run.arm, run.block): run for run in runs if run.counted and run.block is not None and run.rate_per_s}
+    lines = []
+    for a, b in combinations(arms, 2):
+        blocks = sorted(
+            {block for arm, block in met if arm == a.index} & {block for arm, block in met if arm == b.index}
+        )
+        pairs = [(met[a.index, block], met[b.index, block]) for block in blocks]
+        for name in MOVING:
+            values = [(covariates_of(one).get(name), covariates_of(other).get(name)) for one, other in pairs]
+            moved = [second - first for first, second in values if first is not None and second is not None]
+            if len(moved) < len(pairs):
+                continue
+            ratios = [math.log((other.rate_per_s or 1.0) / (one.rate_per_s or 1.0)) for one, other in pairs]
+            found = association(ratios, moved)
+            if found is not None and found.clear:
+                lines.append(f"{b.label} / {a.label}: {_say_association(BY_NAME[name], found)}")
+    return tuple(lines)
+
+
+def _say_association(known: Known, found: Association) -> str:
+    slope, low, high = (100 * value for value in (found.slope, found.slope_low, found.slope_high))
+    return (
+        f"moved with {known.words}: {slope:+.2g} % per {known.unit or 'unit'} (95 % {low:+.2g} to {high:+.2g} %, correlation "
+        f"{found.correlation:+.2f}, {found.blocks} blocks); where both arms met the same, the ratio is {found.adjusted:.4f} "
+        f"({found.adjusted_low:.4f} to {found.adjusted_high:.4f}): association, and not the verdict"
+    )
 
 
 def unit_of(name: str) -> str:

@@ -160,6 +160,8 @@ class Examined:
     lists: tuple[ListRatio, ...] = field(default=())
     # The part of each run that the verdict is about; None where runs have no steps, or there is one arm.
     window: Window | None = None
+    # What moved with the ratio from block to block, a sentence each.
+    associations: tuple[str, ...] = field(default=())
     # The version of the rules that judged it, which are always today's, and that under which it was designed; None without one.
     rules: int = RULES
     rules_made: int | None = None

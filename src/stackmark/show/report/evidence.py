@@ -87,8 +87,9 @@ def conditions(examined: Examined) -> Markup:
     shown = table(head, rows) if rows else NOTHING
     names = ", ".join(covariate_name(one) for one in still)
     quiet = paragraph(f"Nought in every arm: {names}.", "note") if still else NOTHING
+    moved = bullets(list(examined.associations)) if examined.associations else NOTHING
     flagged = join([element("h3", text("Flags")), bullets(flags)]) if flags else NOTHING
-    return section("Conditions while it ran", shown, quiet, flagged, name="conditions")
+    return section("Conditions while it ran", shown, quiet, moved, flagged, name="conditions")
 
 
 def covariate_name(one: CovariateLine) -> str:
