@@ -23,18 +23,20 @@ BURN = "import time\nend = time.monotonic() + {on}\nwhile time.monotonic() < end
 
 def neighbour(burst_s: float) -> int:
     """Start the program that burns a core in bursts, and return its pid."""
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     os.setsid()
-    while True:
+    while os.getppid() == parent:
         subprocess.run([sys.executable, "-c", BURN.format(on=burst_s)], check=False)
         time.sleep(burst_s)
+    os._exit(0)
 
 
 def compare(arm: str, seconds: float, ledger: Path) -> dict[str, object]:
     argv = [
-        sys.executable, "-m", "stackmark", "compare", "train/resnet20", "--batch", "32", "--seconds", str(seconds),
+        sys.executable, "-m", "stackmark", "compare", "train/resnet20", "--device", "cpu", "--batch", "32", "--seconds", str(seconds),
         "--warmup-seconds", "0.5", "--arm", arm, "--arm", arm, "--blocks", "6", "--margin", "5%",
         "--ledger", str(ledger), "--json",
     ]  # fmt: skip
