@@ -36,8 +36,8 @@ def neighbour(burst_s: float) -> int:
 
 def compare(arm: str, seconds: float, ledger: Path) -> dict[str, object]:
     argv = [
-        sys.executable, "-m", "stackmark", "compare", "train/resnet20", "--device", "cpu", "--batch", "32", "--seconds", str(seconds),
-        "--warmup-seconds", "0.5", "--arm", arm, "--arm", arm, "--blocks", "6", "--margin", "5%",
+        sys.executable, "-m", "stackmark", "compare", "train/resnet20", "--device", "cpu", "--batch", "32",
+        "--seconds", str(seconds), "--warmup-seconds", "0.5", "--arm", arm, "--arm", arm, "--blocks", "6", "--margin", "5%",
         "--ledger", str(ledger), "--json",
     ]  # fmt: skip
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
