@@ -1,7 +1,7 @@
 """An image that lies: static busybox, and a `python3` that plays back whatever the test wants a worker to have said.
 
-The lies lie in a folder that is mounted at /lie: `probe` and `run` are the streams for either task, `exit` the exit code. Where
-there is a script `do`, it is run instead.
+The lies are in a folder that is mounted at /lie, or in the image itself, where the variable LIE names one of several: `probe` and
+`run` are the streams for either task, `exit` the exit code. Where there is a script `do`, it is run instead.
 """
 
 import hashlib
@@ -9,18 +9,21 @@ import io
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from leaving_out import leave_out
 
 PYTHON = """#!/bin/sh
-read -r task
-[ -f /lie/do ] && exec sh /lie/do
+lie=/lie${LIE:+/$LIE}
+task=$STACKMARK_SPEC
+[ -n "$task" ] || read -r task
+[ -f $lie/do ] && exec sh $lie/do
 case "$task" in
-  *'"do":"probe"'*) cat /lie/probe ;;
-  *) cat /lie/run ;;
+  *'"do":"probe"'*) cat $lie/probe ;;
+  *) cat $lie/run ;;
 esac
-exit $(cat /lie/exit 2>/dev/null || echo 0)
+exit $(cat $lie/exit 2>/dev/null || echo 0)
 """
 # What other images have under that name.
 OLD_PYTHON = """#!/bin/sh
@@ -30,8 +33,9 @@ exit 2
 """
 
 
-def hostile_image() -> str:
-    return _made("hostile", PYTHON)
+def hostile_image(**lies: str) -> str:
+    """Make the image; `lies` are answers to a probe that it brings itself, by the name that LIE chooses."""
+    return _made("hostile", PYTHON, {f"lie/{name}/probe": text for name, text in lies.items()})
 
 
 def image_with_old_python() -> str:
@@ -42,7 +46,7 @@ def image_without_python() -> str:
     return _made("no-python", None)
 
 
-def _made(name: str, python: str | None) -> str:
+def _made(name: str, python: str | None, brought: Mapping[str, str] | None = None) -> str:
     """Import it into podman, unless an image of the same bytes is there."""
     busybox = shutil.which("busybox")
     if busybox is None:
@@ -50,9 +54,11 @@ def _made(name: str, python: str | None) -> str:
     files = {"bin/busybox": Path(busybox).read_bytes()}
     if python is not None:
         files["usr/bin/python3"] = python.encode()
+    files |= {path: text.encode() for path, text in (brought or {}).items()}
     store = io.BytesIO()
     with tarfile.open(fileobj=store, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for folder in ("bin", "usr", "usr/bin", "lie", "tmp", "proc", "sys", "dev"):
+        folders = ("bin", "usr", "usr/bin", "lie", "tmp", "proc", "sys", "dev")
+        for folder in (*folders, *dict.fromkeys(path.rpartition("/")[0] for path in brought or ())):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
