@@ -49,6 +49,7 @@ def facts(**more: Any) -> list[dict[str, Any]]:
     """What a worker in that container would have said of it, if it said the truth."""
     told: dict[str, Any] = {subject: {} for subject in SUBJECTS}
     told |= {"host": {"boot_id": boot_id()}, "container": {"engine": "podman", "network": False}, **more}
+    told["stackmark"] = {}  # the last that a worker sends: by it a pod's log is known to be whole
     return [{"event": "facts", "subject": subject, "facts": known} for subject, known in told.items()]
 
 
