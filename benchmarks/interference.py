@@ -5,7 +5,8 @@
 A neighbour burns one core for the length of two runs, then rests for as long, and so on, while `stackmark compare` measures a
 small network against itself in six blocks. Prints one line per experiment: the word, the named difference, how many blocks were
 repeated, and the ratio. Expected: no SLOWER or FASTER, and a named difference in at most 3 of 20 (two arms that do not differ are
-named different in 5 % by definition). Takes a minute per experiment on two cores; needs a machine without other work.
+named different in 5 % by definition). Takes three minutes per experiment on two cores; needs a machine
+without other work.
 """
 
 import argparse
