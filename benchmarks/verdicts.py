@@ -3,17 +3,18 @@
     python benchmarks/verdicts.py
 
 Prints tables in Markdown: what the intervals cover and how often each word is false, by number of blocks, spread and kind of
-noise; what a drift, a periodic load, bursts and correlated noise do to each order of runs; rare slow runs in one arm; what
-pooled steps would claim; the error rates of the rule for stopping early, and the blocks that it saves; several comparisons at
-once; runs and series that were not paired, logs of one day, one run a side; nightly checks and their alarms; forecasts; rows of
-operator lists. Where a rule has changed, the rule before stands next to it. The figures of docs/verdicts.md are its output.
-Takes about two minutes on one core; the seed is fixed, so the tables do not change.
+noise; what a drift, a periodic load, bursts and correlated noise do to each order of runs; what a busy neighbour does; rare slow
+runs in one arm; what pooled steps would claim; the error rates of the rule for stopping early, and the blocks that it saves;
+several comparisons at once; runs and series that were not paired, logs of one day, one run a side; nightly checks and their
+alarms; forecasts; rows of operator lists. Where a rule has changed, the rule before stands next to it. The figures of
+docs/verdicts.md are its output. Takes less than three minutes on one core; the seed is fixed, so the tables do not change.
 
 The functions under test are those of stackmark.verdict, which the verdicts of single experiments are made by too.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -34,6 +35,7 @@ from stackmark.verdict.evidence import (
     words,
 )
 from stackmark.verdict.family import holm
+from stackmark.verdict.interference import Disturbed, Load, combined, disturbances
 from stackmark.verdict.needed import FORECAST_LEVEL, Pilot, count_needed, needed, sd_upper, smallest_margin
 from stackmark.verdict.nightly import CUSUM_LIMIT, Nights, cusum, judge_nights
 from stackmark.verdict.outliers import benjamini_hochberg
@@ -49,6 +51,7 @@ EXPERIMENTS = 40_000  # a share near 5 % is then known to within 0.3 points (thr
 WELCH_EXPERIMENTS = 4_000  # each has its own degrees of freedom, and so its own quantile
 HOLM_EXPERIMENTS = 2_000
 NIGHT_EXPERIMENTS = 400
+BUSY_EXPERIMENTS = 200  # 7 ms each
 SLOW_EXPERIMENTS = 1_000  # of what goes through the functions for single experiments
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
@@ -204,6 +207,109 @@ def orders(rng: np.random.Generator) -> None:
                 false = float(((found == "SLOWER") | (found == "FASTER")).mean())
                 cells = f"{percent(covered(seen, 0.0))} | {percent(share_named(seen))} | {percent(false)}"
                 print(f"| {name} | {order} | {n} | {bias:.2f} | {cells} |")
+    print()
+
+
+def busy_cpus(rng: np.random.Generator, runs: int, period: float) -> Floats:
+    """For each run the share of its time in which a neighbour burns a core, about half of a period of so many runs."""
+    ends = np.cumsum(period / 2 * np.exp(0.2 * rng.standard_normal(4 * runs))) - rng.uniform(0, period)
+    # How long it has burnt until a time: the stretches 0, 2, 4 … burn.
+    burnt = np.concatenate(
+        ([0.0], np.cumsum(np.diff(ends, prepend=ends[0] - period / 2) * (np.arange(4 * runs) % 2 == 0)))
+    )
+    times = np.concatenate(([ends[0] - period / 2], ends))
+    starts = np.arange(runs, dtype=np.float64)
+    seen: Floats = (np.interp(starts + 1.0, times, burnt) - np.interp(starts + 0.2, times, burnt)) / 0.8
+    return seen
+
+
+def beyond_the_median(loads: Sequence[Load]) -> set[tuple[int, int]]:
+    """The rule before: a block is disturbed where a run met more than its arm's own median."""
+    usual = {arm: median(load.other_cpus or 0.0 for load in loads if load.arm == arm) for arm in (0, 1)}
+    return {(load.block, load.attempt) for load in loads if (load.other_cpus or 0.0) - usual[load.arm] > 0.25}
+
+
+def beyond_the_usual(loads: Sequence[Load]) -> set[tuple[int, int]]:
+    return {(one.block, one.attempt) for one in disturbances(loads, 0.05)}
+
+
+Rule = Callable[[Sequence[Load]], set[tuple[int, int]]]
+
+
+def disturbed_experiment(
+    rng: np.random.Generator, truth: float, effect: float, period: float, rule: Rule | None
+) -> Comparison:
+    """Six blocks in a shuffled order, three more where blocks are disturbed, judged with and without those."""
+    first = rng.permuted([0, 0, 0, 1, 1, 1])
+    met = busy_cpus(rng, 18, period)
+    loads: list[Load] = []
+    logs: dict[tuple[int, int], list[float]] = {}
+
+    def measure(block: int, attempt: int) -> None:
+        values = [0.0, 0.0]
+        for arm in (first[block], 1 - first[block]):
+            load = met[len(loads)]
+            loads.append(Load(int(arm), block, attempt, 0.05 + load + abs(0.02 * rng.standard_normal()), cores=2))
+            values[arm] = truth * arm - effect * load + 0.01 * rng.standard_normal()
+        logs[block, attempt] = values
+
+    def judge(chosen: Sequence[tuple[int, int]]) -> Comparison:
+        a, b = zip(*(logs[key] for key in chosen), strict=True)
+        return compare_blocks("a", "b", a, b, 0.05)
+
+    for block in range(6):
+        measure(block, 0)
+    if rule is None:
+        return judge(list(logs))
+    for _ in range(3):
+        dirty = rule(loads)
+        left = [block for block in range(6) if all(key in dirty for key in logs if key[0] == block)]
+        if not left:
+            break
+        tries, block = min((sum(key[0] == block for key in logs), block) for block in left)
+        measure(block, tries)
+    dirty = rule(loads)
+    clean = {block: attempt for block, attempt in sorted(logs) if (block, attempt) not in dirty}
+    left_over = 6 - len(clean)
+    # No more than one block more of one order than of the other.
+    while abs(sum(1 if first[block] else -1 for block in clean)) > 1:
+        most = sum(1 if first[block] else -1 for block in clean) > 0
+        del clean[max(block for block in clean if bool(first[block]) == most)]
+    every = judge(list(logs))
+    if not dirty:
+        return every
+    without = judge(list(clean.items())) if len(clean) > 1 else None
+    if rule is beyond_the_median and (without is None or without.word != every.word):
+        return replace(every, word="INCONCLUSIVE", difference=None)
+    return combined(without, every, Disturbed(6, left_over, len(logs) - 6))
+
+
+def interference(rng: np.random.Generator) -> None:
+    (rng,) = rng.spawn(1)  # the tables after this one keep their draws
+    print(
+        f"A neighbour burns a core half of the time, margin 5 %, six blocks, runs spread by 1 %, {BUSY_EXPERIMENTS} experiments "
+        "a row: judged as if nothing were known of it, with the arm's median as what is usual, and with today's rule; in %"
+    )
+    print("| truth | a run in its load is slower by | its period | SLOWER or FASTER | difference named | EQUIVALENT |")
+    print("|---|---|---|---|---|---|")
+    for truth, effect, period in (
+        (1.0, 0.02, 4), (1.0, 0.1, 4), (1.0, 0.45, 4), (1.0, 0.45, 3), (1.0, 0.45, 5),
+        (0.95, 0.02, 4), (0.95, 0.1, 4), (0.9, 0.02, 4),
+    ):  # fmt: skip
+        cells: list[list[str]] = [[], [], []]
+        for rule in (None, beyond_the_median, beyond_the_usual):
+            found = [
+                disturbed_experiment(rng, math.log(truth), -math.log(1 - effect), period, rule)
+                for _ in range(BUSY_EXPERIMENTS)
+            ]
+            shares = (
+                sum(one.word in ("SLOWER", "FASTER") for one in found),
+                sum(one.difference is not None for one in found),
+                sum(one.word == "EQUIVALENT" for one in found),
+            )
+            for cell, count in zip(cells, shares, strict=True):
+                cell.append(percent(count / BUSY_EXPERIMENTS))
+        print(f"| {truth:g} | {100 * effect:g} % | {period} runs | " + " | ".join(map(", ".join, cells)) + " |")
     print()
 
 
@@ -584,8 +690,9 @@ def known_spread(rng: np.random.Generator) -> None:
 def main() -> None:
     rng = np.random.default_rng(20_240_601)
     tables: Sequence[Callable[[np.random.Generator], None]] = (
-        fixed_designs, evidence_of_a_difference, orders, rare_slow_runs, pooled_steps, sequential, several, unpaired,
-        logs_of_one_day, one_run_a_side, likely, nightly, false_alarms, forecasts, noise_promises, rows_of_lists, known_spread,
+        fixed_designs, evidence_of_a_difference, orders, interference, rare_slow_runs, pooled_steps, sequential, several,
+        unpaired, logs_of_one_day, one_run_a_side, likely, nightly, false_alarms, forecasts, noise_promises, rows_of_lists,
+        known_spread,
     )  # fmt: skip
     for table in tables:
         table(rng)

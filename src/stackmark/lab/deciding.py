@@ -178,11 +178,11 @@ def judged_pairs(
     if not any(attempts[key] for key in every):
         return of(blocks.items())
     clean = {block: attempt for block, attempt in blocks.items() if not attempts.get((block, attempt))}
-    clean = clean if design.rule else balanced(design, clean)
+    kept = clean if design.rule else balanced(design, clean)
     left = sum(bool(attempts.get(key)) for key in blocks.items())
     repeated = len({block for block, attempt in every if attempts[block, attempt]}) - left
-    seen = Disturbed(len(blocks), left, repeated)
-    without: list[Comparison | None] = [*of(clean.items())] if len(clean) > 1 else []
+    seen = Disturbed(len(blocks), left, repeated, unbalanced=len(clean) - len(kept))
+    without: list[Comparison | None] = [*of(kept.items())] if len(kept) > 1 else []
     return [combined(without[number] if without else None, pair, seen) for number, pair in enumerate(of(every))]
 
 

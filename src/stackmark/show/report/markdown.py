@@ -69,6 +69,7 @@ def render_markdown(examined: Examined) -> str:
         plain(say_setup_difference(examined.arms)),
         _limits(examined.arms),
         _differences(examined),
+        _items("What moved with the ratio:", examined.associations),
         _failures(examined),
         _items("Not held equal:", examined.not_held),
         "To repeat it:",
