@@ -19,8 +19,8 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, insert, make_url
 
+from stackmark.ids import ALPHABET, new_id
 from stackmark.ledger.export import export_to_file
-from stackmark.ledger.ids import ALPHABET, new_id
 from stackmark.ledger.rows import Experiment, RunEnd, RunFilter, RunStart
 from stackmark.ledger.schema import experiments, runs
 from stackmark.ledger.store import Ledger

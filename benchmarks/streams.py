@@ -42,9 +42,9 @@ say(count + 1 + (kind != "steps"), "result", sample="image", samples_per_step=1,
 
 def drive(kind: str, count: int) -> str:
     """Run one such worker as `stackmark run` would, in this process, and say what it took."""
-    from stackmark.lab.run import Slot, run_once
-    from stackmark.lab.watching import Silent
-    from stackmark.ledger.ids import new_id
+    from stackmark.experiments.run import Slot, run_once
+    from stackmark.experiments.watching import Silent
+    from stackmark.ids import new_id
     from stackmark.ledger.rows import Experiment
     from stackmark.ledger.store import Ledger
     from stackmark.places.host import HostPlace

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stackmark.events import Stream
-from stackmark.lab.sweep import sweep
-from stackmark.lab.watching import Silent
+from stackmark.experiments.sweep import sweep
+from stackmark.experiments.watching import Silent
+from stackmark.kubernetes.client import Cluster, connect
+from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes.client import Cluster, connect
-from stackmark.places.kubernetes.options import PodOptions
 from stackmark.spec import Request
 
 RECORDED = Path(__file__).parents[1] / "tests/data/kubernetes/sweep_run.jsonl"

@@ -27,8 +27,8 @@ from published_mlperf import inference_rows, scored_rows, training_rows
 from published_rows import Cells, LeftOut, Row, classic_row, collected_row, field_row
 
 from stackmark.errors import LedgerError
-from stackmark.ledger.published import FIELDS, NAME, OPERATORS_NAME, parse, row_of
-from stackmark.ledger.published_checks import too_fast
+from stackmark.published.checks import too_fast
+from stackmark.published.table import FIELDS, NAME, OPERATORS_NAME, parse, row_of
 
 SHIPPED = Path(__file__).resolve().parent.parent / "src" / "stackmark" / "ledger" / "data"
 # What a line of a reference file becomes: in MLPerf's tables each line holds a number for each of several benchmarks.

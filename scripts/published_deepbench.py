@@ -17,7 +17,7 @@ from pathlib import Path
 
 from published_rows import Cells, Row, chip_of, precision_of, whole
 
-from stackmark.ledger.published_operators import PRINTED_AS
+from stackmark.published.operators import PRINTED_AS
 
 SOURCE, COMMIT = "Baidu DeepBench", "baidu-research/DeepBench@da81ba7"
 # Devices that are called by what the chip is built into, and one whose name is written together.

@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
-from stackmark.ledger.chips import parse_chip
+from stackmark.published.chips import parse_chip
 
 Cells = Mapping[str, str]
 Row = dict[str, str | int | float | dict[str, object]]

@@ -1,6 +1,6 @@
-"""Writes src/stackmark/lab/data/worker-pins.txt: what an image of the worker installs, to the version.
+"""Writes src/stackmark/places/container/image/worker-pins.txt: what an image of the worker installs, to the version.
 
-    python scripts/write_worker_pins.py > src/stackmark/lab/data/worker-pins.txt
+    python scripts/write_worker_pins.py > src/stackmark/places/container/image/worker-pins.txt
 
 It is worker-requirements.txt with all that those packages need in their turn, at the versions of constraints.txt, so that an
 image holds what the tests ran with. torch stands in it without its build (`+cpu`, `+cu130`), which a recipe chooses. A test
@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """\
 # What an image of the worker holds beside stackmark, to the version. Made from worker-requirements.txt and constraints.txt by:
-# python scripts/write_worker_pins.py > src/stackmark/lab/data/worker-pins.txt
+# python scripts/write_worker_pins.py > src/stackmark/places/container/image/worker-pins.txt
 """
 # torch needs it; a virtual environment of Python 3.11 brings one, which `pip list` does not show, and later ones bring none.
 BROUGHT_ALONG = {"setuptools": "84.2.1"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable, connect
+from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable, connect
 
 SCRIPT_VARIABLE, KUBECONFIG_VARIABLE = "STACKMARK_TEST_CLUSTER", "STACKMARK_TEST_KUBECONFIG"
 STARTER = Path(__file__).resolve().parents[1] / "scripts/test-cluster"

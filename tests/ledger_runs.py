@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import stackmark
-from stackmark.ledger import ids
+from stackmark import ids
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Spec

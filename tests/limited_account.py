@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from clusters import TestCluster
-from stackmark.places.kubernetes.client import Json
-from stackmark.places.kubernetes.rights import Right
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.rights import Right
 
 RBAC = "rbac.authorization.k8s.io"
 

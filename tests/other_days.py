@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import ledger_runs
-from stackmark.lab.baselines import How, Sat, held_by, save_again, save_new
-from stackmark.lab.checking import Checked, check, decided
-from stackmark.lab.placing import find_place
-from stackmark.lab.watching import Silent
+from stackmark.experiments.baselines import How, Sat, held_by, save_again, save_new
+from stackmark.experiments.checking import Checked, check, decided
+from stackmark.experiments.placing import find_place
+from stackmark.experiments.watching import Silent
+from stackmark.ids import new_id
 from stackmark.ledger import baselines
-from stackmark.ledger.ids import new_id
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request
 from stackmark.verdict.comparison import Comparison

@@ -3,8 +3,8 @@
 import pytest
 
 from stackmark.errors import SpecError
-from stackmark.lab.arms import read_arm, read_arms
-from stackmark.lab.placing import place_kinds
+from stackmark.experiments.arms import read_arm, read_arms
+from stackmark.experiments.placing import place_kinds
 from stackmark.workloads.catalog import families
 
 RESNET = "train/resnet50"

@@ -11,11 +11,11 @@ from asking import ask
 from experiment_asking import empty_ledger
 from other_days import QUICK, TYPED, change, on_another_day, save, stored
 from stackmark.errors import Exit, SpecError
-from stackmark.lab.arms import read_arms
-from stackmark.lab.baselines import How, held_by, save_again, save_stored
-from stackmark.lab.designing import Asked
-from stackmark.lab.experiment import carry_out, start
-from stackmark.lab.watching import Silent
+from stackmark.experiments.arms import read_arms
+from stackmark.experiments.baselines import How, held_by, save_again, save_stored
+from stackmark.experiments.designing import Asked
+from stackmark.experiments.experiment import carry_out, start
+from stackmark.experiments.watching import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request

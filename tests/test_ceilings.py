@@ -11,14 +11,13 @@ import torch
 from scipy import stats
 
 from asking import ask
-from stackmark import events
+from stackmark import events, ids
 from stackmark.errors import Exit, SpecError
 from stackmark.events import OpRow
-from stackmark.lab import ceilings as lab
-from stackmark.ledger import ids
-from stackmark.ledger.chips import normalise_chip
+from stackmark.experiments import ceilings as lab
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
+from stackmark.published.chips import normalise_chip
 from stackmark.show.ceilings import say_value, table_rows
 from stackmark.spec import Scalar, Spec
 from stackmark.verdict.ceilings import (

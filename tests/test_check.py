@@ -27,8 +27,8 @@ from other_days import (
     with_fact,
 )
 from stackmark.errors import Exit
-from stackmark.lab.baselines import How, held_by, save_again
-from stackmark.lab.watching import Silent
+from stackmark.experiments.baselines import How, held_by, save_again
+from stackmark.experiments.watching import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from stackmark.events import gathered_facts
-from stackmark.lab.judging import read_stored
+from stackmark.experiments.judging import read_stored
 from stackmark.show.check import CheckLine, print_check
 from stackmark.verdict.examined import FactDifference
 from stackmark.verdict.nightly import CUSUM_LIMIT, Nights, cusum, judge_nights, part

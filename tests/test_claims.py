@@ -14,7 +14,7 @@ from asking import COMMAND, Answer
 from experiment_asking import empty_ledger
 from ledger_runs import complete
 from stackmark.errors import Exit
-from stackmark.lab.driver import claim
+from stackmark.experiments.driver import claim
 from stackmark.ledger import claims
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger

@@ -13,11 +13,11 @@ import pytest
 
 import ledger_runs
 from asking import ESC, Answer, ask, ask_process
+from stackmark import ids
 from stackmark.cli.main import VERBS
 from stackmark.errors import Exit, PlaceError
 from stackmark.events import Failed, Hello, Phase, Probe, Result, read_event, write_event
-from stackmark.lab import driver
-from stackmark.ledger import ids
+from stackmark.experiments import driver
 from stackmark.ledger.rows import Experiment, RunDetail, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.whole import WholeRun, add_whole

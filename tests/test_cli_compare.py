@@ -16,7 +16,7 @@ from asking import Answer, ask
 from experiment_asking import OWN, is_a_sentence, ledger_of_a_command, rows_of
 from stackmark.cli.comparing import exit_code
 from stackmark.errors import Exit
-from stackmark.lab import caches
+from stackmark.experiments import caches
 from stackmark.ledger import address
 from stackmark.ledger.store import Ledger
 
@@ -130,7 +130,7 @@ def test_a_verdict_that_was_not_named_is_no_failure() -> None:
 
 
 def test_one_arm_alone_has_no_verdict_to_fail_on(ledger_file: Path) -> None:
-    from stackmark.lab.examine import examine
+    from stackmark.experiments.examine import examine
 
     assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1").code == Exit.DONE
     with Ledger.open(str(ledger_file)) as book:

@@ -13,7 +13,7 @@ import pytest
 from asking import COMMAND, ask
 from experiment_asking import OWN, is_a_sentence, ledger_of_a_command, rows_of
 from stackmark.errors import Exit
-from stackmark.lab import caches
+from stackmark.experiments import caches
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
 from worker_process import alive, eventually
@@ -128,7 +128,7 @@ def test_an_engine_that_went_away_leaves_the_experiment_open(
     podman_reach: dict[str, str], ledger_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its runs would fail one after another and use up the blocks that may be repeated."""
-    from stackmark.lab.experiment import _Session
+    from stackmark.experiments.experiment import _Session
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

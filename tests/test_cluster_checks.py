@@ -25,10 +25,10 @@ from stackmark.cluster.checks.sizing import fitting, sized
 from stackmark.cluster.checks.table import AREAS, CASES, chosen
 from stackmark.cluster.checks.work import Work
 from stackmark.errors import SpecError
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import Json
-from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.kubernetes.place import PodPlace
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.place import PodPlace
 from stackmark.show.cluster_checks import CaseLine, junit_case, print_checks
 
 # What `programs.devices` prints: with MIG and the driver's tool, with CDI, and with a stand-in.

@@ -15,9 +15,9 @@ from asking import COMMAND, Answer, ask, environment
 from clusters import TestCluster, until
 from limited_account import limited_account
 from stackmark.cluster.cleaning import READ_WITHIN_S, ended_s_ago, judged
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import Json
-from stackmark.places.kubernetes.names import living_drivers
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.names import living_drivers
 
 NOW = 1_800_000_000.0
 ELSEWHERE = "0123456789ab-0123456789ab"

@@ -17,13 +17,13 @@ from asking import ask
 from clusters import TestCluster, until
 from stackmark.errors import Exit
 from stackmark.events import Stream
-from stackmark.lab.collecting import Collected, collect
-from stackmark.lab.judging import judge, read_stored
-from stackmark.ledger.ids import derived_id, id_unix_s
+from stackmark.experiments.collecting import Collected, collect
+from stackmark.experiments.judging import judge, read_stored
+from stackmark.ids import derived_id, id_unix_s
+from stackmark.kubernetes.finished import options_of, task_of
+from stackmark.kubernetes.manifest import Wanted, cronjob, pod
+from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes.finished import options_of, task_of
-from stackmark.places.kubernetes.manifest import Wanted, cronjob, pod
-from stackmark.places.kubernetes.options import PodOptions
 from stackmark.places.place import Outcome
 from stackmark.spec import Request, Task
 from worker_process import environment, finish, start

@@ -14,8 +14,8 @@ import stackmark
 from asking import ask_process
 from collective_tricks import HUGE, SIZES, exchanging, install
 from stackmark.events import Failed, OpRow, Row, Stream
-from stackmark.lab.judging import judge
-from stackmark.lab.listed import rows_in
+from stackmark.experiments.judging import judge
+from stackmark.experiments.listed import rows_in
 from stackmark.places.place import Outcome
 from stackmark.ranks import Rank, bus_factor
 from stackmark.spec import Scalar, Spec, Task
@@ -359,7 +359,7 @@ def test_the_rank_that_is_most_often_late_is_named() -> None:
 
 def test_all_published_rows_can_be_told_in_all_three() -> None:
     """Of the 203 that ship with the ledger, each has its floats, its ranks and its time; none is dropped."""
-    data = Path(stackmark.__file__).parent / "ledger/data/published_deepbench.csv"
+    data = Path(stackmark.__file__).parent / "published/data/published_deepbench.csv"
     found = 0
     with data.open(newline="") as file:
         for line in csv.DictReader(file):

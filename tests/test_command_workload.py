@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from asking import ask
 from stackmark.errors import SpecError
 from stackmark.events import EVENT_LIMIT_BYTES
+from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.spec import Request, Scalar, Spec, Task
-from stackmark.strays import MARK_VARIABLE
 from stackmark.workloads.catalog import check_request
 from stackmark.workloads.command.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines
 from stackmark.workloads.command.params import CommandParams, guess_unit, split_command

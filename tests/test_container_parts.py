@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stackmark.errors import PlaceError, SpecError
-from stackmark.lab.placing import PLACES, find_place
-from stackmark.machine import boot_id
+from stackmark.experiments.placing import PLACES, find_place
+from stackmark.machine.identity import boot_id
 from stackmark.places.container import bare_image, checks, gpus, settings, software, trouble
 from stackmark.places.container.engine import Engine
 from stackmark.places.container.launch import Image, driver_lives, driver_name, launch

@@ -16,11 +16,12 @@ import pytest
 
 from stackmark.errors import PlaceError
 from stackmark.events import Event, Hello, Stream, gathered_facts
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.placing import find_place
-from stackmark.lab.run import measure
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.placing import find_place
+from stackmark.experiments.run import measure
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.machine.orphans import marked
 from stackmark.places import process as worker_as_process
 from stackmark.places.container import bare_image
 from stackmark.places.container.engine import Engine, find_engine
@@ -30,7 +31,6 @@ from stackmark.places.container.place import ContainerPlace, remove_abandoned, r
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Facts, Handle, Outcome, Place
 from stackmark.spec import Request, Spec, Task
-from stackmark.strays import marked
 from worker_process import PIDS_VARIABLE, environment, eventually, gone, install, read_pids, trick
 
 MARK = f"r-test-{os.getpid()}"
@@ -403,8 +403,8 @@ def test_a_gpu_is_given_by_cdi(podman: Rig) -> None:
 DRIVER = """
 import signal, sys
 from stackmark.errors import Terminated
-from stackmark.lab.placing import find_place
-from stackmark.lab.run import measure
+from stackmark.experiments.placing import find_place
+from stackmark.experiments.run import measure
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request
 

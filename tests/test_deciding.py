@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from stackmark.lab.deciding import Progress, comparisons, progress
+from stackmark.experiments.deciding import Progress, comparisons, progress
+from stackmark.experiments.design import Arm, Design, Done, StoppingRule
 from stackmark.ledger.rows import RunRow
-from stackmark.plan.design import Arm, Design, Done, StoppingRule
 from stackmark.spec import Spec
 from stackmark.verdict.sequential import stopping_rule
 

@@ -16,9 +16,9 @@ from stackmark.cli.main import VERBS, stackmark
 from stackmark.cli.options import asked_workloads, parameter_fields, read_margin, read_requests, taken_place_options
 from stackmark.errors import Exit, SpecError
 from stackmark.events import FAILURE_EXIT_CODES
-from stackmark.lab.arms import read_arms
-from stackmark.lab.tf_cnn_flags import asks_for_help
-from stackmark.lab.tf_cnn_mapping import plan
+from stackmark.experiments.arms import read_arms
+from stackmark.experiments.tf_cnn_flags import asks_for_help
+from stackmark.experiments.tf_cnn_mapping import plan
 from stackmark.spec import Request
 from stackmark.workloads.catalog import check_request
 

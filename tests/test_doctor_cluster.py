@@ -13,8 +13,8 @@ import yaml
 from asking import Answer, ask
 from clusters import TestCluster, until
 from leaving_out import leave_out
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import Json, connect
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import Json, connect
 
 pytestmark = pytest.mark.cluster
 

@@ -17,11 +17,11 @@ import pytest
 
 from asking import COMMAND, Answer, ask, environment
 from stackmark.events import Phase, Result, Stream
+from stackmark.machine.orphans import marked
 from stackmark.places import process as places_process
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Handle
 from stackmark.spec import Spec, Task
-from stackmark.strays import marked
 from stackmark.worker.pauses import Heartbeat
 from worker_process import environment as worker_environment
 from worker_process import eventually, install, trick

@@ -15,17 +15,17 @@ import pytest
 from asking import COMMAND
 from experiment_asking import empty_ledger
 from stackmark.errors import LedgerError, PlaceError, SpecError, WorkerError
-from stackmark.lab import caches
-from stackmark.lab.arms import read_arms
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.deciding import progress
-from stackmark.lab.designing import Asked, make_design, unasked_differences
-from stackmark.lab.examine import examine
-from stackmark.lab.experiment import carry_out, design_of, primer_spec, start
-from stackmark.lab.watching import Silent
+from stackmark.experiments import caches
+from stackmark.experiments.arms import read_arms
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.deciding import progress
+from stackmark.experiments.design import order_of
+from stackmark.experiments.designing import Asked, make_design, unasked_differences
+from stackmark.experiments.examine import examine
+from stackmark.experiments.experiment import carry_out, design_of, primer_spec, start
+from stackmark.experiments.watching import Silent
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.plan.design import order_of
 from stackmark.spec import Request
 from worker_process import alive, eventually, train
 
@@ -259,7 +259,7 @@ def test_an_experiment_begun_on_another_machine_is_not_resumed_here(
 ) -> None:
     experiment = start(asked("host", "host,step_s=0.002", blocks=2), book, Silent())
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("stackmark.lab.driver.machine_name", lambda: "another")
+        elsewhere.setattr("stackmark.experiments.driver.machine_name", lambda: "another")
         with pytest.raises(KeyboardInterrupt):
             carry_out(experiment, book, StopsAfter(3))
     with pytest.raises(SpecError, match="another machine"):
@@ -279,7 +279,7 @@ class StopsAfter(Silent):
 
 def test_runs_on_two_chips_are_no_comparison(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake only for what is not here: the chip that each run reports."""
-    from stackmark.lab import judging
+    from stackmark.experiments import judging
 
     judged = judging.judge
     chips = iter(["GPU-a", "GPU-b"])
@@ -287,7 +287,7 @@ def test_runs_on_two_chips_are_no_comparison(book: Ledger, monkeypatch: pytest.M
     def judge(*given: Any, **more: Any) -> Any:
         return judged(*given, **more).model_copy(update={"chip": "a GPU", "chip_uuid": next(chips)})
 
-    monkeypatch.setattr("stackmark.lab.run.judge", judge)
+    monkeypatch.setattr("stackmark.experiments.run.judge", judge)
     experiment = start(asked("host", "host,step_s=0.002", blocks=2), book, Silent())
     with pytest.raises(PlaceError, match=r"GPU-b, and r-.* on GPU-a"):
         carry_out(experiment, book, Silent())

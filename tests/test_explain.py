@@ -11,6 +11,7 @@ import pytest
 from pydantic import JsonValue
 
 from examined_sample import arm, run, sample_examined
+from stackmark.machine.facts import collect
 from stackmark.spec import Scalar
 from stackmark.verdict.cause_judges import cpus_of
 from stackmark.verdict.covariates import BY_NAME, apart, covariate_lines, covariates_of
@@ -18,7 +19,6 @@ from stackmark.verdict.examined import ExaminedArm, ExaminedRun, FactDifference,
 from stackmark.verdict.explain import Arm, explain, explain_facts, setup_finding, steadiness_finding
 from stackmark.verdict.fact_values import differing, say_value
 from stackmark.verdict.known_causes import CAUSES, NOISE, NOT_KNOWN, cause_of, is_noise
-from stackmark.worker.facts import collect
 
 DATA = Path(__file__).parent / "data"
 REAL: dict[str, Facts] = json.loads((DATA / "facts_of_arms.json").read_text())

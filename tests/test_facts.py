@@ -16,22 +16,22 @@ import pynvml
 import pytest
 
 from fake_nvml import FakeNvml
-from stackmark import machine
 from stackmark.events import Facts as FactsEvent
 from stackmark.events import gathered_facts
-from stackmark.worker.facts import COLLECTORS, SUBJECT_LIMIT_BYTES, Reading, collect
-from stackmark.worker.facts import amd as amd_facts
-from stackmark.worker.facts import cgroup as cgroup_facts
-from stackmark.worker.facts import container as container_facts
-from stackmark.worker.facts import cpu as cpu_facts
-from stackmark.worker.facts import environment as environment_facts
-from stackmark.worker.facts import gpu as gpu_facts
-from stackmark.worker.facts import host as host_facts
-from stackmark.worker.facts import limits as limits_facts
-from stackmark.worker.facts import memory as memory_facts
-from stackmark.worker.facts import pci as pci_facts
-from stackmark.worker.facts import software as software_facts
-from stackmark.worker.facts.reading import Json, cpu_list, cpu_set
+from stackmark.machine import amd as amd_facts
+from stackmark.machine import cgroup as cgroup_facts
+from stackmark.machine import container as container_facts
+from stackmark.machine import cpu as cpu_facts
+from stackmark.machine import environment as environment_facts
+from stackmark.machine import gpu as gpu_facts
+from stackmark.machine import host as host_facts
+from stackmark.machine import identity as machine
+from stackmark.machine import limits as limits_facts
+from stackmark.machine import memory as memory_facts
+from stackmark.machine import pci as pci_facts
+from stackmark.machine import software as software_facts
+from stackmark.machine.facts import COLLECTORS, SUBJECT_LIMIT_BYTES, Reading, collect
+from stackmark.machine.reading import Json, cpu_list, cpu_set
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
@@ -110,7 +110,7 @@ def test_a_tree_with_nothing_in_it_raises_only_what_the_border_catches(tmp_path:
 
 
 def test_the_printer_prints_one_json_object() -> None:
-    printed = subprocess.run([sys.executable, "-m", "stackmark.worker.facts"], capture_output=True, check=True).stdout
+    printed = subprocess.run([sys.executable, "-m", "stackmark.machine"], capture_output=True, check=True).stdout
     assert set(COLLECTORS) < set(json.loads(printed))
 
 
@@ -594,7 +594,7 @@ def test_sixteen_gpus_fit_into_one_event() -> None:
 
 
 def test_torch_is_not_imported_to_be_described() -> None:
-    code = "import sys; from stackmark.worker.facts import collect; list(collect()); print('torch' in sys.modules)"
+    code = "import sys; from stackmark.machine.facts import collect; list(collect()); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

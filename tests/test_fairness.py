@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from examined_sample import sample_examined
-from stackmark.lab.fairness import warnings
+from stackmark.experiments.fairness import warnings
 from stackmark.spec import Scalar
 from stackmark.verdict.examined import ExaminedArm
 

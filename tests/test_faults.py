@@ -21,7 +21,7 @@ from stackmark.cluster.faults.record import Done, FaultRecord, Part, State, reco
 from stackmark.cluster.faults.script import Script, node_number
 from stackmark.errors import ClusterError, SpecError
 from stackmark.events import Hello, Steps, read_event, write_event
-from stackmark.places.kubernetes.client import Json
+from stackmark.kubernetes.client import Json
 from stackmark.show.fault_picture import fault_svg
 from stackmark.show.faults import fault_json, fault_lines
 from stackmark.spec import COPY_VARIABLE

@@ -21,7 +21,7 @@ from stackmark.cluster.faults.plugin_pod import PluginPod
 from stackmark.cluster.faults.record import Part, recovery
 from stackmark.cluster.faults.script import Script
 from stackmark.errors import ClusterError
-from stackmark.places.kubernetes.client import ApiError
+from stackmark.kubernetes.client import ApiError
 from worker_process import environment
 
 pytestmark = pytest.mark.cluster

@@ -11,12 +11,12 @@ from scipy import stats
 from asking import Answer, ask
 from experiment_asking import empty_ledger
 from other_days import change
-from stackmark.lab.arms import read_arms
-from stackmark.lab.designing import Asked
-from stackmark.lab.experiment import carry_out, start
-from stackmark.lab.placing import find_place
-from stackmark.lab.run import measure
-from stackmark.lab.watching import Silent
+from stackmark.experiments.arms import read_arms
+from stackmark.experiments.designing import Asked
+from stackmark.experiments.experiment import carry_out, start
+from stackmark.experiments.placing import find_place
+from stackmark.experiments.run import measure
+from stackmark.experiments.watching import Silent
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request

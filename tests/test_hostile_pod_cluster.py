@@ -13,8 +13,8 @@ from clusters import TestCluster
 from hostile_images import hostile_image
 from leaving_out import leave_out
 from stackmark.errors import Exit
+from stackmark.kubernetes.same_node import nodes_here
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes.same_node import nodes_here
 from test_hostile_worker import BATCH, PARAMS, as_a_command, facts, probe, stream
 
 pytestmark = [pytest.mark.cluster, pytest.mark.cluster_hurt]

@@ -18,10 +18,10 @@ from asking import ask
 from ledger_runs import complete
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import Stream
-from stackmark.lab.judging import judge
+from stackmark.experiments.judging import judge
+from stackmark.kubernetes.patch import read_patch
 from stackmark.ledger.schema import experiments, runs
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes.patch import read_patch
 from stackmark.places.place import Outcome
 
 LOG = Path(__file__).parent / "data" / "logs" / "tf_cnn" / "t4_host_1gpu.log"

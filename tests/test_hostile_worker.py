@@ -17,7 +17,7 @@ from hostile_images import hostile_image, image_with_old_python, image_without_p
 from stackmark.errors import Exit
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.machine import boot_id
+from stackmark.machine.identity import boot_id
 from stackmark.places.place import SUBJECTS
 from stackmark.workloads.train.params import TrainParams
 

@@ -19,14 +19,14 @@ from asking import ask
 from recipe_reading import faults, instructions
 from stackmark import __version__
 from stackmark.errors import PlaceError, SpecError
-from stackmark.lab.image import wheel
-from stackmark.lab.image.build_context import compose, write
-from stackmark.lab.image.builders import Builder, Ran, failed
-from stackmark.lab.image.containerfile import containerfile
-from stackmark.lab.image.imaging import Handed, build_command, find_ca
-from stackmark.lab.image.making import Asked
-from stackmark.lab.image.mirror import DebianBase, make_base
-from stackmark.lab.image.recipes import BASES, WORKER_NEEDS, Recipe, constraints, pins, read_recipe
+from stackmark.places.container.image import wheel
+from stackmark.places.container.image.build_context import compose, write
+from stackmark.places.container.image.builders import Builder, Ran, failed
+from stackmark.places.container.image.containerfile import containerfile
+from stackmark.places.container.image.imaging import Handed, build_command, find_ca
+from stackmark.places.container.image.making import Asked
+from stackmark.places.container.image.mirror import DebianBase, make_base
+from stackmark.places.container.image.recipes import BASES, WORKER_NEEDS, Recipe, constraints, pins, read_recipe
 from stackmark.places.place import CACHE_VARIABLES
 
 ROOT = Path(__file__).parents[1]
@@ -122,7 +122,7 @@ def test_the_pins_are_those_of_the_constraints() -> None:
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts/write_worker_pins.py")], capture_output=True, text=True, check=True
     )
-    assert (ROOT / "src/stackmark/lab/data/worker-pins.txt").read_text() == made.stdout
+    assert (ROOT / "src/stackmark/places/container/image/worker-pins.txt").read_text() == made.stdout
 
 
 def test_an_image_installs_what_the_worker_s_requirements_name() -> None:

@@ -19,10 +19,10 @@ from image_registry import PACKAGE, digest_in, find_registry, running_registry
 from leaving_out import leave_out
 from stackmark import __version__
 from stackmark.errors import PlaceError
-from stackmark.lab.image.build_context import Context
-from stackmark.lab.image.builders import Builder, find_builder
-from stackmark.lab.image.imaging import Handed, build
-from stackmark.lab.image.recipes import WORKER_NEEDS, pins, read_recipe
+from stackmark.places.container.image.build_context import Context
+from stackmark.places.container.image.builders import Builder, find_builder
+from stackmark.places.container.image.imaging import Handed, build
+from stackmark.places.container.image.recipes import WORKER_NEEDS, pins, read_recipe
 from stackmark.places.container.settings import podman_ulimits
 
 TAG = "localhost/stackmark-test-worker:1"

@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stackmark.lab.driver import idle_cpus
-from stackmark.plan.design import Arm, Assignment, Design, Done, Finished, next_run, order_of, whole, whole_attempts
+from stackmark.experiments.design import (
+    Arm,
+    Assignment,
+    Design,
+    Done,
+    Finished,
+    next_run,
+    order_of,
+    whole,
+    whole_attempts,
+)
+from stackmark.experiments.driver import idle_cpus
 from stackmark.spec import Spec
 from stackmark.verdict.association import association
 from stackmark.verdict.comparison import Comparison

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from scipy.stats import t as student
 
-from stackmark import events, machine
+from stackmark import events
 from stackmark.errors import LedgerError, PlaceError, SpecError, StreamError, WorkerError
 from stackmark.events import (
     FOREIGN_LINES_KEPT,
@@ -32,23 +32,24 @@ from stackmark.events import (
     Steps,
     write_event,
 )
-from stackmark.lab import driver, spool
-from stackmark.lab import run as lab_run
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.facts import look
-from stackmark.lab.judging import STDERR_PREFIX, judge, judged_again, read_stored
-from stackmark.lab.placing import find_place
-from stackmark.lab.run import Listener, Measured, Slot, measure, resolve, run_once
-from stackmark.lab.watching import Silent
+from stackmark.experiments import driver, spool
+from stackmark.experiments import run as lab_run
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.facts import look
+from stackmark.experiments.judging import STDERR_PREFIX, judge, judged_again, read_stored
+from stackmark.experiments.placing import find_place
+from stackmark.experiments.run import Listener, Measured, Slot, measure, resolve, run_once
+from stackmark.experiments.watching import Silent
+from stackmark.ids import new_id
 from stackmark.ledger import streams
-from stackmark.ledger.ids import new_id
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
+from stackmark.machine import identity as machine
+from stackmark.machine.orphans import start_ticks
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome, PlaceFailure, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.spec import Request, Spec, Task
-from stackmark.strays import start_ticks
 from stackmark.workloads.train.params import TrainParams
 from worker_process import alive, environment, eventually, install, train
 

@@ -19,8 +19,9 @@ from pydantic import ValidationError
 from sqlalchemy import Double, Float, Text, inspect
 
 from ledger_runs import DONE, FAILED, LINES, SPEC, T0, begin, complete, our_path
+from stackmark import ids
 from stackmark.errors import LedgerError, SpecError
-from stackmark.ledger import address, ids, schema
+from stackmark.ledger import address, schema
 from stackmark.ledger.export import COLUMNS, Format, export_to_file, export_to_stream
 from stackmark.ledger.rows import Experiment, RunEnd, RunFilter, RunRow, RunStart, storable
 from stackmark.ledger.store import Ledger

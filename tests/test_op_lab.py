@@ -15,16 +15,16 @@ from op_streams import cut_stream, list_stream, op_spec, probe_stream, rows_for
 from stackmark.cli.listing import list_exit
 from stackmark.errors import Exit, SpecError
 from stackmark.events import Failed
-from stackmark.lab import listing
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.examine import examine
-from stackmark.lab.experiment import PRIMER_ROWS, primer_spec
-from stackmark.lab.list_arms import list_doubts
-from stackmark.lab.list_specs import check_list, is_list, rows_of_spec
-from stackmark.lab.listed import ListedRuns, read_list
-from stackmark.lab.listing import begin, carry_on, go_through, pieces_left
-from stackmark.lab.run import KEEP_EVERY_S, Listener
-from stackmark.lab.watching import Silent
+from stackmark.experiments import listing
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.examine import examine
+from stackmark.experiments.experiment import PRIMER_ROWS, primer_spec
+from stackmark.experiments.list_arms import list_doubts
+from stackmark.experiments.list_specs import check_list, is_list, rows_of_spec
+from stackmark.experiments.listed import ListedRuns, read_list
+from stackmark.experiments.listing import begin, carry_on, go_through, pieces_left
+from stackmark.experiments.run import KEEP_EVERY_S, Listener
+from stackmark.experiments.watching import Silent
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome, PlaceFailure, Watch
@@ -265,11 +265,11 @@ def test_the_rows_of_a_lost_run_are_kept(book: Ledger, monkeypatch: pytest.Monke
         raise MemoryError
 
     monkeypatch.setattr(Ledger, "finish", killed)
-    monkeypatch.setattr("stackmark.lab.run.KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr("stackmark.experiments.run.KEEP_EVERY_S", 0.0)
     with pytest.raises(MemoryError):
         go_through(begun, Bench(), book, Silent(), None)
     monkeypatch.undo()
-    monkeypatch.setattr("stackmark.lab.cleaning.may_live", lambda _: False)
+    monkeypatch.setattr("stackmark.experiments.cleaning.may_live", lambda _: False)
     assert len(clean_up(book)) == 1
     listed = read_list(book, begun.experiment)
     assert listed.runs[0].failure_kind == "lost"

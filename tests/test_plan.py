@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from stackmark.plan.design import (
+from stackmark.experiments.design import (
     SHUFFLED,
     Arm,
     Assignment,

@@ -11,11 +11,10 @@ import pytest
 from clusters import TestCluster, until
 from leaving_out import leave_out
 from stackmark.errors import SpecError
-from stackmark.places.container.software import HostSoftware
-from stackmark.places.kubernetes import manifest
-from stackmark.places.kubernetes.client import ApiError
-from stackmark.places.kubernetes.host_folders import root_links
-from stackmark.places.kubernetes.manifest import (
+from stackmark.kubernetes import manifest
+from stackmark.kubernetes.client import ApiError
+from stackmark.kubernetes.host_folders import root_links
+from stackmark.kubernetes.manifest import (
     Wanted,
     claim_template,
     cronjob,
@@ -24,9 +23,10 @@ from stackmark.places.kubernetes.manifest import (
     pod,
     remarks,
 )
-from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.kubernetes.pod_environment import carried, proxies
-from stackmark.places.kubernetes.schedule import read_schedule
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.pod_environment import carried, proxies
+from stackmark.kubernetes.schedule import read_schedule
+from stackmark.places.container.software import HostSoftware
 from stackmark.spec import SPEC_LIMIT_BYTES, Request, Scalar, Task, read_task
 
 Json = dict[str, Any]

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from stackmark.cli.options import parameter_fields
 from stackmark.errors import SpecError
-from stackmark.lab.placing import find_place
+from stackmark.experiments.placing import find_place
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.podspec import cpu_quantity
 from stackmark.places.container.options import ContainerOptions
-from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.kubernetes.podspec import cpu_quantity
 
 
 def options(**typed: object) -> PodOptions:

@@ -8,10 +8,10 @@ import pytest
 
 from clusters import TestCluster
 from stackmark.errors import SpecError
-from stackmark.places.kubernetes import manifest
-from stackmark.places.kubernetes.manifest import Wanted
-from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.kubernetes.patch import LIMIT_BYTES, merged, patched_for, read_patch
+from stackmark.kubernetes import manifest
+from stackmark.kubernetes.manifest import Wanted
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.patch import LIMIT_BYTES, merged, patched_for, read_patch
 from stackmark.spec import Request, Task
 
 Json = dict[str, Any]

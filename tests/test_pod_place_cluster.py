@@ -18,10 +18,10 @@ from asking import COMMAND, Answer, ask_process, environment
 from clusters import RESTRICTED, TestCluster, new_namespace, until
 from leaving_out import leave_out
 from stackmark.events import Stream, gathered_facts
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.same_node import nodes_here
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes.client import Json
-from stackmark.places.kubernetes.same_node import nodes_here
 from stackmark.places.place import Facts
 
 pytestmark = pytest.mark.cluster

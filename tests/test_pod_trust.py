@@ -12,17 +12,17 @@ import pytest
 
 from asking import ask
 from limited_account import documented_rules, rights_in
-from stackmark import machine
 from stackmark.events import Failed, write_event
-from stackmark.lab import driver
-from stackmark.ledger.ids import new_id
+from stackmark.experiments import driver
+from stackmark.ids import new_id
+from stackmark.kubernetes import notes
+from stackmark.kubernetes.closing import Closing
+from stackmark.kubernetes.rights import RUN_RIGHTS
 from stackmark.ledger.rows import Experiment, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes import notes
-from stackmark.places.kubernetes.closing import Closing
-from stackmark.places.kubernetes.rights import RUN_RIGHTS
+from stackmark.machine import identity as machine
+from stackmark.machine.orphans import pid_namespace, start_ticks
 from stackmark.spec import Request, Spec, Task
-from stackmark.strays import pid_namespace, start_ticks
 
 RECORDED = (Path(__file__).parent / "data/kubernetes/sweep_run.jsonl").read_text().splitlines()
 SPEC = Spec(workload="train/lenet", params={"device": "cpu"})
@@ -147,7 +147,7 @@ def asked_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(path)
             return False
 
-    monkeypatch.setattr("stackmark.places.kubernetes.removing.connect", lambda *_: Recorder())
+    monkeypatch.setattr("stackmark.kubernetes.removing.connect", lambda *_: Recorder())
     return found
 
 

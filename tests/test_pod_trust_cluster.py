@@ -16,11 +16,11 @@ import pytest
 from asking import COMMAND, Answer, ask, ask_process, environment
 from clusters import TestCluster, until
 from limited_account import documented_rules, limited_account, without
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import Json, connect
+from stackmark.kubernetes.rights import RUN_RIGHTS, Right, missing_rights
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import Json, connect
-from stackmark.places.kubernetes.rights import RUN_RIGHTS, Right, missing_rights
 
 pytestmark = pytest.mark.cluster
 

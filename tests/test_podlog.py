@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stackmark.places.kubernetes.loglines import ApiLines, NodeLines, Record, event_number, stamped, unix_second
-from stackmark.places.kubernetes.logorder import Gap, InOrder
+from stackmark.kubernetes.loglines import ApiLines, NodeLines, Record, event_number, stamped, unix_second
+from stackmark.kubernetes.logorder import Gap, InOrder
 from stackmark.places.process import LINE_LIMIT_BYTES
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clusters import TestCluster, until
-from stackmark.places.kubernetes.client import Cluster, Json
-from stackmark.places.kubernetes.podlog import LogEnd, PodLog, read_whole
+from stackmark.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.podlog import LogEnd, PodLog, read_whole
 from wire import wired
 
 pytestmark = pytest.mark.cluster

@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from clusters import TestCluster, until
-from stackmark.places.kubernetes import podstatus
-from stackmark.places.kubernetes.client import Json
-from stackmark.places.kubernetes.matching import matches, untolerated
-from stackmark.places.kubernetes.podjson import words
-from stackmark.places.kubernetes.quantities import quantity, requests
-from stackmark.places.kubernetes.shortage import holders_among
+from stackmark.kubernetes import podstatus
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.matching import matches, untolerated
+from stackmark.kubernetes.podjson import words
+from stackmark.kubernetes.quantities import quantity, requests
+from stackmark.kubernetes.shortage import holders_among
 
 CASES = cast(dict[str, Json], json.loads((Path(__file__).parent / "data/kubernetes/pod_cases.json").read_text()))
 NODES = cast(list[Json], CASES.pop("nodes"))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from stackmark.errors import LedgerError
 from stackmark.ledger.added import cells_of
-from stackmark.ledger.chips import chip_distance, normalise_chip, parse_chip
-from stackmark.ledger.published import FIELDS, NAME, OPERATORS_NAME, Published, load, load_all, load_operators, parse
-from stackmark.ledger.published_checks import too_fast
-from stackmark.ledger.published_near import Match, nearest
+from stackmark.published.checks import too_fast
+from stackmark.published.chips import chip_distance, normalise_chip, parse_chip
+from stackmark.published.near import Match, nearest
+from stackmark.published.table import FIELDS, NAME, OPERATORS_NAME, Published, load, load_all, load_operators, parse
 from stackmark.workloads.train.zoo import MODELS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -250,7 +250,7 @@ def test_reading_the_table_costs_little_more_than_splitting_it_into_cells() -> N
 def test_the_long_table_of_operators_is_not_read_by_who_does_not_ask_for_it() -> None:
     """What happens at the end of a run: the nearest rows are looked for."""
     code = (
-        "from stackmark.lab.published import known_rows, near; from stackmark.ledger import published as p;"
+        "from stackmark.published.lookup import known_rows, near; from stackmark.ledger import published as p;"
         "from stackmark.spec import Spec; known_rows(None);"
         "near(Spec(workload='train/resnet50', params={'precision': 'fp32'}), 'images/s', 'NVIDIA H200', None);"
         "print(p.load_operators.cache_info().currsize, p.load.cache_info().currsize)"

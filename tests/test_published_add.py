@@ -10,13 +10,13 @@ import pytest
 
 from asking import ESC, Answer, ask
 from stackmark.errors import Exit, SpecError
-from stackmark.lab.published import add_file, known_rows
 from stackmark.ledger import added
-from stackmark.ledger.published import FIELDS, load
-from stackmark.ledger.published_checks import date_trouble
-from stackmark.ledger.published_file import MOST_BYTES
 from stackmark.ledger.schema import published
 from stackmark.ledger.store import Ledger
+from stackmark.published.checks import date_trouble
+from stackmark.published.file import MOST_BYTES
+from stackmark.published.lookup import add_file, known_rows
+from stackmark.published.table import FIELDS, load
 
 GOOD = {
     "model": "resnet50", "task": "training", "chip": "Tesla V100-SXM2-16GB", "count": "1", "precision": "amp",

@@ -9,7 +9,7 @@ from scipy import stats
 
 from asking import ask, ask_process
 from stackmark.errors import Exit, SpecError
-from stackmark.lab.published import (
+from stackmark.published.lookup import (
     UNCERTAINTY,
     against,
     choose,
@@ -20,8 +20,8 @@ from stackmark.lab.published import (
     published_name,
     sources,
 )
-from stackmark.ledger.published import Published, load
-from stackmark.ledger.published_near import Match
+from stackmark.published.near import Match
+from stackmark.published.table import Published, load
 from stackmark.spec import Spec
 
 V15 = "train/resnet50_v1.5"

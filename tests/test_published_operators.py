@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from asking import ask
-from stackmark.lab.published import known_operators
-from stackmark.ledger.chips import parse_chip
 from stackmark.ledger.importers import deepbench
 from stackmark.ledger.importers.found import Line
-from stackmark.ledger.published import FIELDS as COLUMNS
-from stackmark.ledger.published import Published, load, load_all, load_operators, row_of
-from stackmark.ledger.published_operators import (
+from stackmark.ledger.store import Ledger
+from stackmark.published.chips import parse_chip
+from stackmark.published.lookup import known_operators
+from stackmark.published.operators import (
     DRIFTS,
     SIZES,
     OperatorIndex,
@@ -23,7 +22,8 @@ from stackmark.ledger.published_operators import (
     problem_of,
     seconds_of,
 )
-from stackmark.ledger.store import Ledger
+from stackmark.published.table import FIELDS as COLUMNS
+from stackmark.published.table import Published, load, load_all, load_operators, row_of
 from stackmark.spec import Scalar
 from stackmark.workloads.op.lists import problems
 from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FIELDS, FORWARD, read_problem

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stackmark.ledger.published import NAME, OPERATORS_NAME, Published, load_operators, parse
+from stackmark.published.table import NAME, OPERATORS_NAME, Published, load_operators, parse
 from the_reference import reference_data
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,9 +7,9 @@ import pytest
 
 from asking import ask
 from stackmark.errors import Exit, SpecError
-from stackmark.ledger.chips import parse_chip
-from stackmark.ledger.published import Published, load, load_all
-from stackmark.ledger.published_search import MOST_WORDS, search, understand, why_nothing
+from stackmark.published.chips import parse_chip
+from stackmark.published.search import MOST_WORDS, search, understand, why_nothing
+from stackmark.published.table import Published, load, load_all
 
 
 @pytest.fixture(autouse=True)

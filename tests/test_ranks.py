@@ -17,12 +17,12 @@ from rank_tricks import BAD, install, ranked
 from stackmark import events
 from stackmark.errors import SpecError
 from stackmark.events import Event, Failed, Hello, Result, Stream
-from stackmark.lab.judging import judge
+from stackmark.experiments.judging import judge
+from stackmark.machine.orphans import marked
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome
 from stackmark.ranks import Rank, own_rank, variables
 from stackmark.spec import SPEC_VARIABLE, Request, Scalar, Spec, Task
-from stackmark.strays import marked
 from stackmark.worker.agent import Agent, Child, Out
 from stackmark.worker.group import ranks_of, task_of_rank
 from test_host_place import Killing, Notes

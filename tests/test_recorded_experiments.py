@@ -18,9 +18,9 @@ from scipy import stats
 
 from asking import ask
 from recorded import load
-from stackmark.lab.ceilings import of_experiment
-from stackmark.lab.examine import Examined, examine
-from stackmark.lab.listed import read_list
+from stackmark.experiments.ceilings import of_experiment
+from stackmark.experiments.examine import Examined, examine
+from stackmark.experiments.listed import read_list
 from stackmark.ledger.store import Ledger
 from stackmark.show.ceilings import table_rows
 from stackmark.show.report.html import render_html

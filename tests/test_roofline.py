@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from asking import ask
 from op_streams import list_stream, op_spec, rows_for
 from recorded import load
-from stackmark import events
+from stackmark import events, ids
 from stackmark.errors import Exit
 from stackmark.events import OpRow, Result, write_event
-from stackmark.lab.driver import machine_name
-from stackmark.lab.examine import examine
-from stackmark.lab.limits import limits_of_run, work_of
-from stackmark.ledger import ids
+from stackmark.experiments.driver import machine_name
+from stackmark.experiments.examine import examine
+from stackmark.experiments.limits import limits_of_run, work_of
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.show.report.html import render_html

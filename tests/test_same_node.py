@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from stackmark import machine
 from stackmark.errors import ClusterError, SpecError, WorkerError
-from stackmark.lab.arms import AskedArm, read_arms
-from stackmark.lab.one_machine import following, leading
-from stackmark.lab.run import Resolved
-from stackmark.places.kubernetes.client import connect
-from stackmark.places.kubernetes.same_node import Node, node_of, smallest_image
+from stackmark.experiments.arms import AskedArm, read_arms
+from stackmark.experiments.one_machine import following, leading
+from stackmark.experiments.run import Resolved
+from stackmark.kubernetes.client import connect
+from stackmark.kubernetes.same_node import Node, node_of, smallest_image
+from stackmark.machine import identity as machine
 from stackmark.places.place import Facts
 from stackmark.spec import Spec
 

@@ -9,9 +9,9 @@ import pytest
 
 from asking import ask
 from stackmark.errors import ClusterError, Exit, SpecError
-from stackmark.lab.sweep.flight import HOLD_LIMITS, holder
-from stackmark.lab.sweep.plan import SweepPlan, at_once, holders_ask
-from stackmark.lab.sweep.rows import (
+from stackmark.experiments.sweep.flight import HOLD_LIMITS, holder
+from stackmark.experiments.sweep.plan import SweepPlan, at_once, holders_ask
+from stackmark.experiments.sweep.rows import (
     about_device,
     blocks_left,
     device_in,
@@ -19,12 +19,12 @@ from stackmark.lab.sweep.rows import (
     second_pass_left,
     visits_of,
 )
-from stackmark.lab.sweep.slots import Slot, find_slots, looked_again
-from stackmark.lab.sweep.sweep import examine, is_open
-from stackmark.ledger.ids import new_id
+from stackmark.experiments.sweep.slots import Slot, find_slots, looked_again
+from stackmark.experiments.sweep.sweep import examine, is_open
+from stackmark.ids import new_id
+from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.kubernetes.options import PodOptions
 from stackmark.show.console import standard_output
 from stackmark.show.sweep import junit_cases, print_sweep, shown_lines, sweep_json
 from stackmark.show.sweep_picture import sweep_png, sweep_svg

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stackmark.errors import SpecError
-from stackmark.lab.tf_cnn_flags import Flag, asks_for_help, help_text, parse, table
-from stackmark.lab.tf_cnn_mapping import ClassicPlan, plan
+from stackmark.experiments.tf_cnn_flags import Flag, asks_for_help, help_text, parse, table
+from stackmark.experiments.tf_cnn_mapping import ClassicPlan, plan
 from stackmark.spec import Scalar
 
 EXTRA = {"flush_stdout", "ml_perf_compliance_logging"}

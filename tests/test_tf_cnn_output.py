@@ -9,7 +9,7 @@ import pytest
 
 from stackmark.errors import SpecError, StackmarkError
 from stackmark.events import Event, Facts, Failed, Metric, Phase, Result, Steps
-from stackmark.lab.tf_cnn_mapping import ClassicOptions, plan
+from stackmark.experiments.tf_cnn_mapping import ClassicOptions, plan
 from stackmark.show.benchmark_log import BenchmarkLog
 from stackmark.show.tf_cnn import ClassicPrinter
 from stackmark.spec import Spec

@@ -17,7 +17,7 @@ from asking import COMMAND, Answer, ask
 from experiment_asking import empty_ledger
 from ledger_runs import begin
 from stackmark.errors import Exit
-from stackmark.lab import driver, trust
+from stackmark.experiments import driver, trust
 from stackmark.ledger.store import Ledger
 from worker_process import TRIVIAL
 

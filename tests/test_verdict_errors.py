@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stackmark.plan.design import SHUFFLED, Arm, Design, order_of
+from stackmark.experiments.design import SHUFFLED, Arm, Design, order_of
 from stackmark.spec import Spec
 from stackmark.verdict.evidence import (
     Evidence,

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from asking import ask
 from stackmark.events import Hello, Result, Steps, Stream, write_event
-from stackmark.lab.judging import judge
-from stackmark.ledger.ids import new_id
+from stackmark.experiments.design import Arm, Design, StoppingRule
+from stackmark.experiments.judging import judge
+from stackmark.ids import new_id
 from stackmark.ledger.rows import Experiment, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome
-from stackmark.plan.design import Arm, Design, StoppingRule
 from stackmark.spec import Spec
 from stackmark.verdict.sequential import stopping_rule
 from stackmark.verdict.steady import find_steady

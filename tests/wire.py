@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from clusters import TestCluster
-from stackmark.places.kubernetes.client import Cluster, connect
+from stackmark.kubernetes.client import Cluster, connect
 
 
 class Wire:

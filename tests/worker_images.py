@@ -16,7 +16,7 @@ from pathlib import Path
 
 from asking import ask
 from clusters import TestCluster
-from stackmark.lab.image.recipes import pins, read_recipe
+from stackmark.places.container.image.recipes import pins, read_recipe
 
 NAME = "localhost/stackmark:test"
 # For a cluster without a script: an image that its nodes can pull.

@@ -10,13 +10,13 @@ from pathlib import Path
 from fuzz.harness import Target, Try
 from stackmark.cli.options import parameter_fields, parse_when, read_margin
 from stackmark.errors import StackmarkError
-from stackmark.lab.arms import read_arm
-from stackmark.lab.importing import read_params
-from stackmark.lab.tf_cnn_flags import parse
-from stackmark.lab.typed import read_value
-from stackmark.ledger.published import load
-from stackmark.ledger.published_search import search, understand
+from stackmark.experiments.arms import read_arm
+from stackmark.experiments.importing import read_params
+from stackmark.experiments.tf_cnn_flags import parse
+from stackmark.experiments.typed import read_value
 from stackmark.places.container.options import cpu_numbers
+from stackmark.published.search import search, understand
+from stackmark.published.table import load
 from stackmark.units import parse_seconds, parse_share, parse_size
 from stackmark.workloads.op.problem import read_rows
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from fuzz.harness import Target, Try
 from stackmark.errors import StreamError
 from stackmark.events import Stream, gathered_facts
-from stackmark.lab.judging import judge, judged_again, read_stored, setup_parts
+from stackmark.experiments.judging import judge, judged_again, read_stored, setup_parts
 from stackmark.places.place import Outcome
 
 

@@ -77,7 +77,7 @@ class AnyParams(Frozen):
     marked `auto` may be left to the probe; one marked `follows` is how the work is done on a device and not what the work
     is, so an arm that types another device or precision has it chosen anew, and the difference is said. A text that names
     neither a command nor a path, environment or image is marked `plain`, or has a list of such values there: a stored spec
-    with any other text is not run without a question (lab/trust.py).
+    with any other text is not run without a question (experiments/trust.py).
     """
 
     device: str = Field(

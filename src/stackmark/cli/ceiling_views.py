@@ -12,11 +12,11 @@ from stackmark.cli.options import read_requests
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.views import watching
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, WorkerError
-from stackmark.lab.ceilings import WORKLOAD, Kept, every_kept, of_experiment
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.driver import machine_name
-from stackmark.lab.listed import read_list
-from stackmark.lab.listing import begin, go_through
+from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.driver import machine_name
+from stackmark.experiments.listed import read_list
+from stackmark.experiments.listing import begin, go_through
 from stackmark.ledger.store import Ledger
 from stackmark.show.ceilings import CeilingsView, print_ceilings
 from stackmark.show.console import standard_output

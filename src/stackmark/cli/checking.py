@@ -12,9 +12,9 @@ from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
-from stackmark.lab.baselines import How, held_by, parts_in
-from stackmark.lab.checking import RULES, Checked, check, decided
-from stackmark.lab.cleaning import clean_up
+from stackmark.experiments.baselines import How, held_by, parts_in
+from stackmark.experiments.checking import RULES, Checked, check, decided
+from stackmark.experiments.cleaning import clean_up
 from stackmark.ledger.store import Ledger
 from stackmark.show.check import CheckLine, print_check, say_differences
 from stackmark.show.console import standard_output

@@ -15,7 +15,7 @@ from stackmark.errors import Exit
 from stackmark.units import say_moment
 
 if TYPE_CHECKING:
-    from stackmark.lab.functional import Case, Checked, Suite
+    from stackmark.experiments.functional import Case, Checked, Suite
     from stackmark.show.cluster_checks import CaseBar, CaseLine, Notices
 
 SCHEMA = 1
@@ -56,7 +56,7 @@ def command(
     be tried (no GPU, none free, a missing right) are left out, with the reason. Exits with 6 where one failed.
     """
     from stackmark.cli.writing import check_writable, write_whole
-    from stackmark.lab.functional import check_cluster
+    from stackmark.experiments.functional import check_cluster
     from stackmark.show.cluster_checks import junit_case
     from stackmark.show.junit import render_junit
 

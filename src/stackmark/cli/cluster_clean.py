@@ -50,7 +50,7 @@ def command(
     What belongs to a driver that lives on this machine stays, and what may belong to one on another machine until it is older
     than it was allowed to become. Exits with 6 where something could not be removed.
     """
-    from stackmark.lab.functional import clean_cluster
+    from stackmark.experiments.functional import clean_cluster
 
     where, found = clean_cluster(
         context=context, kubeconfig=kubeconfig, namespace=namespace, all_namespaces=all_namespaces, force=force,

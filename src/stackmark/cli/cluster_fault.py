@@ -18,8 +18,8 @@ from stackmark.cli.options import (
 from stackmark.errors import Exit, SpecError
 
 if TYPE_CHECKING:
-    from stackmark.lab.fault_finding import FaultFinding
-    from stackmark.lab.faulting import Asked, Planned
+    from stackmark.experiments.fault_finding import FaultFinding
+    from stackmark.experiments.faulting import Asked, Planned
     from stackmark.ledger.store import Ledger
 
 PARTS = ("device-plugin", "kubelet", "api-server", "runtime", "node-network")
@@ -110,7 +110,7 @@ def command(
     Exits with 0 where it was measured, whatever came out, and with 6 where it could not be or the cluster is not well again.
     """
     from stackmark.cli.writing import check_writable
-    from stackmark.lab.faulting import plan_fault
+    from stackmark.experiments.faulting import plan_fault
 
     wish = _asked(part, workload, asked, typed)
     if output is not None:
@@ -133,9 +133,9 @@ def command(
 def _asked(part: str, workload: str, asked: tuple[str, ...], typed: dict[str, Any]) -> "Asked":
     from stackmark.cli.compare import one_request
     from stackmark.cli.saying import repeatable
-    from stackmark.lab.faulting import PARTS as KNOWN
-    from stackmark.lab.faulting import Asked
-    from stackmark.lab.manifesting import read_pod_options
+    from stackmark.experiments.faulting import PARTS as KNOWN
+    from stackmark.experiments.faulting import Asked
+    from stackmark.experiments.manifesting import read_pod_options
 
     options = read_pod_options(taken_pod_options(typed))
     times = {name: _time(option, typed.pop(name)) for name, option in
@@ -167,9 +167,9 @@ def _time(option: str, text: str) -> float:
 
 def _do(planned: "Planned", book: "Ledger", as_json: bool) -> "FaultFinding":
     from stackmark.cli.views import watching
-    from stackmark.lab.cleaning import clean_up
-    from stackmark.lab.fault_finding import examine_fault
-    from stackmark.lab.faulting import fault
+    from stackmark.experiments.cleaning import clean_up
+    from stackmark.experiments.fault_finding import examine_fault
+    from stackmark.experiments.faulting import fault
 
     with watching(quiet=as_json) as watcher:
         for sentence in clean_up(book):
@@ -179,7 +179,7 @@ def _do(planned: "Planned", book: "Ledger", as_json: bool) -> "FaultFinding":
 
 
 def _print_plan(planned: "Planned", as_json: bool) -> None:
-    from stackmark.lab.faulting import plan_lines
+    from stackmark.experiments.faulting import plan_lines
     from stackmark.show.console import standard_output
     from stackmark.show.faults import print_plan
 
@@ -206,7 +206,7 @@ def _print(found: "FaultFinding", as_json: bool) -> None:
 
 def show_fault(book: "Ledger", experiment_id: str, as_json: bool) -> None:
     """For `stackmark show`: the same again, from what was stored."""
-    from stackmark.lab.fault_finding import examine_fault
+    from stackmark.experiments.fault_finding import examine_fault
 
     _print(examine_fault(book, experiment_id), as_json)
 

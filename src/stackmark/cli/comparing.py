@@ -14,14 +14,14 @@ from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import error_json, watching
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError, Terminated, WorkerError
-from stackmark.lab.arms import read_arms
-from stackmark.lab.caches import remove_cache
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.deciding import progress
-from stackmark.lab.designing import MARGIN, Asked, check_asked, prepare_places
-from stackmark.lab.examine import Comparison, Examined, examine
-from stackmark.lab.experiment import carry_out, design_of, parts_in, start
-from stackmark.lab.windows import StepTimes
+from stackmark.experiments.arms import read_arms
+from stackmark.experiments.caches import remove_cache
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.deciding import progress
+from stackmark.experiments.designing import MARGIN, Asked, check_asked, prepare_places
+from stackmark.experiments.examine import Comparison, Examined, examine
+from stackmark.experiments.experiment import carry_out, design_of, parts_in, start
+from stackmark.experiments.windows import StepTimes
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import is_screen, standard_output

@@ -14,8 +14,8 @@ from stackmark.cli.saying import print_json
 from stackmark.errors import Exit
 
 if TYPE_CHECKING:
-    from stackmark.lab.image.builders import Say
-    from stackmark.lab.image.making import Made
+    from stackmark.places.container.image.builders import Say
+    from stackmark.places.container.image.making import Made
 
 # What is worth a line of its own, of podman, buildah, docker's BuildKit and mmdebstrap; and sentences of ours.
 STEP = re.compile(r"^(STEP \d+/\d+: |#\d+ \[|COMMIT |I: |the base |making a base )")
@@ -78,7 +78,7 @@ def command(verbose: bool, as_json: bool, **asked: Any) -> int:
 
     The image holds stackmark's worker with its pinned packages, and runs under any user id, with a name or without.
     """
-    from stackmark.lab.image.making import Asked, make
+    from stackmark.places.container.image.making import Asked, make
 
     wanted = Asked.model_validate(asked)
     with _progress(verbose) as say:
@@ -93,7 +93,7 @@ def command(verbose: bool, as_json: bool, **asked: Any) -> int:
 @contextmanager
 def _progress(verbose: bool) -> "Iterator[Say]":
     """On a screen the newest line in place, elsewhere a line a step; all of them where that was asked for."""
-    from stackmark.lab.image.builders import short_step
+    from stackmark.places.container.image.builders import short_step
     from stackmark.show.console import is_screen, standard_error
     from stackmark.show.safe import safe_line
 
@@ -118,7 +118,7 @@ def _progress(verbose: bool) -> "Iterator[Say]":
 
 
 def _tell(made: "Made", output: Path | None) -> None:
-    from stackmark.lab.image.making import command_elsewhere
+    from stackmark.places.container.image.making import command_elsewhere
     from stackmark.show.console import standard_output
     from stackmark.show.safe import safe
     from stackmark.units import say_size

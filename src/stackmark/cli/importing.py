@@ -10,7 +10,7 @@ from stackmark.ranks import MOST_DEVICES
 from stackmark.units import counted
 
 if TYPE_CHECKING:
-    from stackmark.lab.importing import Imported
+    from stackmark.experiments.importing import Imported
     from stackmark.ledger.store import Ledger
 
 
@@ -77,8 +77,8 @@ def command(
     imported.
     """
     from stackmark.cli.saying import notice, print_json, repeatable, say
-    from stackmark.lab.cleaning import clean_up
-    from stackmark.lab.importing import ByHand, import_arms, import_files, read_params
+    from stackmark.experiments.cleaning import clean_up
+    from stackmark.experiments.importing import ByHand, import_arms, import_files, read_params
     from stackmark.ledger.store import Ledger
 
     sides = _read_arms(arms, files, place)
@@ -132,7 +132,7 @@ def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
     """The verdict of the second arm against the first."""
     from stackmark.cli.comparing import Wanted, report
     from stackmark.cli.saying import say
-    from stackmark.lab.groups import examine_groups
+    from stackmark.experiments.groups import examine_groups
 
     refused = [file for one in sides for file in one.refused]
     for file in refused:

@@ -8,12 +8,12 @@ from statistics import median
 from pydantic import JsonValue
 
 from stackmark.cli.views import run_flags, say_chip
-from stackmark.lab.judging import setup_parts
-from stackmark.lab.list_specs import length_of
-from stackmark.lab.listed import ListedRuns, ListResult, Pass, RowResult
-from stackmark.ledger.published_operators import BesidePublished, OperatorIndex, beside_list
+from stackmark.experiments.judging import setup_parts
+from stackmark.experiments.list_specs import length_of
+from stackmark.experiments.listed import ListedRuns, ListResult, Pass, RowResult
 from stackmark.ledger.rows import RunRow
 from stackmark.medians import median_of
+from stackmark.published.operators import BesidePublished, OperatorIndex, beside_list
 from stackmark.show.facts import say_stack
 from stackmark.show.lines import Line
 from stackmark.show.list_lines import list_lines

@@ -11,14 +11,14 @@ from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.errors import Exit, Terminated
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.listed import ListedRuns, ListResult, read_list
-from stackmark.lab.listing import begin, carry_on, go_through, parts_in
-from stackmark.lab.published import known_operators
-from stackmark.lab.run import Place
-from stackmark.ledger.published_operators import OperatorIndex
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.listed import ListedRuns, ListResult, read_list
+from stackmark.experiments.listing import begin, carry_on, go_through, parts_in
+from stackmark.experiments.run import Place
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.published.lookup import known_operators
+from stackmark.published.operators import OperatorIndex
 from stackmark.show.console import standard_output
 from stackmark.show.operators import ListView, RowView, print_list, print_rows
 from stackmark.spec import Request, Spec

@@ -61,7 +61,7 @@ def command(
 
     What is not typed is chosen by the worker in the pod. `kubectl create -f -` takes it.
     """
-    from stackmark.lab.manifesting import manifest_for, read_pod_options
+    from stackmark.experiments.manifesting import manifest_for, read_pod_options
 
     options = read_pod_options(taken_pod_options(typed))
     if typed.get("cmd") is not None and not typed.get("cwd"):

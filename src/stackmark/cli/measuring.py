@@ -14,16 +14,16 @@ from stackmark.cli.listing import ListAsked, measure_list
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.views import error_json, held_against, result_json, result_view, unit_of, watching
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError
-from stackmark.lab.arms import read_arms
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.examine import Comparison
-from stackmark.lab.limits import limits_of_measured
-from stackmark.lab.list_specs import is_list
-from stackmark.lab.placing import find_place
-from stackmark.lab.published import Reference, find_reference, known_rows
-from stackmark.lab.run import Measured, Place, measure
-from stackmark.ledger.published import Published
+from stackmark.experiments.arms import read_arms
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.examine import Comparison
+from stackmark.experiments.limits import limits_of_measured
+from stackmark.experiments.list_specs import is_list
+from stackmark.experiments.placing import find_place
+from stackmark.experiments.run import Measured, Place, measure
 from stackmark.ledger.store import Ledger
+from stackmark.published.lookup import Reference, find_reference, known_rows
+from stackmark.published.table import Published
 from stackmark.show.console import standard_output
 from stackmark.show.result import ResultView, print_result
 from stackmark.spec import Request

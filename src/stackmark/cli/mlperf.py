@@ -8,7 +8,7 @@ from stackmark.cli.options import Subverbs, json_option, not_empty
 from stackmark.errors import Exit
 
 if TYPE_CHECKING:
-    from stackmark.lab.mlperf import Score
+    from stackmark.experiments.mlperf import Score
 
 EPILOG = """\b
 Examples:
@@ -40,7 +40,7 @@ def score(folders: tuple[str, ...], against: str, as_json: bool) -> int:
     fastest and the slowest run, in minutes, beside the published time of a system.
     """
     from stackmark.cli.saying import print_json, say
-    from stackmark.lab.mlperf import score_folders
+    from stackmark.experiments.mlperf import score_folders
 
     scores, refused = score_folders(folders, against)
     for folder in refused:

@@ -16,7 +16,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
-from stackmark.lab.typed import extra_of, pattern_of, read_seconds, read_value, takes_several
+from stackmark.experiments.typed import extra_of, pattern_of, read_seconds, read_value, takes_several
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AUTO, Request, Scalar
 from stackmark.units import parse_seconds, parse_share
@@ -162,7 +162,7 @@ def read_margin(text: str) -> float:
         margin = parse_share(text)
     except SpecError as error:
         raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
-    from stackmark.lab.designing import check_margin
+    from stackmark.experiments.designing import check_margin
 
     check_margin(margin)
     return margin
@@ -217,7 +217,7 @@ def _help_of(families_with: dict[str, FieldInfo]) -> str:
 
 def places_with() -> dict[str, dict[str, FieldInfo]]:
     """Every option of every place: by its name, the places that have it, each with its own description."""
-    from stackmark.lab.placing import place_kinds
+    from stackmark.experiments.placing import place_kinds
 
     found: dict[str, dict[str, FieldInfo]] = {}
     for kind in place_kinds().values():
@@ -240,7 +240,7 @@ def place_options(command: F) -> F:
 
 def pod_options(*without: str) -> Callable[[F], F]:
     """Options of a pod alone, for verbs that know no other place; `without` names those that the verb has itself."""
-    from stackmark.lab.manifesting import pod_fields
+    from stackmark.experiments.manifesting import pod_fields
 
     def add(command: F) -> F:
         for name, info in reversed(pod_fields().items()):
@@ -253,7 +253,7 @@ def pod_options(*without: str) -> Callable[[F], F]:
 
 def taken_pod_options(typed: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of a pod out of what was typed; those that were given."""
-    from stackmark.lab.manifesting import pod_fields
+    from stackmark.experiments.manifesting import pod_fields
 
     return _given({name: typed.pop(name) for name in pod_fields() if name in typed})
 

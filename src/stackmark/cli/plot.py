@@ -34,7 +34,7 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
     from stackmark.cli.writing import write_whole
-    from stackmark.lab.examine import examine
+    from stackmark.experiments.examine import examine
     from stackmark.ledger.store import Ledger
     from stackmark.show.plot import plot_png, plot_svg
 
@@ -48,7 +48,7 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
         asked = book.experiment(experiment)
         if asked.kind == "fault":
             from stackmark.cli.cluster_fault import draw
-            from stackmark.lab.fault_finding import examine_fault
+            from stackmark.experiments.fault_finding import examine_fault
 
             draw(examine_fault(book, asked.id), output)
             return 0

@@ -16,8 +16,8 @@ from stackmark.errors import Exit, SpecError
 from stackmark.units import counted
 
 if TYPE_CHECKING:
-    from stackmark.lab.published_shapes import Asked
-    from stackmark.ledger.published import Published
+    from stackmark.published.shapes import Asked
+    from stackmark.published.table import Published
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,8 +86,8 @@ def search_command(
     Times of an operator are found by its sizes, or some of them: op/gemm with --m --n --k, any of them with --shape.
     """
     from stackmark.cli.published_views import print_found
-    from stackmark.lab.published_shapes import matching, read_asked, why_none
-    from stackmark.ledger.published_search import search, understand, why_nothing
+    from stackmark.published.search import search, understand, why_nothing
+    from stackmark.published.shapes import matching, read_asked, why_none
 
     words = tuple(part for word in words for part in word.split())
     asked = read_asked(words, {"m": m, "n": n, "k": k}, shape, set_name)
@@ -117,8 +117,8 @@ def search_command(
 def _search_json(
     text: str, asked: "Asked | None", hits: "list[Published]", shown: "list[Published]"
 ) -> dict[str, object]:
-    from stackmark.ledger.published import as_json
-    from stackmark.ledger.published_operators import caveats_of
+    from stackmark.published.operators import caveats_of
+    from stackmark.published.table import as_json
 
     rows = [as_json(row) | ({"caveats": list(caveats_of(row))} if row.task == "operator" else {}) for row in shown]
     about = {} if asked is None else {"operator": f"op/{asked.op}", "sizes": dict(asked.sizes), "set": asked.set_name}
@@ -131,8 +131,8 @@ def _search_json(
 @json_option
 def add_command(file: Path, ledger: str | None, as_json: bool) -> int:
     """Add the rows of FILE, a CSV with the columns that `published template` prints. All of them, or none."""
-    from stackmark.lab.published import add_file
     from stackmark.ledger.store import Ledger
+    from stackmark.published.lookup import add_file
 
     with Ledger.open(ledger) as book:
         report = add_file(file, book)
@@ -156,7 +156,7 @@ def add_command(file: Path, ledger: str | None, as_json: bool) -> int:
 @command.command("template")
 def template_command() -> int:
     """Print the header and an example row of a file for `published add`."""
-    from stackmark.ledger.published_file import template
+    from stackmark.published.file import template
 
     click.echo(template(), nl=False)
     return Exit.DONE
@@ -167,7 +167,7 @@ def template_command() -> int:
 @json_option
 def sources_command(ledger: str | None, as_json: bool) -> int:
     """List where the rows come from: how many of each source, of what time, in what units."""
-    from stackmark.lab.published import sources
+    from stackmark.published.lookup import sources
 
     found = sources(_known_rows(ledger))
     if as_json:
@@ -227,9 +227,9 @@ def remove_command(rows: tuple[str, ...], file: str | None, yes: bool, ledger: s
 
 def _known_rows(where: str | None) -> "tuple[Published, ...]":
     """Of both tables that ship, and of the ledger where there is one."""
-    from stackmark.lab.published import known_rows
     from stackmark.ledger import added, address
     from stackmark.ledger.store import Ledger
+    from stackmark.published.lookup import known_rows
 
     file = address.find(where).file
     if where is None and file is not None and not file.exists():

@@ -4,8 +4,8 @@ import click
 from rich.cells import cell_len
 from rich.text import Text
 
-from stackmark.lab.published_shapes import OperatorTable, is_timing, table_of
-from stackmark.ledger.published import Published
+from stackmark.published.shapes import OperatorTable, is_timing, table_of
+from stackmark.published.table import Published
 from stackmark.show.console import is_screen, standard_output
 from stackmark.show.lines import grid
 from stackmark.show.safe import safe_line

@@ -47,7 +47,7 @@ def command(experiment: str, output: str | None, form: Format | None, margin: st
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.lab.examine import examine
+    from stackmark.experiments.examine import examine
     from stackmark.ledger.store import Ledger
 
     chosen = read_margin(margin) if margin is not None else None

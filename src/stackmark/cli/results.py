@@ -5,7 +5,7 @@ import click
 from stackmark.cli.options import filter_options, json_option, ledger_option, not_empty, parse_when
 from stackmark.cli.saying import notice, print_json, repeatable
 from stackmark.errors import SpecError
-from stackmark.lab.cleaning import clean_up
+from stackmark.experiments.cleaning import clean_up
 from stackmark.ledger.rows import RunFilter, RunRow
 from stackmark.ledger.store import Ledger
 
@@ -74,7 +74,7 @@ def command(
     with Ledger.open(ledger, create=from_cluster) as book:
         notice(clean_up(book))
         if from_cluster:
-            from stackmark.lab.collecting import collect
+            from stackmark.experiments.collecting import collect
 
             notice(collect(book, **named, command=repeatable(asked or ("results",))).sentences())
         rows = book.runs(wanted, limit=limit)

@@ -56,8 +56,8 @@ def command(
     """
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
-    from stackmark.lab.cleaning import clean_up
-    from stackmark.lab.listed import is_listed
+    from stackmark.experiments.cleaning import clean_up
+    from stackmark.experiments.listed import is_listed
     from stackmark.ledger.store import Ledger
 
     wanted = Wanted(

@@ -41,7 +41,7 @@ def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_j
         )
     from stackmark.cli.saying import print_json
     from stackmark.cli.writing import write_whole
-    from stackmark.lab.roofline import roofline
+    from stackmark.experiments.roofline import roofline
     from stackmark.ledger.store import Ledger
     from stackmark.show.console import standard_output
     from stackmark.show.roofline import print_roofline, roofline_json

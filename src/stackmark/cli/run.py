@@ -101,6 +101,6 @@ def command(
 
 def _check_list(request: Request) -> None:
     """Before the first of several is measured."""
-    from stackmark.lab.list_specs import check_list
+    from stackmark.experiments.list_specs import check_list
 
     check_list(request)

@@ -12,7 +12,7 @@ from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.errors import Exit
-from stackmark.lab.baselines import (
+from stackmark.experiments.baselines import (
     ADVICE,
     ENOUGH,
     Held,
@@ -26,8 +26,8 @@ from stackmark.lab.baselines import (
     save_new,
     save_stored,
 )
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.run import Place
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.run import Place
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import standard_output

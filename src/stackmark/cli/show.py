@@ -11,13 +11,13 @@ from stackmark.cli.options import check_format, format_option, json_option, ledg
 from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import EVENT_PREFIX, Log, gathered_facts, read_event
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.judging import STDERR_PREFIX, judged_again, read_stored, setup_parts
-from stackmark.lab.limits import NO_LIMITS, Limits, limits_of_run
-from stackmark.lab.listed import is_listed, read_list, run_result
-from stackmark.lab.published import known_operators
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.judging import STDERR_PREFIX, judged_again, read_stored, setup_parts
+from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_run
+from stackmark.experiments.listed import is_listed, read_list, run_result
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.published.lookup import known_operators
 from stackmark.show.roofline import say_limits, standing_json
 from stackmark.show.safe import safe
 

@@ -15,10 +15,10 @@ from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import error_json, watching
 from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, Terminated
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.manifesting import read_pod_options
-from stackmark.lab.sweep import sweep as lab
-from stackmark.lab.sweep.sweep import Swept
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.manifesting import read_pod_options
+from stackmark.experiments.sweep import sweep as lab
+from stackmark.experiments.sweep.sweep import Swept
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import standard_output

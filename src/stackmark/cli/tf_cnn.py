@@ -7,12 +7,12 @@ import click
 from stackmark.cli.saying import notice, repeatable
 from stackmark.errors import Exit, WorkerError
 from stackmark.events import Event, Probe
-from stackmark.lab.cleaning import clean_up
-from stackmark.lab.placing import find_place
-from stackmark.lab.run import measure
-from stackmark.lab.tf_cnn_flags import asks_for_help, help_text
-from stackmark.lab.tf_cnn_mapping import ClassicPlan, plan
-from stackmark.lab.watching import Silent
+from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.placing import find_place
+from stackmark.experiments.run import measure
+from stackmark.experiments.tf_cnn_flags import asks_for_help, help_text
+from stackmark.experiments.tf_cnn_mapping import ClassicPlan, plan
+from stackmark.experiments.watching import Silent
 from stackmark.ledger.store import Ledger
 from stackmark.show.benchmark_log import BenchmarkLog
 from stackmark.show.tf_cnn import ClassicPrinter

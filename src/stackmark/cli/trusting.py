@@ -7,7 +7,7 @@ import click
 
 from stackmark.cli.saying import notice, say
 from stackmark.errors import Exit, SpecError
-from stackmark.lab.trust import Part, allow, remember, unknown
+from stackmark.experiments.trust import Part, allow, remember, unknown
 
 # Of a spec with a long command: what a person reads before they answer. The rest is counted.
 MOST_LINES = 40

@@ -72,9 +72,9 @@ def command(
     """
     from stackmark.cli.comparing import Wanted, report
     from stackmark.cli.saying import repeatable
-    from stackmark.lab.designing import MARGIN
-    from stackmark.lab.examine import examine
-    from stackmark.lab.groups import examine_groups
+    from stackmark.experiments.designing import MARGIN
+    from stackmark.experiments.examine import examine
+    from stackmark.experiments.groups import examine_groups
     from stackmark.ledger.store import Ledger
 
     chosen = read_margin(margin) if margin is not None else None

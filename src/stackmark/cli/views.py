@@ -11,14 +11,14 @@ from typing import Any
 
 from stackmark.errors import StackmarkError
 from stackmark.events import Metric, Result
-from stackmark.lab.judging import Facts, setup_parts
-from stackmark.lab.limits import NO_LIMITS, Limits
-from stackmark.lab.published import UNCERTAINTY, AgainstPublished, Reference, against, choose, near
-from stackmark.lab.run import Measured
-from stackmark.lab.watching import Watcher
-from stackmark.ledger.published import Published, as_json
-from stackmark.ledger.published_near import Match
+from stackmark.experiments.judging import Facts, setup_parts
+from stackmark.experiments.limits import NO_LIMITS, Limits
+from stackmark.experiments.run import Measured
+from stackmark.experiments.watching import Watcher
 from stackmark.ledger.rows import RunRow
+from stackmark.published.lookup import UNCERTAINTY, AgainstPublished, Reference, against, choose, near
+from stackmark.published.near import Match
+from stackmark.published.table import Published, as_json
 from stackmark.show.facts import say_stack
 from stackmark.show.result import AgainstLine, Failure, PublishedLine, ResultView, say_flag
 from stackmark.show.roofline import standing_json

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from stackmark.errors import ClusterError
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import ApiError, Cluster, Json
-from stackmark.places.kubernetes.podjson import unix_s
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import ApiError, Cluster, Json
+from stackmark.kubernetes.podjson import unix_s
 from stackmark.units import say_seconds
 
 Fate = Literal["removed", "would go", "going", "stays", "refused"]

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, delete, insert, select
 
+from stackmark import ids
 from stackmark.errors import SpecError
-from stackmark.ledger import ids, queries
-from stackmark.ledger.published import FIELDS, Published, row_of
+from stackmark.ledger import queries
 from stackmark.ledger.rows import storable
 from stackmark.ledger.schema import published
 from stackmark.ledger.store import Ledger
+from stackmark.published.table import FIELDS, Published, row_of
 
 LETTER = "p"
 # How many ids an ambiguous prefix is answered with, and into how many rows one statement is cut.

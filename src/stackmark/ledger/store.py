@@ -30,9 +30,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from stackmark import ids
 from stackmark.errors import LedgerError, SpecError
 from stackmark.ledger import address as addresses
-from stackmark.ledger import claims, ids, queries, schema, trouble
+from stackmark.ledger import claims, queries, schema, trouble
 from stackmark.ledger.address import BUSY_S, Address
 from stackmark.ledger.rows import (
     LOST,

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stackmark.machine.orphans import start_ticks
 from stackmark.spec import Task
-from stackmark.strays import start_ticks
 
 SCRATCH = "scratch"
 OWN_COMMAND = "command/"

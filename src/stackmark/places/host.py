@@ -16,6 +16,7 @@ from typing import ClassVar
 from pydantic import Field, JsonValue, field_validator
 
 from stackmark.errors import PlaceError, Terminated
+from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
 from stackmark.places.process import (
@@ -30,7 +31,6 @@ from stackmark.places.process import (
     worker_environment,
 )
 from stackmark.spec import AUTO, SCRATCH_VARIABLE, Spec, Task
-from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
 
 class HostOptions(PlaceOptions):

@@ -1,7 +1,7 @@
 """What a place is: one method that matters.
 
 A place starts a worker with a task, hands on each line as it comes, and says at the end what the worker could not say
-itself: that it was killed, by whom, or that its time was up. Lines are handed on as text: reading them is the lab's
+itself: that it was killed, by whom, or that its time was up. Lines are handed on as text: reading them is the recorder's
 business, so that a recorded stream can be played back through the same door.
 """
 
@@ -39,7 +39,7 @@ class PlaceOptions(Frozen):
     field's own validator; a field of type `tuple[str, ...]` may be given several times."""
 
     # Options that only limit or choose hardware. All others name code, files or rights: one that comes from a ledger and was
-    # not typed here is not used without a question (lab/trust.py).
+    # not typed here is not used without a question (experiments/trust.py).
     PLAIN: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class Outcome:
     exit_code: int | None
     failure: PlaceFailure | None = None
     stderr: tuple[str, ...] = ()
-    # Ctrl-C or SIGTERM in the driver: raised again by the lab once the run is stored.
+    # Ctrl-C or SIGTERM in the driver: raised again by the driver once the run is stored.
     interruption: BaseException | None = field(default=None, compare=False)
     # Whether the worker ran while the driver waited; the times of a recording cannot be held against the driver's clock.
     live: bool = True

@@ -29,7 +29,7 @@ BYTES_PER_MIB = 2**20
 
 
 class LogOptions(Options, Protocol):
-    """What the log is handed beside the events (lab.tf_cnn_mapping.ClassicOptions)."""
+    """What the log is handed beside the events (experiments.tf_cnn_mapping.ClassicOptions)."""
 
     @property
     def model(self) -> str: ...

@@ -1,7 +1,7 @@
 """While it runs: a bar with phase, live rate and time left on a screen; plain lines where there is none.
 
 In an experiment each line says block and arm, and the rates of finished runs stand there as they end. The ratio so far is not
-shown: whoever sees it stops when it looks good, and a ratio that was watched lies (plan/design.py has the rule for stopping).
+shown: whoever sees it stops when it looks good, and a ratio that was watched lies (experiments/design.py has the stopping rule).
 
 What is shown comes from events that the worker emits anyway, in another process, so looking costs the workload nothing. Nor
 may it harm: a reader of the progress who goes away ends the progress, not the measurement.

@@ -25,7 +25,7 @@ EVALUATION, FORWARD = "evaluation", "forward only"
 
 
 class Options(Protocol):
-    """What the printer is handed beside the events (lab.tf_cnn_mapping.ClassicOptions)."""
+    """What the printer is handed beside the events (experiments.tf_cnn_mapping.ClassicOptions)."""
 
     @property
     def header(self) -> tuple[tuple[str, str], ...]: ...

@@ -1,7 +1,7 @@
-"""What an experiment shows, whole: what the lab gathers from the ledger and what reports are made of.
+"""Everything that an experiment shows: gathered from the ledger, and what reports are made of.
 
-Plain data, without a ledger and without a terminal: the lab builds it (lab/examine.py), the terminal, the HTML report and
-the plots only read it. Everything in it is recomputed from stored streams; nothing is measured here.
+Plain data, without a ledger and without a terminal: experiments/examine.py builds it; the terminal, the HTML report and the plots
+only read it. Everything in it is recomputed from stored streams; nothing is measured here.
 """
 
 from dataclasses import dataclass, field

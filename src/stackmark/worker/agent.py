@@ -257,7 +257,7 @@ def _give(process: subprocess.Popen[bytes], task: Task) -> None:
 
 def _oom_kills() -> int:
     """How often the kernel killed for want of memory: in our control group, or where that does not tell, on this machine."""
-    from stackmark.worker.facts import cgroup
+    from stackmark.machine import cgroup
 
     kills = cgroup.read_oom_kills()
     if kills is not None:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from os import sysconf
 from pathlib import Path
 
-from stackmark.worker.facts import cgroup
-from stackmark.worker.facts.nvml import CLOCK_MEMORY, CLOCK_SM, NoDriver, Nvml, XidWatch, find, session
-from stackmark.worker.facts.reading import ROOT, cpu_set, mib, number, scaled, text
+from stackmark.machine import cgroup
+from stackmark.machine.nvml import CLOCK_MEMORY, CLOCK_SM, NoDriver, Nvml, XidWatch, find, session
+from stackmark.machine.reading import ROOT, cpu_set, mib, number, scaled, text
 
 __all__ = ["Counters", "CpuCounters", "Findings", "GpuCounters", "XidWatch", "Zone", "compare", "read"]
 

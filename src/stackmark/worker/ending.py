@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import NoReturn
 
-from stackmark.strays import MARK_VARIABLE, end_marked
+from stackmark.machine.orphans import MARK_VARIABLE, end_marked
 
 GRACE_S = 5.0
 # Of one rank of a group: whoever started the group waits for all of them, and has no more than GRACE_S itself.

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stackmark.worker.facts.reading import ROOT, text
+from stackmark.machine.reading import ROOT, text
 from stackmark.workloads.workload import Metric
 
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ = 1, 2, 3, 6, 7

@@ -11,7 +11,7 @@ import hashlib
 from pydantic import JsonValue
 
 from stackmark import events
-from stackmark.worker.facts import PROBLEM_CHARACTERS, TROUBLE
+from stackmark.machine.facts import PROBLEM_CHARACTERS, TROUBLE
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.workload import Kernel, Ready
 

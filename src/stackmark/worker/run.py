@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from stackmark import events
+from stackmark.machine.facts import collect
+from stackmark.machine.gpu import under_test
+from stackmark.machine.nvml import NoDriver, devices, session
 from stackmark.spec import AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker import counters, host_counters
 from stackmark.worker.clock import CpuMarks, Stretch
-from stackmark.worker.facts import collect
-from stackmark.worker.facts.gpu import under_test
-from stackmark.worker.facts.nvml import NoDriver, devices, session
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import measure, warm_up
 from stackmark.worker.pauses import Heartbeat

@@ -8,8 +8,8 @@ from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.own_namespace import ENFORCE, made_namespace, remove_namespace
 from stackmark.cluster.checks.work import Work, explained
 from stackmark.errors import ClusterError
-from stackmark.places.kubernetes import manifest, names
-from stackmark.places.kubernetes.client import ApiError, Json
+from stackmark.kubernetes import manifest, names
+from stackmark.kubernetes.client import ApiError, Json
 
 PORT = 18080
 

@@ -11,7 +11,7 @@ from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.free import gpu_rooms, most_devices
 from stackmark.cluster.checks.seeing import look_inside
 from stackmark.cluster.checks.work import Work, node_of, runs
-from stackmark.places.kubernetes.client import Json
+from stackmark.kubernetes.client import Json
 
 
 def exactly_its_devices(work: Work) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.work import SUITE_LABEL, Work
-from stackmark.cluster.node import Node
-from stackmark.places.kubernetes.client import ApiError, Json
-from stackmark.places.kubernetes.shortage import ACTIVE, holders_among
+from stackmark.kubernetes.client import ApiError, Json
+from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.shortage import ACTIVE, holders_among
 from stackmark.units import counted
 
 

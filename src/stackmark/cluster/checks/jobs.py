@@ -4,8 +4,8 @@ from stackmark.cluster.checks import programs
 from stackmark.cluster.checks.case import CaseFailed, Scope
 from stackmark.cluster.checks.lifecycle import Do, first_wrong
 from stackmark.cluster.checks.work import Work
-from stackmark.places.kubernetes import manifest, podstatus
-from stackmark.places.kubernetes.client import Json
+from stackmark.kubernetes import manifest, podstatus
+from stackmark.kubernetes.client import Json
 from stackmark.units import counted
 
 BATCH = "/apis/batch/v1"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from stackmark.errors import ClusterError, PlaceError, SpecError, Terminated
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import ApiError, Cluster
-from stackmark.places.kubernetes.options import PodOptions
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import ApiError, Cluster
+from stackmark.kubernetes.options import PodOptions
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
 Notice = Callable[[str], None]

@@ -7,10 +7,10 @@ that nobody has.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stackmark.cluster.node import Node
-from stackmark.places.kubernetes.client import Json
-from stackmark.places.kubernetes.matching import matches, untolerated
-from stackmark.places.kubernetes.quantities import quantity, requests
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.matching import matches, untolerated
+from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.quantities import quantity, requests
 
 FINISHED = ("Succeeded", "Failed")
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.work import Work
-from stackmark.places.kubernetes.client import ApiError
-from stackmark.places.kubernetes.options import PodOptions
+from stackmark.kubernetes.client import ApiError
+from stackmark.kubernetes.options import PodOptions
 
 # What a pod of a check takes, unless it was told: enough for a shell, and for Python where a case uses it.
 CPUS, MEMORY, SHM = "0.05", "128MiB", "16MiB"

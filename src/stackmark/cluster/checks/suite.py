@@ -17,9 +17,9 @@ from stackmark.cluster.checks.sizing import fitting, sized
 from stackmark.cluster.checks.table import STARTS, chosen
 from stackmark.cluster.checks.work import Work, explained
 from stackmark.errors import ClusterError, Terminated
-from stackmark.places.kubernetes.client import ApiError, connect
-from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.kubernetes.place import PodPlace
+from stackmark.kubernetes.client import ApiError, connect
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.place import PodPlace
 
 MANY, LIMIT_S = 10, 120.0
 # The first pod's image may have to be pulled.

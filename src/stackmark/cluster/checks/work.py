@@ -13,13 +13,13 @@ from typing import TypeVar
 
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
-from stackmark.cluster.events import events_of
 from stackmark.errors import ClusterError
-from stackmark.places.kubernetes import manifest, names, podstatus, trouble
-from stackmark.places.kubernetes.client import ApiError, Cluster, Executed, Json
-from stackmark.places.kubernetes.options import PodOptions
-from stackmark.places.kubernetes.ready import Ready
-from stackmark.places.kubernetes.shortage import ACTIVE
+from stackmark.kubernetes import manifest, names, podstatus, trouble
+from stackmark.kubernetes.client import ApiError, Cluster, Executed, Json
+from stackmark.kubernetes.events import events_of
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.ready import Ready
+from stackmark.kubernetes.shortage import ACTIVE
 
 SUITE_LABEL = "stackmark.io/suite"
 # An API server takes far more calls at once; the driver's own cores do not.

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from stackmark.cluster.doctor.seen import Right, Seen, Several
-from stackmark.cluster.node import Node
 from stackmark.errors import ClusterError
-from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable
-from stackmark.places.kubernetes.rights import RUN_RIGHTS, may
-from stackmark.places.kubernetes.shortage import ACTIVE
+from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.rights import RUN_RIGHTS, may
+from stackmark.kubernetes.shortage import ACTIVE
 
 # Reading a kubelet's configuration goes through the API server to each node: of so many nodes at most.
 MOST_KUBELETS = 50

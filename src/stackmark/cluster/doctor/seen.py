@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from stackmark.places.kubernetes.client import Json
+from stackmark.kubernetes.client import Json
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
 Several = list[Json] | None

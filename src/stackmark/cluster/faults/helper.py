@@ -17,8 +17,8 @@ from stackmark.cluster.faults.means import Plan, Right, Setting, Target
 from stackmark.cluster.faults.record import Done
 from stackmark.cluster.faults.services import Commands, commands_for, distribution_of
 from stackmark.errors import ClusterError, SpecError
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
 
 # Between the helper's start and the fault: its first line is through the log by then.
 DELAY_S = 2.0

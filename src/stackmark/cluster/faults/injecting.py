@@ -12,10 +12,10 @@ from stackmark.cluster.faults.looking import allocatable
 from stackmark.cluster.faults.means import Means, Target
 from stackmark.cluster.faults.newcomer import free_devices, start_one, wanted_like
 from stackmark.cluster.faults.record import Done, Newcomer
-from stackmark.cluster.node import Node
 from stackmark.errors import ClusterError, StackmarkError
-from stackmark.places.kubernetes import manifest
-from stackmark.places.kubernetes.client import Cluster, Json
+from stackmark.kubernetes import manifest
+from stackmark.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.node import Node
 
 LOOK_S = 0.5
 ANSWER_S = 3.0

@@ -11,11 +11,11 @@ from dataclasses import replace
 from stackmark.cluster.faults.record import MISSING_KEPT, Disk
 from stackmark.errors import ClusterError, StreamError
 from stackmark.events import Event, Steps, read_event
-from stackmark.places.kubernetes import manifest
-from stackmark.places.kubernetes.client import Cluster, Json
-from stackmark.places.kubernetes.place import PodPlace
-from stackmark.places.kubernetes.podspec import pod_spec
-from stackmark.places.kubernetes.ready import Ready
+from stackmark.kubernetes import manifest
+from stackmark.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.place import PodPlace
+from stackmark.kubernetes.podspec import pod_spec
+from stackmark.kubernetes.ready import Ready
 from stackmark.spec import COPY_VARIABLE, Task
 
 CONTAINER = "keeper"

@@ -4,10 +4,10 @@ import threading
 import time
 
 from stackmark.cluster.faults.record import State
-from stackmark.cluster.node import Node
 from stackmark.errors import ClusterError
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import Cluster, Json
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.node import Node
 
 LOOK_S = 0.5
 # One that does not answer within this does not answer: the next look comes sooner than a longer wait would end.

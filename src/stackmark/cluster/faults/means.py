@@ -13,7 +13,7 @@ from typing import Protocol
 
 from stackmark.cluster.faults.record import Done, Part
 from stackmark.errors import SpecError, nearest_names
-from stackmark.places.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.client import Cluster, Json
 
 # By this variable a test cluster's means is named once for all commands.
 VARIABLE = "STACKMARK_CLUSTER_MEANS"

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from stackmark.cluster.faults.record import Newcomer
 from stackmark.errors import ClusterError
-from stackmark.places.kubernetes import manifest, names
-from stackmark.places.kubernetes.client import ApiError, Cluster, Json
-from stackmark.places.kubernetes.shortage import holders_among
+from stackmark.kubernetes import manifest, names
+from stackmark.kubernetes.client import ApiError, Cluster, Json
+from stackmark.kubernetes.shortage import holders_among
 
 LOOK_S = 0.2
 ANSWER_S = 3.0

@@ -9,7 +9,7 @@ import time
 from stackmark.cluster.faults.means import Plan, Right, Setting, Target
 from stackmark.cluster.faults.record import Done
 from stackmark.errors import ClusterError, SpecError
-from stackmark.places.kubernetes.client import Json, Unreachable
+from stackmark.kubernetes.client import Json, Unreachable
 
 # Labels that the vendors' manifests and charts give their plugins' pods.
 SELECTORS = (

@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 
 from stackmark.cluster.faults.means import Right, Target
 from stackmark.cluster.faults.services import control_planes
-from stackmark.cluster.node import Node
 from stackmark.errors import ClusterError, SpecError
-from stackmark.places.kubernetes import names
-from stackmark.places.kubernetes.client import ApiError, Cluster, Json
-from stackmark.places.kubernetes.rights import may
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import ApiError, Cluster, Json
+from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.rights import may
 
 ALLOWED = "stackmark.io/allow-faults"
 LOCK = "stackmark-fault"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stackmark.cluster.faults.record import Part
 from stackmark.errors import SpecError, nearest_names
-from stackmark.places.kubernetes.client import Json
+from stackmark.kubernetes.client import Json
 
 CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 # Where a static pod's manifest waits while it is aside: on the same file system as /var/lib, and watched by no kubelet.

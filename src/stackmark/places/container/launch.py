@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmark.errors import PlaceError, SpecError
-from stackmark.machine import boot_id
+from stackmark.machine.identity import boot_id
+from stackmark.machine.orphans import MARK_VARIABLE, start_ticks
 from stackmark.places.container import gpus
 from stackmark.places.container.engine import DRIVER_LABEL, RUN_LABEL, Engine, container_name
 from stackmark.places.container.options import UNLIMITED, ContainerOptions
@@ -31,7 +32,6 @@ from stackmark.places.folders import OWN_COMMAND
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.process import PACKAGE_ROOT
 from stackmark.spec import ABOUT_VARIABLE, AUTO, LEDGER_VARIABLE, SCRATCH_VARIABLE, SPEC_VARIABLE, Scalar, Task
-from stackmark.strays import MARK_VARIABLE, start_ticks
 
 # Where our code lies in an image that has none of its own.
 CODE_FOLDER = "/opt/stackmark-code"

@@ -23,6 +23,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stackmark.errors import PlaceError, Terminated
+from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.container import bare_image, checks, gpus, trouble
 from stackmark.places.container.engine import DRIVER_LABEL, Engine, container_name, find_engine
 from stackmark.places.container.launch import Image, Launch, driver_lives, launch
@@ -44,7 +45,6 @@ from stackmark.places.process import (
 )
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
-from stackmark.strays import MARK_VARIABLE, end_marked, start_ticks
 
 # An image with this label has stackmark in it; its value is the version.
 WORKER_LABEL = "stackmark.version"

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 import stackmark
-from stackmark.strays import COMMAND_VARIABLE, MARK_VARIABLE, end_marked
+from stackmark.machine.orphans import COMMAND_VARIABLE, MARK_VARIABLE, end_marked
 from stackmark.workloads.workload import WorkloadFailure
 
 # Within the worker's own grace of 5 s.

@@ -1,0 +1,151 @@
+"""Arms as people type them: `container,shm=64m,ulimit=memlock=-1,batch=32`.
+
+The first word is the place. A key is an option of that place or a parameter of the workload; their names are disjoint, so
+nobody has to say which. A piece without `=` goes on with the value before it (`cpuset=0,2`), and a key that takes several
+values may be repeated. Only what is typed here may differ between arms.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from stackmark.errors import SpecError, nearest_names
+from stackmark.experiments.design import MOST_ARMS
+from stackmark.experiments.placing import find_kind, find_place, place_kinds
+from stackmark.experiments.typed import read_value, takes_several
+from stackmark.secrets_masking import masked_arm, put_aside
+from stackmark.spec import Scalar, explain
+from stackmark.workloads.catalog import find
+
+OptionValue = JsonValue
+
+
+@dataclass(frozen=True)
+class AskedArm:
+    label: str
+    place: str
+    place_options: dict[str, OptionValue]
+    typed: dict[str, Scalar]
+
+
+def read_arms(
+    texts: Sequence[str], workload: str, shared: Mapping[str, OptionValue] | None = None, *, least: int = 2
+) -> list[AskedArm]:
+    """`shared` are place options for all arms whose place has them (`--image`, `--shm`); an arm's own come before."""
+    if len(texts) < least:
+        raise SpecError(
+            f"a comparison needs {least} arms, and {len(texts)} was given" if texts else "no arm was given",
+            hint="give one for each side: --arm host --arm container; or one arm with --published",
+        )
+    if len(texts) > MOST_ARMS:
+        raise SpecError(f"{len(texts)} arms are more than the {MOST_ARMS} that one experiment takes")
+    arms = [read_arm(text, workload, shared or {}) for text in texts]
+    if "gpus" in (shared or {}) and len({find_kind(arm.place).leads for arm in arms}) > 1:
+        raise SpecError(
+            "--gpus is a number of GPUs to a pod, and the names of GPUs to a host or a container",
+            hint="write it into each arm: --arm pod,gpus=1; the others follow the GPU that the pod is given",
+        )
+    _refuse_unused(shared or {}, arms)
+    return _told_apart(arms)
+
+
+def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None = None) -> AskedArm:
+    place, *pieces = (piece.strip() for piece in text.split(","))
+    text = masked_arm(text)  # what follows shows it, and stores it
+    if not place:
+        raise SpecError(f"the arm {text!r} names no place", hint="write it like: --arm container,shm=1g")
+    if "=" in place:
+        raise SpecError(
+            f"the arm {text!r} begins with an option: the place comes first", hint="e.g. --arm host,batch=64"
+        )
+    options = find_kind(place).options
+    params = find(workload)[0].params.model_fields
+    given: dict[str, OptionValue] = {
+        name: _without_secrets(name, value) for name, value in (shared or {}).items() if name in options.model_fields
+    }
+    own: dict[str, list[str]] = {}
+    for key, value in _pairs(text, pieces):
+        own.setdefault(key, []).append(put_aside(value) if key == "env" else value)
+    typed: dict[str, Scalar] = {}
+    for key, values in own.items():
+        name = key.replace("-", "_")
+        if name in options.model_fields:
+            given[name] = _option(text, key, options.model_fields[name], values)
+        elif name in params:
+            typed[name] = _parameter(text, key, params[name], values)
+        else:
+            known = [*options.model_fields, *params]
+            others = [kind.name for kind in place_kinds().values() if name in kind.options.model_fields]
+            if others:
+                raise SpecError(
+                    f"the arm {text!r} has a key {key!r}, which is an option of {' and '.join(others)}, not of {place}",
+                    hint=f"write it like: --arm {others[0]},{key}={values[0]}",
+                )
+            raise SpecError(
+                f"the arm {text!r} has a key {key!r} that neither {place} nor {workload} knows"
+                f"{nearest_names(name, known)}",
+                hint=f"keys of {place}: {', '.join(options.model_fields) or 'none'}; of the workload: stackmark run --help",
+            )
+    find_place(place, given)  # refuses what the place cannot take
+    return AskedArm(text.strip(), place, given, typed)
+
+
+def _without_secrets(name: str, value: OptionValue) -> OptionValue:
+    if name != "env" or not isinstance(value, list):
+        return value
+    return [put_aside(one) if isinstance(one, str) else one for one in value]
+
+
+def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for piece in pieces:
+        key, equals, value = piece.partition("=")
+        if equals and key:
+            found.append((key.strip(), value.strip()))
+        elif piece and not equals and found:
+            key, before = found.pop()
+            found.append((key, f"{before},{piece}"))
+        else:
+            raise SpecError(
+                f"{piece!r} in the arm {text!r} is no key=value", hint="write it like: --arm container,shm=1g"
+            )
+    return found
+
+
+def _option(arm: str, key: str, info: FieldInfo, values: list[str]) -> OptionValue:
+    several = takes_several(info)
+    if len(values) > 1 and not several:
+        raise SpecError(f"the arm {arm!r} has {key!r} twice")
+    return [*values] if several else values[0]
+
+
+def _parameter(arm: str, key: str, info: FieldInfo, values: list[str]) -> Scalar:
+    if len(values) > 1:
+        raise SpecError(f"the arm {arm!r} has {key!r} twice")
+    value = read_value(f"{key} in the arm {arm!r}", info, values[0])
+    try:
+        TypeAdapter(info.rebuild_annotation()).validate_python(value)
+    except ValidationError as error:
+        raise SpecError(f"{key} in the arm {arm!r}: {explain(error)}", hint="see: stackmark run --help") from error
+    return value
+
+
+def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[AskedArm]) -> None:
+    known = {name for arm in arms for name in find_kind(arm.place).options.model_fields}
+    for name in shared:
+        if name not in known:
+            option = f"--{name.replace('_', '-')}"
+            raise SpecError(f"{option} is no option of {' or '.join(dict.fromkeys(arm.place for arm in arms))}")
+
+
+def _told_apart(arms: Sequence[AskedArm]) -> list[AskedArm]:
+    """Two equal arms are an A/A experiment: the second is called `host (2)`."""
+    seen: dict[str, int] = {}
+    named = []
+    for arm in arms:
+        seen[arm.label] = seen.get(arm.label, 0) + 1
+        again = f"{arm.label} ({seen[arm.label]})" if seen[arm.label] > 1 else arm.label
+        named.append(AskedArm(again, arm.place, arm.place_options, arm.typed))
+    return named

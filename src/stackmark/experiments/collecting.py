@@ -1,0 +1,183 @@
+"""`stackmark results --from-cluster`: what ran in a cluster while nobody waited for it, brought into the ledger.
+
+A pod's log is the worker's whole stream, so a run that is collected is judged as one that was waited for. Each is stored once:
+its id is made from the pod's UID and the worker's first moment, and the ledger has an id once. What cannot be taken, since its
+log is gone or has lost its beginning, is said and not stored: that a number is missing is not that a run failed.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stackmark import __version__
+from stackmark.errors import ClusterError, StackmarkError, StreamError
+from stackmark.events import Event, Hello, Probe, Stream
+from stackmark.experiments.judging import STDERR_PREFIX, judge
+from stackmark.experiments.verify import verified_spec
+from stackmark.ids import derived_id, new_id
+from stackmark.kubernetes import podstatus
+from stackmark.kubernetes.client import Cluster, Json, connect
+from stackmark.kubernetes.finished import Told, find_pods, handle_of, options_of, read_pod, task_of
+from stackmark.kubernetes.same_node import Node
+from stackmark.kubernetes.trouble import explained
+from stackmark.ledger.rows import Experiment, RunRow, RunStart
+from stackmark.ledger.store import Ledger
+from stackmark.ledger.whole import WholeRun, add_new, known_runs
+from stackmark.places.place import STDERR_LINES_KEPT, Outcome
+from stackmark.spec import Request, Spec, Task
+from stackmark.units import counted
+
+# How far a node's clock may be from the cluster's before it is not believed.
+CLOCKS_DIFFER_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Collected:
+    namespace: str
+    context: str
+    taken: tuple[RunRow, ...]
+    known: int
+    unfinished: int
+    # Pods that could not be taken, a sentence each.
+    left: tuple[str, ...]
+
+    def sentences(self) -> list[str]:
+        done = sum(row.status == "done" for row in self.taken)
+        failed = f", {len(self.taken) - done} of them failed" if done < len(self.taken) else ""
+        where = f"the namespace {self.namespace} of {self.context}"
+        rest = [f"{counted(self.known, 'run')} had been taken before"] if self.known else []
+        rest += [f"{counted(self.unfinished, 'pod')} had not ended"] if self.unfinished else []
+        took = f"took {counted(len(self.taken), 'run')} from {where}{failed}"
+        return ["; ".join([took, *rest]), *(f"not taken: {sentence}" for sentence in self.left)]
+
+
+def collect(
+    ledger: Ledger,
+    *,
+    context: str | None = None,
+    kubeconfig: str | None = None,
+    namespace: str | None = None,
+    command: str = "",
+) -> Collected:
+    cluster = connect(context, kubeconfig, namespace)
+    try:
+        return _collected(cluster, ledger, command)
+    except ClusterError as error:
+        raise explained(error, f"pods of the namespace {cluster.namespace} are looked for") from error
+
+
+def _collected(cluster: Cluster, ledger: Ledger, command: str) -> Collected:
+    pods = find_pods(cluster)
+    before = _taken_before(ledger, pods.ended)
+    left: list[str] = []
+    found: dict[str, list[tuple[WholeRun, Task | None]]] = {}
+    nodes: dict[str, Node | None] = {}
+    for pod in pods.ended:
+        if pod["metadata"]["uid"] in before:
+            continue
+        told = read_pod(cluster, pod)
+        run = _whole(cluster, told, nodes)
+        if isinstance(run, str):
+            left.append(f"the pod {told.name}: {run}")
+        else:
+            found.setdefault(told.mark, []).append((run, task_of(pod)))
+    taken: list[RunRow] = []
+    for mark, runs in found.items():
+        taken += _stored(ledger, cluster, mark, runs, command)
+    return Collected(cluster.namespace, cluster.context, tuple(taken), len(before), pods.unfinished, tuple(left))
+
+
+def _taken_before(ledger: Ledger, pods: Sequence[Json]) -> set[str]:
+    """The UIDs of those whose run is in the ledger: their logs need not be read again."""
+    return known_runs(ledger, "pod_uid", [str(pod["metadata"]["uid"]) for pod in pods])
+
+
+def _stored(
+    ledger: Ledger, cluster: Cluster, mark: str, runs: list[tuple[WholeRun, Task | None]], command: str
+) -> list[RunRow]:
+    """All new runs of one manifest, as an experiment of theirs."""
+    request = next((task.request for _, task in runs if task and task.request), None)
+    experiment = Experiment(
+        id=new_id("x"),
+        created_unix_s=time.time(),
+        command=command,
+        note=f"collected from the namespace {cluster.namespace} of {cluster.context}: {mark}",
+        request=request.model_dump(mode="json") if request else {},
+    )
+    whole = [
+        WholeRun(run.start.model_copy(update={"experiment_id": experiment.id, "position": number}), run.end, run.lines)
+        for number, (run, _) in enumerate(runs)
+    ]
+    return [ledger.run(run_id) for run_id in add_new(ledger, experiment, whole)]
+
+
+def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> WholeRun | str:
+    """The run, or why there is none."""
+    stream, broken = _stream(told)
+    if told.missing and told.failure is None:
+        return f"its log cannot be read whole: {told.missing}"
+    task = task_of(told.pod)
+    try:
+        spec = _spec(stream.events, task)
+    except StackmarkError as error:
+        return error.message
+    if spec is None:
+        return "it does not say what it was to do"
+    hello = next((event for event in stream.events if isinstance(event, Hello)), None)
+    times = podstatus.timeline(told.pod, [])
+    began = _began(hello, times)
+    stderr = tuple(told.others[-STDERR_LINES_KEPT:])
+    # The cluster's own clock, which counts whole seconds.
+    observed_s = times.ended - times.started + 1.0 if times.ended and times.started else None
+    end = judge(stream, Outcome(told.exit_code, told.failure, stderr), broken, spec=spec, observed_s=observed_s)
+    handle = handle_of(cluster, told, nodes)
+    start = RunStart(
+        id=derived_id("r", began, f"{told.uid} {began!r}"),
+        experiment_id="",
+        spec=spec,
+        place="pod",
+        place_options=options_of(told.pod),
+        started_unix_s=began,
+        machine_id=str(handle.get("node_machine_id") or ""),
+        boot_id=str(handle.get("node_boot_id") or ""),
+        driver_pid=os.getpid(),
+        handle=handle,
+        stackmark_version=hello.versions.get("stackmark", __version__) if hello else __version__,
+    )
+    ended = end.model_copy(update={"ended_unix_s": times.ended or end.ended_unix_s})
+    return WholeRun(start, ended, [*told.events, *(STDERR_PREFIX + line for line in stderr)])
+
+
+def _stream(told: Told) -> tuple[Stream, StreamError | None]:
+    stream = Stream()
+    try:
+        for line in told.events:
+            stream.feed(line)
+    except StreamError as error:
+        return stream, error
+    return stream, None
+
+
+def _began(hello: Hello | None, times: podstatus.Timeline) -> float:
+    """Return when the worker began: by its own word if the cluster saw it there at that time, else by the cluster's."""
+    seen = times.started or times.created or 0.0
+    if hello is None:
+        return seen
+    return hello.time_unix_s if not seen or abs(hello.time_unix_s - seen) < CLOCKS_DIFFER_S else seen
+
+
+def _spec(events: Sequence[Event], task: Task | None) -> Spec | None:
+    """Return what the pod was to do: what its probe froze, if the request allows it, or what was typed.
+
+    Of a pod whose task cannot be read, what it says is verified by the definition alone.
+    """
+    probed = next((event.spec for event in events if isinstance(event, Probe)), None)
+    request = task.request if task else None
+    if task is not None and task.spec is not None:
+        return task.spec
+    if probed is not None:
+        return verified_spec(
+            request or Request(workload=probed.workload, params=probed.params, ranks=probed.ranks), probed
+        )
+    return Spec(workload=request.workload, params=request.typed(), ranks=request.ranks) if request else None

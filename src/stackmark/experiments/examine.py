@@ -1,0 +1,366 @@
+"""What an experiment shows, recomputed from the ledger: any time, at any margin, without running anything."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Literal
+
+from stackmark.errors import SpecError
+from stackmark.events import Hello, Metric, gathered_facts
+from stackmark.experiments import fairness
+from stackmark.experiments.deciding import Progress, disturbed_runs, finished_runs, judged_pairs, progress
+from stackmark.experiments.design import Arm, Assignment, Design, balanced, order_of, sequences_of, whole_attempts
+from stackmark.experiments.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
+from stackmark.experiments.judging import read_stored, setup_parts, timed_run
+from stackmark.experiments.limits import limits_of_run
+from stackmark.experiments.list_arms import arm_list_runs, arm_lists, list_doubts, list_ratios
+from stackmark.experiments.list_specs import is_list
+from stackmark.experiments.windows import StepTimes, runs_in, window_of, with_rates
+from stackmark.ledger.rows import Experiment, RunDetail
+from stackmark.ledger.store import Ledger
+from stackmark.published.lookup import known_rows, neighbours
+from stackmark.spec import AUTO, Scalar
+from stackmark.verdict.comparison import Comparison as Comparison
+from stackmark.verdict.covariates import association_lines, covariate_lines
+from stackmark.verdict.examined import Examined as Examined
+from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, PublishedNeighbour
+from stackmark.verdict.explain import explain
+from stackmark.verdict.family import holm
+from stackmark.verdict.throughput import throughput_over_runs
+from stackmark.verdict.window import Window
+from stackmark.workloads.catalog import find
+
+NEIGHBOURS = 3
+
+
+def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> Examined:
+    """Everything about an experiment. A run without a design is an experiment of one arm."""
+    if margin is not None:
+        check_margin(margin)
+    experiment = ledger.experiment(experiment_id)
+    refuse_fault(experiment)
+    refuse_sweep(experiment)
+    rows = ledger.runs_of(experiment.id)
+    if not rows:
+        raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
+    design = stored_design(experiment)
+    times = StepTimes(ledger)
+    seen = [read_run(ledger, row, counted=False, times=times) for row in rows]
+    facts = [facts for _, facts in seen]
+    now = progress(design, rows, times) if design else None
+    runs = [replace(run, counted=_counts(row, design, now)) for (run, _), row in zip(seen, rows, strict=True)]
+    window = None
+    if design and len(design.arms) > 1:
+        window = window_of([row for row, run in zip(rows, runs, strict=True) if run.counted], times)
+    runs = runs_in(window, runs, rows, times)
+    rates = {run.run_id: run.rate_per_s for run in runs if run.rate_per_s}
+    shown = _put_together(ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin, times)
+    return in_window(shown, window)
+
+
+def in_window(shown: Examined, window: Window | None) -> Examined:
+    """Say over which window the runs were measured, and what is odd about it."""
+    if window is None:
+        return shown
+    return replace(
+        shown,
+        window=window,
+        method=(*shown.method, window.sentence),
+        warnings=(*shown.warnings, *fairness.window_warnings(shown.arms)),
+    )
+
+
+def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool:
+    if row.status != "done" or row.role != "measured" or not row.rate_per_s:
+        return False
+    if design is None or now is None:
+        # A later piece of a list that was cut off is a part of it, and its rate that of a part.
+        return not (row.attempt and is_list(row.workload))
+    blocks = now.blocks if now.open else _judged(design, now)
+    return row.block in blocks and blocks[row.block] == row.attempt
+
+
+def _judged(design: Design, now: Progress) -> dict[int, int]:
+    """Select the blocks that a verdict rests on: with a rule those of its last look, else those in a balanced order."""
+    if design.rule is None:
+        return balanced(design, now.blocks)
+    return {block: attempt for block, attempt in now.blocks.items() if block < now.look}
+
+
+def read_run(
+    ledger: Ledger, row: RunDetail, counted: bool, times: StepTimes | None = None
+) -> tuple[ExaminedRun, Facts]:
+    """A run from its stored stream; its steps are judged again by the rules of today, and kept in `times`."""
+    stream = read_stored(ledger.stream(row.id)).stream
+    events = stream.events
+    facts = gathered_facts(events)
+    steps = list(stream.measured_steps())
+    # A run whose numbers cannot be was failed for that: they are not judged again.
+    timed = times.remember(row, stream) if times is not None else timed_run(stream) if row.rate_per_s else None
+    hello = next((event for event in events if isinstance(event, Hello)), None)
+    # An engine may have had to prepare itself between the row and the launch.
+    launched = row.handle.get("launched_unix_s")
+    began = float(launched) if isinstance(launched, int | float) else row.started_unix_s
+    # A pod waits in a queue and for its image before it starts: parts of their own.
+    waits = [
+        (name, float(seconds))
+        for name in ("queue", "pull")
+        if row.place == "pod" and isinstance(seconds := row.handle.get(f"{name}_s"), int | float)
+    ]
+    start_s = hello.time_unix_s - began - sum(seconds for _, seconds in waits) if hello else None
+    run = ExaminedRun(
+        run_id=row.id,
+        arm=row.arm,
+        block=row.block,
+        attempt=row.attempt,
+        role=row.role,
+        status=row.status,
+        counted=counted,
+        started_unix_s=row.started_unix_s,
+        ended_unix_s=row.ended_unix_s,
+        rate_per_s=row.rate_per_s,
+        steady=timed.kind if timed else row.steady,
+        first_step=timed.own_first_step if timed else 0,
+        step_s=tuple(steps),
+        # Clocks of two machines may differ by more than a start takes; on one machine they do not.
+        start_s=start_s if start_s is not None and 0 <= start_s < 3600 else None,
+        setup=(*((name, seconds) for name, seconds in waits if seconds), *setup_parts(events)),
+        covariates={event.name: event.value for event in events if isinstance(event, Metric)},
+        flags=tuple(row.flags),
+        failure_kind=row.failure_kind,
+        failure_message=row.failure_message,
+        failure_hint=row.failure_hint,
+        chip=row.chip,
+        chip_uuid=row.chip_uuid,
+        own_rate_per_s=row.rate_per_s,
+        pause_share=timed.pause_share if timed else 0.0,
+    )
+    return run, facts
+
+
+def _put_together(
+    ledger: Ledger,
+    experiment: Experiment,
+    rows: Sequence[RunDetail],
+    runs: Sequence[ExaminedRun],
+    facts: Sequence[Facts],
+    design: Design | None,
+    now: Progress | None,
+    margin: float | None,
+    times: StepTimes,
+) -> Examined:
+    arms = _with_limits(ledger, arms_of(labels_of(design, rows), runs, facts, rows, design), rows, runs)
+    chosen = margin if margin is not None else design.margin if design else MARGIN
+    state, sentence = _state(experiment, design, now)
+    title, sample = title_of(rows[0].workload, rows[0].rate_unit)
+    held, not_held = fairness.held(design, arms, runs, rows)
+    list_runs = arm_list_runs(ledger, rows, runs, len(arms))
+    lists = arm_lists(list_runs)
+    repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
+    return Examined(
+        experiment_id=experiment.id,
+        kind=experiment.kind,
+        state=state,
+        state_sentence=sentence,
+        created_unix_s=experiment.created_unix_s,
+        ended_unix_s=max((run.ended_unix_s for run in runs if run.ended_unix_s), default=None),
+        command=experiment.command,
+        workload=rows[0].workload,
+        title=title,
+        sample=sample,
+        seed=design.seed if design else None,
+        margin=chosen,
+        blocks_planned=design.blocks if design else None,
+        blocks_whole=len(now.blocks) if now else 0,
+        blocks_repeated=len(repeated),
+        order=_order(design),
+        arms=arms,
+        runs=tuple(runs),
+        comparisons=_pairs(design, rows, runs, now, chosen, times),
+        differences=explain(arms, runs) if len(arms) > 1 else (),
+        covariates=covariate_lines(arms, runs),
+        associations=association_lines(arms, runs) if design else (),
+        published=published_beside(ledger, rows, arms),
+        scope=fairness.scope(rows),
+        held=held,
+        not_held=not_held,
+        method=fairness.method(design, experiment.kind),
+        warnings=(
+            *list_doubts([arm.label for arm in arms], lists),
+            *fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),
+        ),
+        lists=list_ratios([arm.label for arm in arms], list_runs),
+        rules_made=design.rules if design else None,
+    )
+
+
+def _with_limits(
+    ledger: Ledger, arms: Sequence[ExaminedArm], rows: Sequence[RunDetail], runs: Sequence[ExaminedRun]
+) -> tuple[ExaminedArm, ...]:
+    """Each arm with how far its rate is from the limits of its machine."""
+    found = []
+    for arm in arms:
+        row = next((row for row, run in zip(rows, runs, strict=True) if run.counted and run.arm == arm.index), None)
+        if row is not None and arm.throughput:
+            limits = limits_of_run(ledger, row, arm.throughput.rate_per_s)
+            # Without ceilings there is nothing to say of an arm; `show` and `run` say how to get them.
+            found.append(replace(arm, limits=limits.sentences) if limits.standing else arm)
+        else:
+            found.append(arm)
+    return tuple(found)
+
+
+def _asked(experiment: Experiment) -> list[str]:
+    """The parameters that the person typed for all arms."""
+    params = experiment.request.get("params")
+    return [name for name, value in params.items() if value != AUTO] if isinstance(params, dict) else []
+
+
+def _pairs(
+    design: Design | None,
+    rows: Sequence[RunDetail],
+    runs: Sequence[ExaminedRun],
+    now: Progress | None,
+    margin: float,
+    times: StepTimes,
+) -> tuple[Comparison, ...]:
+    """Every pair of arms. While an experiment is open it is what there is so far, and the state says so."""
+    if not design or not now or not now.blocks or len(design.arms) < 2:
+        return ()
+    blocks = _judged(design, now)
+    if not blocks:
+        return ()
+    attempts = whole_attempts(design, finished_runs(rows, disturbed_runs(design, rows, times)))
+    late = {(run.arm, run.block, run.attempt) for run in runs if run.late and run.block is not None}
+
+    def finish(pairs: list[Comparison]) -> list[Comparison]:
+        # Looks have shared out their level among the pairs already: Holm knows no looks.
+        return pairs if design.rule else list(holm(pairs, multiple=sequences_of(len(design.arms))))
+
+    return tuple(
+        judged_pairs(design, rows, blocks, attempts, levels=now.levels, margin=margin, finish=finish, late=late)
+    )
+
+
+def _order(design: Design | None) -> tuple[tuple[int, ...], ...]:
+    if design is None:
+        return ()
+    return tuple(tuple(order_of(design, block)) for block in range(design.blocks))
+
+
+def _state(
+    experiment: Experiment, design: Design | None, now: Progress | None
+) -> tuple[Literal["done", "open", "short"], str]:
+    if not design or not now:
+        return "done", "all runs that were asked for were made"
+    if isinstance(now.next, Assignment):
+        left = f"{len(now.blocks)} of {design.blocks} blocks are whole"
+        return "open", f"{left}; go on with: stackmark resume {experiment.id}"
+    if now.next.short:
+        return "short", now.next.short
+    if design.rule and now.look < design.blocks:
+        return "done", f"decided after {now.look} of at most {design.blocks} blocks, by the rule that was fixed before"
+    return "done", f"all {design.blocks} blocks are whole"
+
+
+def labels_of(design: Design | None, rows: Sequence[RunDetail]) -> list[tuple[str, dict[str, Scalar]]]:
+    """Each arm's name and what was typed in it."""
+    if design:
+        return [(arm.label, arm.typed) for arm in design.arms]
+    return [(rows[0].place, {})]
+
+
+def arms_of(
+    labels: Sequence[tuple[str, dict[str, Scalar]]],
+    runs: Sequence[ExaminedRun],
+    facts: Sequence[Facts],
+    rows: Sequence[RunDetail],
+    design: Design | None = None,
+) -> tuple[ExaminedArm, ...]:
+    """Each arm with its runs. `design` tells what an arm is of which no run was made yet."""
+    return tuple(
+        _arm(index, label, typed, runs, facts, rows, design.arms[index] if design else None)
+        for index, (label, typed) in enumerate(labels)
+    )
+
+
+def _arm(
+    index: int,
+    label: str,
+    typed: dict[str, Scalar],
+    runs: Sequence[ExaminedRun],
+    facts: Sequence[Facts],
+    rows: Sequence[RunDetail],
+    planned: Arm | None,
+) -> ExaminedArm:
+    mine = [number for number, run in enumerate(runs) if run.arm == index]
+    counted = [number for number in mine if runs[number].counted]
+    # Facts of a run that counts, else of any: an arm whose runs all failed can still be looked at.
+    shown = next(iter(counted[::-1] or mine[::-1]), None)
+    rates = [rate for number in counted if (rate := runs[number].rate_per_s)]
+    row = rows[shown] if shown is not None else rows[0]
+    what = planned if planned and shown is None else row
+    return ExaminedArm(
+        index=index,
+        label=label,
+        place=what.place,
+        place_options=what.place_options,
+        typed=typed,
+        params=what.spec.params,
+        throughput=throughput_over_runs(rates) if rates else None,
+        unit=next((rows[number].rate_unit or "" for number in counted), ""),
+        steadiness=tuple(Counter(steady for number in counted if (steady := runs[number].steady)).items()),
+        setup=_setup([runs[number] for number in counted]),
+        facts=_of_arm(facts[shown], [facts[number] for number in counted]) if shown is not None else {},
+        chip=row.chip if shown is not None else None,
+        late_runs=sum(runs[number].late for number in counted),
+        pause_share=median([runs[number].pause_share for number in counted] or [0.0]),
+    )
+
+
+def _of_arm(last: Facts, of_runs: Sequence[Facts]) -> Facts:
+    """The facts of one run for its arm, but for the kernels: cuDNN's autotuning draws them anew in each process, and two
+    arms that both draw do not differ in that."""
+    hashes = {str(seen["hash"]) for facts in of_runs if (seen := facts.get("kernels")) and seen.get("hash")}
+    return {**last, "kernels": {"hash": fairness.KERNELS_VARY}} if len(hashes) > 1 else last
+
+
+def _setup(runs: Sequence[ExaminedRun]) -> tuple[tuple[str, float], ...]:
+    """Median seconds of each part over the runs that count, `start` first."""
+    parts: dict[str, list[float]] = {}
+    for run in runs:
+        if run.start_s is not None:
+            parts.setdefault("start", []).append(run.start_s)
+        for name, seconds in run.setup:
+            parts.setdefault(name, []).append(seconds)
+    return tuple((name, median(seconds)) for name, seconds in parts.items())
+
+
+def title_of(workload: str, unit: str | None) -> tuple[str, str]:
+    try:
+        _, entry = find(workload)
+    except SpecError:
+        # Of another package, or somebody's log: the name is what there is.
+        return workload, (unit or "").removesuffix("s/s") or "sample"
+    return entry.title, entry.sample
+
+
+def published_beside(
+    ledger: Ledger, rows: Sequence[RunDetail], arms: Sequence[ExaminedArm]
+) -> tuple[PublishedNeighbour, ...]:
+    """The published numbers nearest to the first arm that has a rate."""
+    for arm in arms:
+        row = next((row for row in rows if row.arm == arm.index and row.status == "done"), None)
+        if arm.throughput and row:
+            return neighbours(
+                row.spec,
+                arm.throughput.rate_per_s,
+                arm.unit,
+                row.chip,
+                row.framework,
+                known_rows(ledger),
+                NEIGHBOURS,
+                arm=arm.label,
+            )
+    return ()

@@ -1,0 +1,285 @@
+"""What was held equal between arms and what was not, how it was measured, and what the verdict is about: in sentences.
+
+A verdict without its scope is an opinion. Everything here is read from what was stored; what nobody can know is said to be
+unknown rather than left out.
+"""
+
+from collections.abc import Collection, Sequence
+
+from stackmark.experiments.deciding import series_numbers
+from stackmark.experiments.design import SHUFFLED, Arm, Design, imbalance, sequences_of
+from stackmark.experiments.designing import unasked_differences
+from stackmark.ledger.rows import Kind, RunRow
+from stackmark.units import counted, say_moment, say_seconds
+from stackmark.verdict.examined import ExaminedArm, ExaminedRun
+from stackmark.verdict.explain import setup_finding, steadiness_finding
+from stackmark.verdict.steady import PAUSE_SHARE, PAUSE_TIMES
+
+Sentences = tuple[str, ...]
+# How many names of a list are read; the rest is counted.
+SHOWN = 3
+# Stands for an arm's hash of kernel names where its runs do not agree on one.
+KERNELS_VARY = "varies from run to run"
+
+
+def scope(rows: Sequence[RunRow]) -> str:
+    """This GPU, this boot, these hours. A log says neither where nor when it was written; its import is neither."""
+    good = [row for row in rows if row.status == "done" and row.role == "measured"] or list(rows)
+    if not all(row.boot_id for row in good):
+        about = dict.fromkeys(text for row in good for text in (row.chip, row.framework) if text)
+        said = f" ({', '.join(about)})" if about else ""
+        return f"these runs{said}; logs do not say on which machine or when they were made"
+    chips = dict.fromkeys(
+        f"{row.chip or 'an unknown chip'}{f' {row.chip_uuid}' if row.chip_uuid else ''}" for row in good
+    )
+    boots = len({row.boot_id for row in good})
+    first = min(row.started_unix_s for row in good)
+    last = max(row.ended_unix_s or row.started_unix_s for row in good)
+    stacks = dict.fromkeys(row.framework for row in good if row.framework)
+    where = f"{boots} boots" if boots > 1 else "one boot"
+    return "; ".join(
+        filter(None, (f"on {_some(chips)}", f"{where} of one machine" if _one_machine(good) else "several machines",
+                      f"{_utc(first)} to {_utc(last, first)}", _some(stacks)))
+    ) + ". Another chip, driver or hour was not tried."  # fmt: skip
+
+
+def held(
+    design: Design | None,
+    arms: Sequence[ExaminedArm],
+    runs: Sequence[ExaminedRun],
+    rows: Sequence[RunRow],
+) -> tuple[Sentences, Sentences]:
+    """What was held equal, and what could not be."""
+    if design is None or len(arms) < 2 or not any(run.counted for run in runs):
+        return (), ()
+    yes: list[str] = []
+    no: list[str] = []
+    _work(design, yes, no)
+    _chip(design, rows, yes, no)
+    _kernels(arms, yes, no)
+    _time(design, rows, {run.block for run in runs if run.counted and run.block is not None}, yes, no)
+    _heat(runs, arms, yes, no)
+    return tuple(yes), tuple(no)
+
+
+def _work(design: Design, yes: list[str], no: list[str]) -> None:
+    others = unasked_differences(design.arms)
+    typed = sorted({name for arm in design.arms for name in arm.typed})
+    but = f" but {', '.join(typed)}, which the arms name" if typed else ""
+    yes.append(f"the work: one frozen spec for all arms{but}")
+    if others:
+        no.append(f"parameters that follow from what an arm names: {'; '.join(others)}")
+
+
+def _chip(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str]) -> None:
+    good = [row for row in rows if row.status == "done"]
+    uuids = {row.chip_uuid for row in good}
+    if not _one_machine(good):
+        no.append("the machine: runs come from several")
+    if any("device" in arm.typed for arm in design.arms):
+        no.append("the chip: an arm names its device, so another chip is what is compared")
+    elif uuids == {None}:
+        names = _some(dict.fromkeys(row.chip or "?" for row in good))
+        own = any("cmd" in arm.spec.params for arm in design.arms)
+        on = "; what your program used of it was not watched" if own else f", on its CPU ({names})"
+        if _one_machine(good):
+            yes.append(f"the machine: all runs on one{on}")
+    elif None in uuids:
+        no.append("the chip: not every run said which GPU it was on")
+    elif len(uuids) == 1:
+        yes.append("the chip: all runs on one GPU, by its UUID")
+    else:
+        no.append(f"the chip: runs were on {len(uuids)} GPUs; two chips of one model differ")
+
+
+def _kernels(arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None:
+    hashes = [arm.facts.get("kernels", {}).get("hash") for arm in arms]
+    vary = [arm.label for arm, one in zip(arms, hashes, strict=True) if one == KERNELS_VARY]
+    if all(one is None for one in hashes):
+        return  # a program that is not ours, or one that is not looked into
+    if None in hashes:
+        no.append("the kernels: which were chosen was not seen in every arm")
+    elif len(vary) == len(arms):
+        no.append(
+            "the kernels: the framework chose anew in each process, in every arm: that is noise between runs, which the "
+            "interval holds, and no bias of an arm"
+        )
+    elif vary:
+        no.append(
+            f"the kernels: they vary from run to run in {', '.join(vary)} and not in the others; see what differs"
+        )
+    elif len({str(one) for one in hashes}) == 1:
+        yes.append(f"the kernels: the same names in one profiled step of every run (hash {hashes[0]})")
+    else:
+        no.append("the kernels: each arm keeps to its own, and they are not the same; see what differs")
+
+
+def _time(design: Design, rows: Sequence[RunRow], blocks: Collection[int], yes: list[str], no: list[str]) -> None:
+    alone = [arm.label for arm in design.arms if _own_caches(arm)]
+    if alone:
+        no.append(
+            f"the caches: those of {', '.join(alone)} go with its pod, so that each run compiles its kernels anew"
+        )
+    elif design.primers:
+        yes.append("the caches: one folder for all arms, filled by an unmeasured run of each arm first")
+    else:
+        no.append("the caches: no run filled them beforehand, so the first runs may have compiled kernels")
+    pause = f"a pause of {say_seconds(design.pause_s)}" if design.pause_s else "no pause"
+    shuffled = "shuffled" if design.ordering == SHUFFLED else "alternating"
+    yes.append(f"the order: {shuffled} and balanced, fixed by the seed {design.seed} beforehand, {pause} between runs")
+    uneven = imbalance(design, blocks) if design.ordering == SHUFFLED else 0
+    if uneven:
+        no.append(
+            f"the order: in the {counted(len(blocks), 'block')} that count, an arm ran first (or at another place) "
+            f"{counted(uneven, 'time')} more often than another; a drift is in the ratio by that much"
+        )
+    deleted = max((row.position for row in rows), default=-1) + 1 - len(rows)
+    if deleted > 0:
+        no.append(f"the choice of runs: {counted(deleted, 'deleted run')}: somebody chose what is left")
+    series = len(set(series_numbers([row for row in rows if row.status == "done"])))
+    if series > 1:
+        no.append(
+            f"the time: the blocks lie in {series} series (a reboot or an hour's pause between); each block in one"
+        )
+
+
+def _own_caches(arm: Arm) -> bool:
+    """A pod from an image has no folder of the host, so none that outlives it."""
+    options = arm.place_options
+    return arm.place == "pod" and options.get("image") is not None and options.get("host_software") != "yes"
+
+
+def _heat(runs: Sequence[ExaminedRun], arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None:
+    counted = [run for run in runs if run.counted]
+    restless = [sum(1 for run in counted if run.arm == arm.index and _restless(run)) for arm in arms]
+    waits = [arm.params.get("warmup_seconds") for arm in arms]
+    if all("row_seconds" in arm.params for arm in arms):
+        yes.append("the heat: each problem of the list was called until its times stood still, and then timed")
+    elif None in waits:
+        no.append("the heat: the program warms up by itself, or not; nothing was waited for before its figure")
+    elif not all(waits):
+        no.append("the heat: a warm-up of so many steps (--warmup-seconds 0), however rate and clock stood then")
+    elif not any(restless):
+        yes.append("the heat: each run warmed up until its rate and clock stood still")
+    else:
+        of = ", ".join(f"{count} of {arm.label}" for arm, count in zip(arms, restless, strict=True) if count)
+        no.append(f"the heat: warm-up ended by its time limit before rate and clock stood still in {of}")
+    if any(run.chip_uuid for run in counted):
+        no.append("the clocks: not locked; they are beside the verdict as covariates")
+
+
+def _restless(run: ExaminedRun) -> bool:
+    return any(flag.startswith("not-settled") for flag in run.flags)
+
+
+def method(design: Design | None, kind: Kind) -> Sentences:
+    said = [
+        "Each run is a fresh process and one sample; its steps are not independent and are never counted as such.",
+        "A run's rate is its samples over the sum of its steady step times; set-up is timed apart.",
+    ]
+    if kind == "import":
+        said = [
+            "The runs were read from logs of another program; each is one sample, with the rate that the log states."
+        ]
+    if design is None:
+        return tuple(said)
+    said += [
+        f"Blocks of one run of each arm, {_order(design)}. Per block d = ln R_b − ln R_a; the ratio is exp of its mean, with "
+        "Student's interval over the blocks.",
+        "EQUIVALENT: the 90 % interval lies inside the margin (two one-sided tests at 5 %). SLOWER, FASTER: it lies outside, and "
+        "the 95 % interval excludes 1. A difference is named where the 95 % interval excludes 1. "
+        f"At most {design.most_repeats} failed blocks are repeated.",
+    ]
+    if design.rule:
+        said.append(
+            f"Stopping: by a rule fixed before the first run, {design.rule.kind} spending of {100 * design.rule.alpha:.3g} % "
+            f"over looks after {', '.join(map(str, design.rule.looks))} blocks; the intervals are those of the look."
+        )
+    if len(design.arms) > 2 and not design.rule:
+        said.append("More than two arms: Holm decides within each family; intervals are not adjusted.")
+    return tuple(said)
+
+
+def _order(design: Design) -> str:
+    arms = len(design.arms)
+    size = sequences_of(arms)
+    if design.ordering == SHUFFLED:
+        drawn = "half of them AB and half BA" if arms == 2 else "rows of Williams squares"
+        return f"in an order drawn at random before the first run: {drawn}, balanced at every look"
+    order = "AB BA" if arms == 2 else "a Williams order, in which each arm follows each other equally often"
+    return f"{order}, in whole designs of {size} blocks"
+
+
+def warnings(
+    arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun], short: str, asked: Collection[str] = ()
+) -> Sentences:
+    """What a reader must see beside the verdict. `asked` are the parameters that the person typed for all arms."""
+    said = [f"the design did not become whole: {short}"] if short else []
+    said += filter(None, (_batch(arms, asked), _programs(arms), steadiness_finding(arms), setup_finding(arms)))
+    counted = [run for run in runs if run.counted]
+    brief = sum(1 for run in counted if run.steady == "too short to tell")
+    if brief:
+        said.append(
+            f"{brief} of {len(counted)} runs have too few steps to tell warm-up from steady state: their second half was taken"
+        )
+    return tuple(said)
+
+
+def window_warnings(arms: Sequence[ExaminedArm]) -> Sentences:
+    """What the common window of the runs shows about an arm: runs that were late, and pauses that the arms do not share."""
+    said = [
+        f"{arm.late_runs} of {sum(count for _, count in arm.steadiness)} runs of {arm.label} were still warming up at half of "
+        "their time: they count as bad runs; a longer --seconds measures past it"
+        for arm in arms
+        if arm.late_runs
+    ]
+    shares = [arm.pause_share for arm in arms]
+    if max(shares) - min(shares) >= PAUSE_SHARE:
+        of = ", ".join(f"{100 * arm.pause_share:.2g} % in {arm.label}" for arm in arms)
+        said.append(f"pauses (steps of at least {PAUSE_TIMES} times the usual length) took {of}")
+    return tuple(said)
+
+
+def _batch(arms: Sequence[ExaminedArm], asked: Collection[str]) -> str | None:
+    """Arms on two devices do the same work, and whose batch it is decides which of them looks good."""
+    if "batch" in asked or any("batch" in arm.typed for arm in arms) or len({_kind_of_device(arm) for arm in arms}) < 2:
+        return None
+    batch = arms[0].params.get("batch")
+    return (
+        f"a batch of {batch} was chosen for {arms[0].label} and holds for all arms; a GPU is slow with a small batch, and "
+        "another --batch gives another ratio"
+        if batch is not None
+        else None
+    )
+
+
+def _kind_of_device(arm: ExaminedArm) -> str:
+    return str(arm.params.get("device", "")).partition(":")[0]
+
+
+def _programs(arms: Sequence[ExaminedArm]) -> str | None:
+    """A user's own program is named by its name, and another place may have another under it."""
+    found = {arm.label: arm.facts.get("command", {}).get("program") for arm in arms if "cmd" not in arm.typed}
+    known = {str(program) for program in found.values() if program}
+    if len(known) < 2:
+        return None
+    said = ", ".join(f"{program} ({label})" for label, program in found.items())
+    return f"the arms did not run one program: {said}; give its full path, or an image that has it"
+
+
+def _one_machine(rows: Sequence[RunRow]) -> bool:
+    return len({row.ran_on for row in rows}) == 1
+
+
+def _some(names: dict[str, None] | dict[str | None, None]) -> str:
+    known = [str(name) for name in names]
+    return ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
+
+
+def _utc(moment_unix_s: float, after_unix_s: float | None = None) -> str:
+    day, clock = (say_moment(moment_unix_s, form, utc=True) for form in ("%Y-%m-%d", "%H:%M"))
+    if day == clock:  # no date, but a number
+        return day
+    if after_unix_s is None:
+        return f"{day} {clock}"
+    return f"{clock} UTC" if day == say_moment(after_unix_s, "%Y-%m-%d", utc=True) else f"{day} {clock} UTC"

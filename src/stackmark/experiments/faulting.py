@@ -1,0 +1,283 @@
+"""A fault from the question to the ledger: which node, by which means, while what trains.
+
+The run is an ordinary run in a pod, stored as one, with a second part of its pod that keeps the heartbeat. What was done to the
+cluster and seen of it stands in the experiment's design; fault_finding.py computes everything that is shown from these two.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from stackmark.cluster.faults import means as all_means
+from stackmark.cluster.faults import safety
+from stackmark.cluster.faults.helper import left_behind
+from stackmark.cluster.faults.injecting import Injection
+from stackmark.cluster.faults.keeper import KeptPod
+from stackmark.cluster.faults.means import Means, Plan, Right, Setting, Target
+from stackmark.cluster.faults.newcomer import start_one, wanted_like
+from stackmark.cluster.faults.record import PARTS as PARTS
+from stackmark.cluster.faults.record import FaultRecord, Newcomer, Part
+from stackmark.errors import ClusterError, SpecError, StackmarkError, WorkerError
+from stackmark.experiments.hurting import HurtPlace, healing_at_once
+from stackmark.experiments.run import Slot, resolve, run_once
+from stackmark.experiments.trust import parts_of, remember
+from stackmark.experiments.watching import Watcher
+from stackmark.ids import new_id
+from stackmark.kubernetes.client import Json, connect
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.podspec import pod_spec
+from stackmark.kubernetes.ready import Ready
+from stackmark.kubernetes.rights import RUN_RIGHTS
+from stackmark.kubernetes.same_node import nodes_here
+from stackmark.ledger.rows import Experiment
+from stackmark.ledger.store import Ledger
+from stackmark.spec import Params, Request, Task
+from stackmark.workloads.catalog import check_request, find
+
+# What else a fault takes beside its own time: set-up of pods before, and answers after.
+SLACK_S = 600.0
+# Before the fault there must be enough steps to know the usual ones.
+LEAST_BEFORE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    part: Part
+    request: Request
+    options: PodOptions
+    seconds: float
+    before_s: float
+    after_s: float
+    recover_s: float
+    means: str | None = None
+    plugin_selector: str | None = None
+    stop_command: str | None = None
+    start_command: str | None = None
+    helper_image: str | None = None
+    distribution: str | None = None
+    only_control_plane: bool = False
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Everything that is decided before anything is done."""
+
+    asked: Asked
+    place: KeptPod
+    ready: Ready
+    node: Json
+    target: Target
+    means: Means
+    plan: Plan
+    beside: tuple[str, ...]
+    rights: tuple[Right, ...]
+    missing: tuple[Right, ...]
+
+    @property
+    def node_name(self) -> str:
+        return str(self.node["metadata"]["name"])
+
+
+def plan_fault(asked: Asked) -> Planned:
+    """Which node, by which means, with which rights. Nothing is changed in the cluster."""
+    _check(asked)
+    cluster = connect(asked.options.context, asked.options.kubeconfig, asked.options.namespace)
+    nodes = cluster.items("/api/v1/nodes")
+    own_software = asked.options.image is None or asked.options.host_software == "yes"
+    only = [node.name for node in nodes_here(cluster)] if own_software else None
+    node = safety.choose_node(nodes, asked.options.node, only)
+    name = str(node["metadata"]["name"])
+    place = KeptPod(asked.options.model_copy(update={"node": name}), kind="fault")
+    ready = place.prepare()
+    setting = _setting(asked, place, ready, nodes)
+    chosen = all_means.make(asked.means, setting)
+    hurt = name
+    if asked.part == "api-server" and chosen.name == "helper" and not asked.stop_command:
+        hurt = safety.choose_control_plane(nodes, asked.only_control_plane)
+    target = Target(asked.part, hurt, asked.seconds, new_id("x"))
+    if chosen.name != "script":
+        safety.refuse_the_only_control_plane(target, nodes)
+    plan = chosen.plan(target)
+    rights = tuple(dict.fromkeys((*_rights(ready.namespace), *safety.LOCK_RIGHTS, *plan.rights)))
+    return Planned(
+        asked, place, ready, node, target, chosen, plan,
+        beside=tuple(safety.beside(cluster, hurt)),
+        rights=rights,
+        missing=tuple(safety.missing_rights(cluster, rights)),
+    )  # fmt: skip
+
+
+def _rights(namespace: str) -> tuple[Right, ...]:
+    """For the run, its heartbeat on disk, the new pods, and to see the node."""
+    run = (
+        Right(one.verb, one.group, f"{one.resource}/{one.subresource}" if one.subresource else one.resource, namespace)
+        for one in RUN_RIGHTS
+    )
+    new = (Right("create", "", "pods", namespace), Right("create", "", "pods/exec", namespace))
+    return (*run, *new, Right("list", "", "nodes"), Right("get", "", "nodes"))
+
+
+def _check(asked: Asked) -> None:
+    check_request(asked.request)
+    all_means.choose(asked.means, asked.part)
+    family, _ = find(asked.request.workload)
+    if not issubclass(family.params, Params):
+        raise SpecError(
+            f"{asked.request.workload} is not measured step by step, and gaps between steps are what a fault shows",
+            hint="take one that trains, e.g. train/resnet50",
+        )
+    for name in ("seconds", "steps"):
+        if name in asked.request.typed():
+            raise SpecError(
+                f"how long it trains follows from the fault: --{name} cannot be given",
+                hint="--before, --for and --after say how long",
+            )
+    if asked.before_s < LEAST_BEFORE_S:
+        raise SpecError(f"--before: {asked.before_s:g} s are too few to know the usual step", hint="at least 3 s")
+
+
+def _setting(asked: Asked, place: KeptPod, ready: Ready, nodes: Sequence[Json]) -> Setting:
+    """A helper is made like a bare pod of the worker's: image, mounts and account."""
+    bare = wanted_like(place.wanted_for(Task(do="probe", request=asked.request), new_id("r")), new_id("x"), 0)
+    spec = pod_spec(bare)
+    own = asked.helper_image is not None
+    return Setting(
+        cluster=ready.cluster,
+        part=asked.part,
+        namespace=ready.namespace,
+        image=asked.helper_image or ready.image,
+        plugin_selector=asked.plugin_selector,
+        stop_command=asked.stop_command,
+        start_command=asked.start_command,
+        distribution=asked.distribution,
+        worker={} if own else spec["containers"][0],
+        volumes=() if own else tuple(spec["volumes"]),
+        nodes=tuple(nodes),
+    )
+
+
+def plan_lines(planned: Planned) -> list[tuple[str, str]]:
+    """Exactly what would be done, with which rights, and what heals it."""
+    asked, plan = planned.asked, planned.plan
+    lines = [
+        ("trains", f"{asked.request.workload} in a pod on {planned.node_name}, in the namespace {planned.ready.namespace}: "
+         f"{asked.before_s:g} s, then the fault for {asked.seconds:g} s, then {asked.after_s:g} s"),
+        *(("does", sentence) for sentence in plan.does),
+        *(("heals", sentence) for sentence in plan.heals),
+        ("allowed by", f"the label {safety.ALLOWED}=true of {planned.target.node}"),
+        ("lock", f"the Lease {safety.LOCK} in {safety.LOCK_NAMESPACE}: one fault at a time in this cluster"),
+        *(("right", str(right)) for right in planned.rights),
+        *(("lacks", f"you have no right to {right}") for right in planned.missing),
+    ]  # fmt: skip
+    if planned.beside:
+        named = ", ".join(planned.beside[:5]) + (" …" if len(planned.beside) > 5 else "")
+        lines.append(
+            ("beside", f"{len(planned.beside)} other pods run on {planned.target.node} and share its fate: {named}")
+        )
+    if asked.seconds >= safety.EVICTION_S and asked.part in ("kubelet", "runtime", "node-network"):
+        lines.append(("warning", f"after {safety.EVICTION_S:g} s without its node, Kubernetes evicts every pod of it"))
+    lines += [("warning", sentence) for sentence in plan.warnings]
+    return [*lines, ("done", "nothing: this was a dry run; --yes does it")]
+
+
+def fault(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
+    """Trains, hurts, heals, waits, and stores; ClusterError where the fault could not be applied."""
+    asked, cluster = planned.asked, planned.ready.cluster
+    if planned.missing:
+        raise ClusterError(
+            f"rights are missing: {', '.join(map(str, planned.missing))}", hint="ask for a role that has them"
+        )
+    mark = planned.target.mark
+    longest = asked.before_s + asked.seconds + asked.after_s + asked.recover_s + planned.means.lead_s + SLACK_S
+    with safety.locked(cluster, mark, longest):
+        try:
+            return _hurt(planned, ledger, watcher)
+        finally:
+            with suppress(ClusterError):
+                left_behind(cluster, planned.ready.namespace, mark)
+
+
+def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
+    asked, cluster = planned.asked, planned.ready.cluster
+    seconds = asked.before_s + planned.means.lead_s + asked.seconds + asked.after_s
+    params = {**asked.request.params, "seconds": seconds}
+    params.setdefault("at_least_steps", 0)
+    request = asked.request.model_copy(update={"params": params})
+    spec = resolve(request, planned.place, watcher).spec
+    worker = planned.place.wanted_for(Task(do="run", spec=spec), new_id("r"))
+    injection = Injection(
+        cluster, planned.means, planned.target, planned.node_name, asked.options.resource, worker,
+        asked.before_s, asked.recover_s,
+    )  # fmt: skip
+    injection.look_before()
+    first = _first_newcomer(planned, injection, watcher)
+    record = FaultRecord(
+        part=asked.part,
+        means=planned.means.name,
+        node=planned.node_name,
+        hurt_node=planned.target.node if planned.target.node != planned.node_name else None,
+        asked_s=asked.seconds,
+        before_s=asked.before_s,
+        after_s=asked.after_s,
+        recover_s=asked.recover_s,
+        resource=asked.options.resource,
+        plan=(*planned.plan.does, *planned.plan.heals),
+        newcomer_before=first,
+    )
+    experiment = Experiment(
+        id=planned.target.mark,
+        created_unix_s=time.time(),
+        command=asked.command,
+        request=asked.request.model_dump(mode="json"),
+        kind="fault",
+        design=record.model_dump(mode="json"),
+    )
+    ledger.start_experiment(experiment)
+    place = HurtPlace(planned.place, injection, watcher)
+    remember(parts_of([(spec, place.name, place.options())]))
+    try:
+        with healing_at_once(injection.heal):
+            row, _ = run_once(spec, experiment.id, Slot(), place, ledger, watcher, None)
+    except StackmarkError as error:
+        # Why the fault could not be applied says more than that the run was ended for it.
+        raise injection.error or error from None
+    finally:
+        ledger.set_design(experiment.id, _filled(record, place, injection).model_dump(mode="json"))
+    if injection.error:
+        raise injection.error
+    if not injection.begun:
+        raise WorkerError(
+            f"the run ended before the fault was applied: {row.failure_message or row.status}",
+            hint=row.failure_hint or f"look at it: stackmark show {row.id} --log",
+        )
+    return ledger.experiment(experiment.id)
+
+
+def _first_newcomer(planned: Planned, injection: Injection, watcher: Watcher) -> Newcomer:
+    watcher.notice(f"a pod is started on {planned.node_name} to see how long that takes while all is well")
+    gpus = 1 if injection.free > 0 else 0
+    wanted = wanted_like(injection.worker, f"{planned.target.mark}-old", gpus)
+    seen = start_one(planned.ready.cluster, wanted, planned.asked.recover_s, threading.Event())
+    if seen.running_unix_s is None:
+        raise ClusterError(
+            f"nothing was hurt: a new pod did not start on {planned.node_name} even before: {seen.why}",
+            hint="is the cluster well? stackmark cluster doctor",
+        )
+    return seen
+
+
+def _filled(record: FaultRecord, place: HurtPlace, injection: Injection) -> FaultRecord:
+    return record.model_copy(
+        update={
+            "done": injection.done,
+            "offset_s": place.offset_s,
+            "states": place.states,
+            "newcomer_after": injection.newcomer,
+            "disk": place.disk,
+            "healthy_unix_s": injection.healthy_unix_s,
+            "sick": injection.sick or (injection.error.message if injection.error else ""),
+        }
+    )

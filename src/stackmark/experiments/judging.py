@@ -1,0 +1,290 @@
+"""From what a worker said, and what its place saw, to the row that the ledger keeps.
+
+Everything derived here can be derived again: the stream is stored whole, and `judged_again` does just that.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import JsonValue, ValidationError
+
+from stackmark.errors import StreamError
+from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, by_rank, gathered_facts
+from stackmark.experiments.verify import impossible_result, known_kind
+from stackmark.ledger.rows import IMPORT, RunEnd
+from stackmark.places.place import Outcome, PlaceFailure, missing_facts
+from stackmark.spec import SCHEMA_VERSION, Spec, explain
+from stackmark.verdict.collectives import rows_apart, steps_apart
+from stackmark.verdict.steady import checked_steps
+from stackmark.verdict.throughput import RunVerdict, judge_run
+from stackmark.verdict.window import TimedRun
+
+# How a line of standard error stands in a stored stream, between the lines of standard output.
+STDERR_PREFIX = "stderr\t"
+_NUMBERS = re.compile(r"\d[\d.,]*")
+Facts = dict[str, dict[str, JsonValue]]
+
+
+def judge(
+    stream: Stream,
+    outcome: Outcome,
+    broken: StreamError | None = None,
+    not_enforced: Sequence[str] = (),
+    *,
+    spec: Spec | None = None,
+    observed_s: float | None = None,
+) -> RunEnd:
+    """The end of a run. A failure the place saw comes first: it is why the worker could not speak for itself.
+
+    A run in a place that did not do what was asked of it measured something else, so it is a failure too. A live run has a
+    `spec`, and the time in which it was `observed`: what it claims is held against both.
+    """
+    facts = gathered_facts(stream.events)
+    about = {**_about(facts), "ended_unix_s": time.time(), "setup_s": setup_seconds(stream.events)}
+    failure = _failure(stream, outcome, broken, live=spec is not None)
+    if failure is None and not_enforced:
+        failure = PlaceFailure("not_enforced", "; ".join(not_enforced))
+    if failure is None and (why := impossible_result(stream, spec, observed_s)):
+        failure = PlaceFailure("impossible_result", why, "the worker is not ours, or its clock is wrong")
+    if failure:
+        hint = failure.hint or None
+        return RunEnd(
+            status="failed", failure_kind=failure.kind, failure_message=failure.message, failure_hint=hint, **about
+        )
+    result = stream.ended()
+    assert isinstance(result, Result)
+    try:
+        end = _end_with_numbers(stream, result, about)
+    except (ValueError, OverflowError) as error:
+        what = explain(error) if isinstance(error, ValidationError) else str(error)
+        message = f"the worker reported impossible numbers: {what}"
+        return RunEnd(status="failed", failure_kind="broken_stream", failure_message=message, **about)
+    if spec is not None and (said := missing_facts(facts)):
+        end = end.model_copy(update={"flags": [*end.flags, *(f"no-facts: {sentence}" for sentence in said)]})
+    return end
+
+
+def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
+    verdict = judge_run(stream.measured_steps(), result.samples_per_step, result.wall_s, result.tick_s)
+    # A single step under a figure is no step: nobody timed one, and its shape says nothing.
+    flags = [*(() if _untimed(result) else verdict.flags), *_said_by_ranks(stream, "flags"), *_stragglers(stream)]
+    invalid = _said_by_ranks(stream, "invalid")
+    flags += [
+        f"not-settled: {event.note}"
+        for event in stream.of(0)
+        if isinstance(event, Phase) and event.phase == "warm-up" and event.state == "end" and event.note
+    ]
+    hello = next((event for event in stream.events if isinstance(event, Hello)), None)
+    if hello and hello.schema_version > SCHEMA_VERSION:
+        flags.append(
+            f"newer-worker: its events have version {hello.schema_version}, this program knows {SCHEMA_VERSION}"
+        )
+    if stream.foreign_count:
+        flags.append(f"foreign-lines: {stream.foreign_count} lines of the worker's output were not events")
+    return RunEnd(
+        status="invalid" if invalid else "done",
+        failure_kind=_invalid_kind(stream.events) if invalid else None,
+        failure_message="; ".join(invalid) or None,
+        flags=flags,
+        **_numbers(result, verdict, stream.events),
+        **about,
+    )
+
+
+def _said_by_ranks(stream: Stream, field: Literal["flags", "invalid"]) -> list[str]:
+    """The first rank's sentences, and those that only others have, with the number of the rank.
+
+    Ranks of one machine see the same things, each with numbers of its own: sentences that differ in numbers alone are one.
+    """
+    results = sorted((event for event in stream.events if isinstance(event, Result)), key=lambda event: event.rank)
+    said: list[str] = list(getattr(results[0], field))
+    known = {_NUMBERS.sub("", text) for text in said}
+    for result in results[1:]:
+        for text in getattr(result, field):
+            if (words := _NUMBERS.sub("", text)) not in known:
+                known.add(words)
+                said.append(f"{text} (rank {result.rank})")
+    return said
+
+
+def _stragglers(stream: Stream) -> list[str]:
+    if stream.ranks == 1:
+        return []
+    spoke = by_rank(stream.events)
+    rows = {rank: [event.row for event in events if isinstance(event, Row)] for rank, events in spoke.items()}
+    if any(rows.values()):
+        return rows_apart(rows)
+    return steps_apart({rank: stream.measured_steps(rank) for rank in spoke})
+
+
+def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> dict[str, float | int | str | None]:
+    energy_j = _energy_j(events)
+    rate_per_s, unit = _rate(result, verdict)
+    rate: dict[str, float | int | str | None] = {"rate_per_s": rate_per_s, "rate_unit": unit, "wall_s": result.wall_s}
+    if _untimed(result):
+        return {**rate, "memory_peak_mib": result.memory_peak_mib, "energy_j": energy_j}
+    return {
+        **rate,
+        "steps_total": verdict.steps_total,
+        "steps_used": verdict.steps_used,
+        "steady": verdict.steady.kind,
+        "step_p50_s": verdict.step_p50_s,
+        "step_p90_s": verdict.step_p90_s,
+        "step_p99_s": verdict.step_p99_s,
+        "step_cv": verdict.cv,
+        "memory_peak_mib": result.memory_peak_mib,
+        "energy_j": energy_j,
+        "data_share": min(1.0, result.data_wait_s / result.wall_s) if result.data_wait_s is not None else None,
+    }
+
+
+def _energy_j(events: Sequence[Event]) -> float | None:
+    """Of all devices: a GPU is its rank's alone, while ranks on CPUs all read the one counter of their machine."""
+    by_device: dict[str, float] = {}
+    for rank, spoken in by_rank(events).items():
+        energy = next((event for event in spoken if isinstance(event, Metric) and event.name == "energy_j"), None)
+        if energy is not None:
+            device = gathered_facts(spoken, rank).get("gpu", {}).get("under_test")
+            by_device.setdefault(str(device), energy.value)
+    return sum(by_device.values()) if by_device else None
+
+
+def _untimed(result: Result) -> bool:
+    """Whether there is a figure and no times of steps to go with it."""
+    return result.figure is not None and result.steps == 1
+
+
+def _invalid_kind(events: Sequence[Event]) -> str:
+    """Of a live run it is the hardware's error; of a log, what the program that wrote it says of its own result."""
+    return "not_valid" if IMPORT in gathered_facts(list(events)) else "hardware_error"
+
+
+def _rate(result: Result, verdict: RunVerdict) -> tuple[float, str]:
+    figure = result.figure
+    if figure is None:
+        return verdict.rate_per_s, f"{result.sample}s/s"
+    # A rate is better when it is higher; what is better when it is lower counts by its reciprocal.
+    return (figure.value, figure.unit) if figure.higher_is_better else (1.0 / figure.value, f"1/{figure.unit}")
+
+
+def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, live: bool = True) -> PlaceFailure | None:
+    """Why there is no result; None where there is one. A log's kinds are its importer's, which is ours."""
+    closed = stream.ended()
+    if outcome.failure:
+        # Before a broken stream: whoever is killed in the middle of a line leaves half a line.
+        return outcome.failure
+    if broken:
+        return PlaceFailure("broken_stream", broken.message, broken.hint or "the worker's version may differ from ours")
+    if isinstance(closed, Failed):
+        who = f"rank {closed.rank} of {stream.ranks}: " if stream.ranks > 1 else ""
+        kind = known_kind(closed.kind) if live else closed.kind
+        who += f"{closed.kind[:40]}: " if kind != closed.kind else ""
+        return PlaceFailure(kind, who + closed.message, closed.hint)
+    if closed is None:
+        last = next((line for line in reversed(outcome.stderr) if line.strip()), "")
+        said = f"; its last words were: {last[:300]}" if last else ""
+        return PlaceFailure("cut_off", f"the worker ended with code {outcome.exit_code} and without a result{said}")
+    steps = len(stream.measured_steps())
+    if steps != closed.steps:
+        return PlaceFailure("broken_stream", f"the worker measured {closed.steps} steps and {steps} were received")
+    if outcome.exit_code:
+        return PlaceFailure("crash", f"the worker ended with code {outcome.exit_code} after it had given its result")
+    return None
+
+
+def _about(facts: Facts) -> dict[str, str | None]:
+    """What the run ran on, for the columns of a list; the facts themselves are in the stream."""
+    gpu, cpu, software = facts.get("gpu", {}), facts.get("cpu", {}), facts.get("software", {})
+    uuid = gpu.get("under_test")
+    devices = gpu.get("devices")
+    chip = None
+    for device in devices if isinstance(devices, list) else []:
+        if not isinstance(device, dict):
+            continue
+        # A slice of a GPU is a chip of its own: it has its own name and UUID, and its own speed.
+        for part in (device, device.get("mig_device")):
+            if isinstance(part, dict) and uuid and part.get("uuid") == uuid and part.get("name"):
+                chip = str(part["name"])
+    if uuid is None and cpu.get("model"):
+        chip = str(cpu["model"])
+    torch = software.get("torch")
+    version = torch.get("version") if isinstance(torch, dict) else torch
+    if "command" in facts:
+        version = None  # the worker's, of which a user's own program knows nothing
+    # Of somebody else's run these are names that a log or a person gave.
+    named = {name: text for name, text in facts.get(IMPORT, {}).items() if isinstance(text, str)}
+    return {
+        "chip": chip or named.get("chip"),
+        "chip_uuid": str(uuid) if uuid else None,
+        "framework": f"PyTorch {version}" if version else named.get("framework"),
+    }
+
+
+def setup_seconds(events: Sequence[Event]) -> float | None:
+    """From the worker's first word to the beginning of warm-up, or of what is measured without one."""
+    begins = (event.t for event in events if _begins(event) and event.rank == 0)
+    return next(begins, None)
+
+
+def _begins(event: Event) -> bool:
+    return isinstance(event, Phase) and event.phase in ("warm-up", "measure")
+
+
+def setup_parts(events: Sequence[Event]) -> list[tuple[str, float]]:
+    """Set-up by part, in order: what ended before warm-up and the measured part began."""
+    parts = []
+    for event in (event for event in events if event.rank == 0):
+        if _begins(event):
+            break
+        if isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
+            parts.append((event.phase, event.seconds))
+    return parts
+
+
+class Stored(NamedTuple):
+    """A stored stream: its events and foreign lines, as far as they can be read, and the lines of standard error."""
+
+    stream: Stream
+    stderr: list[str]
+    # Where it breaks: a run may have failed because of just that.
+    broken: StreamError | None
+
+
+def read_stored(lines: Iterable[str]) -> Stored:
+    stream = Stream()
+    stderr = []
+    broken = None
+    for line in lines:
+        if line.startswith(STDERR_PREFIX):
+            stderr.append(line.removeprefix(STDERR_PREFIX))
+        elif broken is None:
+            try:
+                stream.feed(line)
+            except StreamError as error:
+                broken = error
+    return Stored(stream, stderr, broken)
+
+
+def timed_run(stream: Stream) -> TimedRun | None:
+    """The steps of a run whose rate is computed from them; None for a figure, or a run without a result."""
+    result = stream.ended()
+    steps = stream.measured_steps()
+    if not isinstance(result, Result) or result.figure is not None or not steps:
+        return None
+    steady = judge_run(steps, result.samples_per_step, result.wall_s, result.tick_s).steady
+    share = steady.pauses.share if steady.pauses else 0.0
+    return TimedRun(checked_steps(steps), steady.kind, steady.settled_step, result.samples_per_step, share)
+
+
+def judged_again(stream: Stream) -> float | None:
+    """The rate of a stored run, from its events alone."""
+    result = stream.ended()
+    if not isinstance(result, Result):
+        return None
+    try:
+        verdict = judge_run(stream.measured_steps(), result.samples_per_step, result.wall_s, result.tick_s)
+    except (ValueError, OverflowError):
+        return None
+    return _rate(result, verdict)[0]

@@ -1,0 +1,167 @@
+"""`stackmark manifest`: what would be applied for a workload, as data and without a cluster.
+
+Nothing was probed, so what was not typed stays open, and the worker in the pod resolves it there. The name is made from what was
+asked, so that the same command prints the same manifest, and a change of it is a change that a review shows.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue, ValidationError
+from pydantic.fields import FieldInfo
+
+from stackmark import __version__
+from stackmark.errors import SpecError
+from stackmark.experiments.list_specs import check_list
+from stackmark.experiments.run import check_ranks
+from stackmark.experiments.typed import extra_of
+from stackmark.kubernetes import manifest as making
+from stackmark.kubernetes import names, yaml_text
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.pod_environment import SECRET_NAME
+from stackmark.kubernetes.wanted import Wanted
+from stackmark.places.container.software import host_software
+from stackmark.places.process import worker_environment
+from stackmark.spec import Request, Task, explain
+from stackmark.workloads.catalog import check_request, find
+
+Kind = Literal["job", "pod", "cronjob"]
+HOURLY = "0 * * * *"
+# What a CronJob's name may have is 52 characters, since those of its Jobs go on from it.
+LONGEST_SLUG = 30
+# As `stackmark image --base cuda` names it, where it would be pulled from: to be replaced by somebody's own.
+EXAMPLE_IMAGE = f"registry.example.com/stackmark-worker:{__version__}-cuda"
+# An image without a file in it, for the host's own software.
+NOTHING = "registry.k8s.io/pause:3.10"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What would be applied, in this order, and what a person should know of it."""
+
+    objects: tuple[Json, ...]
+    # What to do with it, and what may go wrong with it.
+    remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def yaml(self) -> str:
+        return yaml_text.documents(self.objects, [*self.remarks, *self.warnings])
+
+    def data(self) -> Json:
+        """One object, as `kubectl` reads it: a list where there are several."""
+        if len(self.objects) == 1:
+            return self.objects[0]
+        return {"apiVersion": "v1", "kind": "List", "items": list(self.objects)}
+
+
+def pod_fields() -> dict[str, FieldInfo]:
+    """A pod's options, for the command line."""
+    return dict(PodOptions.model_fields)
+
+
+def read_pod_options(given: Mapping[str, JsonValue]) -> PodOptions:
+    """A pod's options, as they were typed."""
+    try:
+        return PodOptions.model_validate(dict(given))
+    except ValidationError as error:
+        raise SpecError(explain(error), hint="see: stackmark manifest --help") from error
+
+
+def manifest_for(
+    request: Request,
+    options: PodOptions,
+    kind: Kind = "job",
+    *,
+    schedule: str | None = None,
+    history: int | None = None,
+    command: str = "",
+) -> Printed:
+    check_request(request)
+    check_ranks(request)
+    check_list(request)
+    if kind != "cronjob" and (schedule is not None or history is not None):
+        option = "--schedule" if schedule is not None else "--history"
+        raise SpecError(f"{option} is for a CronJob, and a {kind} was asked for", hint="add --kind cronjob")
+    wanted = _wanted(request, options, kind)
+    if kind == "cronjob":
+        made = making.cronjob(wanted, schedule or HOURLY, history=making.HISTORY if history is None else history)
+    else:
+        made = making.job(wanted) if kind == "job" else making.pod(wanted)
+    claim = making.claim_template(wanted)
+    warnings = [*making.remarks(wanted), *(_left_open(request) if kind == "cronjob" else ())]
+    return Printed((claim, made) if claim else (made,), tuple(_remarks(wanted, made, command)), tuple(warnings))
+
+
+def _wanted(request: Request, options: PodOptions, kind: Kind) -> Wanted:
+    task = Task(do="run", request=request)
+    software = None
+    if options.host_software == "yes":
+        software = host_software(sys.executable, worker_environment(os.environ))
+    return Wanted(
+        mark=_mark(request, options, kind),
+        kind="canary" if kind == "cronjob" else "run",
+        options=options,
+        namespace=options.namespace or "",
+        image=options.image or (NOTHING if software else EXAMPLE_IMAGE),
+        task=task,
+        gpus=making.gpus_of(options, task),
+        software=software,
+        driven=False,
+    )
+
+
+def _mark(request: Request, options: PodOptions, kind: Kind) -> str:
+    asked = [kind, request.model_dump(mode="json"), options.model_dump(mode="json", exclude_defaults=True)]
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+    slug = re.sub(r"[^a-z0-9]+", "-", request.workload).strip("-")[:LONGEST_SLUG].rstrip("-")
+    return f"{slug}-{digest}"
+
+
+def _left_open(request: Request) -> list[str]:
+    """A probe's trial may choose a batch of 8 in one hour and of 16 in the next: two workloads, and no comparison."""
+    fields = find(request.workload)[0].params.model_fields.items()
+    marks = {name: extra_of(info) for name, info in fields}
+    names = [name for name, extra in marks.items() if extra.get("auto") and not extra.get("follows")]
+    left = [name for name in names if name not in request.typed()]
+    said = f"each run chooses anew what was not typed ({', '.join(left)}): type what decides its speed, --batch most of all"
+    return [said] if "batch" in left else []
+
+
+def _remarks(wanted: Wanted, made: Json, command: str) -> list[str]:
+    kind, name = str(made["kind"]), names.object_name(wanted.mark)
+    where = f" -n {wanted.namespace}" if wanted.namespace else ""
+    collect = "stackmark results --from-cluster" + (f" --namespace {wanted.namespace}" if wanted.namespace else "")
+    said = [command] if command else []
+    if kind == "CronJob":
+        said.append(f"results: {collect}")
+    else:
+        said.append(f"what it says: kubectl logs -f {kind.lower()}/{name}{where}")
+        said.append(f"to keep it: {collect}")
+    if wanted.options.image is None and wanted.software is None:
+        said.append(
+            f"the image {wanted.image} is an example: `stackmark image --build --push REF` makes yours, and --image REF "
+            "names it"
+        )
+    if wanted.software is not None:
+        said.append(
+            "the host's own software is that of the machine on which this was printed: it runs on that node alone"
+            + ("" if wanted.options.node else ", which --node pins it to")
+        )
+    if by_name := wanted.options.named_variables:
+        literals = " ".join(f"--from-literal={name}=…" for name in by_name)
+        said.append(
+            f"variables that are given by name come from a Secret: kubectl create secret generic {SECRET_NAME}{where} {literals}"
+        )
+    if wanted.options.openshift:
+        said.append(
+            "for OpenShift (SCC restricted-v2): the UID comes from the namespace's range, with group 0; an image writes only "
+            "where group 0 may, and to /tmp (images of `stackmark image` do)"
+        )
+    return said

@@ -1,0 +1,141 @@
+"""One pod of a sweep: what it is made of, and the container beside its worker that holds its device.
+
+Which GPU a pod gets is the device plugin's choice. But a pod keeps its device while any of its containers lives: on a node with
+several, each pod has a second container that only waits (`hold`), so that the next pod on that node gets another device. A pod
+whose worker has ended and whose holder lives is a seat: the device is taken, and known by the facts that the worker told.
+"""
+
+import copy
+import math
+import time
+from dataclasses import dataclass, field
+
+from stackmark.errors import StreamError
+from stackmark.events import Stream
+from stackmark.experiments.sweep.plan import SweepPlan
+from stackmark.experiments.sweep.slots import Slot
+from stackmark.kubernetes import manifest, names, podjson, podstatus
+from stackmark.kubernetes.client import Json as ApiObject
+from stackmark.kubernetes.ready import Ready
+from stackmark.ledger.rows import Json
+from stackmark.places.place import Outcome
+from stackmark.spec import Task
+
+SWEEP_LABEL = "stackmark.io/sweep"
+HOLD = "hold"
+# Ends when it is asked to; as process 1 it would not, without a handler.
+HOLDING = (
+    "import signal, sys; [signal.signal(n, lambda *_: sys.exit(0)) for n in (2, 15)]; signal.alarm({s}); signal.pause()"
+)
+# A Python that waits takes some 10 MiB; this is what it may take.
+HOLD_LIMITS = {"cpu": "10m", "memory": "64Mi"}
+
+
+@dataclass
+class Flight:
+    """One pod on its way."""
+
+    mark: str
+    slot: Slot
+    task: Task
+    holds: bool
+    block: int | None = None
+    # In a repetition, the number of the slot that is suspected.
+    suspect: int | None = None
+    # 0 in the first pass; of a second pass, which run of each device it is.
+    number: int = 0
+    # 0 where it never was.
+    launched_unix_s: float = 0.0
+    # By the monotonic clock; `began` does not count the time in which the API server was away.
+    launched: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)
+    runs_since: float | None = None
+    stuck_looked: float = 0.0
+    pod: ApiObject | None = None
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a pod said, and what the cluster says of it."""
+
+    flight: Flight
+    lines: tuple[str, ...]
+    outcome: Outcome
+
+    def stream(self) -> tuple[Stream, StreamError | None]:
+        """Its events, up to the line that is broken, if one is."""
+        stream = Stream()
+        for line in self.lines:
+            try:
+                stream.feed(line)
+            except StreamError as error:
+                return stream, error
+        return stream, None
+
+
+def job_of(
+    flight: Flight, sweep_id: str, plan: SweepPlan, ready: Ready, *, limit_s: float, holding_s: float
+) -> ApiObject:
+    # Their sum, since the holder lives in the same pod.
+    deadline_s = limit_s + ready.options.wait_s + (holding_s if flight.holds else 0.0)
+    wanted = manifest.Wanted(
+        mark=flight.mark,
+        kind="sweep",
+        options=ready.options,
+        namespace=ready.namespace,
+        image=ready.image,
+        task=flight.task,
+        node=flight.slot.node,
+        gpus=plan.gpus,
+        software=ready.software,
+        deadline_s=math.ceil(deadline_s) + 120,
+        claim_version=ready.claim_version,
+        about={"engine_version": ready.cluster.version},
+    )
+    made = manifest.job(wanted)
+    template = made["spec"]["template"]
+    for labelled in (made, template):
+        labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
+    if flight.holds:
+        python = ready.software.python if ready.software else "python3"
+        template["spec"]["containers"].append(holder(template["spec"], python, holding_s, asks=plan.holders_ask))
+    return made
+
+
+def holder(pod_spec: ApiObject, python: str, seconds: float, *, asks: bool = True) -> ApiObject:
+    """The container that only waits: the worker's own image and folders, and none of its devices."""
+    containers = pod_spec["containers"]
+    # A user's patch may have named it otherwise.
+    worker = next((one for one in containers if one["name"] == names.CONTAINER), containers[0])
+    kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts", "workingDir")
+    made: ApiObject = {"name": HOLD, **{key: copy.deepcopy(worker[key]) for key in kept if key in worker}}
+    made["command"] = [python, "-S", "-c", HOLDING.format(s=math.ceil(seconds))]
+    if asks:
+        # Requests equal limits here too, or the pod would lose its class.
+        made["resources"] = {"requests": dict(HOLD_LIMITS), "limits": dict(HOLD_LIMITS)}
+    return made
+
+
+def is_seat(flight: Flight) -> bool:
+    """Whether its worker has ended and its holder has not."""
+    if not flight.holds or flight.pod is None:
+        return False
+    return podstatus.phase_of(flight.pod) == "ended" and bool(podjson.state(flight.pod, "running", HOLD))
+
+
+def handle_of(flight: Flight, ready: Ready) -> Json:
+    """What the ledger keeps, to find the pod again."""
+    made: Json = {
+        "context": ready.cluster.context,
+        "kubeconfig": ready.options.kubeconfig,
+        "namespace": ready.namespace,
+        "job": names.object_name(flight.mark),
+        "image": ready.image,
+        "software": "host" if ready.software else "image",
+        "launched_unix_s": flight.launched_unix_s,
+        "node": flight.slot.node,
+        "node_boot_id": flight.slot.machine,
+    }
+    if flight.pod is not None:
+        made |= {"pod": flight.pod["metadata"].get("name"), "pod_uid": flight.pod["metadata"].get("uid")}
+    return made

@@ -1,0 +1,135 @@
+"""The plan of a sweep: decided once and stored with the experiment, so that `resume` visits the same slots."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import ValidationError
+
+from stackmark.errors import SpecError
+from stackmark.experiments.sweep.slots import Slot, devices_by_node
+from stackmark.kubernetes import podjson
+from stackmark.kubernetes.client import Json as ApiObject
+from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.quantities import quantity, say
+from stackmark.ledger.rows import Experiment, Json
+from stackmark.ledger.trouble import unreadable_design
+from stackmark.spec import Frozen, Spec, explain
+from stackmark.units import MIB
+from stackmark.verdict.repeated_devices import MOST_UNASKED
+from stackmark.verdict.swept import Blocks
+
+MARGIN = 0.01
+# Blocks of a repetition, each one run of the suspected device and one of a good one. Four make two AB and two BA.
+CONFIRM_BLOCKS = 4
+# Up to so many where the spread of repeated runs says that four would not decide.
+MOST_CONFIRM_BLOCKS = 12
+# Runs of each device more where the first pass leaves something open (verdict/repeated_devices.py).
+MORE_RUNS = 3
+# A run without a limit of its own: its measured seconds, some times over, and this for its set-up.
+LIMIT_TIMES, LIMIT_SETUP_S = 5.0, 900.0
+
+
+class SweepPlan(Frozen):
+    """The whole of a sweep, as it is stored."""
+
+    design: Literal["sweep"] = "sweep"
+    spec: Spec
+    choices: dict[str, str] = {}
+    place_options: Json = {}
+    # GPUs of a run; 0: the node is the device.
+    gpus: int
+    slots: list[Slot]
+    margin: float = MARGIN
+    confirm_blocks: int = CONFIRM_BLOCKS
+    # Up to so many blocks where repeated runs ask for more; a sweep that was stored without it keeps its number.
+    most_confirm_blocks: int | None = None
+    # Runs of each device more where the first pass leaves something open; 0 in sweeps of before there was a second pass.
+    more_runs: int = 0
+    # Whether they were asked for: then cohorts of any size are run again.
+    more_runs_asked: bool = False
+    # How many pods at once, in all and on one machine; None: as many as there is room for.
+    at_once: int | None = None
+    per_machine: int | None = None
+    # Whether the containers that hold a device ask for CPU and memory of their own.
+    holders_ask: bool = True
+
+    @property
+    def blocks(self) -> Blocks:
+        """How many blocks confirm a suspicion."""
+        return Blocks(self.confirm_blocks, self.most_confirm_blocks or self.confirm_blocks)
+
+    @property
+    def most_unasked(self) -> int | None:
+        """The largest cohort of which all devices are run again; None: any."""
+        return None if self.more_runs_asked else MOST_UNASKED
+
+
+def plan_of(experiment: Experiment) -> SweepPlan:
+    if experiment.kind != "sweep" or experiment.design is None:
+        raise SpecError(f"{experiment.id} is no sweep: it was made by `stackmark {experiment.kind}`")
+    try:
+        plan = SweepPlan.model_validate(experiment.design)
+        PodOptions.model_validate(plan.place_options)
+    except ValidationError as error:
+        raise unreadable_design(experiment.id, explain(error)) from error
+    return plan
+
+
+def limit_of(plan: SweepPlan) -> float:
+    spans = [plan.spec.params.get(name) for name in ("seconds", "warmup_seconds", "timeout")]
+    return LIMIT_SETUP_S + LIMIT_TIMES * sum(float(span) for span in spans if isinstance(span, int | float))
+
+
+def holders_ask(
+    nodes: Sequence[ApiObject], slots: Sequence[Slot], options: PodOptions, holder: Mapping[str, str]
+) -> bool:
+    """Whether there is room for a holder's own requests beside the pods that hold all devices of a node.
+
+    A pod whose worker has ended still has all that it asked for, as long as it holds its device. So all pods of a node must fit
+    beside one another: refused where they do not. Without requests of its holder a pod is not of the class Guaranteed."""
+    asked: dict[str, float] = {}
+    if options.cpu_count is not None:
+        asked["cpu"] = float(options.cpu_count)
+    if options.memory_bytes is not None:
+        asked["memory"] = float(options.memory_bytes)
+    counts = devices_by_node(slots)
+    fits = True
+    for node in nodes:
+        name = podjson.name(node)
+        if counts[name] < 2:
+            continue
+        for what, each in asked.items():
+            there = quantity((podjson.status(node).get("allocatable") or {}).get(what, "0"))
+            if counts[name] * each > there:
+                most = f"{int(there / counts[name])}" if what == "cpu" else f"{int(there / counts[name] // MIB)}m"
+                raise SpecError(
+                    f"{counts[name]} pods of {say(what, each)} do not fit on {name}, which has {say(what, there)}: each holds "
+                    "its device until all of the node were measured",
+                    hint=f"ask for less: --{'cpus' if what == 'cpu' else what} {most}",
+                )
+            fits = fits and counts[name] * (each + quantity(holder[what])) <= there
+    return fits
+
+
+def at_once(slots: Sequence[Slot], typed: int | None, one_a_node: bool) -> tuple[int | None, int | None, str]:
+    """How many pods at once, in all and on one machine, and the sentence that says it."""
+    nodes: dict[str, set[str]] = {}
+    for slot in slots:
+        nodes.setdefault(slot.machine, set()).add(slot.node)
+    shared = [len(names) for names in nodes.values() if len(names) > 1]
+    if typed is not None:
+        return typed, 1 if one_a_node else None, f"at most {typed} at once, as asked"
+    if shared:
+        machines = "one machine" if len(shared) == 1 else f"{len(shared)} machines"
+        share = f"{sum(shared)} nodes share {machines}"
+        return None, 1, f"one at a time on each machine: {share}, where runs at once would disturb one another"
+    if one_a_node:
+        return None, 1, "one device of each node at a time, as asked"
+    most = max(Counter(slot.node for slot in slots).values())
+    beside = ", also the devices of one node" if most > 1 else ""
+    return None, None, f"as many at once as the cluster takes{beside}: each node is a machine of its own"
+
+
+def at_once_sentence(plan: SweepPlan) -> str:
+    return at_once(plan.slots, plan.at_once, plan.at_once is None and plan.per_machine == 1)[2]

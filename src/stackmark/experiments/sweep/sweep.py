@@ -1,0 +1,204 @@
+"""`cluster sweep`: the same run on every GPU of every node; which one is slow?
+
+The request is resolved once, by a probe in the first slot, and the spec is frozen for all. Every run is a row of the ledger, in
+an experiment of the kind `sweep` whose design is the plan (plan.py). `arm` is the slot's number. A run of the first or the second
+pass has no block; `attempt` is 0 in the first pass, and in the second which run of each device it is, from 1. A run that repeats
+a suspected device, or the good one with it, has a block, and `attempt` is then the suspected slot's number plus one, so that
+several suspicions are told apart. So a sweep that was killed goes on with what is missing.
+
+    sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
+      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod), stuck (why it waits)
+      └────▶ rows (what the ledger shows)
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stackmark.errors import ClusterError, PlaceError, SpecError
+from stackmark.experiments.designing import check_margin
+from stackmark.experiments.driver import claim
+from stackmark.experiments.run import resolve
+from stackmark.experiments.sweep.flight import HOLD_LIMITS
+from stackmark.experiments.sweep.passes import first_pass, repeat, second_pass
+from stackmark.experiments.sweep.plan import (
+    CONFIRM_BLOCKS,
+    MARGIN,
+    MORE_RUNS,
+    MOST_CONFIRM_BLOCKS,
+    SweepPlan,
+    at_once,
+    at_once_sentence,
+    holders_ask,
+    limit_of,
+    plan_of,
+)
+from stackmark.experiments.sweep.rows import blocks_left, missing_slots, read_swept, second_pass_left
+from stackmark.experiments.sweep.runs import Looker, Runs
+from stackmark.experiments.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
+from stackmark.experiments.trust import Part, parts_of, remember
+from stackmark.experiments.watching import Watcher
+from stackmark.ids import new_id
+from stackmark.kubernetes.client import ApiError
+from stackmark.kubernetes.client import Json as ApiObject
+from stackmark.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
+from stackmark.kubernetes.place import PodPlace
+from stackmark.kubernetes.ready import Ready, has_resource
+from stackmark.kubernetes.trouble import explained
+from stackmark.ledger.rows import Experiment
+from stackmark.ledger.store import Ledger
+from stackmark.spec import AUTO, Request
+from stackmark.verdict.swept import Swept
+from stackmark.workloads.catalog import check_request, check_spec, find
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked of a sweep. `nodes` is a label selector as kubectl takes it."""
+
+    request: Request
+    options: PodOptions = field(default_factory=PodOptions)
+    nodes: str | None = None
+    margin: float = MARGIN
+    # None: as many blocks as the spread asks for, and as many runs more as is usual.
+    confirm_blocks: int | None = None
+    more_runs: int | None = None
+    at_once: int | None = None
+    one_a_node: bool = False
+    command: str = ""
+
+
+def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
+    """Finds the slots, probes in the first of them, and stores the plan: from here on `resume` can go on."""
+    check_margin(asked.margin)
+    check_request(asked.request)
+    if asked.options.dra:
+        raise SpecError("a sweep asks for GPUs by number, not by a claim", hint="leave --dra out")
+    ready = PodPlace(asked.options, kind="sweep").prepare()
+    gpus = _gpus(asked, ready)
+    nodes = _nodes(ready, asked.nodes)
+    slots = _slots(nodes, ready, gpus, watcher)
+    ask = not gpus or holders_ask(nodes, slots, ready.options, HOLD_LIMITS)
+    if not ask:
+        watcher.notice(
+            "the pods fill their nodes, so what holds a device asks for nothing: the pods are not of the class Guaranteed"
+        )
+    first = next((slot for slot in slots if not slot.trouble), None)
+    if first is None:
+        raise ClusterError(f"no node can be measured now: {slots[0].node}: {slots[0].trouble}")
+    request = _fast(asked.request)
+    resolved = resolve(request, PodPlace(asked.options.model_copy(update={"node": first.node}), kind="sweep"), watcher)
+    total, per_machine, _ = at_once(slots, asked.at_once, asked.one_a_node)
+    plan = SweepPlan(
+        spec=resolved.spec,
+        choices=resolved.choices,
+        place_options=asked.options.model_dump(mode="json", exclude_unset=True),
+        gpus=gpus,
+        slots=slots,
+        margin=asked.margin,
+        confirm_blocks=CONFIRM_BLOCKS if asked.confirm_blocks is None else asked.confirm_blocks,
+        most_confirm_blocks=MOST_CONFIRM_BLOCKS if asked.confirm_blocks is None else None,
+        more_runs=MORE_RUNS if asked.more_runs is None else asked.more_runs,
+        more_runs_asked=asked.more_runs is not None,
+        at_once=total,
+        per_machine=per_machine,
+        holders_ask=ask,
+    )
+    experiment = Experiment(
+        id=new_id("x"),
+        created_unix_s=time.time(),
+        command=asked.command,
+        request=request.model_dump(mode="json"),
+        kind="sweep",
+        design=plan.model_dump(mode="json"),
+    )
+    ledger.start_experiment(experiment)
+    remember(parts_in(plan))
+    return experiment
+
+
+def parts_in(plan: SweepPlan) -> list[Part]:
+    """What of a plan is not to be run unless it was typed here or confirmed."""
+    return parts_of([(plan.spec, "pod", plan.place_options)])
+
+
+def _gpus(asked: Asked, ready: Ready) -> int:
+    """GPUs of a run: as typed; else one, unless the workload was told to run on the CPU or the cluster has none."""
+    if asked.options.gpu_count is not None:
+        return asked.options.gpu_count
+    on_cpu = str(asked.request.params.get("device", AUTO)) == "cpu"
+    return 0 if on_cpu or not has_resource(ready, ready.options.resource) else 1
+
+
+def _fast(request: Request) -> Request:
+    """As in a comparison: a compiler's choices differ from process to process, and devices are compared by one run each."""
+    if "tune" not in find(request.workload)[0].params.model_fields or "tune" in request.params:
+        return request
+    return request.model_copy(update={"params": {"tune": "fast", **request.params}})
+
+
+def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:
+    try:
+        return ready.cluster.items("/api/v1/nodes", labelSelector=selector)
+    except ClusterError as error:
+        if selector and isinstance(error, ApiError) and error.status == 400:
+            raise SpecError(
+                f"--nodes: {selector!r} is no label selector", hint="write it like pool=gpu,zone in (a, b)"
+            ) from error
+        raise explained(error, "the nodes are listed") from error
+
+
+def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher) -> list[Slot]:
+    found = find_slots(nodes, ready.options, gpus)
+    slots = found.slots
+    for sentence in found.notices:
+        watcher.notice(sentence)
+    if ready.software is not None:
+        here = [slot for slot in slots if is_here(slot)]
+        if len(here) < len(slots):
+            others = len({slot.node for slot in slots}) - len({slot.node for slot in here})
+            watcher.notice(
+                f"{others} nodes are left out: the host's own software is only on this machine; give --image"
+            )
+        slots = numbered(here)
+    if not slots:
+        raise PlaceError(
+            "the host's own software is on none of the nodes", hint="give --image; `stackmark image` makes one"
+        )
+    return slots
+
+
+def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
+    """Visits what is missing, then runs again what is suspected. Interruptions pass through: what was finished is stored."""
+    with claim(ledger, experiment.id):
+        _carry_out(experiment, ledger, looker, time_limit_s)
+
+
+def _carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, time_limit_s: float | None) -> None:
+    plan = plan_of(experiment)
+    check_spec(plan.spec)
+    ledger.notice = looker.notice
+    options = PodOptions.model_validate(plan.place_options)
+    ready = PodPlace(options, kind="sweep").prepare()
+    slots = looked_again(plan.slots, _nodes(ready), ready.options.resource, plan.gpus)
+    plan = plan.model_copy(update={"slots": slots})
+    looker.notice(at_once_sentence(plan))
+    limit_s = limit_of(plan) if time_limit_s is None else min(time_limit_s, LONGEST_DEADLINE_S)
+    with Runs(experiment.id, plan, ready, ledger, looker, limit_s) as runs:
+        first_pass(runs)
+        second_pass(runs)
+        repeat(runs)
+
+
+def is_open(ledger: Ledger, experiment: Experiment) -> bool:
+    """Whether anything is left to run: slots without a number, also those that failed, a second pass, and repetitions."""
+    plan, rows = plan_of(experiment), ledger.runs_of(experiment.id)
+    return bool(missing_slots(plan, rows) or second_pass_left(plan, rows) or blocks_left(plan, rows))
+
+
+def examine(ledger: Ledger, experiment: Experiment) -> Swept:
+    """What a stored sweep shows; nothing is run."""
+    return read_swept(ledger, experiment, plan_of(experiment))
+
+
+__all__ = ["Asked", "Looker", "Swept", "carry_out", "examine", "is_open", "parts_in", "plan_of", "start"]

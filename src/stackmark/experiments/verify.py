@@ -1,0 +1,200 @@
+"""Verify what a worker says before anything is decided by it.
+
+A worker may run in an image that nobody here has read, and its output is input like any other. Four things that it says reach
+a decision, and each is verified in this file:
+
+- the spec of a probe, which all arms run, the bare host among them: `verified_spec`;
+- the facts that name a GPU for the other arms (`chip_for_others`); those that show what a place enforced are verified by the
+  place itself (`not_enforced`);
+- the result: what was counted, and in how much time (`impossible_result`);
+- the kind of a failure, which decides what is repeated: `known_kind`.
+
+Everything else a worker says is stored and shown, and decides nothing. docs/security.md has the table.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from stackmark.errors import WorkerError
+from stackmark.events import FAILURE_EXIT_CODES, Event, OpRow, Result, Row, Steps, Stream
+from stackmark.experiments.list_specs import is_list, length_of, problem_of, rows_of_spec
+from stackmark.experiments.typed import extra_of
+from stackmark.places.place import OwnFiles, Place
+from stackmark.spec import Request, Scalar, Spec, explain
+from stackmark.workloads.catalog import find
+from stackmark.workloads.command.params import CommandParams, guess_unit
+from stackmark.workloads.op.counts import operations
+from stackmark.workloads.op.problem import BY_MACHINE
+
+Facts = Mapping[str, Mapping[str, JsonValue]]
+GPU_UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,40}")
+# Two clocks of one second, and a place's own time to notice that a worker has ended.
+CLOCK_SLACK_S = 1.0
+CLOCK_SLACK = 0.01
+# An implementation may count what it really does: all products of a recurrent layer are three times the definition's.
+COUNTS_DIFFER = 4.0
+_DISTRUST = "the image is not what it should be: build it again (stackmark image --build), or do not use it"
+
+
+def folder_in(place: Place) -> str:
+    """Return the folder that a program runs in unless somebody typed one: ours, or the place's own where ours is not there."""
+    return "." if isinstance(place, OwnFiles) and place.has_own_files() else os.getcwd()
+
+
+def completed(request: Request, cwd: str = "") -> Request:
+    """Fill in what a worker must not choose for a user's own program: its folder, and the unit of its figure."""
+    if find(request.workload)[0].params is not CommandParams:
+        return request
+    typed = {name: value for name, value in request.typed().items() if value != ""}
+    own: dict[str, Scalar] = {"cwd": cwd} if cwd else {}
+    if typed.get("metric"):
+        own["metric_unit"] = guess_unit(str(typed["metric"]))
+    return request.model_copy(update={"params": {**own, **typed}})
+
+
+def verified_spec(request: Request, spec: Spec) -> Spec:
+    """Return the spec that a probe sent, if the request allows it; nothing of it is believed before that.
+
+    A worker decides only what the definition leaves to it (fields marked `auto`) and nobody typed. So a path, a command or
+    an environment, which no definition leaves to a worker, is always the one that was typed here.
+    """
+    if (spec.workload, spec.ranks) != (request.workload, request.ranks):
+        raise _refused(
+            f"it answered for {spec.workload} with {spec.ranks} ranks, and {request.workload} with {request.ranks} was asked"
+        )
+    model = find(request.workload)[0].params
+    if unknown := sorted(set(spec.params) - set(model.model_fields)):
+        raise _refused(f"{request.workload} has no parameter {unknown[0][:80]!r}")
+    try:
+        params = model.model_validate(spec.params).model_dump(mode="json")
+    except ValidationError as error:
+        raise _refused(explain(error)) from error
+    for name, value in params.items():
+        field = model.model_fields[name]
+        wanted = _typed_value(field, request, name)
+        if wanted is None and extra_of(field).get("auto"):
+            continue
+        expected = field.get_default() if wanted is None else wanted
+        if not _same(value, expected):
+            asked = "the default is" if wanted is None else "what was asked is"
+            raise _refused(f"it chose {name} {str(value)[:80]!r}, and {asked} {expected!r}")
+    return Spec(workload=spec.workload, params=params, ranks=spec.ranks)
+
+
+def _refused(what: str) -> WorkerError:
+    return WorkerError(f"the probe's answer was refused: {what}; nothing was run with it", hint=_DISTRUST)
+
+
+def _typed_value(field: FieldInfo, request: Request, name: str) -> Scalar:
+    """Return what a person typed, as the definition reads it; None where it was left open."""
+    typed = request.typed().get(name)
+    if typed is None:
+        return None
+    if name == "device" and typed == "cuda":
+        return "cuda:0"
+    value: Scalar = TypeAdapter(field.rebuild_annotation()).validate_python(typed)
+    return value
+
+
+def _same(one: Scalar, other: Scalar) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def chip_for_others(facts: Facts) -> str | None:
+    """Return the UUID of the GPU that the other arms shall use, as the first one's worker names it."""
+    chip = facts.get("gpu", {}).get("under_test")
+    if chip is None:
+        return None
+    if not isinstance(chip, str) or not GPU_UUID.fullmatch(chip):
+        raise WorkerError(f"the worker named a GPU by {str(chip)[:80]!r}, which is not a UUID", hint=_DISTRUST)
+    return chip
+
+
+def known_kind(kind: str) -> str:
+    """Return the kind of a failure as a worker may say it. Other kinds are the driver's and the places' own."""
+    return kind if kind in FAILURE_EXIT_CODES else "unknown_failure"
+
+
+def impossible_result(stream: Stream, spec: Spec | None, observed_s: float | None) -> str | None:
+    """Return why a result cannot be: too much time, another unit of work, rows nobody asked for. None where it can.
+
+    `observed_s` is how long the worker was there by the driver's own clock (or the cluster's). Within that time a program that
+    lies can still claim any rate; what it cannot do is to have measured longer than it ran.
+    """
+    results = [event for event in stream.events if isinstance(event, Result)]
+    if observed_s is not None and (said := _too_long(stream, results, observed_s)):
+        return said
+    if spec is None:
+        return None
+    return _other_work(spec, results) or _other_rows(spec, stream.events)
+
+
+def _too_long(stream: Stream, results: Sequence[Result], observed_s: float) -> str | None:
+    events = stream.events
+    most_s = observed_s * (1 + CLOCK_SLACK) + CLOCK_SLACK_S
+    claims = [("a last event", max((event.t for event in events), default=0.0))]
+    claims += [("a measured part", result.wall_s) for result in results]
+    for rank in {event.rank for event in events}:
+        own = [event for event in events if event.rank == rank]
+        claims.append(("steps", math.fsum(_step_seconds(own))))
+        claims.append(("steps", math.fsum(stream.measured_steps(rank))))  # also those whose events are not kept
+        claims.append(("calls", math.fsum(_call_seconds(event.row for event in own if isinstance(event, Row)))))
+    what, claimed_s = max(claims, key=lambda claim: claim[1])
+    if claimed_s <= most_s:
+        return None
+    return f"the worker claims {what} of {claimed_s:.3g} s, and it ran for {observed_s:.3g} s by the driver's clock"
+
+
+def _step_seconds(events: Iterable[Event]) -> Iterable[float]:
+    return (seconds for event in events if isinstance(event, Steps) for seconds in event.step_s)
+
+
+def _call_seconds(rows: Iterable[OpRow]) -> Iterable[float]:
+    # Of a collective the samples are the slowest rank's, which this rank waited for too.
+    return (seconds * row.calls_each for row in rows for seconds in row.call_s)
+
+
+def _other_work(spec: Spec, results: Sequence[Result]) -> str | None:
+    """Hold the unit of a training result against its definition: the rate is counted in it."""
+    family, _, _ = spec.workload.partition("/")
+    if family != "train":
+        return None
+    entry = find(spec.workload)[1]
+    for result in results:
+        if result.figure is not None:
+            return f"{spec.workload} counts {entry.sample}s in timed steps, and the worker sent a figure of its own"
+        if (result.sample, result.samples_per_step) != (entry.sample, spec.params.get("batch")):
+            return (
+                f"a step of {spec.workload} has {spec.params.get('batch')} {entry.sample}s, and the worker counted "
+                f"{result.samples_per_step} of {result.sample[:40]!r}"
+            )
+    return None
+
+
+def _other_rows(spec: Spec, events: Sequence[Event]) -> str | None:
+    """Hold the rows of an operator list against the list: each is the problem that its number stands for."""
+    op = spec.workload.partition("/")[2]
+    if not is_list(spec.workload) or op in BY_MACHINE or length_of(spec) is None:
+        return None
+    wanted = set(rows_of_spec(spec))
+    for event in events:
+        if not isinstance(event, Row):
+            continue
+        row = event.row
+        if row.index not in wanted:
+            return f"row {row.index} was not asked for"
+        problem = problem_of(spec, row.index)
+        shape = {**problem.shape, **({"ranks": spec.ranks} if "ranks" in problem.shape else {})}
+        if row.op != problem.op or dict(row.shape) != shape:
+            return f"row {row.index} is {problem}, and the worker timed another problem"
+        if row.precision != spec.params.get("precision"):
+            return f"row {row.index} was asked in {spec.params.get('precision')}, and the worker timed {row.precision[:40]!r}"
+        counted = operations(problem)
+        if row.operations and counted and not counted / COUNTS_DIFFER <= row.operations <= counted * COUNTS_DIFFER:
+            return f"row {row.index} has about {counted:.3g} operations, and the worker counted {row.operations:.3g}"
+    return None

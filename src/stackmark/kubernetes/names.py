@@ -1,0 +1,74 @@
+"""What everything that we create in a cluster carries: labels by which it is found again, and removed.
+
+A label's value has 63 characters of `[A-Za-z0-9._-]`, and a name is lower case; our ids fit both.
+"""
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Container
+from typing import Literal
+
+from stackmark.machine.identity import boot_id
+from stackmark.machine.orphans import PROC, pid_namespace, start_ticks
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+APP_NAME = "app.kubernetes.io/name"
+OURS = "stackmark"
+# The run (or whatever else a pod was made for), what kind of work it is, and which driver waits for it.
+RUN_LABEL = "stackmark.io/run"
+KIND_LABEL = "stackmark.io/kind"
+DRIVER_LABEL = "stackmark.io/driver"
+# Selects all that is ours, of every kind and driver.
+SELECTOR = f"{MANAGED_BY}={OURS}"
+# The container in which the worker, or the command, runs.
+CONTAINER = "worker"
+
+Kind = Literal["run", "probe", "doctor", "check", "fault", "sweep", "canary"]
+
+
+def labels(kind: Kind, mark: str) -> dict[str, str]:
+    return {MANAGED_BY: OURS, APP_NAME: OURS, KIND_LABEL: kind, RUN_LABEL: mark, DRIVER_LABEL: driver_label()}
+
+
+def object_name(mark: str) -> str:
+    """The name of a run's Job, and of what belongs to it."""
+    assert is_mark(mark), f"{mark} makes no name of an object"
+    return f"stackmark-{mark.lower()}"
+
+
+def is_mark(text: str) -> bool:
+    """Whether an object can be named after it."""
+    return bool(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", f"stackmark-{text.lower()}"))
+
+
+def driver_label(pid: int | None = None) -> str:
+    """Name who created something: a word for where it runs, and one for the process and its beginning; hashed, since a label
+    has room for no more. Two words, so that a dead driver of this machine can be told from one on another."""
+    return f"{machine_word()}-{_process_word(os.getpid() if pid is None else pid)}"
+
+
+def machine_word() -> str:
+    """A word for the processes that can be seen from here: this boot, this pid namespace, and this user, since /proc may hide
+    the processes of others."""
+    return _word(f"{socket.gethostname()}:{boot_id()}:{pid_namespace()}:{os.getuid()}")
+
+
+def living_drivers() -> set[str]:
+    """The labels of all processes that can be seen from here, ours among them."""
+    here = machine_word()
+    return {f"{here}-{_process_word(int(entry.name))}" for entry in PROC.iterdir() if entry.name.isdigit()}
+
+
+def is_dead(label: str, living: Container[str]) -> bool:
+    """Tell whether a driver could be seen from here if it lived, and is not among the living."""
+    return label.split("-")[0] == machine_word() and label not in living
+
+
+def _process_word(pid: int) -> str:
+    return _word(f"{pid}:{start_ticks(pid)}")
+
+
+def _word(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,118 @@
+"""The software on top: Python, torch and its libraries, packages, and ourselves.
+
+Torch is taken from the modules that are already loaded, never imported: facts must not change what they describe, and a
+worker whose workload needs no torch must not pay for it.
+"""
+
+import importlib.metadata
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import stackmark
+from stackmark.machine.reading import Facts, Json, Reading, text
+
+CONFIG = re.compile(r"\b(BLAS_INFO|BUILD_TYPE|LAPACK_INFO|USE_MKL|USE_MKLDNN|USE_NCCL|USE_OPENMP)=([^,\s]+)")
+CAPABILITY = re.compile(r"CPU capability usage: (\S+)")
+COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
+
+def read(modules: Mapping[str, ModuleType] | None = None) -> Reading:
+    modules = sys.modules if modules is None else modules
+    torch = modules.get("torch")
+    facts: Facts = {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "compiler": platform.python_compiler(),
+        "libc": " ".join(platform.libc_ver()).strip() or None,
+        "executable": sys.executable,
+        "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
+        "torch": str(torch.__version__) if torch is not None else None,
+    }
+    if torch is not None:
+        facts.update(_torch(torch, modules))
+    for package in ("triton", "numpy"):
+        facts[package] = _version(package)
+    return Reading(facts)
+
+
+def _torch(torch: ModuleType, modules: Mapping[str, ModuleType]) -> Facts:
+    built = torch.version
+    config = str(torch.__config__.show())
+    capability = CAPABILITY.search(config)
+    cudnn = torch.backends.cudnn.version() if built.cuda or getattr(built, "hip", None) else None
+    return {
+        "torch_git": str(built.git_version),
+        "cuda": built.cuda,
+        "hip": getattr(built, "hip", None),
+        "cudnn": cudnn,
+        "nccl": _nccl(modules) if built.cuda else None,
+        "torch_threads": torch.get_num_threads(),
+        "torch_interop_threads": torch.get_num_interop_threads(),
+        "torch_cpu_capability": capability.group(1) if capability else None,
+        "torch_build": {name.lower(): value for name, value in CONFIG.findall(config)},
+    }
+
+
+def _nccl(modules: Mapping[str, ModuleType]) -> str | None:
+    nccl = modules.get("torch.cuda.nccl")
+    try:
+        return ".".join(map(str, nccl.version())) if nccl is not None else None
+    except (AttributeError, RuntimeError, TypeError):
+        return None  # a build without NCCL
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def read_packages() -> Reading:
+    """Every installed distribution's version, by its normalised name."""
+    found: dict[str, Json] = {}
+    nameless = 0
+    for distribution in importlib.metadata.distributions():
+        # Typed as always there; a broken installation has neither.
+        name: str | None = distribution.metadata["Name"]
+        if name is None:
+            nameless += 1
+        else:
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
+    problems = (f"{nameless} installed packages have no name: broken installations",) if nameless else ()
+    return Reading(dict(sorted(found.items())), problems)
+
+
+def read_stackmark(package: Path | None = None) -> Reading:
+    """Our own version, and the commit where we run from a checkout. Whether that is changed git alone could say."""
+    package = package or Path(stackmark.__file__).resolve().parent
+    version = _version("stackmark") or getattr(stackmark, "__version__", None)
+    # Only in `<checkout>/src/stackmark`: a parent of site-packages may be a checkout too, but of something else.
+    checkout = package.parent.parent / ".git" if package.parent.name == "src" else None
+    present = checkout is not None and checkout.exists()
+    commit = git_commit(checkout) if checkout is not None and present else None
+    problems = ("this is a checkout, but its commit could not be read",) if present and commit is None else ()
+    return Reading({"version": version, "commit": commit, "checkout": present}, problems)
+
+
+def git_commit(git: Path) -> str | None:
+    """The commit that HEAD is at, from git's own files: a worker's image has no git."""
+    if git.is_file():  # a worktree or submodule: "gitdir: <path>"
+        git = git.parent / (text(git) or "").removeprefix("gitdir:").strip()
+    shared = git / (text(git / "commondir") or ".")
+    head = text(git / "HEAD") or ""
+    if not head.startswith("ref:"):
+        return head if COMMIT.fullmatch(head) else None
+    name = head.removeprefix("ref:").strip()
+    loose = text(git / name) or text(shared / name)
+    if loose:
+        return loose if COMMIT.fullmatch(loose) else None
+    for line in (text(shared / "packed-refs") or "").splitlines():
+        commit, _, packed = line.partition(" ")
+        if packed == name:
+            return commit
+    return None

@@ -1,1 +1,0 @@
-"""What to run next: pure, without clocks, files or dice of its own."""

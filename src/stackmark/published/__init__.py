@@ -1,0 +1,1 @@
+"""What others printed: the table, the search, the nearest neighbour."""

@@ -1,0 +1,286 @@
+"""A result beside what others published: the nearest rows, and one row that a user asked to be held against.
+
+The rows are those that ship and those that the user added to the ledger. A comparison with a published number is one-sample:
+our runs have a spread, the printed number has none that anybody knows. So the margin is wide and stated, everything that
+differs stands beside it, and where the recipe differs the ratio is called context.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stackmark.errors import SpecError
+from stackmark.ledger import added
+from stackmark.ledger.store import Ledger
+from stackmark.published.checks import Finding, too_fast
+from stackmark.published.chips import chip_distance, parse_chip
+from stackmark.published.file import read_file
+from stackmark.published.near import Match, nearest
+from stackmark.published.operators import OperatorIndex
+from stackmark.published.search import search, understand
+from stackmark.published.table import Published, load, load_all
+from stackmark.spec import Scalar, Spec
+from stackmark.units import say_rate
+from stackmark.verdict.against_published import PUBLISHED_MARGIN, compare_published
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.examined import PublishedNeighbour
+from stackmark.workloads.catalog import entries, find
+
+UNCERTAINTY = "published value of unknown uncertainty"
+# So many chips are named where none fits; the rest is counted.
+_CHIPS_NAMED = 12
+
+
+def known_rows(ledger: Ledger | None, *, operators: bool = False) -> tuple[Published, ...]:
+    """What ships, and what the user added. The long table of single operators only where it is asked for."""
+    return (load_all() if operators else load()) + (added.rows(ledger) if ledger is not None else ())
+
+
+def known_operators(ledger: Ledger | None) -> OperatorIndex:
+    """All published times of single operators, by problem."""
+    return OperatorIndex(known_rows(ledger, operators=True))
+
+
+# --- what is near -------------------------------------------------------------------------------------------------------
+
+
+def published_name(workload: str, params: dict[str, Scalar]) -> str:
+    """The table's name of what was measured: a forward pass is not training."""
+    if params.get("mode") in ("forward", "eval"):
+        return f"infer/{workload.partition('/')[2]}"
+    return workload
+
+
+def near(
+    spec: Spec,
+    unit: str,
+    chip: str | None,
+    framework: str | None,
+    rows: Sequence[Published] | None = None,
+    limit: int = 3,
+) -> list[Match]:
+    """The published rows nearest to a spec as it ran."""
+    return nearest(
+        load() if rows is None else rows,
+        workload=published_name(spec.workload, spec.params),
+        chip=chip,
+        count=spec.ranks,
+        precision=str(spec.params.get("precision") or "unknown"),
+        batch=_batch(spec),
+        unit=unit,
+        framework=framework,
+        data=str(spec.params.get("data") or ""),
+        sequence_length=_sequence_tokens(spec.workload),
+        limit=limit,
+    )
+
+
+def _batch(spec: Spec) -> int | None:
+    batch = spec.params.get("batch")
+    return batch if isinstance(batch, int) and not isinstance(batch, bool) and batch > 0 else None
+
+
+def _sequence_tokens(workload: str) -> int | None:
+    try:
+        return find(workload)[1].sequence_tokens or None
+    except SpecError:  # of another package, or somebody's log
+        return None
+
+
+def neighbours(
+    spec: Spec,
+    rate: float,
+    unit: str,
+    chip: str | None,
+    framework: str | None,
+    rows: Sequence[Published] | None = None,
+    limit: int = 3,
+    *,
+    arm: str = "",
+) -> tuple[PublishedNeighbour, ...]:
+    """The same, as a report shows it: with the ratio of our rate to theirs, which is context."""
+    return tuple(
+        PublishedNeighbour(
+            value=match.row.value,
+            unit=match.row.unit,
+            what=say_row(match.row),
+            source=match.row.source,
+            date=match.row.date,
+            arm=arm,
+            ratio=rate / match.row.value,
+            differs=match.differs,
+            sure=f"{how_sure(match)}; {UNCERTAINTY}" if not spread_of(match.row) else how_sure(match),
+        )
+        for match in near(spec, unit, chip, framework, rows, limit)
+    )
+
+
+def say_row(row: Published) -> str:
+    """`resnet50, 8 × NVIDIA H200, fp16, batch 256`."""
+    chips = f"{row.count} × {row.chip}" if row.count != 1 else row.chip
+    batch = f", batch {row.batch}" if row.batch else ""
+    return f"{row.model}, {chips}, {row.precision}{batch}" + (" (added by you)" if row.added else "")
+
+
+def how_sure(match: Match) -> str:
+    """What the row is worth beside the result, in one sentence."""
+    related, chip_far, *_ = match.distance
+    if not parse_chip(match.row.chip).named:
+        worth = "a chip that is not named: it tells the size of the number and no more"
+    elif chip_far:
+        worth = "another chip: it tells the size of the number and no more"
+    elif related:
+        worth = "the same chip, but a relation of the workload"
+    elif match.differs:
+        worth = f"the same chip and workload; {len(match.differs)} of the recipe differ or are not stated"
+    else:
+        worth = "the same recipe, as far as it is stated"
+    spread = spread_of(match.row)
+    return f"{worth}; {spread}" if spread else worth
+
+
+def spread_of(row: Published) -> str:
+    """Where the source gives its single runs, how far they lie apart."""
+    runs_s = row.extra.get("runs_s")
+    if not isinstance(runs_s, list) or len(runs_s) < 2:
+        return ""
+    return f"its {len(runs_s)} runs lie between {min(runs_s) / 60:.4g} and {max(runs_s) / 60:.4g} min"
+
+
+# --- one row to be held against -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What `--published TEXT` named, found before anything is measured: the rows that may be meant."""
+
+    text: str
+    rows: tuple[Published, ...]
+
+
+@dataclass(frozen=True)
+class AgainstPublished:
+    """Our runs against one published row. `context` says that the recipe differs, so that the ratio is no verdict."""
+
+    match: Match
+    comparison: Comparison
+    context: bool
+    sure: str
+
+
+def find_reference(
+    text: str, workload: str, params: dict[str, Scalar], unit: str, rows: Sequence[Published] | None = None
+) -> Reference:
+    """The rows of this workload, or a close relation of it, that fit the text; where there is none, what there is."""
+    name = published_name(workload, params)
+    known = load() if rows is None else rows
+    matches = nearest(
+        known, workload=name, chip=None, count=1, precision="unknown", batch=None, unit=unit, limit=len(known)
+    )
+    of_workload = [match.row for match in matches]
+    if not of_workload:
+        raise SpecError(
+            f"nobody's result for {name} in {unit} is in the table of published results",
+            hint="look at what there is with: stackmark published search WORDS; add a row with: stackmark published add FILE.csv",
+        )
+    hits = search(of_workload, understand(text, of_workload))
+    if not text.strip() or not hits:
+        chips = list(dict.fromkeys(row.chip for row in sorted(of_workload, key=lambda row: row.date, reverse=True)))
+        more = f" and {len(chips) - _CHIPS_NAMED} more" if len(chips) > _CHIPS_NAMED else ""
+        raise SpecError(
+            f"--published: no row for {name} fits {text!r}",
+            hint=f"there are rows for {', '.join(chips[:_CHIPS_NAMED])}{more}; see: "
+            f"stackmark published search {name.partition('/')[2]}",
+        )
+    return Reference(text, tuple(hit.row for hit in hits))
+
+
+def choose(reference: Reference, spec: Spec, unit: str, chip: str | None, framework: str | None) -> Match | None:
+    """Of the rows that may be meant, the one whose recipe is nearest to what ran; the chip is the one that was asked for.
+
+    None where the probe chose to measure something that these rows are not of: a forward pass instead of training.
+    """
+    matches = near(spec, unit, chip, framework, reference.rows, limit=len(reference.rows))
+    asked = understand(reference.text, reference.rows).chip
+
+    def distance(match: Match) -> tuple[float, ...]:
+        related, chip_far, *rest = match.distance
+        if asked is not None:
+            there = parse_chip(match.row.chip)
+            chip_far = float(asked.variant != there.variant) + float(chip_distance(asked, there))
+        return (related, chip_far, *rest)
+
+    return min(matches, key=distance, default=None)
+
+
+def against(label: str, rates: Sequence[float], match: Match, margin: float = PUBLISHED_MARGIN) -> AgainstPublished:
+    """One-sample: the logarithms of our rates against one constant."""
+    row = match.row
+    comparison = compare_published(
+        label, [math.log(rate) for rate in rates], row.value, margin=margin, what=f"{say_rate(row.value)} {row.unit}"
+    )
+    return AgainstPublished(match, comparison, bool(match.differs), how_sure(match))
+
+
+# --- where the rows come from -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    source: str
+    added: bool
+    rows: int
+    first: str
+    last: str
+    chips: int
+    units: tuple[str, ...]
+
+
+def sources(rows: Sequence[Published]) -> list[Source]:
+    """Each source once, the largest first; what a user added under the same name is a source of its own."""
+    of: dict[tuple[str, bool], list[Published]] = defaultdict(list)
+    for row in rows:
+        of[row.source, bool(row.added)].append(row)
+    found = [
+        Source(name, is_added, len(some), min(row.date for row in some), max(row.date for row in some),
+               len({row.chip for row in some}), tuple(sorted({row.unit for row in some})))
+        for (name, is_added), some in of.items()
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (one.added, -one.rows, one.source))
+
+
+# --- the user's own rows ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AddReport:
+    """What came of a file: rows that are new, rows that were there already, and what was refused (then none is new)."""
+
+    added: int
+    duplicates: int
+    findings: tuple[Finding, ...]
+
+
+def workload_names() -> frozenset[str]:
+    """What a row may call its workload: ours, their forward passes, and what the shipped table names besides."""
+    ours = {entry.name for entry in entries()}
+    forward = {f"infer/{name.partition('/')[2]}" for name in ours if name.startswith("train/")}
+    return frozenset(ours | forward | {row.workload for row in load() if row.workload})
+
+
+def add_file(path: Path, ledger: Ledger) -> AddReport:
+    """Adds the rows of a file, all of them or none."""
+    reading = read_file(path, workload_names())
+    known = known_rows(ledger, operators=True)
+    seen = set(known)
+    fresh: dict[Published, int] = {}
+    for row, line in zip(reading.rows, reading.lines, strict=True):
+        if row not in seen:
+            fresh.setdefault(row, line)
+    findings = [*reading.findings, *too_fast(tuple(fresh), known, lines=tuple(fresh.values()))]
+    if findings:
+        return AddReport(0, 0, tuple(sorted(findings, key=lambda finding: finding.line)))
+    new = added.add(ledger, tuple(fresh), path.name)
+    return AddReport(new, len(reading.rows) - new, ())

@@ -1,0 +1,250 @@
+"""Published times of single operators: those of exactly one problem, and the ones to stand beside a measurement of it.
+
+A problem is an operator with its shape; a row has its shape in `extra`, in the names that the problems have. Nothing near is
+taken for the same: a product with one more column may run another kernel and take twice the time. The exceptions are three
+sizes that DeepBench's lists and its sheets spell differently (DRIFTS): these are one problem, and it is said.
+
+A list has hundreds of problems and the table thousands of rows, so rows are put into an index once.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from stackmark.published.chips import Chip, chip_distance, parse_chip
+from stackmark.published.table import Published
+from stackmark.spec import Scalar
+
+# Operator, size, the list's number, the sheets' number: one problem, spelled differently.
+DRIFTS: tuple[tuple[str, str, int, int], ...] = (
+    ("gemm", "k", 1536, 1530),
+    ("sparse-gemm", "m", 7860, 7680),
+    ("all-reduce", "floats", 16777217, 16777216),
+)
+_LISTED = {(op, name, in_sheets): in_list for op, name, in_list, in_sheets in DRIFTS}
+_DRIFTING = frozenset(op for op, *_ in DRIFTS)
+# How a row's note that speaks of such a size says so.
+DRIFT_WORDS = "in DeepBench's list"
+# The last part of a note: the precision in the source's own words, and no caveat.
+PRINTED_AS = "precision printed as "
+# The sizes of each operator's problems, and what one is where a row does not say it; None: it has to. These are the names of
+# `workloads/op/problem.py`, which this side of the house does not import; a test holds the two together.
+SIZES: dict[str, dict[str, Scalar]] = {
+    "gemm": {"m": None, "n": None, "k": None, "a_t": False, "b_t": False},
+    "batched-gemm": {"groups": None, "m": None, "n": None, "k": None, "a_t": False, "b_t": False},
+    "grouped-gemm": {"groups": None, "tokens": None, "n": None, "k": None},
+    "sparse-gemm": {"m": None, "n": None, "k": None, "a_t": False, "b_t": False, "sparsity": 0.9},
+    "conv": {
+        "w": None, "h": None, "c": None, "n": None, "k": None, "filter_w": None, "filter_h": None, "pad_w": 0, "pad_h": 0,
+        "stride_w": 1, "stride_h": 1, "pass": "forward",
+    },
+    "rnn": {"cell": "lstm", "hidden": None, "batch": None, "timesteps": None, "pass": "forward"},
+    "attention": {
+        "batch": None, "heads": None, "kv_heads": 0, "length": None, "kv_length": 0, "head": None, "causal": False,
+        "pass": "forward",
+    },
+    "layer-norm": {"rows": None, "width": None, "pass": "forward"},
+    "embedding": {"tokens": None, "vocabulary": None, "width": None, "pass": "forward"},
+    "optimizer": {"parameters": None, "kind": "adamw"},
+    "copy": {"bytes": None},
+    "transfer": {"bytes": None, "from": "", "to": "", "how": ""},
+    **{
+        op: {"floats": None, "ranks": 2} for op in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
+    },
+}  # fmt: skip
+_SECONDS = {"ms": 1e-3, "us": 1e-6, "min": 60.0}
+# Of each precision, which others say most about it, best first; all others come after.
+_NEAREST_PRECISION: dict[str, tuple[str, ...]] = {
+    "fp64": ("fp32",),
+    "fp32": ("tf32",),
+    "tf32": ("fp32", "bf16", "fp16"),
+    "bf16": ("fp16", "mixed", "fp32"),
+    "fp16": ("bf16", "mixed", "fp32"),
+    "fp8": ("int8", "fp16", "bf16"),
+    "int8": ("fp8", "fp16"),
+}
+
+Key = tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class BesidePublished:
+    """A published time of the same problem. `caveats` are everything that keeps it from being compared to the per cent."""
+
+    chip: str
+    seconds: float
+    precision: str
+    caveats: tuple[str, ...]
+    row: Published
+
+
+class OperatorIndex:
+    """Published rows of operators by problem."""
+
+    def __init__(self, rows: Iterable[Published]) -> None:
+        self._by_problem: dict[tuple[str, Key], list[Published]] = defaultdict(list)
+        for row in rows:
+            if shape := problem_of(row):
+                op = operator_of(row)
+                self._by_problem[op, problem_key(op, shape)].append(row)
+
+    def of(self, op: str, shape: Mapping[str, Scalar]) -> Sequence[Published]:
+        """The rows of exactly this problem, in the order of their tables."""
+        return self._by_problem.get((op, problem_key(op, shape)), ())
+
+
+def problem_of(row: Published) -> dict[str, Scalar] | None:
+    """The shape of a row that is a time of one problem of an operator; a user's own may be a rate, or say no shape."""
+    if not row.workload.startswith("op/") or row.unit not in _SECONDS:
+        return None
+    shape = shape_of(row)
+    return None if None in shape.values() else shape
+
+
+def operator_of(row: Published) -> str:
+    return row.workload.removeprefix("op/")
+
+
+def seconds_of(row: Published) -> float:
+    return row.value * _SECONDS[row.unit]
+
+
+def shape_of(row: Published) -> dict[str, Scalar]:
+    """The sizes of a row in the order of its operator's, in its own numbers; None for one that it should have and has not."""
+    sizes, said = SIZES.get(operator_of(row), _NO_OPERATOR), row.extra
+    values = [(name, said.get(name, unsaid)) for name, unsaid in sizes.items()]
+    return {name: value if isinstance(value, _SCALARS) else None for name, value in values}
+
+
+_NO_OPERATOR: dict[str, Scalar] = {"": None}
+_SCALARS = (str, int, float)
+
+
+def problem_key(op: str, shape: Mapping[str, Scalar]) -> Key:
+    """Equal for what is the same problem, in whatever order and spelling."""
+    sizes = SIZES.get(op, _NO_OPERATOR)
+    if op not in _DRIFTING:
+        return tuple([shape.get(name, unsaid) for name, unsaid in sizes.items()])
+    return tuple([as_listed(op, name, shape.get(name, unsaid)) for name, unsaid in sizes.items()])
+
+
+def as_listed(op: str, name: str, value: Scalar) -> Scalar:
+    """A size in the list's own number where sheets have another."""
+    return _LISTED.get((op, name, value), value) if isinstance(value, int) else value
+
+
+def caveats_of(row: Published) -> tuple[str, ...]:
+    """What is known to be wrong with a row, in words: its note, without the precision as it was printed."""
+    said = row.note.partition(PRINTED_AS)[0]
+    words = [part.strip() for part in said.split(";") if part.strip()]
+    place = row.extra.get("place")
+    return (*words, f"measured in a {place}") if place and place != "host" else tuple(words)
+
+
+CHIPS_BESIDE = ("P100", "V100")
+
+
+def beside(
+    rows: OperatorIndex | Sequence[Published],
+    op: str,
+    shape: Mapping[str, Scalar],
+    precision: str,
+    chip: str | None,
+    chips: Sequence[str] = CHIPS_BESIDE,
+    limit: int | None = None,
+) -> list[BesidePublished]:
+    """Published times of this very problem to stand beside one measured on `chip`, one of each chip.
+
+    The same chip comes first, then those of its vendor and kind, then those of its kind (the only CPU for a CPU), then all
+    others; among equals `chips` in their order, so that a list has the same ones in every row as far as they were published,
+    and then the newest. As many as `chips`, or two, unless `limit` says otherwise. Of a chip the row with the nearest
+    precision is taken, the newest of those. Who asks for many problems makes the index once.
+    """
+    index = rows if isinstance(rows, OperatorIndex) else OperatorIndex(rows)
+    of_chip: dict[Chip, list[Published]] = defaultdict(list)
+    for row in sorted(index.of(op, shape), key=lambda row: row.date, reverse=True):
+        of_chip[_chip(row.chip)].append(row)
+    # The first of equals is the newest; one that was measured in a container or a pod comes after one that was not.
+    chosen = [
+        min(some, key=lambda row: (_far(precision, row.precision), bool(row.extra.get("place"))))
+        for some in of_chip.values()
+    ]
+    chosen.sort(key=lambda row: row.date, reverse=True)
+    chosen.sort(key=lambda row: _distance(row.chip, chip, tuple(chips)))
+    most = limit if limit is not None else max(len(chips), 2)
+    return [
+        BesidePublished(row.chip, seconds_of(row), row.precision, tuple(_caveats(row, op, shape, precision)), row)
+        for row in chosen[:most]
+    ]
+
+
+def beside_list(
+    index: OperatorIndex,
+    op: str,
+    shapes: Sequence[Mapping[str, Scalar]],
+    precision: str,
+    chip: str | None,
+    chips: Sequence[str] = CHIPS_BESIDE,
+    limit: int = 2,
+) -> tuple[tuple[str, ...], list[dict[str, BesidePublished]]]:
+    """The same for a list, as a table shows it: the chips that are its columns, and each row's times by them.
+
+    Columns are chosen for the whole list, in the order of `beside`. A chip that has a time for few of the problems (of less
+    than half as many as the one that has most) comes after all others: a column of a few cells says little of a list.
+    """
+    of_rows = [beside(index, op, shape, precision, chip, chips, limit=_ALL) for shape in shapes]
+    covered: dict[str, int] = defaultdict(int)
+    newest: dict[str, str] = defaultdict(str)
+    for found in (one for of_row in of_rows for one in of_row):
+        covered[found.chip] += 1
+        newest[found.chip] = max(newest[found.chip], found.row.date)
+    names = sorted(newest, key=lambda name: newest[name], reverse=True)
+    most = max(covered.values(), default=0)
+    names.sort(key=lambda name: (2 * covered[name] < most, *_distance(name, chip, tuple(chips))))
+    columns = {name: _chip(name).short for name in names[:limit]}
+    by_column = [{columns[one.chip]: one for one in of_row if one.chip in columns} for of_row in of_rows]
+    return tuple(columns.values()), by_column
+
+
+# More chips than any problem was published for.
+_ALL = 1000
+
+
+def _far(precision: str, other: str) -> int:
+    if precision == other:
+        return 0
+    near = _NEAREST_PRECISION.get(precision, ())
+    return 1 + near.index(other) if other in near else 1 + len(near)
+
+
+@cache
+def _distance(name: str, mine: str | None, wanted: tuple[str, ...]) -> tuple[int, ...]:
+    its, here = _chip(name), _chip(mine) if mine else None
+    place = next((i for i, asked in enumerate(wanted) if _same_model(_chip(asked), its)), len(wanted))
+    if here is None:
+        return (1, 1, 1, place)
+    kind = its.kind != here.kind
+    return (chip_distance(here, its) > 1, kind or its.vendor != here.vendor, kind, place)
+
+
+def _same_model(one: Chip, other: Chip) -> bool:
+    return (one.kind, one.vendor, one.model) == (other.kind, other.vendor, other.model)
+
+
+def _caveats(row: Published, op: str, shape: Mapping[str, Scalar], precision: str) -> Iterator[str]:
+    if row.precision != precision:
+        yield f"{row.precision} instead of {precision}"
+    if op == "rnn":
+        yield "DeepBench leaves out the products with the layer's input, which a framework's layer does"
+    said = caveats_of(row)
+    its = shape_of(row)
+    for of, name, _in_list, _in_sheets in DRIFTS:
+        # The row says it itself where its own size is the one that is not the list's.
+        if of == op and its[name] != shape.get(name) and not any(DRIFT_WORDS in words for words in said):
+            yield f"{name} = {its[name]} instead of {shape.get(name)}"
+    yield from said
+
+
+# Few chips have many rows.
+_chip = cache(parse_chip)

@@ -1,0 +1,217 @@
+"""Published times of operators by their sizes: what `published search op/gemm --m 7680 …` asks for, and its table.
+
+Sizes that were not typed may be anything, so that the three of a matrix product find it with either operand transposed. What
+all rows of the answer have in common is said once, above the table; what they differ in stands in a column.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stackmark.errors import SpecError
+from stackmark.published.chips import parse_chip
+from stackmark.published.operators import as_listed, caveats_of, operator_of, problem_of, seconds_of
+from stackmark.published.table import Published
+from stackmark.spec import Scalar
+from stackmark.units import counted
+from stackmark.workloads.op.lists import check_set, sets_of
+from stackmark.workloads.op.problem import FIELDS, read_problem, read_values
+
+FAMILY = "op/"
+EXAMPLE = "stackmark published search op/gemm --m 7680 --n 48000 --k 2560"
+_ROOM = 2**40
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An operator, some of its sizes, a set; `words` are what else was typed."""
+
+    op: str
+    sizes: Mapping[str, Scalar]
+    set_name: str | None
+    words: tuple[str, ...]
+
+
+def read_asked(
+    words: Sequence[str], sizes: Mapping[str, str | None], shape: str | None, set_name: str | None
+) -> Asked | None:
+    """None where no size and no set was typed: then it is a search by words. What is wrong is a sentence."""
+    typed: dict[str, Scalar] = {name: value for name, value in sizes.items() if value is not None}
+    if not typed and shape is None and set_name is None:
+        return None
+    op = next((word.removeprefix(FAMILY) for word in words if word.startswith(FAMILY)), None)
+    if op is None:
+        raise SpecError("sizes and sets are those of an operator, and none was named", hint=f"like this: {EXAMPLE}")
+    check_set(op, set_name if set_name is not None else sets_of(op)[0])
+    if op not in FIELDS:
+        raise SpecError(f"op/{op} has no sizes to look for")
+    values = read_values(op, shape or "")
+    if shape is not None and not values:
+        raise SpecError("--shape names no size", hint=f"sizes of op/{op} are {', '.join(FIELDS[op])}")
+    for name, value in values.items():
+        if name in typed:
+            raise SpecError(f"{name} was typed twice: --{name} {typed[name]} and --shape {name}={value}")
+        typed[name] = value
+    return Asked(op, _checked(op, typed), set_name, tuple(word for word in words if word != f"{FAMILY}{op}"))
+
+
+def _checked(op: str, typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The sizes as a problem has them. The others are filled with what fits to any: an image with room for every filter."""
+    filled = {name: 1 for name, size in FIELDS[op].items() if size.default is None}
+    filled |= {name: _ROOM for name in ("w", "h", "pad_w", "pad_h") if name in FIELDS[op]}
+    shape = read_problem(op, {**filled, **typed}).shape
+    return {name: shape[name] for name in FIELDS[op] if name in typed}
+
+
+def matching(rows: Iterable[Published], asked: Asked) -> list[Published]:
+    """The times of these sizes: shape by shape, the newest first, of those the shortest."""
+    wanted = {name: as_listed(asked.op, name, value) for name, value in asked.sizes.items()}
+    found: list[tuple[tuple[str, ...], Published]] = []
+    for row in rows:
+        shape = problem_of(row) if row.workload == f"{FAMILY}{asked.op}" else None
+        if shape is None or (asked.set_name is not None and row.extra.get("set") != asked.set_name):
+            continue
+        if all(as_listed(asked.op, name, shape[name]) == value for name, value in wanted.items()):
+            found.append((tuple(f"{value:>20}" for value in shape.values()), row))
+    found.sort(key=lambda one: seconds_of(one[1]))
+    found.sort(key=lambda one: one[1].date, reverse=True)
+    found.sort(key=lambda one: one[0])
+    return [row for _, row in found]
+
+
+def why_none(rows: Iterable[Published], asked: Asked) -> str:
+    """A sentence on what there is, where no row has these sizes, or none of those that have them fits the words."""
+    if of_sizes := matching(rows, asked):
+        return f"of the {counted(len(of_sizes), 'row')} of these sizes, none fits {' '.join(asked.words)!r}"
+    of_op = matching(rows, replace(asked, sizes={}))
+    if not of_op:
+        its_set = f", set {asked.set_name}," if asked.set_name else ""
+        return f"nobody's times of op/{asked.op}{its_set} are in the table"
+    alone = {name: len(matching(of_op, replace(asked, sizes={name: value}))) for name, value in asked.sizes.items()}
+    missing = [name for name, number in alone.items() if not number]
+    if not missing:
+        counts = (f"{name}={_say(asked.sizes[name])} {counted(number, 'row')}" for name, number in alone.items())
+        return f"no row of op/{asked.op} has all of these sizes; alone: {', '.join(counts)}"
+    said = [f"{name}={_say(asked.sizes[name])}{_nearest(name, asked.sizes[name], of_op)}" for name in missing]
+    return f"no row of op/{asked.op} has {' or '.join(said)}"
+
+
+def _nearest(name: str, value: Scalar, rows: Iterable[Published]) -> str:
+    """The numbers that there are below and above."""
+    there = {shape[name] for row in rows if (shape := problem_of(row))}
+    if isinstance(value, str | bool | None):
+        return ""
+    numbers = sorted(number for number in there if isinstance(number, int | float))
+    near = [
+        *[number for number in numbers if number < value][-1:],
+        *[number for number in numbers if number > value][:1],
+    ]
+    return f" (the nearest: {' and '.join(map(str, near))})" if near else ""
+
+
+# --- the table ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """One time in words: in milliseconds, on which chip, and which of the table's notes bear on it."""
+
+    ms: str
+    chip: str
+    precision: str
+    sizes: str
+    notes: str
+    date: str
+    framework: str
+    source: str
+    added: bool
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """`title` says what all rows have in common; `notes` are letters and what they stand for."""
+
+    title: str
+    lines: tuple[Line, ...]
+    notes: tuple[tuple[str, str], ...]
+
+
+def is_timing(row: Published) -> bool:
+    return problem_of(row) is not None
+
+
+def table_of(rows: Sequence[Published]) -> OperatorTable:
+    """Of rows of one operator."""
+    op = operator_of(rows[0])
+    shapes = [problem_of(row) or {} for row in rows]
+    together = [
+        names for names in _together(op) if len({tuple(shape[name] for name in names) for shape in shapes}) == 1
+    ]
+    same = {name for names in together for name in names}
+    letters: dict[str, str] = {}
+    lines = []
+    for row, shape in zip(rows, shapes, strict=True):
+        words = caveats_of(row)
+        for one in words:
+            letters.setdefault(one, _LETTERS[len(letters)] if len(letters) < len(_LETTERS) else f"{len(letters)}")
+        chip = parse_chip(row.chip).short
+        lines.append(
+            Line(
+                ms=f"{seconds_of(row) * 1000:,.10g}",
+                chip=f"{row.count} × {chip}" if row.count > 1 else chip,
+                precision=row.precision,
+                sizes=_say_sizes(op, {name: value for name, value in shape.items() if name not in same}),
+                notes=" ".join(sorted(letters[one] for one in words)),
+                date=row.date,
+                framework=row.framework,
+                source=row.source + (f" (added by you, {row.added})" if row.added else ""),
+                added=bool(row.added),
+            )
+        )
+    common = _say_sizes(op, {name: value for name, value in shapes[0].items() if name in same})
+    return OperatorTable(
+        f"op/{op} {common}".strip(), tuple(lines), tuple((letter, one) for one, letter in letters.items())
+    )
+
+
+# Sizes that are said as one: `TN`, `filter 5×5`, `pad 2`.
+_PAIRS = {
+    ("a_t", "b_t"): "",
+    ("filter_w", "filter_h"): "filter",
+    ("pad_w", "pad_h"): "pad",
+    ("stride_w", "stride_h"): "stride",
+}
+# The first sizes of some, said as `7680×48000×2560`, an image as `14×14×512`.
+_FIRST = {"gemm": ("m", "n", "k"), "sparse-gemm": ("m", "n", "k"), "conv": ("w", "h", "c")}
+
+
+def _together(op: str) -> list[tuple[str, ...]]:
+    """The names of an operator's sizes, those that are said as one in one."""
+    paired = {name: pair for pair in _PAIRS for name in pair}
+    return list(dict.fromkeys(paired.get(name, (name,)) for name in FIELDS[op]))
+
+
+def _say_sizes(op: str, shape: Mapping[str, Scalar]) -> str:
+    """`512×24000×1530 TN`, `k=48 filter 5×5 pad 2 forward`: a word stands for itself."""
+    said = []
+    first = _FIRST.get(op, ())
+    if first and shape.keys() >= set(first):
+        said.append("×".join(f"{shape[name]}" for name in first))
+        shape = {name: value for name, value in shape.items() if name not in first}
+    for names in _together(op):
+        if not shape.keys() >= set(names):
+            continue
+        values = [shape[name] for name in names]
+        if names == ("a_t", "b_t"):
+            said.append("".join("T" if value else "N" for value in values))
+        elif names in _PAIRS:
+            said.append(
+                f"{_PAIRS[names]} " + "×".join(map(str, values if names[0] == "filter_w" else dict.fromkeys(values)))
+            )
+        else:
+            said.append(values[0] if isinstance(values[0], str) else f"{names[0]}={_say(values[0])}")
+    return " ".join(said)
+
+
+def _say(value: Scalar) -> str:
+    return f"{value:d}" if isinstance(value, bool) else f"{value}"
