@@ -30,7 +30,7 @@ from stackmark.errors import LedgerError
 from stackmark.published.checks import too_fast
 from stackmark.published.table import FIELDS, NAME, OPERATORS_NAME, parse, row_of
 
-SHIPPED = Path(__file__).resolve().parent.parent / "src" / "stackmark" / "ledger" / "data"
+SHIPPED = Path(__file__).resolve().parent.parent / "src" / "stackmark" / "published" / "data"
 # What a line of a reference file becomes: in MLPerf's tables each line holds a number for each of several benchmarks.
 Read = Callable[[Cells, Path], list[Row]]
 

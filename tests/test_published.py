@@ -23,7 +23,7 @@ from stackmark.published.table import FIELDS, NAME, OPERATORS_NAME, Published, l
 from stackmark.workloads.train.zoo import MODELS
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "src" / "stackmark" / "ledger" / "data"
+DATA = ROOT / "src" / "stackmark" / "published" / "data"
 SHIPPED = DATA / NAME
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 

@@ -14,7 +14,7 @@ from stackmark.published.table import NAME, OPERATORS_NAME, Published, load_oper
 from the_reference import reference_data
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "src" / "stackmark" / "ledger" / "data"
+DATA = ROOT / "src" / "stackmark" / "published" / "data"
 SCRIPT = ROOT / "scripts" / "make_published.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 V15 = "train/resnet50_v1.5"
