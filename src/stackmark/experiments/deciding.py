@@ -24,7 +24,7 @@ from stackmark.verdict.interference import Disturbed, combined, disturbances
 from stackmark.verdict.noise import median_block_s
 from stackmark.verdict.ratio import compare_blocks
 from stackmark.verdict.rules import RULES
-from stackmark.verdict.unpaired import series_of
+from stackmark.verdict.unpaired import LONGEST_SERIES_S, series_of
 
 # Whoever drove the run ended it, or was ended: that says nothing about the arm.
 CUT_OFF = {LOST, "interrupted", "terminated"}
@@ -134,13 +134,14 @@ def finished_runs(rows: Sequence[RunRow], disturbed: Collection[tuple[int, int, 
             sitting=sitting,
             disturbed=(row.arm, row.block or 0, row.attempt) in disturbed,
         )
-        for row, sitting in zip(measured, series_numbers(measured), strict=True)
+        # A block of runs that take a day each is still a block: only a reboot or a pause tears it apart.
+        for row, sitting in zip(measured, series_numbers(measured, longest_s=math.inf), strict=True)
     ]
 
 
-def series_numbers(rows: Sequence[RunRow]) -> list[int]:
+def series_numbers(rows: Sequence[RunRow], longest_s: float = LONGEST_SERIES_S) -> list[int]:
     """Return for each run the number of its series, from 0 in the order of time."""
-    return series_of([(row.started_unix_s, row.ended_unix_s, row.boot_id) for row in rows])
+    return series_of([(row.started_unix_s, row.ended_unix_s, row.boot_id) for row in rows], longest_s)
 
 
 def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: Iterable[tuple[int, int]]) -> list[list[float]]:
