@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stackmark.events import Stream
+from stackmark.experiments.recorder import Silent
 from stackmark.experiments.sweep import sweep
-from stackmark.experiments.watching import Silent
 from stackmark.kubernetes.client import Cluster, connect
 from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.rows import RunRow

@@ -12,7 +12,7 @@ import ledger_runs
 from stackmark.experiments.baselines import How, Sat, held_by, save_again, save_new
 from stackmark.experiments.checking import Checked, check, decided
 from stackmark.experiments.placing import find_place
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import Silent
 from stackmark.ids import new_id
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger

@@ -15,7 +15,7 @@ from stackmark.experiments.arms import read_arms
 from stackmark.experiments.baselines import How, held_by, save_again, save_stored
 from stackmark.experiments.designing import Asked
 from stackmark.experiments.experiment import carry_out, start
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request

@@ -28,7 +28,7 @@ from other_days import (
 )
 from stackmark.errors import Exit
 from stackmark.experiments.baselines import How, held_by, save_again
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger

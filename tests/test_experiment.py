@@ -23,7 +23,7 @@ from stackmark.experiments.design import order_of
 from stackmark.experiments.designing import Asked, make_design, unasked_differences
 from stackmark.experiments.examine import examine
 from stackmark.experiments.experiment import carry_out, design_of, primer_spec, start
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import Silent
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request
@@ -287,7 +287,7 @@ def test_runs_on_two_chips_are_no_comparison(book: Ledger, monkeypatch: pytest.M
     def judge(*given: Any, **more: Any) -> Any:
         return judged(*given, **more).model_copy(update={"chip": "a GPU", "chip_uuid": next(chips)})
 
-    monkeypatch.setattr("stackmark.experiments.run.judge", judge)
+    monkeypatch.setattr("stackmark.experiments.recorder.judge", judge)
     experiment = start(asked("host", "host,step_s=0.002", blocks=2), book, Silent())
     with pytest.raises(PlaceError, match=r"GPU-b, and r-.* on GPU-a"):
         carry_out(experiment, book, Silent())

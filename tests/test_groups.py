@@ -15,8 +15,8 @@ from stackmark.experiments.arms import read_arms
 from stackmark.experiments.designing import Asked
 from stackmark.experiments.experiment import carry_out, start
 from stackmark.experiments.placing import find_place
+from stackmark.experiments.recorder import Silent
 from stackmark.experiments.run import measure
-from stackmark.experiments.watching import Silent
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request

@@ -23,8 +23,7 @@ from stackmark.experiments.list_arms import list_doubts
 from stackmark.experiments.list_specs import check_list, is_list, rows_of_spec
 from stackmark.experiments.listed import ListedRuns, read_list
 from stackmark.experiments.listing import begin, carry_on, go_through, pieces_left
-from stackmark.experiments.run import KEEP_EVERY_S, Listener
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import KEEP_EVERY_S, Listener, Silent
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome, PlaceFailure, Watch
@@ -265,7 +264,7 @@ def test_the_rows_of_a_lost_run_are_kept(book: Ledger, monkeypatch: pytest.Monke
         raise MemoryError
 
     monkeypatch.setattr(Ledger, "finish", killed)
-    monkeypatch.setattr("stackmark.experiments.run.KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr("stackmark.experiments.recorder.KEEP_EVERY_S", 0.0)
     with pytest.raises(MemoryError):
         go_through(begun, Bench(), book, Silent(), None)
     monkeypatch.undo()

@@ -7,7 +7,7 @@ import pytest
 from stackmark.errors import ClusterError, SpecError, WorkerError
 from stackmark.experiments.arms import AskedArm, read_arms
 from stackmark.experiments.one_machine import following, leading
-from stackmark.experiments.run import Resolved
+from stackmark.experiments.probing import Resolved
 from stackmark.kubernetes.client import connect
 from stackmark.kubernetes.same_node import Node, node_of, smallest_image
 from stackmark.machine import identity as machine

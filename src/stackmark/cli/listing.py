@@ -14,9 +14,9 @@ from stackmark.errors import Exit, Terminated
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.listed import ListedRuns, ListResult, read_list
 from stackmark.experiments.listing import begin, carry_on, go_through, parts_in
-from stackmark.experiments.run import Place
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.places.place import Place
 from stackmark.published.lookup import known_operators
 from stackmark.published.operators import OperatorIndex
 from stackmark.show.console import standard_output

@@ -20,8 +20,9 @@ from stackmark.experiments.examine import Comparison
 from stackmark.experiments.limits import limits_of_measured
 from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.placing import find_place
-from stackmark.experiments.run import Measured, Place, measure
+from stackmark.experiments.run import Measured, measure
 from stackmark.ledger.store import Ledger
+from stackmark.places.place import Place
 from stackmark.published.lookup import Reference, find_reference, known_rows
 from stackmark.published.table import Published
 from stackmark.show.console import standard_output

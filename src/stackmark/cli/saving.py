@@ -27,9 +27,9 @@ from stackmark.experiments.baselines import (
     save_stored,
 )
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.run import Place
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
+from stackmark.places.place import Place
 from stackmark.show.console import standard_output
 from stackmark.show.safe import safe_line
 from stackmark.show.table import Column, print_table

@@ -13,8 +13,8 @@ from stackmark.errors import StackmarkError
 from stackmark.events import Metric, Result
 from stackmark.experiments.judging import Facts, setup_parts
 from stackmark.experiments.limits import NO_LIMITS, Limits
+from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.run import Measured
-from stackmark.experiments.watching import Watcher
 from stackmark.ledger.rows import RunRow
 from stackmark.published.lookup import UNCERTAINTY, AgainstPublished, Reference, against, choose, near
 from stackmark.published.near import Match

@@ -5,7 +5,6 @@ again, it measures the very specs that it holds, without asking a probe anew, wh
 """
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,13 +13,13 @@ from pydantic import JsonValue
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
 from stackmark.experiments.deciding import series_numbers
 from stackmark.experiments.placing import find_place, place_kinds
-from stackmark.experiments.run import Place, Slot, measure, run_once
+from stackmark.experiments.recorder import Recorder, Watcher, new_experiment
+from stackmark.experiments.run import measure, run_several
 from stackmark.experiments.trust import Part, parts_of
-from stackmark.experiments.watching import Watcher
-from stackmark.ids import new_id
 from stackmark.ledger import baselines
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.place import Place
 from stackmark.spec import Request, Spec
 from stackmark.verdict.series import ADVICE as ADVICE
 from stackmark.verdict.series import ENOUGH as ENOUGH
@@ -156,11 +155,9 @@ def sit(ledger: Ledger, held: Held, experiment: Experiment, how: How) -> Sat:
     count = how.runs or held.runs_a_series
     trouble = None
     try:
-        for number in range(count):
-            slot = Slot(position=number, of=count, label=held.label)
-            row, _ = run_once(held.spec, experiment.id, slot, place, ledger, how.watcher, how.time_limit_s)
-            if row.status == "failed" and number == 0:
-                break  # what failed in the first run will fail in all of them
+        recorder = Recorder(ledger, experiment.id)
+        for _ in run_several(recorder, held.spec, place, how.watcher, count, how.time_limit_s, label=held.label):
+            pass
     except PlaceError as error:
         trouble = Trouble(error.message, error.hint or "", Exit.PLACE_FAILED)
     rows = tuple(ledger.runs_of(experiment.id))
@@ -180,9 +177,7 @@ def _failed(rows: Sequence[RunRow]) -> Trouble | None:
 def save_again(ledger: Ledger, name: str, held: Held, how: How) -> Sat:
     """Measure one more series of what the baseline holds."""
     request = Request(workload=held.spec.workload, params=held.spec.params, ranks=held.spec.ranks)
-    experiment = Experiment(
-        id=new_id("x"), created_unix_s=time.time(), command=how.command, request=request.model_dump(mode="json")
-    )
+    experiment = new_experiment(command=how.command, request=request.model_dump(mode="json"))
     return _kept(ledger, name, sit(ledger, held, experiment, how))
 
 

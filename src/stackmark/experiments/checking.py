@@ -17,9 +17,9 @@ from stackmark.experiments.deciding import series_numbers
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.examine import arms_of, read_run
 from stackmark.experiments.groups import log_rate, subject_of
-from stackmark.ids import new_id
+from stackmark.experiments.recorder import new_experiment
 from stackmark.ledger import baselines, spreads
-from stackmark.ledger.rows import Experiment, RunDetail
+from stackmark.ledger.rows import Json, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.units import counted
 from stackmark.verdict.comparable import reasons_not_comparable
@@ -114,10 +114,8 @@ def _check(ledger: Ledger, name: str, held: Held, how: How, margin: float, anywa
     if not anyway and all(row.machine_id != machine_name() for row in held.rows):
         # Known beforehand, so nobody has to wait for it.
         return replace(blank, trouble=_incomparable(name, ["it was measured on another machine"]))
-    experiment = Experiment(
-        id=new_id("x"), created_unix_s=time.time(), command=how.command, note=name, kind="check",
-        request={"baseline": name, "workload": held.spec.workload},
-    )  # fmt: skip
+    request: Json = {"baseline": name, "workload": held.spec.workload}
+    experiment = new_experiment(kind="check", command=how.command, note=name, request=request)
     sat = sit(ledger, held, experiment, how)
     blank = replace(blank, experiment_id=sat.experiment_id, seconds=time.monotonic() - began)
     if sat.trouble:

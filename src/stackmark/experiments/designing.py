@@ -18,10 +18,10 @@ from stackmark.experiments.design import SHUFFLED, Arm, Design, StoppingRule, se
 from stackmark.experiments.driver import idle_cpus
 from stackmark.experiments.one_machine import beside_the_driver, following, leading
 from stackmark.experiments.placing import find_kind, find_place
-from stackmark.experiments.run import Resolved, resolve
+from stackmark.experiments.probing import Resolved, resolve
+from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.typed import extra_of
 from stackmark.experiments.verify import folder_in
-from stackmark.experiments.watching import Watcher
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.trouble import unreadable_design
 from stackmark.places.place import Prepared

@@ -26,8 +26,7 @@ from stackmark.errors import ClusterError, StackmarkError
 from stackmark.events import Facts as FactsEvent
 from stackmark.events import Failed, Metric, Result, gathered_facts
 from stackmark.experiments.manifesting import read_pod_options
-from stackmark.experiments.run import Listener
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import Listener, Silent
 from stackmark.ids import new_id
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect

@@ -7,6 +7,7 @@ at the end, in its own order.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stackmark.errors import PlaceError, SpecError, WorkerError
@@ -14,14 +15,12 @@ from stackmark.experiments.caches import cache_folder, remove_cache, remove_forg
 from stackmark.experiments.deciding import Progress, progress
 from stackmark.experiments.design import Assignment, Design, order_of
 from stackmark.experiments.designing import Asked, make_design, refuse_fault, refuse_sweep, stored_design
-from stackmark.experiments.driver import boot_name, claim, machine_name
+from stackmark.experiments.driver import boot_name, machine_name
 from stackmark.experiments.list_specs import is_list, rows_of_spec
 from stackmark.experiments.placing import find_place
-from stackmark.experiments.run import Slot, run_once
-from stackmark.experiments.trust import Part, parts_of, remember
-from stackmark.experiments.watching import Watcher
+from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
+from stackmark.experiments.trust import Part, parts_of
 from stackmark.experiments.windows import StepTimes
-from stackmark.ids import new_id
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
@@ -40,17 +39,13 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
     """Makes the design and stores it: from here on `resume` can go on."""
     remove_forgotten()
     design, _ = make_design(asked, watcher)
-    experiment = Experiment(
-        id=new_id("x"),
-        created_unix_s=time.time(),
+    experiment = new_experiment(
+        kind=asked.kind,
         command=asked.command,
         request=asked.request.model_dump(mode="json"),
-        kind=asked.kind,
         design=design.model_dump(mode="json"),
     )
-    ledger.start_experiment(experiment)
-    remember(parts_in(design))
-    return experiment
+    return begin(ledger, experiment, [(arm.spec, arm.place, arm.place_options) for arm in design.arms])
 
 
 def parts_in(design: Design) -> list[Part]:
@@ -82,9 +77,10 @@ def carry_out(
     design = design_of(experiment)
     for arm in design.arms:
         check_spec(arm.spec)
-    with claim(ledger, experiment.id):
-        before = ledger.runs_of(experiment.id)
-        session = _Session(experiment, design, ledger, watcher, time_limit_s, anyway)
+    recorder = Recorder(ledger, experiment.id)
+    with recorder.claim():
+        before = recorder.rows()
+        session = _Session(experiment, design, recorder, watcher, time_limit_s, anyway)
         watcher.experiment_begins([arm.label for arm in design.arms], design.blocks)
         times = StepTimes(ledger)
         now = progress(design, before, times)
@@ -95,7 +91,7 @@ def carry_out(
             if now.again:
                 watcher.notice(f"other programs disturbed block {now.next.block + 1}: it is measured again")
             session.run(now.next)
-            now = progress(design, ledger.runs_of(experiment.id), times)
+            now = progress(design, recorder.rows(), times)
         remove_cache(experiment.id)
     return now
 
@@ -107,12 +103,12 @@ class _Session:
         self,
         experiment: Experiment,
         design: Design,
-        ledger: Ledger,
+        recorder: Recorder,
         watcher: Watcher,
         time_limit_s: float | None,
         anyway: bool,
     ) -> None:
-        self._experiment, self._design, self._ledger, self._watcher = experiment, design, ledger, watcher
+        self._experiment, self._design, self._recorder, self._watcher = experiment, design, recorder, watcher
         self._time_limit_s, self._anyway = time_limit_s, anyway
         self._made = False
         # Emptied since, by whatever cleans such folders: the arms are primed again.
@@ -139,7 +135,7 @@ class _Session:
 
     def _prime(self, arm: int) -> None:
         asked = self._design.arms[arm]
-        row = self._run_once(primer_spec(asked.spec), arm, Slot(arm=arm, role="primer", label=asked.label))
+        row = self._run_once(primer_spec(asked.spec), arm, Position(arm=arm, role="primer", label=asked.label))
         if row.status != "done":
             raise WorkerError(
                 f"the arm {asked.label!r} failed in its first run, which only fills the caches: {row.failure_message}",
@@ -150,9 +146,9 @@ class _Session:
 
     def run(self, wanted: Assignment) -> None:
         arm = self._design.arms[wanted.arm]
-        slot = Slot(arm=wanted.arm, block=wanted.block, attempt=wanted.attempt, label=arm.label)
+        position = Position(arm=wanted.arm, block=wanted.block, attempt=wanted.attempt, label=arm.label)
         try:
-            row = self._run_once(arm.spec, wanted.arm, slot)
+            row = self._run_once(arm.spec, wanted.arm, position)
         except PlaceError as error:
             # Its row says that it failed, so its block is repeated; whoever looks on should know why.
             self._watcher.notice(f"the arm {arm.label} could not be run: {error.message}")
@@ -160,20 +156,13 @@ class _Session:
         if row.status == "done":
             self._check_chip(row, arm.label)
 
-    def _run_once(self, spec: Spec, arm: int, slot: Slot) -> RunRow:
+    def _run_once(self, spec: Spec, arm: int, position: Position) -> RunRow:
         if self._made and self._design.pause_s:
             time.sleep(self._design.pause_s)
         self._made = True
-        so_far = self._ledger.runs_of(self._experiment.id)
-        # Not how many there are: a run that somebody deleted leaves a gap, which is seen.
-        position = max((row.position for row in so_far), default=-1) + 1
-        numbered = Slot(
-            position=position, of=max(self._in_all(so_far), position + 1), arm=slot.arm, block=slot.block,
-            attempt=slot.attempt, role=slot.role, label=slot.label,
-        )  # fmt: skip
-        row, _ = run_once(
-            spec, self._experiment.id, numbered, self._places[arm], self._ledger, self._watcher, self._time_limit_s
-        )
+        number = self._recorder.next_number()
+        numbered = replace(position, number=number, of=max(self._in_all(self._recorder.rows()), number + 1))
+        row, _ = self._recorder.run(spec, numbered, self._places[arm], self._watcher, self._time_limit_s)
         return row
 
     def _in_all(self, so_far: Sequence[RunRow]) -> int:
@@ -186,7 +175,7 @@ class _Session:
         """The same chip for all arms. Where an arm types its own device, another chip is the question."""
         if self._anyway or any("device" in arm.typed for arm in self._design.arms) or self._names_machines():
             return
-        rows = [one for one in self._ledger.runs_of(self._experiment.id) if one.status == "done"]
+        rows = [one for one in self._recorder.rows() if one.status == "done"]
         elsewhere = next((one for one in rows if one.ran_on != row.ran_on), None)
         if elsewhere:
             raise PlaceError(

@@ -5,7 +5,6 @@ cluster and seen of it stands in the experiment's design; fault_finding.py compu
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from stackmark.cluster.faults.record import PARTS as PARTS
 from stackmark.cluster.faults.record import FaultRecord, Newcomer, Part
 from stackmark.errors import ClusterError, SpecError, StackmarkError, WorkerError
 from stackmark.experiments.hurting import HurtPlace, healing_at_once
-from stackmark.experiments.run import Slot, resolve, run_once
-from stackmark.experiments.trust import parts_of, remember
-from stackmark.experiments.watching import Watcher
+from stackmark.experiments.probing import resolve
+from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
 from stackmark.ids import new_id
 from stackmark.kubernetes.client import Json, connect
 from stackmark.kubernetes.options import PodOptions
@@ -227,20 +225,15 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
         plan=(*planned.plan.does, *planned.plan.heals),
         newcomer_before=first,
     )
-    experiment = Experiment(
-        id=planned.target.mark,
-        created_unix_s=time.time(),
-        command=asked.command,
-        request=asked.request.model_dump(mode="json"),
-        kind="fault",
-        design=record.model_dump(mode="json"),
-    )
-    ledger.start_experiment(experiment)
     place = HurtPlace(planned.place, injection, watcher)
-    remember(parts_of([(spec, place.name, place.options())]))
+    experiment = new_experiment(
+        kind="fault", command=asked.command, request=asked.request.model_dump(mode="json"),
+        design=record.model_dump(mode="json"), experiment_id=planned.target.mark,
+    )  # fmt: skip
+    begin(ledger, experiment, [(spec, place.name, place.options())])
     try:
         with healing_at_once(injection.heal):
-            row, _ = run_once(spec, experiment.id, Slot(), place, ledger, watcher, None)
+            row, _ = Recorder(ledger, experiment.id).run(spec, Position(), place, watcher)
     except StackmarkError as error:
         # Why the fault could not be applied says more than that the run was ended for it.
         raise injection.error or error from None

@@ -18,7 +18,7 @@ from stackmark.cluster.faults.looking import Looking
 from stackmark.cluster.faults.record import Disk, State
 from stackmark.errors import StackmarkError
 from stackmark.events import Hello, Phase, Stream
-from stackmark.experiments.watching import Watcher
+from stackmark.experiments.recorder import Watcher
 from stackmark.places.place import Handle, Outcome, Watch
 from stackmark.spec import Spec, Task
 

@@ -6,21 +6,22 @@ last and alone, so that it can end no other; if it ends that process too, it is 
 not tried again unless somebody asks for it: most of them failed for want of memory or of a precision, and would again.
 """
 
-import time
 from collections.abc import Container
 from dataclasses import dataclass
 
 from stackmark.errors import SpecError
-from stackmark.experiments.driver import claim, machine_name
+from stackmark.experiments.driver import machine_name
 from stackmark.experiments.list_specs import rows_of_spec
 from stackmark.experiments.listed import ListedRuns, Pass, read_list
 from stackmark.experiments.placing import find_place
-from stackmark.experiments.run import Place, Resolved, Slot, resolve, run_once
-from stackmark.experiments.trust import Part, parts_of, remember
-from stackmark.experiments.watching import Watcher
-from stackmark.ids import new_id
+from stackmark.experiments.probing import Resolved, resolve
+from stackmark.experiments.recorder import Position, Recorder, Watcher, new_experiment
+from stackmark.experiments.recorder import begin as begin_experiment
+from stackmark.experiments.run import run_several
+from stackmark.experiments.trust import Part, parts_of
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.place import Place
 from stackmark.spec import Request, Spec
 from stackmark.units import counted
 from stackmark.workloads.catalog import check_spec
@@ -43,27 +44,18 @@ def begin(request: Request, place: Place, ledger: Ledger, watcher: Watcher, runs
     """Probes, and stores what was asked: from here on `resume` can go on."""
     resolved = resolve(request, place, watcher)
     passes = LIST_RUNS if runs is None else runs
-    experiment = Experiment(
-        id=new_id("x"),
-        created_unix_s=time.time(),
-        command=command,
-        request={**request.model_dump(mode="json"), "runs": passes},
-    )
-    ledger.start_experiment(experiment)
-    remember(parts_of([(resolved.spec, place.name, place.options())]))
+    experiment = new_experiment(command=command, request={**request.model_dump(mode="json"), "runs": passes})
+    begin_experiment(ledger, experiment, [(resolved.spec, place.name, place.options())])
     return Begun(experiment, resolved, passes)
 
 
 def go_through(begun: Begun, place: Place, ledger: Ledger, watcher: Watcher, time_limit_s: float | None) -> None:
     """The passes, one after another. Where the first fails whole, the others would too, and are not begun."""
-    with claim(ledger, begun.experiment.id):
-        for number in range(begun.passes):
-            slot = Slot(position=number, of=begun.passes, block=number)
-            row, _ = run_once(begun.resolved.spec, begun.experiment.id, slot, place, ledger, watcher, time_limit_s)
-            if row.status == "failed" and number == 0:
-                if begun.passes > 1:
-                    watcher.notice(f"the first run failed: {counted(begun.passes - 1, 'more run')} not started")
-                return
+    recorder, spec = Recorder(ledger, begun.experiment.id), begun.resolved.spec
+    with recorder.claim():
+        made = list(run_several(recorder, spec, place, watcher, begun.passes, time_limit_s, in_blocks=True))
+        if len(made) < begun.passes:
+            watcher.notice(f"the first run failed: {counted(begun.passes - 1, 'more run')} not started")
 
 
 def carry_on(
@@ -80,7 +72,7 @@ def carry_on(
     again = _failed_rows(listed) if failed else set()
     if pieces_left(listed, again):
         _refuse_other_machine(listed, anyway)
-        with claim(ledger, experiment.id):
+        with Recorder(ledger, experiment.id).claim():
             _carry_on(experiment, ledger, watcher, time_limit_s, again)
 
 
@@ -92,14 +84,14 @@ def _carry_on(
     left = pieces_left(listed, again)
     like = listed.runs[0]
     place = find_place(like.place, like.place_options)
-    fruitless = 0
+    recorder, fruitless = Recorder(ledger, experiment.id), 0
     while left and fruitless < FRUITLESS:
         number, rows = left[0]
         again -= {(number, index) for index in rows}
-        position = max(run.position for run in listed.runs) + 1
+        first = recorder.next_number()
         pieces = next((len(one.pieces) for one in listed.passes if one.number == number), 0)
-        slot = Slot(position=position, of=position + len(left), block=number, attempt=pieces)
-        row, _ = run_once(only(listed.spec, rows), experiment.id, slot, place, ledger, watcher, time_limit_s)
+        position = Position(number=first, of=first + len(left), block=number, attempt=pieces)
+        row, _ = recorder.run(only(listed.spec, rows), position, place, watcher, time_limit_s)
         listed = read_list(ledger, experiment)
         fruitless = 0 if _brought_rows(listed, row) else fruitless + 1
         left = pieces_left(listed, again)

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from stackmark import __version__
 from stackmark.errors import SpecError
 from stackmark.experiments.list_specs import check_list
-from stackmark.experiments.run import check_ranks
+from stackmark.experiments.probing import check_ranks
 from stackmark.experiments.typed import extra_of
 from stackmark.kubernetes import manifest as making
 from stackmark.kubernetes import names, yaml_text

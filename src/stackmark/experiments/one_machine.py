@@ -13,9 +13,9 @@ from pydantic import JsonValue
 from stackmark.errors import ClusterError
 from stackmark.experiments.arms import AskedArm
 from stackmark.experiments.placing import find_kind, find_place
-from stackmark.experiments.run import Resolved
+from stackmark.experiments.probing import Resolved
+from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.verify import chip_for_others
-from stackmark.experiments.watching import Watcher
 
 WHY = "a pod is compared with a host or a container on one machine only"
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.experiments.designing import check_margin
 from stackmark.experiments.driver import claim
-from stackmark.experiments.run import resolve
+from stackmark.experiments.probing import resolve
+from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.sweep.flight import HOLD_LIMITS
 from stackmark.experiments.sweep.passes import first_pass, repeat, second_pass
 from stackmark.experiments.sweep.plan import (
@@ -37,7 +38,6 @@ from stackmark.experiments.sweep.rows import blocks_left, missing_slots, read_sw
 from stackmark.experiments.sweep.runs import Looker, Runs
 from stackmark.experiments.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
 from stackmark.experiments.trust import Part, parts_of, remember
-from stackmark.experiments.watching import Watcher
 from stackmark.ids import new_id
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.client import Json as ApiObject

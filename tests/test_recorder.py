@@ -32,14 +32,13 @@ from stackmark.events import (
     Steps,
     write_event,
 )
-from stackmark.experiments import driver, spool
-from stackmark.experiments import run as lab_run
+from stackmark.experiments import driver, recorder
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.facts import look
 from stackmark.experiments.judging import STDERR_PREFIX, judge, judged_again, read_stored
 from stackmark.experiments.placing import find_place
-from stackmark.experiments.run import Listener, Measured, Slot, measure, resolve, run_once
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.probing import look, resolve
+from stackmark.experiments.recorder import Listener, Position, Recorder, Silent
+from stackmark.experiments.run import Measured, measure
 from stackmark.ids import new_id
 from stackmark.ledger import streams
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
@@ -74,7 +73,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def once(book: Ledger, place: Any, spec: Spec = GPT2, watcher: Any = None) -> RunRow:
     experiment = Experiment(id=new_id("x"), created_unix_s=1.0)
     book.start_experiment(experiment)
-    row, _ = run_once(spec, experiment.id, Slot(), place, book, watcher or Silent(), None)
+    row, _ = Recorder(book, experiment.id).run(spec, Position(), place, watcher or Silent())
     return row
 
 
@@ -274,7 +273,7 @@ def samples(count: int) -> list[Sample]:
 
 def test_telemetry_past_a_bound_is_stored_and_not_held_in_memory(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "DISPENSABLE_BYTES", 64 * 1024)
-    monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 16 * 1024)
+    monkeypatch.setattr(recorder, "IN_MEMORY_BYTES", 16 * 1024)
     parts = [one for sample in samples(300) for one in (sample, steps(0.1))]
     lines = stream(*parts, result(300, 30.0))
     row = once(book, ReplayPlace(lines), Spec(workload="command/own", params={"cmd": "true"}))
@@ -292,7 +291,7 @@ def test_telemetry_past_a_bound_is_stored_and_not_held_in_memory(book: Ledger, m
 def test_a_worker_that_floods_its_output_is_ended_and_its_run_failed(
     book: Ledger, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
-    monkeypatch.setattr(spool if bound != "MOST_HEARD_BYTES" else lab_run, bound, value)
+    monkeypatch.setattr(recorder, bound, value)
     row = once(book, ReplayPlace(stream(*samples(300), result(300, 30.0))))
     assert (row.status, row.failure_kind) == ("failed", "broken_stream")
     assert 10 < len(book.stream(row.id)) < 100
@@ -693,5 +692,5 @@ def test_a_warm_up_that_did_not_settle_flags_the_run(book: Ledger) -> None:
 
 def test_what_a_driver_keeps_a_ledger_can_read_again() -> None:
     a_line = sys.getsizeof("") + 8
-    assert spool.MOST_BYTES + spool.MOST_LINES * a_line < streams.MOST_MEMORY
-    assert spool.MOST_BYTES < streams.MOST_STORED
+    assert recorder.MOST_BYTES + recorder.MOST_LINES * a_line < streams.MOST_MEMORY
+    assert recorder.MOST_BYTES < streams.MOST_STORED
