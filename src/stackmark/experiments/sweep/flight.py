@@ -10,8 +10,6 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from stackmark.errors import StreamError
-from stackmark.events import Stream
 from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.slots import Slot
 from stackmark.kubernetes import manifest, names, podjson, podstatus
@@ -61,16 +59,6 @@ class Landed:
     flight: Flight
     lines: tuple[str, ...]
     outcome: Outcome
-
-    def stream(self) -> tuple[Stream, StreamError | None]:
-        """Its events, up to the line that is broken, if one is."""
-        stream = Stream()
-        for line in self.lines:
-            try:
-                stream.feed(line)
-            except StreamError as error:
-                return stream, error
-        return stream, None
 
 
 def job_of(

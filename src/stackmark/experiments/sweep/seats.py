@@ -8,6 +8,7 @@ device, all others of its node are held, and the one that is meant is given up j
 from collections.abc import Callable, Collection, Sequence
 
 from stackmark.events import gathered_facts
+from stackmark.experiments.judging import read_lines
 from stackmark.experiments.sweep.flight import Flight, Landed
 from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.pods import Pods
@@ -57,7 +58,7 @@ class Seats:
             self._say(f"a device of {flight.slot.node} cannot be held: {failure.message}")
             self._pods.remove([flight.mark])
         else:
-            facts = gathered_facts(landed.stream()[0].events)
+            facts = gathered_facts(read_lines(landed.lines)[0].events)
             self.keep(flight, device_in(facts, self._plan.gpus))
 
     def keep(self, flight: Flight, device: str | None) -> None:

@@ -11,15 +11,13 @@ several suspicions are told apart. So a sweep that was killed goes on with what 
       └────▶ rows (what the ledger shows)
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.experiments.designing import check_margin
-from stackmark.experiments.driver import claim
 from stackmark.experiments.probing import resolve
-from stackmark.experiments.recorder import Watcher
+from stackmark.experiments.recorder import Recorder, Watcher, begin, new_experiment
 from stackmark.experiments.sweep.flight import HOLD_LIMITS
 from stackmark.experiments.sweep.passes import first_pass, repeat, second_pass
 from stackmark.experiments.sweep.plan import (
@@ -37,8 +35,7 @@ from stackmark.experiments.sweep.plan import (
 from stackmark.experiments.sweep.rows import blocks_left, missing_slots, read_swept, second_pass_left
 from stackmark.experiments.sweep.runs import Looker, Runs
 from stackmark.experiments.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
-from stackmark.experiments.trust import Part, parts_of, remember
-from stackmark.ids import new_id
+from stackmark.experiments.trust import Part, parts_of
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
@@ -104,17 +101,13 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
         per_machine=per_machine,
         holders_ask=ask,
     )
-    experiment = Experiment(
-        id=new_id("x"),
-        created_unix_s=time.time(),
+    experiment = new_experiment(
+        kind="sweep",
         command=asked.command,
         request=request.model_dump(mode="json"),
-        kind="sweep",
         design=plan.model_dump(mode="json"),
     )
-    ledger.start_experiment(experiment)
-    remember(parts_in(plan))
-    return experiment
+    return begin(ledger, experiment, [(plan.spec, "pod", plan.place_options)])
 
 
 def parts_in(plan: SweepPlan) -> list[Part]:
@@ -170,7 +163,7 @@ def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher
 
 def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
     """Visits what is missing, then runs again what is suspected. Interruptions pass through: what was finished is stored."""
-    with claim(ledger, experiment.id):
+    with Recorder(ledger, experiment.id).claim():
         _carry_out(experiment, ledger, looker, time_limit_s)
 
 
