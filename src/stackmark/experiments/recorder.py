@@ -218,20 +218,20 @@ class Listener(Output):
     def stderr(self, text: str) -> None:
         self._watcher.stderr(text)
 
-    def line(self, text: str) -> Event | None:
+    def line(self, text: str) -> None:
         """Take in a line; raise a StreamError, once, where the output is past all bounds and the worker is to be ended."""
         if self._full:
-            return None
+            return
         self._heard_bytes += len(text)
         try:
             if self._heard_bytes > MOST_HEARD_BYTES:  # what is not kept: prints, and whatever follows a broken line
                 raise _too_much(len(self.lines))
-            return self._line(text)
+            self._line(text)
         except StreamError:
             self._full = True
             raise
 
-    def _line(self, text: str) -> Event | None:
+    def _line(self, text: str) -> None:
         event = None
         if self.broken is None:
             try:
@@ -247,7 +247,6 @@ class Listener(Output):
             # Somebody's print, or the broken line and what followed: as much of it as a person reads.
             self._foreign_kept += 1
             self.lines.append(text[:EVENT_LIMIT_BYTES])
-        return event
 
     def _keep(self, event: Event) -> None:
         """Store what there is after a row: the worker prepares the next, so nothing is timed that writing could disturb."""
