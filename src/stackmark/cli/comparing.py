@@ -17,11 +17,10 @@ from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, Stackmark
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.caches import remove_cache
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.deciding import progress
 from stackmark.experiments.designing import MARGIN, Asked, check_asked, prepare_places
 from stackmark.experiments.examine import Comparison, Examined, examine
 from stackmark.experiments.experiment import carry_out, design_of, parts_in, start
-from stackmark.experiments.windows import StepTimes
+from stackmark.experiments.progress import StepTimes, progress
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import is_screen, standard_output

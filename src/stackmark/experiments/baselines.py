@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
-from stackmark.experiments.deciding import series_numbers
 from stackmark.experiments.placing import find_place, place_kinds
+from stackmark.experiments.progress import series_numbers
 from stackmark.experiments.recorder import Recorder, Watcher, new_experiment
 from stackmark.experiments.run import measure, run_several
 from stackmark.experiments.trust import Part, parts_of

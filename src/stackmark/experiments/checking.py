@@ -13,10 +13,10 @@ from statistics import fmean
 
 from stackmark.errors import Exit
 from stackmark.experiments.baselines import Held, How, Sat, Trouble, held_by, sit
-from stackmark.experiments.deciding import series_numbers
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.examine import arms_of, read_run
 from stackmark.experiments.groups import log_rate, subject_of
+from stackmark.experiments.progress import series_numbers
 from stackmark.experiments.recorder import new_experiment
 from stackmark.ledger import baselines, spreads
 from stackmark.ledger.rows import Json, RunDetail

@@ -94,7 +94,7 @@ class Design(Frozen):
 
 
 class Finished(Frozen):
-    """A run that ended, as the plan needs to know it. `sitting` names a stretch of time without a reboot or a long pause."""
+    """A run that ended, as the plan needs to know it. `series` names a stretch of time without a reboot or a long pause."""
 
     arm: int
     block: int
@@ -102,7 +102,7 @@ class Finished(Frozen):
     good: bool
     # The driver was killed or interrupted: the run did not fail, it was not made.
     cut_off: bool = False
-    sitting: int = 0
+    series: int = 0
     # Other programs used more of the machine than usual while it ran.
     disturbed: bool = False
 
@@ -242,7 +242,7 @@ def whole_attempts(design: Design, finished: list[Finished]) -> dict[tuple[int, 
 
 
 def _is_whole(design: Design, runs: list[Finished]) -> bool:
-    one_series = len({run.sitting for run in runs}) == 1
+    one_series = len({run.series for run in runs}) == 1
     return one_series and all(run.good for run in runs) and {run.arm for run in runs} == set(range(len(design.arms)))
 
 
@@ -288,7 +288,7 @@ def _attempt(design: Design, finished: list[Finished], block: int) -> tuple[int,
     mine = [run for run in made if run.attempt == attempt]
     if any(not run.good for run in mine):
         return attempt, "failed", []
-    if len({run.sitting for run in mine}) > 1:
+    if len({run.series for run in mine}) > 1:
         # Torn apart by a reboot or a long pause: its runs are no pair any more.
         return attempt, "failed", []
     missing = [arm for arm in order if arm not in {run.arm for run in mine}]

@@ -9,14 +9,23 @@ from typing import Literal
 from stackmark.errors import SpecError
 from stackmark.events import Hello, Metric, gathered_facts
 from stackmark.experiments import fairness
-from stackmark.experiments.deciding import Progress, disturbed_runs, finished_runs, judged_pairs, progress
 from stackmark.experiments.design import Arm, Assignment, Design, balanced, order_of, sequences_of, whole_attempts
 from stackmark.experiments.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
 from stackmark.experiments.judging import read_stored, setup_parts, timed_run
 from stackmark.experiments.limits import limits_of_run
 from stackmark.experiments.list_arms import arm_list_runs, arm_lists, list_doubts, list_ratios
 from stackmark.experiments.list_specs import is_list
-from stackmark.experiments.windows import StepTimes, runs_in, window_of, with_rates
+from stackmark.experiments.progress import (
+    Progress,
+    StepTimes,
+    disturbed_runs,
+    finished_runs,
+    judged_pairs,
+    progress,
+    runs_in,
+    window_of,
+    with_rates,
+)
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.published.lookup import known_rows, neighbours

@@ -12,15 +12,14 @@ from pathlib import Path
 
 from stackmark.errors import PlaceError, SpecError, WorkerError
 from stackmark.experiments.caches import cache_folder, remove_cache, remove_forgotten, root
-from stackmark.experiments.deciding import Progress, progress
 from stackmark.experiments.design import Assignment, Design, order_of
 from stackmark.experiments.designing import Asked, make_design, refuse_fault, refuse_sweep, stored_design
 from stackmark.experiments.driver import boot_name, machine_name
 from stackmark.experiments.list_specs import is_list, rows_of_spec
 from stackmark.experiments.placing import find_place
+from stackmark.experiments.progress import Progress, StepTimes, progress
 from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
 from stackmark.experiments.trust import Part, parts_of
-from stackmark.experiments.windows import StepTimes
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place

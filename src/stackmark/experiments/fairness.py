@@ -6,9 +6,9 @@ unknown rather than left out.
 
 from collections.abc import Collection, Sequence
 
-from stackmark.experiments.deciding import series_numbers
 from stackmark.experiments.design import SHUFFLED, Arm, Design, imbalance, sequences_of
 from stackmark.experiments.designing import unasked_differences
+from stackmark.experiments.progress import series_numbers
 from stackmark.ledger.rows import Kind, RunRow
 from stackmark.units import counted, say_moment, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun

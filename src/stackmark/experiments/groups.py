@@ -14,11 +14,10 @@ from statistics import fmean
 from stackmark.errors import SpecError
 from stackmark.events import Result
 from stackmark.experiments import fairness
-from stackmark.experiments.deciding import series_numbers
 from stackmark.experiments.designing import MARGIN, check_margin
 from stackmark.experiments.examine import arms_of, in_window, published_beside, read_run, title_of
 from stackmark.experiments.judging import read_stored
-from stackmark.experiments.windows import StepTimes, rates_in, runs_in, window_of, with_rates
+from stackmark.experiments.progress import StepTimes, rates_in, runs_in, series_numbers, window_of, with_rates
 from stackmark.ledger import spreads
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger

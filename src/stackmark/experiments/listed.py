@@ -11,9 +11,9 @@ from functools import cached_property
 
 from stackmark.errors import SpecError
 from stackmark.events import Event, OpRow, Phase, Row, gathered_facts
-from stackmark.experiments.deciding import CUT_OFF
 from stackmark.experiments.judging import Facts, read_stored
 from stackmark.experiments.list_specs import is_list, problem_of, rows_of_spec
+from stackmark.experiments.progress import CUT_OFF
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Spec

@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from pydantic import JsonValue
 
-from stackmark.experiments.deciding import CUT_OFF
+from stackmark.experiments.progress import CUT_OFF
 from stackmark.experiments.sweep.plan import MORE_RUNS, SweepPlan, at_once_sentence
 from stackmark.experiments.sweep.slots import Slot, devices_by_node
 from stackmark.ledger.rows import Experiment, RunFilter, RunRow

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from stackmark.experiments.deciding import Progress, comparisons, progress
 from stackmark.experiments.design import Arm, Design, Done, StoppingRule
+from stackmark.experiments.progress import Progress, comparisons, progress
 from stackmark.ledger.rows import RunRow
 from stackmark.spec import Spec
 from stackmark.verdict.sequential import stopping_rule

@@ -183,10 +183,10 @@ def test_a_block_torn_apart_by_a_reboot_is_repeated_whole() -> None:
     design = a_design(blocks=2)
     order = order_of(design, 0)
     runs = [
-        Finished(arm=order[0], block=0, attempt=0, good=True, sitting=0),
-        Finished(arm=order[1], block=0, attempt=0, good=True, sitting=1),
+        Finished(arm=order[0], block=0, attempt=0, good=True, series=0),
+        Finished(arm=order[1], block=0, attempt=0, good=True, series=1),
     ]
-    later = [one.model_copy(update={"sitting": 1}) for one in carried_out(design, runs)[2:]]
+    later = [one.model_copy(update={"series": 1}) for one in carried_out(design, runs)[2:]]
     assert [(run.block, run.attempt) for run in later] == [(1, 0), (1, 0), (0, 1), (0, 1)]
 
 
