@@ -13,8 +13,7 @@ from other_days import QUICK, TYPED, change, on_another_day, save, stored
 from stackmark.errors import Exit, SpecError
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.baselines import How, held_by, save_again, save_stored
-from stackmark.experiments.designing import Asked
-from stackmark.experiments.experiment import carry_out, start
+from stackmark.experiments.compare import Asked, carry_out, start
 from stackmark.experiments.recorder import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger

@@ -18,10 +18,9 @@ from stackmark.errors import LedgerError, PlaceError, SpecError, WorkerError
 from stackmark.experiments import caches
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.design import order_of
-from stackmark.experiments.designing import Asked, make_design, unasked_differences
+from stackmark.experiments.compare import Asked, carry_out, design_of, make_design, primer_spec, start
+from stackmark.experiments.design import order_of, unasked_differences
 from stackmark.experiments.examine import examine
-from stackmark.experiments.experiment import carry_out, design_of, primer_spec, start
 from stackmark.experiments.progress import progress
 from stackmark.experiments.recorder import Silent
 from stackmark.ledger.rows import Experiment, RunDetail

@@ -12,8 +12,7 @@ from asking import Answer, ask
 from experiment_asking import empty_ledger
 from other_days import change
 from stackmark.experiments.arms import read_arms
-from stackmark.experiments.designing import Asked
-from stackmark.experiments.experiment import carry_out, start
+from stackmark.experiments.compare import Asked, carry_out, start
 from stackmark.experiments.placing import find_place
 from stackmark.experiments.recorder import Silent
 from stackmark.experiments.run import measure

@@ -17,8 +17,8 @@ from stackmark.errors import Exit, SpecError
 from stackmark.events import Failed
 from stackmark.experiments import listing
 from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.compare import PRIMER_ROWS, primer_spec
 from stackmark.experiments.examine import examine
-from stackmark.experiments.experiment import PRIMER_ROWS, primer_spec
 from stackmark.experiments.list_arms import list_doubts
 from stackmark.experiments.list_specs import check_list, is_list, rows_of_spec
 from stackmark.experiments.listed import ListedRuns, read_list

@@ -610,7 +610,7 @@ def test_a_sweep_that_is_none_cannot_be_resumed_as_one(book: Ledger, tmp_path: P
     book.start_experiment(Experiment(id=new_id("x"), created_unix_s=1e9))
     done = ask("cluster", "sweep", "--resume", "last", "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert done.code == Exit.WRONG_USE
-    assert "is no sweep" in done.out + done.err
+    assert "not a sweep" in done.out + done.err
 
 
 def test_the_exit_code_names_what_was_found(book: Ledger, tmp_path: Path) -> None:

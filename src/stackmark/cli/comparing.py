@@ -17,9 +17,9 @@ from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, Stackmark
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.caches import remove_cache
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.designing import MARGIN, Asked, check_asked, prepare_places
+from stackmark.experiments.compare import Asked, carry_out, check_asked, design_of, parts_in, prepare_places, start
+from stackmark.experiments.design import MARGIN
 from stackmark.experiments.examine import Comparison, Examined, examine
-from stackmark.experiments.experiment import carry_out, design_of, parts_in, start
 from stackmark.experiments.progress import StepTimes, progress
 from stackmark.ledger.rows import Experiment, Kind
 from stackmark.ledger.store import Ledger

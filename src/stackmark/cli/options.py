@@ -162,7 +162,7 @@ def read_margin(text: str) -> float:
         margin = parse_share(text)
     except SpecError as error:
         raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
-    from stackmark.experiments.designing import check_margin
+    from stackmark.experiments.design import check_margin
 
     check_margin(margin)
     return margin

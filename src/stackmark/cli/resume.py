@@ -1,5 +1,6 @@
 """`stackmark resume`."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -57,7 +58,7 @@ def command(
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
     from stackmark.experiments.cleaning import clean_up
-    from stackmark.experiments.listed import is_listed
+    from stackmark.experiments.kinds import OPERATOR_LIST, SWEEP, kind_in
     from stackmark.ledger.store import Ledger
 
     wanted = Wanted(
@@ -68,16 +69,14 @@ def command(
     with Ledger.open(ledger, create=False) as book:
         notice(clean_up(book))
         found = book.experiment(experiment)
-        if found.kind == "run" and is_listed(book, found):
-            return _list(found, book, wanted, failed)
-        if failed:
+        kind = kind_in(book, found)
+        if failed and kind is not OPERATOR_LIST:
             raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
-        if found.kind == "sweep":
-            return _sweep(found, book, wanted)
-        return carry_on(found, book, wanted)
+        own = {OPERATOR_LIST: partial(_list, failed=failed), SWEEP: _sweep}
+        return own.get(kind, carry_on)(found, book, wanted)
 
 
-def _list(found: "Experiment", book: "Ledger", wanted: "Wanted", failed: bool) -> int:
+def _list(found: "Experiment", book: "Ledger", wanted: "Wanted", *, failed: bool) -> int:
     from stackmark.cli.listing import ListAsked, carry_on_list
 
     if wanted.report or wanted.fail_on:

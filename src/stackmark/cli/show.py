@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import click
 
@@ -13,9 +14,10 @@ from stackmark.errors import SpecError, StreamError
 from stackmark.events import EVENT_PREFIX, Log, gathered_facts, read_event
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.judging import STDERR_PREFIX, judged_again, read_stored, setup_parts
+from stackmark.experiments.kinds import FAULT, OPERATOR_LIST, kind_in
 from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_run
-from stackmark.experiments.listed import is_listed, read_list, run_result
-from stackmark.ledger.rows import RunDetail
+from stackmark.experiments.listed import read_list, run_result
+from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.published.lookup import known_operators
 from stackmark.show.roofline import say_limits, standing_json
@@ -101,20 +103,28 @@ def _log(lines: list[str]) -> Iterator[str]:
 
 def _show_experiment(book: Ledger, prefix: str, as_json: bool, form: str | None) -> None:
     experiment = book.experiment(prefix)
-    if is_listed(book, experiment):
-        listed = read_list(book, experiment)
-        check_format(form, as_json, [listed.spec.workload])
-        show_list(listed, experiment.command, known_operators(book), ListAsked((), as_json=as_json, form=form))
-        if as_json:
-            print_json(list_json(listed, experiment.command, known_operators(book)))
-        return
-    if form:
+    kind = kind_in(book, experiment)
+    if form and kind is not OPERATOR_LIST:
         raise SpecError(f"{experiment.id} went through no list: there is nothing to print as DeepBench does")
-    if experiment.kind == "fault":
-        from stackmark.cli.cluster_fault import show_fault
+    own = {OPERATOR_LIST: partial(_show_list, form=form), FAULT: _show_fault}
+    own.get(kind, _show_runs)(book, experiment, as_json)
 
-        show_fault(book, experiment.id, as_json)
-        return
+
+def _show_list(book: Ledger, experiment: Experiment, as_json: bool, *, form: str | None) -> None:
+    listed = read_list(book, experiment)
+    check_format(form, as_json, [listed.spec.workload])
+    show_list(listed, experiment.command, known_operators(book), ListAsked((), as_json=as_json, form=form))
+    if as_json:
+        print_json(list_json(listed, experiment.command, known_operators(book)))
+
+
+def _show_fault(book: Ledger, experiment: Experiment, as_json: bool) -> None:
+    from stackmark.cli.cluster_fault import show_fault
+
+    show_fault(book, experiment.id, as_json)
+
+
+def _show_runs(book: Ledger, experiment: Experiment, as_json: bool) -> None:
     rows = book.runs_of(experiment.id)
     if as_json:
         print_json(

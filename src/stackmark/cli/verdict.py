@@ -72,7 +72,7 @@ def command(
     """
     from stackmark.cli.comparing import Wanted, report
     from stackmark.cli.saying import repeatable
-    from stackmark.experiments.designing import MARGIN
+    from stackmark.experiments.design import MARGIN
     from stackmark.experiments.examine import examine
     from stackmark.experiments.groups import examine_groups
     from stackmark.ledger.store import Ledger

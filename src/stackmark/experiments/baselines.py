@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
+from stackmark.experiments.kinds import kind_of
 from stackmark.experiments.placing import find_place, place_kinds
 from stackmark.experiments.progress import series_numbers
 from stackmark.experiments.recorder import Recorder, Watcher, new_experiment
@@ -225,7 +226,7 @@ def save_stored(ledger: Ledger, name: str, experiment_ids: Sequence[str]) -> dic
         good = [row for row in rows if row.status == "done" and row.role == "measured" and row.rate_per_s]
         if not good:
             raise SpecError(f"{experiment.id} has no good run; nothing was saved", hint="name another experiment")
-        if experiment.kind == "import":
+        if kind_of(experiment).from_logs:
             raise SpecError(
                 f"{experiment.id} was read from logs, which cannot be run again; nothing was saved",
                 hint="hold runs against it with: stackmark verdict RUN… --against RUN…",

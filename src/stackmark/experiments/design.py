@@ -15,13 +15,16 @@ design says by which ordering it was made, and keeps it.
 import math
 import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from stackmark.spec import Frozen, Scalar, Spec
+from stackmark.errors import SpecError
+from stackmark.ledger.rows import Experiment
+from stackmark.ledger.trouble import unreadable_design
+from stackmark.spec import Frozen, Scalar, Spec, explain
 
 # More arms than anybody reads a table of: a Williams design of nine has 18 sequences of nine runs.
 MOST_ARMS = 9
@@ -29,6 +32,8 @@ MOST_ARMS = 9
 MOST_BLOCKS = 20_000
 # How the order of a design is made: 1 is AB BA AB BA and the rows of one Williams square over and over, 2 is shuffled.
 ALTERNATING, SHUFFLED = 1, 2
+# What counts as a difference where nobody says.
+MARGIN = 0.01
 # Disturbed blocks are measured again, up to this share of the blocks that were planned.
 EXTRA_SHARE = 0.5
 
@@ -295,3 +300,35 @@ def _attempt(design: Design, finished: list[Finished], block: int) -> tuple[int,
     if not missing:
         return attempt, "whole", []
     return attempt, "open", missing
+
+
+def stored_design(experiment: Experiment) -> Design | None:
+    """The design of an experiment with arms; None where it has one arm and no order to keep."""
+    if experiment.design is None:
+        return None
+    try:
+        return Design.model_validate(experiment.design)
+    except ValidationError as error:
+        raise unreadable_design(experiment.id, explain(error)) from error
+
+
+def check_margin(margin: float) -> None:
+    if not 0 < margin < 0.5:
+        raise SpecError(
+            f"margin must be between 0 and 50 %, got {100 * margin:g} %",
+            hint="1 % is usual on a quiet GPU; `stackmark noise` tells what this machine can decide",
+        )
+
+
+def unasked_differences(arms: Sequence[Arm]) -> list[str]:
+    """Parameters in which arms differ though nobody typed them in an arm: consequences of what was typed."""
+    typed = {name for arm in arms for name in arm.typed}
+    names = sorted({name for arm in arms for name in arm.spec.params} - typed)
+    found = []
+    for name in names:
+        values = [arm.spec.params.get(name) for arm in arms]
+        if any(value != values[0] for value in values):
+            found.append(
+                f"{name}: {', '.join(f'{value} ({arm.label})' for arm, value in zip(arms, values, strict=True))}"
+            )
+    return found

@@ -9,9 +9,20 @@ from typing import Literal
 from stackmark.errors import SpecError
 from stackmark.events import Hello, Metric, gathered_facts
 from stackmark.experiments import fairness
-from stackmark.experiments.design import Arm, Assignment, Design, balanced, order_of, sequences_of, whole_attempts
-from stackmark.experiments.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
+from stackmark.experiments.design import (
+    MARGIN,
+    Arm,
+    Assignment,
+    Design,
+    balanced,
+    check_margin,
+    order_of,
+    sequences_of,
+    stored_design,
+    whole_attempts,
+)
 from stackmark.experiments.judging import read_stored, setup_parts, timed_run
+from stackmark.experiments.kinds import kind_of, require_arms
 from stackmark.experiments.limits import limits_of_run
 from stackmark.experiments.list_arms import arm_list_runs, arm_lists, list_doubts, list_ratios
 from stackmark.experiments.list_specs import is_list
@@ -48,8 +59,7 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     if margin is not None:
         check_margin(margin)
     experiment = ledger.experiment(experiment_id)
-    refuse_fault(experiment)
-    refuse_sweep(experiment)
+    require_arms(experiment)
     rows = ledger.runs_of(experiment.id)
     if not rows:
         raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
@@ -194,7 +204,7 @@ def _put_together(
         scope=fairness.scope(rows),
         held=held,
         not_held=not_held,
-        method=fairness.method(design, experiment.kind),
+        method=fairness.method(design, from_logs=kind_of(experiment).from_logs),
         warnings=(
             *list_doubts([arm.label for arm in arms], lists),
             *fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),

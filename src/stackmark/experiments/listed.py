@@ -29,12 +29,6 @@ NEVER_FORGOTTEN = {"wrong_result", "hardware_error"}
 NOT_BELIEVED = {"impossible_result", "not_enforced"}
 
 
-def is_listed(ledger: Ledger, experiment: Experiment) -> bool:
-    """Whether an experiment's runs went through a list. Rows of somebody's log (`import`) are runs of their own."""
-    rows = ledger.runs_of(experiment.id) if experiment.kind == "run" else []
-    return bool(rows) and is_list(rows[0].workload)
-
-
 @dataclass(frozen=True)
 class Piece:
     """One run: what it was to do, and what it did. `died_at` is the row at which its process ended, where it is to blame."""

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from stackmark.errors import SpecError
+from stackmark.experiments.kinds import SWEEP, require
 from stackmark.experiments.sweep.slots import Slot, devices_by_node
 from stackmark.kubernetes import podjson
 from stackmark.kubernetes.client import Json as ApiObject
@@ -66,8 +67,7 @@ class SweepPlan(Frozen):
 
 
 def plan_of(experiment: Experiment) -> SweepPlan:
-    if experiment.kind != "sweep" or experiment.design is None:
-        raise SpecError(f"{experiment.id} is no sweep: it was made by `stackmark {experiment.kind}`")
+    require(experiment, SWEEP)
     try:
         plan = SweepPlan.model_validate(experiment.design)
         PodOptions.model_validate(plan.place_options)

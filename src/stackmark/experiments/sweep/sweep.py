@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
-from stackmark.experiments.designing import check_margin
+from stackmark.experiments.design import check_margin
 from stackmark.experiments.probing import resolve
 from stackmark.experiments.recorder import Recorder, Watcher, begin, new_experiment
 from stackmark.experiments.sweep.flight import HOLD_LIMITS

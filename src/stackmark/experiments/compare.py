@@ -1,37 +1,223 @@
-"""Carrying out an experiment: the plan says what comes next, a run is made, the ledger remembers it, and so on to the end.
+"""The kind `compare`: arms measured in interleaved blocks. `noise` is the same with one arm twice.
 
-Nothing is kept in memory that matters: after each run the plan is asked again with what the ledger holds, so an experiment
-that was killed goes on with `resume` as if nothing had happened. A failed run fails its block; the block is repeated whole,
-at the end, in its own order.
+Before the first run everything is fixed in a design (design.py) and stored. A probe in the first arm's place turns the request
+into the spec, and all arms have that spec. An arm that types parameters of its own is probed in its own place with everything
+that defines the work held as the first arm has it; only how the work is done on a device (layout, CUDA graph, length of the run)
+is chosen anew, and what came out different is said.
+
+Then the plan says what comes next (progress.py), a run is made, and the plan is asked again with what the ledger holds. Nothing
+that matters is kept in memory, so an experiment that was killed goes on with `resume`. A failed run fails its block; the block is
+repeated whole, at the end, in its own order.
 """
 
+import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stackmark.errors import PlaceError, SpecError, WorkerError
+from stackmark.experiments.arms import AskedArm
 from stackmark.experiments.caches import cache_folder, remove_cache, remove_forgotten, root
-from stackmark.experiments.design import Assignment, Design, order_of
-from stackmark.experiments.designing import Asked, make_design, refuse_fault, refuse_sweep, stored_design
-from stackmark.experiments.driver import boot_name, machine_name
+from stackmark.experiments.design import (
+    MARGIN,
+    SHUFFLED,
+    Arm,
+    Assignment,
+    Design,
+    StoppingRule,
+    check_margin,
+    order_of,
+    sequences_of,
+    stored_design,
+    whole_blocks,
+)
+from stackmark.experiments.driver import boot_name, idle_cpus, machine_name
+from stackmark.experiments.kinds import require_blocks
 from stackmark.experiments.list_specs import is_list, rows_of_spec
-from stackmark.experiments.placing import find_place
+from stackmark.experiments.one_machine import beside_the_driver, following, leading
+from stackmark.experiments.placing import find_kind, find_place
+from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import Progress, StepTimes, progress
 from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
 from stackmark.experiments.trust import Part, parts_of
-from stackmark.ledger.rows import Experiment, RunRow
+from stackmark.experiments.typed import extra_of
+from stackmark.experiments.verify import folder_in
+from stackmark.ledger.rows import Experiment, Kind, RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Place
-from stackmark.spec import Spec
-from stackmark.workloads.catalog import check_spec
+from stackmark.ledger.trouble import unreadable_design
+from stackmark.places.place import Place, Prepared
+from stackmark.spec import Request, Scalar, Spec
+from stackmark.verdict.rules import RULES
+from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT
+from stackmark.verdict.sequential import planned_looks, stopping_rule
+from stackmark.workloads.catalog import check_spec, find
 from stackmark.workloads.op.problem import say_rows
 
+# At s_d 0.4 %, as on one quiet GPU, six blocks decide at 1 %.
+BLOCKS = 6
+# Until decided: as many blocks as 90 % power takes at s_d 1 % and a margin of 1 % (13), and half as many again.
+MOST_BLOCKS = 20
 # A primer has to reach its first steps and no more: that is when kernels are compiled and loaded.
 PRIMER_S, PRIMER_STEPS = 1.0, 10
 # Of a list a few rows, each for a moment. No operator compiles anything that is kept from process to process: what a library
 # chooses for a shape it chooses anew in each, so the other rows would fill no cache.
 PRIMER_ROWS, PRIMER_ROW_S = 3, 0.1
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked of an experiment."""
+
+    request: Request
+    arms: Sequence[AskedArm]
+    kind: Kind = "compare"
+    blocks: int | None = None
+    margin: float = MARGIN
+    until_decided: bool = False
+    pause_s: float = 0.0
+    most_repeats: int = 2
+    seed: int | None = None
+    primers: bool = True
+    command: str = ""
+
+
+def make_design(asked: Asked, watcher: Watcher) -> tuple[Design, list[Resolved]]:
+    """Probes what must be probed. The seed decides the order; without one it is drawn, and stored."""
+    check_asked(asked)
+    blocks, rule = _blocks(asked, watcher)
+    prepare_places(asked.arms)
+    placed, resolved = _resolve(asked, beside_the_driver(asked.arms, watcher), watcher)
+    arms = [
+        Arm(label=arm.label, place=arm.place, place_options=arm.place_options, typed=arm.typed, spec=found.spec)
+        for arm, found in zip(placed, resolved, strict=True)
+    ]
+    design = Design(
+        arms=arms,
+        blocks=blocks,
+        seed=secrets.randbelow(2**31) if asked.seed is None else asked.seed,
+        margin=asked.margin,
+        most_repeats=asked.most_repeats,
+        pause_s=asked.pause_s,
+        primers=asked.primers,
+        rule=rule,
+        ordering=SHUFFLED,
+        rules=RULES,
+        repeats_disturbed=True,
+        # Where a pod is compared with a pod, on whatever node, this machine's load says nothing.
+        idle_cpus=None if all(find_kind(arm.place).leads for arm in placed) else idle_cpus(),
+    )
+    return design, resolved
+
+
+def check_asked(asked: Asked) -> None:
+    """What can be refused without a worker."""
+    check_margin(asked.margin)
+    if asked.until_decided and asked.blocks and asked.blocks > MOST_LOOKED_AT:
+        raise SpecError(
+            f"--until-decided ends after at most {MOST_LOOKED_AT} blocks, not {asked.blocks}",
+            hint=f"give --blocks {MOST_LOOKED_AT} or fewer, or a wider --margin",
+        )
+
+
+def prepare_places(arms: Sequence[AskedArm] | Sequence[Arm]) -> None:
+    """A place that is not there is found before the first run, and not after the minutes of the other arms."""
+    seen: list[object] = []
+    for arm in arms:
+        if (arm.place, arm.place_options) in seen:
+            continue
+        seen.append((arm.place, arm.place_options))
+        with naming(arm.label):
+            place = find_place(arm.place, arm.place_options)
+            if isinstance(place, Prepared):
+                place.prepare()
+
+
+@contextmanager
+def naming(label: str) -> Iterator[None]:
+    """Says in which arm something went wrong."""
+    try:
+        yield
+    except (SpecError, WorkerError, PlaceError) as error:
+        kind = next(kind for kind in (SpecError, WorkerError, PlaceError) if isinstance(error, kind))
+        raise kind(f"the arm {label!r}: {error.message}", hint=error.hint, command=error.command) from error
+
+
+def _blocks(asked: Asked, watcher: Watcher) -> tuple[int, StoppingRule | None]:
+    arms = len(asked.arms)
+    wanted = asked.blocks or (MOST_BLOCKS if asked.until_decided else BLOCKS)
+    blocks, rule = whole_blocks(arms, wanted), None
+    if asked.until_decided:
+        rule = _rule(arms, blocks)
+        blocks = rule.looks[-1]
+    if asked.blocks and blocks != wanted:
+        size = sequences_of(arms)
+        why = f"the order of {arms} arms is balanced in multiples of {size} blocks"
+        if rule and blocks == rule.looks[0]:
+            why = "--until-decided looks for the first time then"
+        watcher.notice(f"--blocks {wanted} is made {blocks}: {why}")
+    return blocks, rule
+
+
+def _rule(arms: int, blocks: int) -> StoppingRule:
+    """All pairs of arms stop together, so they share what may be spent."""
+    size = sequences_of(arms)
+    looks = planned_looks(min(blocks, MOST_LOOKED_AT // size * size), size)
+    levels = stopping_rule(looks, comparisons=max(1, arms * (arms - 1) // 2))
+    return StoppingRule(
+        kind=levels.kind,
+        alpha=levels.alpha,
+        looks=list(levels.looks),
+        levels=list(levels.one_sided),
+        levels_95=list(levels.two_sided),
+    )
+
+
+def _resolve(asked: Asked, arms: Sequence[AskedArm], watcher: Watcher) -> tuple[list[AskedArm], list[Resolved]]:
+    """The arms where they will run, and what each of them means there. The leading arm is asked first."""
+    params = asked.request.params
+    family, _ = find(asked.request.workload)
+    if "tune" in family.params.model_fields and "tune" not in params:
+        # A compiler's choices differ from process to process; what a container costs does not need one.
+        params = {"tune": "fast", **params}
+    base = asked.request.model_copy(update={"params": params})
+    lead = leading(arms)
+    first = arms[lead]
+    request = base.model_copy(update={"params": {**base.params, **first.typed}})
+    with naming(first.label):
+        resolved = resolve(request, find_place(first.place, first.place_options), watcher)
+    placed = following(arms, lead, resolved)
+    held = held_by(base, resolved.spec, first.typed)
+    found = []
+    for number, arm in enumerate(placed):
+        if number == lead or (not arm.typed and not first.typed):
+            found.append(replace(resolved, spec=_in_own_folder(resolved.spec, base, arm)))
+            continue
+        own = base.model_copy(update={"params": {**base.params, **held, **arm.typed}})
+        with naming(arm.label):
+            found.append(resolve(own, find_place(arm.place, arm.place_options), watcher))
+    return placed, found
+
+
+def _in_own_folder(spec: Spec, request: Request, arm: AskedArm) -> Spec:
+    """A user's program runs where the driver stands, in every arm that has that folder, whichever arm was probed."""
+    if "cwd" not in spec.params or request.typed().get("cwd"):
+        return spec
+    cwd = folder_in(find_place(arm.place, arm.place_options))
+    return spec.model_copy(update={"params": {**spec.params, "cwd": cwd}})
+
+
+def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str, Scalar]:
+    """What the first arm's spec decides for the others: the work itself, without what only that arm typed."""
+    fields = find(request.workload)[0].params.model_fields
+    return {
+        name: value
+        for name, value in spec.params.items()
+        if name in fields
+        and name not in typed
+        and (name in request.typed() or not extra_of(fields[name]).get("follows"))
+    }
 
 
 def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
@@ -53,14 +239,10 @@ def parts_in(design: Design) -> list[Part]:
 
 
 def design_of(experiment: Experiment) -> Design:
-    refuse_sweep(experiment)
-    refuse_fault(experiment)
+    require_blocks(experiment)
     design = stored_design(experiment)
     if design is None:
-        raise SpecError(
-            f"{experiment.id} has one arm and no order to keep: it was made by `stackmark {experiment.kind}`",
-            hint="`stackmark show` lists its runs; `stackmark compare` makes an experiment with arms",
-        )
+        raise unreadable_design(experiment.id, "it is missing")
     return design
 
 
