@@ -15,7 +15,7 @@ from asking import ask_process
 from collective_tricks import HUGE, SIZES, exchanging, install
 from stackmark.events import Failed, OpRow, Row, Stream
 from stackmark.experiments.judging import judge
-from stackmark.experiments.listed import rows_in
+from stackmark.experiments.operator_list import rows_in
 from stackmark.places.place import Outcome
 from stackmark.ranks import Rank, bus_factor
 from stackmark.spec import Scalar, Spec, Task

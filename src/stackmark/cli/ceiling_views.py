@@ -15,8 +15,7 @@ from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, Worke
 from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.driver import machine_name
-from stackmark.experiments.listed import read_list
-from stackmark.experiments.listing import begin, go_through
+from stackmark.experiments.operator_list import go_through, read_list, start
 from stackmark.ledger.store import Ledger
 from stackmark.show.ceilings import CeilingsView, print_ceilings
 from stackmark.show.console import standard_output
@@ -78,9 +77,9 @@ def _measure(request: Request, book: Ledger, wanted: CeilingsAsked) -> tuple[Kep
     with watching(quiet=wanted.as_json) as watcher:
         for sentence in clean_up(book):
             watcher.notice(sentence)
-        begun = begin(request, place, book, watcher, wanted.runs, repeatable(wanted.asked))
-        go_through(begun, place, book, watcher, wanted.time_limit_s)
-    listed = read_list(book, begun.experiment)
+        started = start(request, place, book, watcher, wanted.runs, repeatable(wanted.asked))
+        go_through(started, place, book, watcher, wanted.time_limit_s)
+    listed = read_list(book, started.experiment)
     found = of_experiment(listed)
     if found is None:
         last = listed.runs[-1]

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from stackmark.cli.views import run_flags, say_chip
 from stackmark.experiments.judging import setup_parts
 from stackmark.experiments.list_specs import length_of
-from stackmark.experiments.listed import ListedRuns, ListResult, Pass, RowResult
+from stackmark.experiments.operator_list import ListedRuns, Pass
 from stackmark.ledger.rows import RunRow
 from stackmark.medians import median_of
 from stackmark.published.operators import BesidePublished, OperatorIndex, beside_list
@@ -21,6 +21,7 @@ from stackmark.show.operators import Beside, ListView, RowView, bandwidths_over
 from stackmark.show.result import say_memory, say_setup
 from stackmark.spec import Scalar
 from stackmark.units import counted, say_seconds
+from stackmark.verdict.operators import ListResult, RowResult
 from stackmark.workloads.catalog import find
 from stackmark.workloads.op.problem import TYPED
 

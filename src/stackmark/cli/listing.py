@@ -12,8 +12,14 @@ from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.errors import Exit, Terminated
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.listed import ListedRuns, ListResult, read_list
-from stackmark.experiments.listing import begin, carry_on, go_through, parts_in
+from stackmark.experiments.operator_list import (
+    ListedRuns,
+    carry_out,
+    go_through,
+    parts_in,
+    read_list,
+    start,
+)
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
@@ -22,6 +28,7 @@ from stackmark.published.operators import OperatorIndex
 from stackmark.show.console import standard_output
 from stackmark.show.operators import ListView, RowView, print_list, print_rows
 from stackmark.spec import Request, Spec
+from stackmark.verdict.operators import ListResult
 from stackmark.workloads.op.problem import say_rows
 
 DEEPBENCH = "deepbench"
@@ -46,11 +53,11 @@ def measure_list(request: Request, place: Place, book: Ledger, wanted: ListAsked
     with watching(quiet=wanted.as_json) as watcher:
         for sentence in clean_up(book):
             watcher.notice(sentence)
-        begun = begin(request, place, book, watcher, wanted.runs, repeat)
-        with _unfinished(begun.experiment, book, wanted):
-            go_through(begun, place, book, watcher, wanted.time_limit_s)
-    listed, known = read_list(book, begun.experiment), known_operators(book)
-    choices = begun.resolved.choices
+        started = start(request, place, book, watcher, wanted.runs, repeat)
+        with _unfinished(started.experiment, book, wanted):
+            go_through(started, place, book, watcher, wanted.time_limit_s)
+    listed, known = read_list(book, started.experiment), known_operators(book)
+    choices = started.resolved.choices
     show_list(listed, repeat, known, wanted, choices)
     return list_json(listed, repeat, known, choices), list_exit(listed)
 
@@ -70,7 +77,7 @@ def carry_on_list(
     if failed or not before.whole:
         confirm_trust(parts_in(before), book.where, trusted=trusted)
     with _unfinished(experiment, book, wanted), watching(quiet=wanted.as_json) as watcher:
-        carry_on(experiment, book, watcher, time_limit_s=wanted.time_limit_s, anyway=anyway, failed=failed)
+        carry_out(experiment, book, watcher, time_limit_s=wanted.time_limit_s, anyway=anyway, failed=failed)
     listed = read_list(book, experiment)
     if wanted.as_json:
         print_json(list_json(listed, experiment.command, known))

@@ -16,7 +16,7 @@ from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.judging import STDERR_PREFIX, judged_again, read_stored, setup_parts
 from stackmark.experiments.kinds import FAULT, OPERATOR_LIST, kind_in
 from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_run
-from stackmark.experiments.listed import read_list, run_result
+from stackmark.experiments.operator_list import read_list, run_result
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.published.lookup import known_operators

@@ -24,8 +24,8 @@ from stackmark.experiments.design import (
 from stackmark.experiments.judging import read_stored, setup_parts, timed_run
 from stackmark.experiments.kinds import kind_of, require_arms
 from stackmark.experiments.limits import limits_of_run
-from stackmark.experiments.list_arms import arm_list_runs, arm_lists, list_doubts, list_ratios
 from stackmark.experiments.list_specs import is_list
+from stackmark.experiments.operator_list import arm_list_runs, arm_lists, list_doubts, list_ratios
 from stackmark.experiments.progress import (
     Progress,
     StepTimes,

@@ -11,7 +11,7 @@ from stackmark.experiments.judging import read_stored
 from stackmark.experiments.kinds import OPERATOR_LIST, kind_in, require_arms
 from stackmark.experiments.limits import ceilings_for, threads_of, work_of
 from stackmark.experiments.list_specs import is_list, rows_of_spec
-from stackmark.experiments.listed import read_list, rows_in
+from stackmark.experiments.operator_list import read_list, rows_in
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Scalar

@@ -15,14 +15,20 @@ from op_streams import cut_stream, list_stream, op_spec, probe_stream, rows_for
 from stackmark.cli.listing import list_exit
 from stackmark.errors import Exit, SpecError
 from stackmark.events import Failed
-from stackmark.experiments import listing
+from stackmark.experiments import operator_list
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.compare import PRIMER_ROWS, primer_spec
 from stackmark.experiments.examine import examine
-from stackmark.experiments.list_arms import list_doubts
 from stackmark.experiments.list_specs import check_list, is_list, rows_of_spec
-from stackmark.experiments.listed import ListedRuns, read_list
-from stackmark.experiments.listing import begin, carry_on, go_through, pieces_left
+from stackmark.experiments.operator_list import (
+    ListedRuns,
+    carry_out,
+    go_through,
+    list_doubts,
+    pieces_left,
+    read_list,
+    start,
+)
 from stackmark.experiments.recorder import KEEP_EVERY_S, Listener, Silent
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
@@ -88,9 +94,9 @@ def book(tmp_path: Path) -> Any:
 
 
 def measure(book: Ledger, place: Bench, runs: int | None = None) -> ListedRuns:
-    begun = begin(REQUEST, place, book, Silent(), runs, "stackmark run op/gemm")
-    go_through(begun, place, book, Silent(), None)
-    return read_list(book, begun.experiment)
+    started = start(REQUEST, place, book, Silent(), runs, "stackmark run op/gemm")
+    go_through(started, place, book, Silent(), None)
+    return read_list(book, started.experiment)
 
 
 def last(book: Ledger) -> Experiment:
@@ -98,9 +104,9 @@ def last(book: Ledger) -> Experiment:
 
 
 def resume(book: Ledger, place: Bench, monkeypatch: pytest.MonkeyPatch, **more: bool) -> ListedRuns:
-    monkeypatch.setattr(listing, "find_place", lambda *_: place)
+    monkeypatch.setattr(operator_list, "find_place", lambda *_: place)
     experiment = last(book)
-    carry_on(experiment, book, Silent(), **more)
+    carry_out(experiment, book, Silent(), **more)
     return read_list(book, experiment)
 
 
@@ -213,15 +219,15 @@ def test_what_brings_no_row_further_is_given_up(book: Ledger, monkeypatch: pytes
 
     measure(book, Bench(dies_at=[2]), runs=1)
     place = Broken()
-    monkeypatch.setattr(listing, "find_place", lambda *_: place)
-    carry_on(last(book), book, Hearing())
-    assert place.asked == ["3-4"] * listing.FRUITLESS
+    monkeypatch.setattr(operator_list, "find_place", lambda *_: place)
+    carry_out(last(book), book, Hearing())
+    assert place.asked == ["3-4"] * operator_list.FRUITLESS
     assert said[-1].startswith("3 runs brought it no row further; see why: stackmark show r-")
 
 
 def test_a_list_of_another_machine_is_not_gone_on_with(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(book, Bench(dies_at=[2]), runs=1)
-    monkeypatch.setattr(listing, "machine_name", lambda: "another")
+    monkeypatch.setattr(operator_list, "machine_name", lambda: "another")
     with pytest.raises(SpecError, match="another machine"):
         resume(book, Bench(), monkeypatch)
     assert resume(book, Bench(), monkeypatch, anyway=True).whole
@@ -258,7 +264,7 @@ def test_rows_are_stored_while_the_run_goes_on(book: Ledger, monkeypatch: pytest
 
 
 def test_the_rows_of_a_lost_run_are_kept(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = begin(REQUEST, Bench(), book, Silent(), 1, "")
+    started = start(REQUEST, Bench(), book, Silent(), 1, "")
 
     def killed(*_: object, **__: object) -> None:
         raise MemoryError
@@ -266,11 +272,11 @@ def test_the_rows_of_a_lost_run_are_kept(book: Ledger, monkeypatch: pytest.Monke
     monkeypatch.setattr(Ledger, "finish", killed)
     monkeypatch.setattr("stackmark.experiments.recorder.KEEP_EVERY_S", 0.0)
     with pytest.raises(MemoryError):
-        go_through(begun, Bench(), book, Silent(), None)
+        go_through(started, Bench(), book, Silent(), None)
     monkeypatch.undo()
     monkeypatch.setattr("stackmark.experiments.cleaning.may_live", lambda _: False)
     assert len(clean_up(book)) == 1
-    listed = read_list(book, begun.experiment)
+    listed = read_list(book, started.experiment)
     assert listed.runs[0].failure_kind == "lost"
     assert len(listed.result.rows) == 5
     place = Bench()
