@@ -96,7 +96,7 @@ def measure(nodes: int, namespace: str, ledger: Path) -> None:
     looker = Quiet()
     with Ledger.open(str(ledger)) as book:
         before = time.monotonic()
-        experiment = sweep.start(sweep.Asked(request, options, nodes=SELECTOR), book, Silent())
+        experiment = sweep.start(sweep.SweepRequest(request, options, nodes=SELECTOR), book, Silent())
         began = time.monotonic()
         sweep.carry_out(experiment, book, looker)
         ended = time.monotonic()

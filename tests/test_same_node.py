@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from stackmark.errors import ClusterError, SpecError, WorkerError
-from stackmark.experiments.arms import AskedArm, read_arms
+from stackmark.experiments.arms import ArmRequest, read_arms
 from stackmark.experiments.one_machine import following, leading
 from stackmark.experiments.probing import Resolved
 from stackmark.kubernetes.client import connect
@@ -46,8 +46,8 @@ def test_the_sandbox_s_image_is_taken_before_a_smaller_one_of_somebody_s() -> No
     assert smallest_image(Node("a", None, None, images[2:])) is None
 
 
-def arm(place: str, **options: str) -> AskedArm:
-    return AskedArm(place, place, dict(options), {})
+def arm(place: str, **options: str) -> ArmRequest:
+    return ArmRequest(place, place, dict(options), {})
 
 
 def test_the_pod_is_asked_first_and_the_others_follow_its_gpu() -> None:
@@ -62,8 +62,8 @@ def test_the_pod_is_asked_first_and_the_others_follow_its_gpu() -> None:
 def test_what_was_typed_is_not_changed() -> None:
     arms = [
         arm("pod", node="mine"),
-        AskedArm("host", "host", {"gpus": "0"}, {}),
-        AskedArm("h", "host", {}, {"device": "cpu"}),
+        ArmRequest("host", "host", {"gpus": "0"}, {}),
+        ArmRequest("h", "host", {}, {"device": "cpu"}),
     ]
     assert [one.place_options for one in following(arms, 0, led("n"))] == [{"node": "mine"}, {"gpus": "0"}, {}]
 

@@ -12,8 +12,8 @@ from stackmark.cli.trusting import confirm_trust
 from stackmark.cli.views import watching
 from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
-from stackmark.experiments.baselines import How, held_by, parts_in
-from stackmark.experiments.checking import RULES, Checked, check, decided
+from stackmark.experiments.baseline import SeriesOptions, held_by, parts_in
+from stackmark.experiments.check import RULES, Checked, check, decided
 from stackmark.experiments.cleaning import clean_up
 from stackmark.ledger.store import Ledger
 from stackmark.show.check import CheckLine, print_check, say_differences
@@ -56,7 +56,7 @@ def check_now(wanted: Check) -> Exit:
             with watching(quiet=wanted.as_json) as watcher:
                 for sentence in clean_up(book):
                     watcher.notice(sentence)
-                how = How(watcher, wanted.runs, wanted.time_limit_s, repeatable(wanted.asked))
+                how = SeriesOptions(watcher, wanted.runs, wanted.time_limit_s, repeatable(wanted.asked))
                 for one in check(book, wanted.name, how, margin=wanted.margin, anyway=wanted.anyway):
                     done.append(one)
                     if one.trouble:

@@ -17,7 +17,15 @@ from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, Stackmark
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.caches import remove_cache
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.compare import Asked, carry_out, check_asked, design_of, parts_in, prepare_places, start
+from stackmark.experiments.compare import (
+    CompareRequest,
+    carry_out,
+    check_compare,
+    design_of,
+    parts_in,
+    prepare_places,
+    start,
+)
 from stackmark.experiments.design import MARGIN
 from stackmark.experiments.examine import Comparison, Examined, examine
 from stackmark.experiments.progress import StepTimes, progress
@@ -61,13 +69,13 @@ def compare(request: Request, wanted: Wanted) -> Exit:
         return _against_published(request, wanted)
     arms = read_arms(wanted.arms, request.workload, wanted.place_options)
     check_report(wanted.report)
-    asked = Asked(
+    asked = CompareRequest(
         request=request, arms=arms, kind=wanted.kind, blocks=wanted.blocks,
         margin=MARGIN if wanted.margin is None else wanted.margin, until_decided=wanted.until_decided,
         pause_s=wanted.pause_s, most_repeats=wanted.repeats, seed=wanted.order_seed, primers=wanted.primers,
         command=repeatable(wanted.asked),
     )  # fmt: skip
-    check_asked(asked)
+    check_compare(asked)
     with Ledger.open(wanted.ledger) as book:
         # A ledger that is locked or read-only is found now, and not after the first run.
         book.writing(lambda _: None)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stackmark.errors import PlaceError, SpecError, WorkerError
-from stackmark.experiments.arms import AskedArm
+from stackmark.experiments.arms import ArmRequest
 from stackmark.experiments.caches import cache_folder, remove_cache, remove_forgotten, root
 from stackmark.experiments.design import (
     MARGIN,
@@ -67,11 +67,11 @@ PRIMER_ROWS, PRIMER_ROW_S = 3, 0.1
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompareRequest:
     """What a person asked of an experiment."""
 
     request: Request
-    arms: Sequence[AskedArm]
+    arms: Sequence[ArmRequest]
     kind: Kind = "compare"
     blocks: int | None = None
     margin: float = MARGIN
@@ -83,9 +83,9 @@ class Asked:
     command: str = ""
 
 
-def make_design(asked: Asked, watcher: Watcher) -> tuple[Design, list[Resolved]]:
+def make_design(asked: CompareRequest, watcher: Watcher) -> tuple[Design, list[Resolved]]:
     """Probes what must be probed. The seed decides the order; without one it is drawn, and stored."""
-    check_asked(asked)
+    check_compare(asked)
     blocks, rule = _blocks(asked, watcher)
     prepare_places(asked.arms)
     placed, resolved = _resolve(asked, beside_the_driver(asked.arms, watcher), watcher)
@@ -111,7 +111,7 @@ def make_design(asked: Asked, watcher: Watcher) -> tuple[Design, list[Resolved]]
     return design, resolved
 
 
-def check_asked(asked: Asked) -> None:
+def check_compare(asked: CompareRequest) -> None:
     """What can be refused without a worker."""
     check_margin(asked.margin)
     if asked.until_decided and asked.blocks and asked.blocks > MOST_LOOKED_AT:
@@ -121,7 +121,7 @@ def check_asked(asked: Asked) -> None:
         )
 
 
-def prepare_places(arms: Sequence[AskedArm] | Sequence[Arm]) -> None:
+def prepare_places(arms: Sequence[ArmRequest] | Sequence[Arm]) -> None:
     """A place that is not there is found before the first run, and not after the minutes of the other arms."""
     seen: list[object] = []
     for arm in arms:
@@ -144,7 +144,7 @@ def naming(label: str) -> Iterator[None]:
         raise kind(f"the arm {label!r}: {error.message}", hint=error.hint, command=error.command) from error
 
 
-def _blocks(asked: Asked, watcher: Watcher) -> tuple[int, StoppingRule | None]:
+def _blocks(asked: CompareRequest, watcher: Watcher) -> tuple[int, StoppingRule | None]:
     arms = len(asked.arms)
     wanted = asked.blocks or (MOST_BLOCKS if asked.until_decided else BLOCKS)
     blocks, rule = whole_blocks(arms, wanted), None
@@ -174,7 +174,9 @@ def _rule(arms: int, blocks: int) -> StoppingRule:
     )
 
 
-def _resolve(asked: Asked, arms: Sequence[AskedArm], watcher: Watcher) -> tuple[list[AskedArm], list[Resolved]]:
+def _resolve(
+    asked: CompareRequest, arms: Sequence[ArmRequest], watcher: Watcher
+) -> tuple[list[ArmRequest], list[Resolved]]:
     """The arms where they will run, and what each of them means there. The leading arm is asked first."""
     params = asked.request.params
     family, _ = find(asked.request.workload)
@@ -200,7 +202,7 @@ def _resolve(asked: Asked, arms: Sequence[AskedArm], watcher: Watcher) -> tuple[
     return placed, found
 
 
-def _in_own_folder(spec: Spec, request: Request, arm: AskedArm) -> Spec:
+def _in_own_folder(spec: Spec, request: Request, arm: ArmRequest) -> Spec:
     """A user's program runs where the driver stands, in every arm that has that folder, whichever arm was probed."""
     if "cwd" not in spec.params or request.typed().get("cwd"):
         return spec
@@ -220,7 +222,7 @@ def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str,
     }
 
 
-def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
+def start(asked: CompareRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
     """Makes the design and stores it: from here on `resume` can go on."""
     remove_forgotten()
     design, _ = make_design(asked, watcher)

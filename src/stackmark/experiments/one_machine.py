@@ -11,7 +11,7 @@ from dataclasses import replace
 from pydantic import JsonValue
 
 from stackmark.errors import ClusterError
-from stackmark.experiments.arms import AskedArm
+from stackmark.experiments.arms import ArmRequest
 from stackmark.experiments.placing import find_kind, find_place
 from stackmark.experiments.probing import Resolved
 from stackmark.experiments.recorder import Watcher
@@ -20,19 +20,19 @@ from stackmark.experiments.verify import chip_for_others
 WHY = "a pod is compared with a host or a container on one machine only"
 
 
-def leading(arms: Sequence[AskedArm]) -> int:
+def leading(arms: Sequence[ArmRequest]) -> int:
     """Which arm is probed first: one whose chip is chosen elsewhere, or else the first."""
     return next((number for number, arm in enumerate(arms) if find_kind(arm.place).leads), 0)
 
 
-def beside_the_driver(arms: Sequence[AskedArm], watcher: Watcher) -> list[AskedArm]:
+def beside_the_driver(arms: Sequence[ArmRequest], watcher: Watcher) -> list[ArmRequest]:
     """Pods that have a host or a container beside them are pinned to this machine; refused where it is no node."""
     if all(find_kind(arm.place).leads for arm in arms) or not any(find_kind(arm.place).leads for arm in arms):
         return list(arms)
     return [_pinned_here(arm, watcher) if find_kind(arm.place).leads else arm for arm in arms]
 
 
-def _pinned_here(arm: AskedArm, watcher: Watcher) -> AskedArm:
+def _pinned_here(arm: ArmRequest, watcher: Watcher) -> ArmRequest:
     from stackmark.kubernetes.place import PodPlace
     from stackmark.kubernetes.same_node import nodes_here, this_node
     from stackmark.kubernetes.trouble import explained
@@ -53,7 +53,7 @@ def _pinned_here(arm: AskedArm, watcher: Watcher) -> AskedArm:
     return replace(arm, place_options={**arm.place_options, "node": node.name})
 
 
-def following(arms: Sequence[AskedArm], lead: int, resolved: Resolved) -> list[AskedArm]:
+def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list[ArmRequest]:
     """All arms where the leading one was: its node for the other pods, its GPU for those that can be told which.
 
     The node is the one that the cluster gave it. Its GPU only the worker knows: its word is held to be a UUID and no more.

@@ -1,8 +1,8 @@
 """The kind `operator list`: a list of problems that is gone through row by row, several times.
 
 A pass is one way through the whole list. It is one run, one fresh process; where that was cut off (Ctrl-C, the time was up, a
-library crashed in row 57), later runs take what is left, and the pieces together are the pass (`block` is its number, `attempt` the
-number of the piece). Nothing is lost with a process but the row that it was at.
+library crashed in row 57), later runs take what is left, and the pieces together are the pass (`block` is its number,
+`attempt` the number of the piece). Nothing is lost with a process but the row that it was at.
 
 A row that ended its process is taken again last and alone, so that it can end no other; if it ends that process too, it is a
 failed row in its run's words. Failed rows are not tried again unless somebody asks for it: most of them failed for want of memory

@@ -50,7 +50,7 @@ from stackmark.workloads.catalog import check_request, check_spec, find
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """What a person asked of a sweep. `nodes` is a label selector as kubectl takes it."""
 
     request: Request
@@ -65,7 +65,7 @@ class Asked:
     command: str = ""
 
 
-def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
+def start(asked: SweepRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
     """Finds the slots, probes in the first of them, and stores the plan: from here on `resume` can go on."""
     check_margin(asked.margin)
     check_request(asked.request)
@@ -115,7 +115,7 @@ def parts_in(plan: SweepPlan) -> list[Part]:
     return parts_of([(plan.spec, "pod", plan.place_options)])
 
 
-def _gpus(asked: Asked, ready: Ready) -> int:
+def _gpus(asked: SweepRequest, ready: Ready) -> int:
     """GPUs of a run: as typed; else one, unless the workload was told to run on the CPU or the cluster has none."""
     if asked.options.gpu_count is not None:
         return asked.options.gpu_count
@@ -194,4 +194,4 @@ def examine(ledger: Ledger, experiment: Experiment) -> Swept:
     return read_swept(ledger, experiment, plan_of(experiment))
 
 
-__all__ = ["Asked", "Looker", "Swept", "carry_out", "examine", "is_open", "parts_in", "plan_of", "start"]
+__all__ = ["Looker", "SweepRequest", "Swept", "carry_out", "examine", "is_open", "parts_in", "plan_of", "start"]

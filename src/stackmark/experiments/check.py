@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 from statistics import fmean
 
 from stackmark.errors import Exit
-from stackmark.experiments.baselines import Held, How, Sat, Trouble, held_by, sit
+from stackmark.experiments.baseline import HeldWorkload, SeriesOptions, SeriesResult, Trouble, held_by, measure_series
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.examine import arms_of, read_run
 from stackmark.experiments.groups import log_rate, subject_of
@@ -89,7 +89,7 @@ class _Sides:
     doubts: list[str] = field(default_factory=list)
 
 
-def check(ledger: Ledger, name: str, how: How, *, margin: float, anyway: bool = False) -> Iterator[Checked]:
+def check(ledger: Ledger, name: str, how: SeriesOptions, *, margin: float, anyway: bool = False) -> Iterator[Checked]:
     """Workload by workload, as each is done; one that fails stops no other. When all are done, `decided` has the words."""
     every = held_by(ledger, name)
     for number, held in enumerate(every, start=1):
@@ -107,7 +107,7 @@ def decided(checked: Sequence[Checked]) -> list[Checked]:
     return [replace(one, lately_comparison=next(words)) if one.lately_comparison else one for one in found]
 
 
-def _check(ledger: Ledger, name: str, held: Held, how: How, margin: float, anyway: bool) -> Checked:
+def _check(ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions, margin: float, anyway: bool) -> Checked:
     began = time.monotonic()
     before = _rate(_by_series(held.rows))
     blank = Checked(held.label, held.spec.workload, held.place, held.rows[0].rate_unit or "", 0.0, before=before)
@@ -116,15 +116,17 @@ def _check(ledger: Ledger, name: str, held: Held, how: How, margin: float, anywa
         return replace(blank, trouble=_incomparable(name, ["it was measured on another machine"]))
     request: Json = {"baseline": name, "workload": held.spec.workload}
     experiment = new_experiment(kind="check", command=how.command, note=name, request=request)
-    sat = sit(ledger, held, experiment, how)
-    blank = replace(blank, experiment_id=sat.experiment_id, seconds=time.monotonic() - began)
-    if sat.trouble:
-        return replace(blank, trouble=sat.trouble)
-    return _compare(ledger, name, held, sat, blank, margin, anyway)
+    series = measure_series(ledger, held, experiment, how)
+    blank = replace(blank, experiment_id=series.experiment_id, seconds=time.monotonic() - began)
+    if series.trouble:
+        return replace(blank, trouble=series.trouble)
+    return _compare(ledger, name, held, series, blank, margin, anyway)
 
 
-def _compare(ledger: Ledger, name: str, held: Held, sat: Sat, blank: Checked, margin: float, anyway: bool) -> Checked:
-    today = [row for row in ledger.runs_of(sat.experiment_id) if row.rate_per_s]
+def _compare(
+    ledger: Ledger, name: str, held: HeldWorkload, series: SeriesResult, blank: Checked, margin: float, anyway: bool
+) -> Checked:
+    today = [row for row in ledger.runs_of(series.experiment_id) if row.rate_per_s]
     sides = _sides(ledger, name, held, today)
     before, now = _flat(sides.before), sides.nights[-1]
     subjects = [subject_of(ledger, label, rows) for label, rows in ((name, before), ("now", now))]
@@ -162,7 +164,7 @@ def _left_out(count: int) -> list[str]:
     ]
 
 
-def _history(ledger: Ledger, held: Held, like: RunDetail) -> History | None:
+def _history(ledger: Ledger, held: HeldWorkload, like: RunDetail) -> History | None:
     """How far series of this workload have differed on this machine and chip, whatever the stack, without today's."""
     rows = [
         row
@@ -182,7 +184,7 @@ def _incomparable(name: str, reasons: Sequence[str]) -> Trouble:
     )
 
 
-def _sides(ledger: Ledger, name: str, held: Held, today: Rows) -> _Sides:
+def _sides(ledger: Ledger, name: str, held: HeldWorkload, today: Rows) -> _Sides:
     like = today[-1]
     here = [row for row in held.rows if _same_chip(row, like)]
     doubts = []
@@ -193,7 +195,7 @@ def _sides(ledger: Ledger, name: str, held: Held, today: Rows) -> _Sides:
     return _Sides(before, _by_series([*_earlier(ledger, name, held, like, _flat(before)[-1]), *today]), doubts)
 
 
-def _earlier(ledger: Ledger, name: str, held: Held, like: RunDetail, last: RunDetail) -> list[RunDetail]:
+def _earlier(ledger: Ledger, name: str, held: HeldWorkload, like: RunDetail, last: RunDetail) -> list[RunDetail]:
     """Runs of checks before this one and after the baseline, of the same place, chip and stack, oldest first."""
     rows = [
         row

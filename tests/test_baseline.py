@@ -12,8 +12,8 @@ from experiment_asking import empty_ledger
 from other_days import QUICK, TYPED, change, on_another_day, save, stored
 from stackmark.errors import Exit, SpecError
 from stackmark.experiments.arms import read_arms
-from stackmark.experiments.baselines import How, held_by, save_again, save_stored
-from stackmark.experiments.compare import Asked, carry_out, start
+from stackmark.experiments.baseline import SeriesOptions, held_by, save_again, save_stored
+from stackmark.experiments.compare import CompareRequest, carry_out, start
 from stackmark.experiments.recorder import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
@@ -32,10 +32,10 @@ def book(file: Path) -> Iterator[Ledger]:
 
 
 def test_a_baseline_holds_the_good_runs_of_its_experiments(book: Ledger) -> None:
-    sat = save(book, runs=2)
+    series = save(book, runs=2)
     (held,) = held_by(book, "before")
     assert (held.label, held.place, held.series, held.runs_a_series) == ("trick/calm", "host", 1, 2)
-    assert [row.experiment_id for row in held.rows] == [sat.experiment_id] * 2
+    assert [row.experiment_id for row in held.rows] == [series.experiment_id] * 2
 
 
 def test_saved_again_it_gets_another_series_of_the_same_spec_without_a_probe(book: Ledger, file: Path) -> None:
@@ -47,7 +47,7 @@ def test_saved_again_it_gets_another_series_of_the_same_spec_without_a_probe(boo
             raise AssertionError("a probe was asked")
 
     (held,) = held_by(book, "before")
-    save_again(book, "before", held, How(NoProbe()))
+    save_again(book, "before", held, SeriesOptions(NoProbe()))
     (held,) = held_by(book, "before")
     assert (held.series, len(held.rows)) == (2, 4)
     assert len({row.spec_digest for row in held.rows}) == 1
@@ -91,17 +91,17 @@ def test_one_workload_that_cannot_be_measured_does_not_stop_the_others(book: Led
 
 
 def test_what_was_measured_already_can_be_saved_once(book: Ledger) -> None:
-    sat = save(book, "first")
-    assert save_stored(book, "second", [sat.experiment_id]) == {sat.experiment_id: True}
-    assert save_stored(book, "second", ["last"]) == {sat.experiment_id: False}
-    answer = ask("baseline", "save", "second", "--from", sat.experiment_id[:-3])
+    series = save(book, "first")
+    assert save_stored(book, "second", [series.experiment_id]) == {series.experiment_id: True}
+    assert save_stored(book, "second", ["last"]) == {series.experiment_id: False}
+    answer = ask("baseline", "save", "second", "--from", series.experiment_id[:-3])
     assert answer.code == 0
     assert "was in it already" in answer.out
 
 
 def test_an_experiment_of_several_arms_or_without_a_good_run_or_from_logs_is_not_saved(book: Ledger) -> None:
     request = Request(workload="trick/calm", params=QUICK)
-    asked = Asked(request=request, arms=read_arms(["host", "host,step_s=0.002"], "trick/calm"), blocks=2)
+    asked = CompareRequest(request=request, arms=read_arms(["host", "host,step_s=0.002"], "trick/calm"), blocks=2)
     arms = start(asked, book, Silent())
     carry_out(arms, book, Silent())
     with pytest.raises(SpecError, match="several arms; nothing was saved"):

@@ -18,7 +18,7 @@ from stackmark.errors import LedgerError, PlaceError, SpecError, WorkerError
 from stackmark.experiments import caches
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.compare import Asked, carry_out, design_of, make_design, primer_spec, start
+from stackmark.experiments.compare import CompareRequest, carry_out, design_of, make_design, primer_spec, start
 from stackmark.experiments.design import order_of, unasked_differences
 from stackmark.experiments.examine import examine
 from stackmark.experiments.progress import progress
@@ -38,9 +38,9 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         yield ledger
 
 
-def asked(*arms: str, workload: str = "trick/calm", **more: Any) -> Asked:
+def asked(*arms: str, workload: str = "trick/calm", **more: Any) -> CompareRequest:
     request = Request(workload=workload, params=dict(QUICK))
-    return Asked(request=request, arms=read_arms(arms, workload), **more)
+    return CompareRequest(request=request, arms=read_arms(arms, workload), **more)
 
 
 def made(book: Ledger, experiment: Experiment) -> list[RunDetail]:
@@ -92,7 +92,7 @@ def test_only_what_an_arm_types_differs_between_specs(book: Ledger) -> None:
 def test_what_follows_from_a_typed_key_is_chosen_anew_and_said(book: Ledger) -> None:
     request = Request(workload="train/trivial_cifar10", params={"batch": 2, "steps": 2, "warmup_steps": 0})
     arms = read_arms(["host,tune=off", "host,tune=fast"], request.workload)
-    design, _ = make_design(Asked(request=request, arms=arms, blocks=2), Silent())
+    design, _ = make_design(CompareRequest(request=request, arms=arms, blocks=2), Silent())
     assert [arm.spec.params["tune"] for arm in design.arms] == ["off", "fast"]
     assert [arm.spec.params["layout"] for arm in design.arms] == ["nchw", "nhwc"]
     assert any(line.startswith("layout: nchw (host,tune=off), nhwc") for line in unasked_differences(design.arms))

@@ -29,7 +29,7 @@ from stackmark.workloads.catalog import check_spec
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldWorkload:
     """One workload of a baseline: a spec in a place, and its good runs, oldest first."""
 
     # The workload, with the place and the parameters that tell it from others of the baseline.
@@ -58,7 +58,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Sat:
+class SeriesResult:
     """What one series of a workload came to; no experiment where not even the probe answered."""
 
     label: str
@@ -78,7 +78,7 @@ class Sat:
 
 
 @dataclass(frozen=True)
-class How:
+class SeriesOptions:
     """How a series is measured."""
 
     watcher: Watcher
@@ -87,7 +87,7 @@ class How:
     command: str = ""
 
 
-def held_by(ledger: Ledger, name: str) -> list[Held]:
+def held_by(ledger: Ledger, name: str) -> list[HeldWorkload]:
     """What a baseline holds. One that nobody saved, or that has lost its good runs, is a sentence."""
     found = _held(ledger, baselines.experiments_of(ledger, name))
     if not found:
@@ -97,12 +97,12 @@ def held_by(ledger: Ledger, name: str) -> list[Held]:
     return found
 
 
-def held_so_far(ledger: Ledger, name: str) -> list[Held]:
+def held_so_far(ledger: Ledger, name: str) -> list[HeldWorkload]:
     """The same, and nothing where there is nothing yet."""
     return _held(ledger, baselines.experiments_of(ledger, name)) if baselines.exists(ledger, name) else []
 
 
-def _held(ledger: Ledger, experiment_ids: Sequence[str]) -> list[Held]:
+def _held(ledger: Ledger, experiment_ids: Sequence[str]) -> list[HeldWorkload]:
     found: dict[tuple[str, str, str], list[RunDetail]] = {}
     for experiment_id in experiment_ids:
         for row in ledger.runs_of(experiment_id):
@@ -111,7 +111,7 @@ def _held(ledger: Ledger, experiment_ids: Sequence[str]) -> list[Held]:
                 found.setdefault((row.spec_digest, row.place, options), []).append(row)
     groups = [sorted(rows, key=lambda row: (row.started_unix_s, row.id)) for rows in found.values()]
     return [
-        Held(label, rows[0].spec, rows[0].place, rows[0].place_options, tuple(rows))
+        HeldWorkload(label, rows[0].spec, rows[0].place, rows[0].place_options, tuple(rows))
         for label, rows in zip(_labels([rows[0] for rows in groups]), groups, strict=True)
     ]
 
@@ -133,25 +133,25 @@ def _labels(firsts: Sequence[RunDetail]) -> list[str]:
     return labels
 
 
-def parts_in(held: Sequence[Held]) -> list[Part]:
+def parts_in(held: Sequence[HeldWorkload]) -> list[Part]:
     """What of a baseline is not to be run unless it was typed here or confirmed."""
     return parts_of((one.spec, one.place, one.place_options) for one in held)
 
 
-def sit(ledger: Ledger, held: Held, experiment: Experiment, how: How) -> Sat:
+def measure_series(ledger: Ledger, held: HeldWorkload, experiment: Experiment, how: SeriesOptions) -> SeriesResult:
     """Measures a held spec once more. What fails is said and stored; a ledger that fails passes through."""
     try:
         # Changed, or of a package that is not installed any more: known before an experiment is begun.
         check_spec(held.spec)
     except SpecError as error:
-        return Sat(held.label, "", (), Trouble(error.message, error.hint or "", Exit.RUN_FAILED))
+        return SeriesResult(held.label, "", (), Trouble(error.message, error.hint or "", Exit.RUN_FAILED))
     try:
         place = find_place(held.place, held.place_options)
     except (SpecError, PlaceError) as error:
         # A place that is gone has failed; a variable that is not set (`env=TOKEN`) is for the caller to set.
         gone = held.place not in place_kinds()
         code = Exit.PLACE_FAILED if gone else error.exit_code
-        return Sat(held.label, "", (), Trouble(error.message, error.hint or "", code))
+        return SeriesResult(held.label, "", (), Trouble(error.message, error.hint or "", code))
     ledger.start_experiment(experiment)
     count = how.runs or held.runs_a_series
     trouble = None
@@ -162,7 +162,7 @@ def sit(ledger: Ledger, held: Held, experiment: Experiment, how: How) -> Sat:
     except PlaceError as error:
         trouble = Trouble(error.message, error.hint or "", Exit.PLACE_FAILED)
     rows = tuple(ledger.runs_of(experiment.id))
-    return Sat(held.label, experiment.id, rows, trouble or _failed(rows))
+    return SeriesResult(held.label, experiment.id, rows, trouble or _failed(rows))
 
 
 def _failed(rows: Sequence[RunRow]) -> Trouble | None:
@@ -175,14 +175,14 @@ def _failed(rows: Sequence[RunRow]) -> Trouble | None:
     return Trouble(message, first.failure_hint or f"look at it: stackmark show {first.id} --log", Exit.RUN_FAILED)
 
 
-def save_again(ledger: Ledger, name: str, held: Held, how: How) -> Sat:
+def save_again(ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions) -> SeriesResult:
     """Measure one more series of what the baseline holds."""
     request = Request(workload=held.spec.workload, params=held.spec.params, ranks=held.spec.ranks)
     experiment = new_experiment(command=how.command, request=request.model_dump(mode="json"))
-    return _kept(ledger, name, sit(ledger, held, experiment, how))
+    return _kept(ledger, name, measure_series(ledger, held, experiment, how))
 
 
-def save_new(ledger: Ledger, name: str, request: Request, place: Place, how: How) -> Sat:
+def save_new(ledger: Ledger, name: str, request: Request, place: Place, how: SeriesOptions) -> SeriesResult:
     """Measure a first series: a probe chooses what was not typed."""
     try:
         measured = measure(
@@ -192,19 +192,19 @@ def save_new(ledger: Ledger, name: str, request: Request, place: Place, how: How
     except LedgerError:
         raise
     except StackmarkError as error:
-        return Sat(request.workload, "", (), Trouble(error.message, error.hint or "", error.exit_code))
+        return SeriesResult(request.workload, "", (), Trouble(error.message, error.hint or "", error.exit_code))
     rows = measured.runs
-    return _kept(ledger, name, Sat(request.workload, measured.experiment.id, rows, _failed(rows)))
+    return _kept(ledger, name, SeriesResult(request.workload, measured.experiment.id, rows, _failed(rows)))
 
 
-def _kept(ledger: Ledger, name: str, sat: Sat) -> Sat:
+def _kept(ledger: Ledger, name: str, series: SeriesResult) -> SeriesResult:
     """Keep good runs as a series, though others of it failed."""
-    if sat.throughput:
-        baselines.save(ledger, name, sat.experiment_id)
-    return sat
+    if series.throughput:
+        baselines.save(ledger, name, series.experiment_id)
+    return series
 
 
-def held_like(held: Sequence[Held], request: Request, place: Place) -> Held | None:
+def held_like(held: Sequence[HeldWorkload], request: Request, place: Place) -> HeldWorkload | None:
     """What the baseline holds of this request: the one whose spec agrees with everything that was typed."""
     typed = request.typed()
     like = [
