@@ -1,5 +1,6 @@
 """`stackmark resume`."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def command(
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
     from stackmark.experiments.cleaning import clean_up
-    from stackmark.experiments.kinds import OPERATOR_LIST, SWEEP, kind_in
+    from stackmark.experiments.kinds import OPERATOR_LIST, SWEEP, ExperimentKind, kind_in
     from stackmark.ledger.store import Ledger
 
     wanted = Wanted(
@@ -72,7 +73,10 @@ def command(
         kind = kind_in(book, found)
         if failed and kind is not OPERATOR_LIST:
             raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
-        own = {OPERATOR_LIST: partial(_list, failed=failed), SWEEP: _sweep}
+        own: dict[ExperimentKind, Callable[[Experiment, Ledger, Wanted], int]] = {
+            OPERATOR_LIST: partial(_list, failed=failed),
+            SWEEP: _sweep,
+        }
         return own.get(kind, carry_on)(found, book, wanted)
 
 

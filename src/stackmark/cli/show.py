@@ -1,6 +1,6 @@
 """`stackmark show`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -14,7 +14,7 @@ from stackmark.errors import SpecError, StreamError
 from stackmark.events import EVENT_PREFIX, Log, gathered_facts, read_event
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.judging import STDERR_PREFIX, judged_again, read_stored, setup_parts
-from stackmark.experiments.kinds import FAULT, OPERATOR_LIST, kind_in
+from stackmark.experiments.kinds import FAULT, OPERATOR_LIST, ExperimentKind, kind_in
 from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_run
 from stackmark.experiments.operator_list import read_list, run_result
 from stackmark.ledger.rows import Experiment, RunDetail
@@ -106,7 +106,10 @@ def _show_experiment(book: Ledger, prefix: str, as_json: bool, form: str | None)
     kind = kind_in(book, experiment)
     if form and kind is not OPERATOR_LIST:
         raise SpecError(f"{experiment.id} went through no list: there is nothing to print as DeepBench does")
-    own = {OPERATOR_LIST: partial(_show_list, form=form), FAULT: _show_fault}
+    own: dict[ExperimentKind, Callable[[Ledger, Experiment, bool], None]] = {
+        OPERATOR_LIST: partial(_show_list, form=form),
+        FAULT: _show_fault,
+    }
     own.get(kind, _show_runs)(book, experiment, as_json)
 
 
