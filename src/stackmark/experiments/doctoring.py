@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -81,11 +81,8 @@ def wish_of(options: PodOptions, nodes: Sequence[str]) -> Wish:
     )
 
 
-@dataclass
 class _Listening(Listener):
     """Remembers what the place says of the pod, too."""
-
-    handle: Handle = field(default_factory=dict)
 
     def started(self, handle: Handle) -> None:
         self.handle = dict(handle)

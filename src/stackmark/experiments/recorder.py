@@ -205,7 +205,7 @@ class Listener(Output):
         self._full = False
         self._heard_bytes = 0
         # When rows were last stored; the first one is at once.
-        self._kept_s = -math.inf
+        self.kept_s = -math.inf
 
     def started(self, handle: Handle) -> None:
         self.handle = handle
@@ -250,11 +250,11 @@ class Listener(Output):
 
     def _keep(self, event: Event) -> None:
         """Store what there is after a row: the worker prepares the next, so nothing is timed that writing could disturb."""
-        if not isinstance(event, Row) or not self._ledger or time.monotonic() - self._kept_s < KEEP_EVERY_S:
+        if not isinstance(event, Row) or not self._ledger or time.monotonic() - self.kept_s < KEEP_EVERY_S:
             return
         with suppress(LedgerError):  # at the end it is written whole, and then it counts
             self._ledger.keep(self._run_id, self.lines)
-        self._kept_s = time.monotonic()
+        self.kept_s = time.monotonic()
 
 
 def new_experiment(
