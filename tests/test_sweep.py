@@ -223,8 +223,9 @@ class Sweep:
         }  # fmt: skip
         self.book.start(
             RunStart(
-                id=run_id, experiment_id=self.experiment.id, position=self.position, arm=slot, block=block,
-                attempt=number if suspect is None else suspect + 1, spec=SPEC, place="pod", started_unix_s=1e9 + self.position,
+                id=run_id, experiment_id=self.experiment.id, position=self.position, slot=slot, block=block,
+                suspect=suspect, pass_number=number if suspect is None else None, spec=SPEC, place="pod",
+                started_unix_s=1e9 + self.position,
                 machine_id="m", boot_id="b", driver_pid=1, handle=handle, stackmark_version="0",
             )
         )  # fmt: skip
@@ -433,7 +434,7 @@ def test_a_second_run_that_failed_is_not_made_again_and_one_that_was_cut_off_is(
     assert [slot.number for _, slot in left] == list(range(1, 8))
     run_id = new_id("r")
     book.start(
-        RunStart(id=run_id, experiment_id=sweep.experiment.id, position=50, arm=1, attempt=1, spec=SPEC, place="pod",
+        RunStart(id=run_id, experiment_id=sweep.experiment.id, position=50, slot=1, pass_number=1, spec=SPEC, place="pod",
                  started_unix_s=1e9, machine_id="m", boot_id="b", driver_pid=1, stackmark_version="0")
     )  # fmt: skip
     end = RunEnd(status="failed", ended_unix_s=1e9, failure_kind="interrupted", failure_message="it was interrupted")

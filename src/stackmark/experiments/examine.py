@@ -24,7 +24,6 @@ from stackmark.experiments.design import (
 from stackmark.experiments.judging import read_stored, setup_parts, timed_run
 from stackmark.experiments.kinds import kind_of, require_arms
 from stackmark.experiments.limits import limits_of_run
-from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.operator_list import arm_list_runs, arm_lists, list_doubts, list_ratios
 from stackmark.experiments.progress import (
     Progress,
@@ -95,7 +94,7 @@ def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool
         return False
     if design is None or now is None:
         # A later piece of a list that was cut off is a part of it, and its rate that of a part.
-        return not (row.attempt and is_list(row.workload))
+        return not row.piece
     blocks = now.blocks if now.open else _judged(design, now)
     return row.block in blocks and blocks[row.block] == row.attempt
 
@@ -128,11 +127,12 @@ def read_run(
         if row.place == "pod" and isinstance(seconds := row.handle.get(f"{name}_s"), int | float)
     ]
     start_s = hello.time_unix_s - began - sum(seconds for _, seconds in waits) if hello else None
+    _, block, attempt = row.place_in_order
     run = ExaminedRun(
         run_id=row.id,
         arm=row.arm,
-        block=row.block,
-        attempt=row.attempt,
+        block=block,
+        attempt=attempt,
         role=row.role,
         status=row.status,
         counted=counted,

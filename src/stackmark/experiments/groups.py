@@ -101,7 +101,7 @@ def _of_experiment(ledger: Ledger, name: str) -> tuple[list[RunDetail], list[str
     experiment = ledger.experiment(name)
     rows = [row for row in ledger.runs_of(experiment.id) if row.role == "measured"]
     # The two arms of an A/A experiment are one and the same.
-    if len({row.arm for row in rows}) > 1 and not kind_of(experiment).is_one_side:
+    if len({(row.arm, row.slot) for row in rows}) > 1 and not kind_of(experiment).is_one_side:
         raise SpecError(
             f"{experiment.id} has several arms, which are no one side",
             hint=f"its own verdict: stackmark verdict {experiment.id}; or name the runs of one arm (stackmark results)",

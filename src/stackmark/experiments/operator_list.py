@@ -1,8 +1,8 @@
 """The kind `operator list`: a list of problems that is gone through row by row, several times.
 
 A pass is one way through the whole list. It is one run, one fresh process; where that was cut off (Ctrl-C, the time was up, a
-library crashed in row 57), later runs take what is left, and the pieces together are the pass (`block` is its number,
-`attempt` the number of the piece). Nothing is lost with a process but the row that it was at.
+library crashed in row 57), later runs take what is left, and the pieces together are the pass (`pass_number`
+and `piece` of a run). Nothing is lost with a process but the row that it was at.
 
 A row that ended its process is taken again last and alone, so that it can end no other; if it ends that process too, it is a
 failed row in its run's words. Failed rows are not tried again unless somebody asks for it: most of them failed for want of memory
@@ -156,7 +156,7 @@ def read_list(ledger: Ledger, experiment: Experiment) -> ListedRuns:
             events = seen
         if row.spec == spec:
             lengths.append(_length(seen))
-        passes.setdefault(row.position if row.block is None else row.block, []).append(piece)
+        passes.setdefault(row.position if row.pass_number is None else row.pass_number, []).append(piece)
     asked = experiment.request.get("runs")
     return ListedRuns(
         experiment=experiment,
@@ -226,7 +226,7 @@ def go_through(
     """The passes, one after another. Where the first fails whole, the others would too, and are not started."""
     recorder, spec = Recorder(ledger, started.experiment.id), started.resolved.spec
     with recorder.claim():
-        made = list(run_several(recorder, spec, place, watcher, started.passes, time_limit_s, in_blocks=True))
+        made = list(run_several(recorder, spec, place, watcher, started.passes, time_limit_s, in_passes=True))
         if len(made) < started.passes:
             watcher.notice(f"the first run failed: {counted(started.passes - 1, 'more run')} not started")
 
@@ -263,7 +263,7 @@ def _carry_out(
         again -= {(number, index) for index in rows}
         first = recorder.next_number()
         pieces = next((len(one.pieces) for one in listed.passes if one.number == number), 0)
-        position = Position(number=first, of=first + len(left), block=number, attempt=pieces)
+        position = Position(number=first, of=first + len(left), pass_number=number, piece=pieces)
         row, _ = recorder.run(only(listed.spec, rows), position, place, watcher, time_limit_s)
         listed = read_list(ledger, experiment)
         fruitless = 0 if _brought_rows(listed, row) else fruitless + 1

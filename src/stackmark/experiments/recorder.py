@@ -95,6 +95,11 @@ class Position:
     attempt: int = 0
     role: Role = "measured"
     label: str = ""
+    # Of a sweep: its device, the one that is suspected in a repetition, and its pass; of an operator list: its pass and piece.
+    slot: int | None = None
+    suspect: int | None = None
+    pass_number: int | None = None
+    piece: int | None = None
 
 
 class Spool:
@@ -311,7 +316,8 @@ class Recorder:
         trust.require(spec, place.name, place.options())
         self._ledger.notice = watcher.notice
         run_id = self.start(spec, position, place.name, place.options())
-        watcher.run_begins(run_id, position.number + 1, position.of, spec, label=position.label, block=position.block)
+        block = position.block if position.pass_number is None else position.pass_number
+        watcher.run_begins(run_id, position.number + 1, position.of, spec, label=position.label, block=block)
         listener = Listener(watcher, self._ledger, run_id)
         began_s = _clock_s()
         try:
@@ -453,6 +459,10 @@ def _row(
         block=position.block,
         attempt=position.attempt,
         role=position.role,
+        slot=position.slot,
+        suspect=position.suspect,
+        pass_number=position.pass_number,
+        piece=position.piece,
         spec=spec,
         place=place,
         place_options=dict(place_options),

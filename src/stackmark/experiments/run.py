@@ -1,7 +1,7 @@
 """The kind `run`: one spec in one place, so many fresh processes of it, each stored as it ends."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stackmark.events import Event
 from stackmark.experiments.judging import Facts
@@ -75,11 +75,13 @@ def run_several(
     time_limit_s: float | None,
     *,
     label: str = "",
-    in_blocks: bool = False,
+    in_passes: bool = False,
 ) -> Iterator[tuple[RunRow, list[Event]]]:
     """Run one spec several times. What fails in the first run would fail in all of them, so the others are not started."""
     for number in range(count):
-        position = Position(number=number, of=count, block=number if in_blocks else None, label=label)
+        position = Position(number=number, of=count, label=label)
+        if in_passes:
+            position = replace(position, pass_number=number, piece=0)
         row, events = recorder.run(spec, position, place, watcher, time_limit_s)
         yield row, events
         if row.status == "failed" and number == 0:

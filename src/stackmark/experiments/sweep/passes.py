@@ -80,8 +80,8 @@ def _hold_measured(runs: Runs, rows: Sequence[RunRow], waiting: Iterable[Slot], 
     measured: dict[str, set[str]] = {}
     for row in first_rows(rows, number).values():
         device = row.handle.get("device")
-        if row.arm in nodes and device and row.status == "done":
-            measured.setdefault(nodes[row.arm], set()).add(str(device))
+        if row.slot in nodes and device and row.status == "done":
+            measured.setdefault(nodes[row.slot], set()).add(str(device))
     held = sorted({slot.node for slot in waiting if runs.seats.needed(slot)} & measured.keys())
     runs.seats.take(held)
     for node in held:

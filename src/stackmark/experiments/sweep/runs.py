@@ -97,8 +97,13 @@ class Runs:
         self._refused += [Landed(flight, (), Outcome(None, failure)) for flight, failure in refused]
 
     def _start(self, flight: Flight) -> None:
-        attempt = flight.number if flight.suspect is None else flight.suspect + 1
-        position = Position(number=self._number, arm=flight.slot.number, block=flight.block, attempt=attempt)
+        position = Position(
+            number=self._number,
+            slot=flight.slot.number,
+            block=flight.block,
+            suspect=flight.suspect,
+            pass_number=flight.number if flight.suspect is None else None,
+        )
         self._number += 1
         self._recorder.start(
             self.plan.spec,

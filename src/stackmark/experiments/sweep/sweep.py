@@ -1,10 +1,10 @@
 """`cluster sweep`: the same run on every GPU of every node; which one is slow?
 
 The request is resolved once, by a probe in the first slot, and the spec is frozen for all. Every run is a row of the ledger, in
-an experiment of the kind `sweep` whose design is the plan (plan.py). `arm` is the slot's number. A run of the first or the second
-pass has no block; `attempt` is 0 in the first pass, and in the second which run of each device it is, from 1. A run that repeats
-a suspected device, or the good one with it, has a block, and `attempt` is then the suspected slot's number plus one, so that
-several suspicions are told apart. So a sweep that was killed goes on with what is missing.
+an experiment of the kind `sweep` whose design is the plan (plan.py). A row has its `slot`. In a pass over all slots it has a
+`pass_number`: 0 in the first, and in the second which run of each device it is, from 1. A run that repeats a suspected device, or
+the good one with it, has a block and the slot that is the `suspect`, so that several suspicions are told apart. So a sweep that
+was killed goes on with what is missing.
 
     sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
       ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod), stuck (why it waits)
