@@ -17,11 +17,11 @@ import torch
 
 from stackmark.events import OpRow
 from stackmark.medians import median_of
-from stackmark.workloads.op import ceilings
-from stackmark.workloads.op.bench import Stand
-from stackmark.workloads.op.matrix_rate import GPU_SIZES
+from stackmark.workloads.op.impl import ceilings
+from stackmark.workloads.op.impl.bench import Stand
+from stackmark.workloads.op.impl.matrix_rate import GPU_SIZES
+from stackmark.workloads.op.impl.precision import set_precision
 from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.precision import set_precision
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 SUSTAINED_S = 3.0

@@ -20,7 +20,7 @@ from stackmark.spec import Request
 from stackmark.worker.clock import run_stretch
 from stackmark.worker.run import Bench
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.train import nets, train
+from stackmark.workloads.train.impl import nets, train
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import Ready

@@ -13,8 +13,8 @@ from statistics import median
 
 import torch
 
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.gemm import EIGHT_BITS, prepare
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.gemm import EIGHT_BITS, prepare
 from stackmark.workloads.op.problem import read_problem
 
 EDGES_MS = (0, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 1000)

@@ -30,11 +30,11 @@ from stackmark.verdict.ceilings import (
     missing_of,
 )
 from stackmark.verdict.vendors import VENDORS
-from stackmark.workloads.op import ceilings, sums
-from stackmark.workloads.op.bench import Compared, Prepared, Stand
+from stackmark.workloads.op.impl import ceilings, sums
+from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand
+from stackmark.workloads.op.impl.stretch import Look, Sample, Stretch, samples, say_crowded, work
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
-from stackmark.workloads.op.stretch import Look, Sample, Stretch, samples, say_crowded, work
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = Stand(torch.device("cpu"), "fp32", 1)

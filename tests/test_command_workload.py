@@ -17,7 +17,7 @@ from stackmark.events import EVENT_LIMIT_BYTES
 from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.spec import Request, Scalar, Spec, Task
 from stackmark.workloads.catalog import check_request
-from stackmark.workloads.command.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines
+from stackmark.workloads.command.impl.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines
 from stackmark.workloads.command.params import CommandParams, guess_unit, split_command
 from worker_process import Finished, environment, finish, give, gone, read_pids, run_worker, start, work
 

@@ -214,7 +214,7 @@ def test_vectors_are_added_rightly_on_every_gpu() -> None:
 
 
 def test_a_wrong_sum_of_a_gpu_is_found() -> None:
-    from stackmark.workloads.check.vector_add import add_on
+    from stackmark.workloads.check.impl.vector_add import add_on
     from stackmark.workloads.workload import WorkloadFailure
 
     def add(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from stackmark import events
 from stackmark.worker.kernels import HEAVIEST, LONGEST_STEP_S, NAME_CHARACTERS, emit_kernels, facts_of
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.kernels import profile_step
+from stackmark.workloads.impl.kernels import profile_step
 from stackmark.workloads.workload import Kernel, Ready
 from train_rig import standing
 from worker_process import environment, run_worker, train

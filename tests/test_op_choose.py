@@ -7,9 +7,9 @@ import torch
 
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Scalar
-from stackmark.workloads.op import choose as choosing
-from stackmark.workloads.op.choose import choose, problems_of, representative
 from stackmark.workloads.op.counts import least_bytes, operations
+from stackmark.workloads.op.impl import choose as choosing
+from stackmark.workloads.op.impl.choose import choose, problems_of, representative
 from stackmark.workloads.op.problem import FIELDS, Problem, read_problem, read_rows, read_shape, say_rows
 from stackmark.workloads.workload import WorkloadFailure
 

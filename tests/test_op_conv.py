@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from stackmark.workloads.op import conv_reference
-from stackmark.workloads.op.bench import Stand
-from stackmark.workloads.op.checking import refuse_wrong
-from stackmark.workloads.op.conv import channels_last, check_precision, operands_of, prepare
-from stackmark.workloads.op.conv_reference import compare
+from stackmark.workloads.op.impl import conv_reference
+from stackmark.workloads.op.impl.bench import Stand
+from stackmark.workloads.op.impl.checking import refuse_wrong
+from stackmark.workloads.op.impl.conv import channels_last, check_precision, operands_of, prepare
+from stackmark.workloads.op.impl.conv_reference import compare
 from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem, read_problem
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -39,7 +39,7 @@ SHAPES = {
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few sets of operands, so that a test is about its own shape."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 16_384)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 16_384)
 
 
 def problem_of(shape: str, direction: str) -> Problem:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from stackmark.workloads.op import gemm, operands
-from stackmark.workloads.op.bench import Stand
+from stackmark.workloads.op.impl import gemm, operands
+from stackmark.workloads.op.impl.bench import Stand
 from stackmark.workloads.op.problem import read_problem
 from stackmark.workloads.workload import WorkloadFailure
 

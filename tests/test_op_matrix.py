@@ -8,15 +8,15 @@ import torch
 
 from stackmark.errors import SpecError
 from stackmark.spec import Scalar
-from stackmark.workloads.op import batched_gemm, checking, grouped_gemm, sparse_gemm
-from stackmark.workloads.op.batched_gemm import compare_products
-from stackmark.workloads.op.bench import Compared, Prepared, Stand
-from stackmark.workloads.op.checking import refuse_wrong, signs, times
 from stackmark.workloads.op.counts import least_bytes, operations
-from stackmark.workloads.op.grouped_gemm import compare_groups, rows_of_groups
-from stackmark.workloads.op.operands import Piece, rotated
+from stackmark.workloads.op.impl import batched_gemm, checking, grouped_gemm, sparse_gemm
+from stackmark.workloads.op.impl.batched_gemm import compare_products
+from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand
+from stackmark.workloads.op.impl.checking import refuse_wrong, signs, times
+from stackmark.workloads.op.impl.grouped_gemm import compare_groups, rows_of_groups
+from stackmark.workloads.op.impl.operands import Piece, rotated
+from stackmark.workloads.op.impl.sparse_gemm import compare_sparse, pattern
 from stackmark.workloads.op.problem import Problem, read_problem
-from stackmark.workloads.op.sparse_gemm import compare_sparse, pattern
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ ALLOWED = {"fp64": 1e-14, "fp32": 1e-5, "bf16": 0.03, "fp16": 0.004}
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few sets of operands, so that a test is about its own shape."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 2**15)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 2**15)
 
 
 def stand(precision: str) -> Stand:

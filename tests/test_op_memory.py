@@ -12,13 +12,13 @@ from torch.nn.functional import layer_norm as framework_norm
 from stackmark.errors import SpecError
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
-from stackmark.workloads.op import embedding, layer_norm, optimizer
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.checking import Guard
-from stackmark.workloads.op.operands import Piece, rotated
+from stackmark.workloads.op.impl import embedding, layer_norm, optimizer
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard
+from stackmark.workloads.op.impl.operands import Piece, rotated
+from stackmark.workloads.op.impl.rows import go_through
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import read_problem
-from stackmark.workloads.op.rows import go_through
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ PASSES = ["forward", "backward"]
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tiny problems need few sets."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 2**14)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 2**14)
 
 
 def called(name: str, precision: str, **shape: Scalar) -> Prepared:

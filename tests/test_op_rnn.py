@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from stackmark.workloads.op import rnn, rnn_reference
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.checking import Guard
 from stackmark.workloads.op.counts import operations
+from stackmark.workloads.op.impl import rnn, rnn_reference
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard
+from stackmark.workloads.op.impl.rnn_layer import Layer, layers_of
 from stackmark.workloads.op.problem import Problem, read_problem
-from stackmark.workloads.op.rnn_layer import Layer, layers_of
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ HIDDEN, BATCH, STEPS = 12, 3, 5
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tiny problems need few sets."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 2**14)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 2**14)
 
 
 def problem_of(cell: str, which: str, hidden: int = HIDDEN, batch: int = BATCH, steps: int = STEPS) -> Problem:

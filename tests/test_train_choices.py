@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Scalar
 from stackmark.workloads import catalog
-from stackmark.workloads.devices import require_device
-from stackmark.workloads.train import choose as choosing
-from stackmark.workloads.train import train
-from stackmark.workloads.train.choose import choose
+from stackmark.workloads.impl.devices import require_device
+from stackmark.workloads.train.impl import choose as choosing
+from stackmark.workloads.train.impl import train
+from stackmark.workloads.train.impl.choose import choose
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import Ready, WorkloadFailure

@@ -10,10 +10,10 @@ import torch
 
 from asking import ask
 from fake_nvml import FakeNvml
-from stackmark.workloads.op import copy, kernel_files, links, transfer
-from stackmark.workloads.op.bench import Stand
-from stackmark.workloads.op.checking import refuse_wrong
-from stackmark.workloads.op.links import Pcie, host_limit, pcie_limit, pcie_of_kernel, peer_limit
+from stackmark.workloads.op.impl import copy, kernel_files, links, transfer
+from stackmark.workloads.op.impl.bench import Stand
+from stackmark.workloads.op.impl.checking import refuse_wrong
+from stackmark.workloads.op.impl.links import Pcie, host_limit, pcie_limit, pcie_of_kernel, peer_limit
 from stackmark.workloads.op.problem import Problem, read_problem
 from stackmark.workloads.workload import WorkloadFailure
 

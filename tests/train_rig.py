@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from stackmark.workloads.train import train
+from stackmark.workloads.train.impl import train
 from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import Ready, Values

@@ -56,17 +56,17 @@ def _train() -> Family:
         Entry(f"train/{m.name}", m.title, m.sample, m.sequence_tokens, m.params, m.forward_macs, m.training_flops)
         for m in MODELS.values()
     )
-    return Family("train", TrainParams, "stackmark.workloads.train.train", entries)
+    return Family("train", TrainParams, "stackmark.workloads.train.impl.train", entries)
 
 
 def _command() -> Family:
     entry = Entry(OWN_COMMAND, "Your own program (--cmd), run whole: the figure that it prints, or its time", "run")
-    return Family("command", CommandParams, "stackmark.workloads.command.command", (entry,))
+    return Family("command", CommandParams, "stackmark.workloads.command.impl.command", (entry,))
 
 
 def _check() -> Family:
     entry = Entry("check/vector-add", "Two vectors added on the device, each sum compared with the host's", "run")
-    return Family("check", CheckParams, "stackmark.workloads.check.vector_add", (entry,))
+    return Family("check", CheckParams, "stackmark.workloads.check.impl.vector_add", (entry,))
 
 
 OPERATORS = {
@@ -93,7 +93,7 @@ OPERATORS = {
 
 def _op() -> Family:
     entries = tuple(Entry(f"op/{name}", title, "call") for name, title in OPERATORS.items())
-    return Family("op", OpParams, "stackmark.workloads.op.entry", entries)
+    return Family("op", OpParams, "stackmark.workloads.op.impl.entry", entries)
 
 
 def families() -> dict[str, Family]:

@@ -71,7 +71,7 @@ class Ready:
     peek: Callable[[], Callable[[], Values]] | None = None
     peek_every: int = 10
     operations_per_sample: float | None = None
-    # Bytes at the least, and as the framework calls its operators one by one (train/nets/moving.py).
+    # Bytes at the least, and as the framework calls its operators one by one (train/impl/nets/moving.py).
     least_bytes_per_sample: float | None = None
     called_bytes_per_sample: float | None = None
     # Called before a stretch of steps with how often it may peek: what `peek` needs is taken then, and not in the loop.

@@ -1,0 +1,151 @@
+"""The family `op/`: from complete parameters to a list that is gone through in one process, and what it reached as a whole.
+
+A row of most operators is made in rows.py; the ranks of a collective and a machine's ceilings go their own ways.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Generator, Sequence
+from importlib import import_module
+from typing import cast
+
+import torch
+from pydantic import JsonValue
+
+from stackmark.events import Figure, OpRow
+from stackmark.medians import median_of
+from stackmark.spec import AnyParams, Request
+from stackmark.workloads.impl.devices import require_device
+from stackmark.workloads.op.impl import pinning
+from stackmark.workloads.op.impl.bench import Operator
+from stackmark.workloads.op.impl.choose import choose, problems_of
+from stackmark.workloads.op.impl.operands import cache_bytes
+from stackmark.workloads.op.impl.rows import Tell, go_through, stand_of
+from stackmark.workloads.op.params import OpParams
+from stackmark.workloads.op.problem import COLLECTIVES, read_rows
+from stackmark.workloads.workload import Listed, Metric, Rig, Told, WorkloadFailure
+
+# By an operator's name its module, which is imported when it is asked for.
+OPERATOR_MODULES = {
+    name: f"stackmark.workloads.op.impl.{name.replace('-', '_')}"
+    for name in (
+        "gemm", "batched-gemm", "grouped-gemm", "sparse-gemm", "conv", "rnn", "attention", "layer-norm", "embedding",
+        "optimizer", "copy", "transfer",
+    )
+}  # fmt: skip
+
+
+def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
+    params, reasons = choose(request)
+    op = request.workload.partition("/")[2]
+    if op in OPERATOR_MODULES:
+        _operator(op).check_precision(stand_of(params))
+    if op == "ceilings":
+        from stackmark.workloads.op.impl.ceilings import precisions
+
+        precisions(params, stand_of(params))
+    if op in COLLECTIVES:
+        from stackmark.workloads.op.impl.collectives import check_ranks
+
+        check_ranks(params, request.ranks)
+    return params, reasons
+
+
+def run(name: str, params: AnyParams, rig: Rig) -> Generator[Listed, None, None]:
+    assert isinstance(params, OpParams)
+    with rig.part("device"):
+        require_device(params.device)
+        stand = stand_of(params)
+        if stand.on_gpu:
+            torch.cuda.set_device(stand.device)
+        if params.threads:
+            torch.set_num_threads(params.threads)
+    if name in COLLECTIVES:
+        from stackmark.workloads.op.impl.collectives import run_collectives
+
+        found = problems_of(name, params)
+        indexes = read_rows(params.rows, len(found))
+        yield _listed(params, len(indexes), lambda tell: run_collectives(name, found, params, indexes, tell))
+        return
+    if name == "ceilings":
+        from stackmark.workloads.op.impl.ceilings import rows_planned, run_ceilings
+
+        yield _listed(params, rows_planned(params), lambda tell: run_ceilings(params, tell))
+        return
+    operator = _operator(name)
+    operator.check_precision(stand)
+    if name == "transfer":
+        from stackmark.workloads.op.impl.transfer import machine_problems
+
+        found = tuple(machine_problems(stand))
+        indexes = list(range(len(found)))
+    else:
+        found = problems_of(name, params)
+        indexes = read_rows(params.rows, len(found))
+    yield _listed(params, len(indexes), lambda tell: go_through(operator, found, indexes, params, stand, tell))
+
+
+def _listed(params: OpParams, rows: int, go: Callable[[Tell], None]) -> Listed:
+    return Listed(run=lambda tell: _told(go, params, tell), device=params.device, rows=rows, facts=_facts(params))
+
+
+def _operator(name: str) -> Operator:
+    return cast(Operator, import_module(OPERATOR_MODULES[name]))
+
+
+def _facts(params: OpParams) -> dict[str, JsonValue]:
+    device = torch.device(params.device)
+    facts: dict[str, JsonValue] = {"cache_bytes": cache_bytes(device)}
+    if device.type == "cpu":
+        facts |= {"threads": torch.get_num_threads(), "pinned": pinning.said()}
+    return facts
+
+
+def _told(go: Callable[[Tell], None], params: OpParams, tell: Tell) -> Told:
+    rows: list[OpRow] = []
+
+    def done(row: OpRow) -> None:
+        rows.append(row)
+        tell(row)
+
+    begin = time.perf_counter()
+    # What is there by now (the framework's modules) stays: looking for garbage in it after each row takes 140 ms.
+    gc.collect()
+    gc.freeze()
+    try:
+        go(done)
+    finally:
+        gc.unfreeze()
+    wall_s = time.perf_counter() - begin
+    good = [row for row in rows if not row.failure_kind]
+    if not good:
+        first = rows[0] if rows else None
+        kind, message = (first.failure_kind, first.failure_message) if first else ("no_device", "the list is empty")
+        raise WorkloadFailure(kind, f"no row gave a number; the first: {message}", first.failure_hint if first else "")
+    first_s = sum(row.first_call_s or 0.0 for row in good)
+    metrics = (Metric("first_calls_s", first_s, "s", False), Metric("rows_done", float(len(good)), "rows", True))
+    return Told(figure_of(good), wall_s, metrics, _memory_peak_mib(params))
+
+
+def figure_of(rows: Sequence[OpRow]) -> Figure:
+    """What the list as a whole reached: all its operations, or bytes, by the sum of its calls' median times."""
+    ceilings = [row for row in rows if row.shape.get("what") == "matrix" and row.shape.get("state") == "sustained"]
+    if ceilings:
+        rows = ceilings[:1]
+    seconds = sum(median_of(row.call_s).value for row in rows)
+    count = "operations"
+    if not all(row.operations for row in rows):
+        count = "least_bytes"
+    amount = sum(getattr(row, count) or 0.0 for row in rows)
+    if not amount:
+        return Figure(name="calls", value=len(rows) / seconds, unit="calls/s")
+    if count == "operations":
+        unit = "TOP/s" if rows[0].precision == "int8" else "TFLOP/s"
+        return Figure(name="arithmetic over the list", value=amount / seconds / 1e12, unit=unit)
+    return Figure(name="bandwidth over the list", value=amount / seconds / 1e9, unit="GB/s")
+
+
+def _memory_peak_mib(params: OpParams) -> float | None:
+    if params.device == "cpu":
+        return None
+    return float(round(torch.cuda.max_memory_reserved(params.device) / 2**20, 1))
