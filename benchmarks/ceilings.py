@@ -18,9 +18,8 @@ import torch
 from stackmark.events import OpRow
 from stackmark.medians import median_of
 from stackmark.workloads.op.impl import ceilings
-from stackmark.workloads.op.impl.bench import Stand
-from stackmark.workloads.op.impl.matrix_rate import GPU_SIZES
-from stackmark.workloads.op.impl.precision import set_precision
+from stackmark.workloads.op.impl.bench import Stand, set_precision
+from stackmark.workloads.op.impl.ceilings import GPU_SIZES
 from stackmark.workloads.op.params import OpParams
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}

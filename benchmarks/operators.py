@@ -20,7 +20,7 @@ from stackmark.medians import median_of
 from stackmark.workloads.op.counts import operations
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard
-from stackmark.workloads.op.impl.gemm import prepare
+from stackmark.workloads.op.impl.matrix import prepare_gemm
 from stackmark.workloads.op.impl.timing import make_rounds, time_rounds
 from stackmark.workloads.op.problem import read_problem
 
@@ -86,7 +86,7 @@ def main() -> None:
         stand = Stand(device, precision, 1)
         for m, n, k in shapes:
             problem = read_problem("gemm", {"m": m, "n": n, "k": k})
-            prepared = prepare(problem, stand)
+            prepared = prepare_gemm(problem, stand)
             prepared.call(0)
             turns = (partial(ours, prepared, stand), partial(bare, prepared, device))
             mine, theirs = in_turn(*turns, options.turns)

@@ -30,9 +30,9 @@ from stackmark.verdict.ceilings import (
     missing_of,
 )
 from stackmark.verdict.vendors import VENDORS
-from stackmark.workloads.op.impl import ceilings, sums
+from stackmark.workloads.op.impl import ceilings, copies
 from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand
-from stackmark.workloads.op.impl.stretch import Look, Sample, Stretch, samples, say_crowded, work
+from stackmark.workloads.op.impl.timing import Look, Sample, Stretch, samples, say_crowded, work
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
@@ -320,7 +320,7 @@ def test_a_set_that_it_does_not_have_is_a_sentence() -> None:
 
 
 def test_a_sum_is_compared_with_float64() -> None:
-    prepared = sums.prepare(Problem("copy", {"bytes": 2**20}), CPU)
+    prepared = copies.prepare_sum(Problem("copy", {"bytes": 2**20}), CPU)
     prepared.call(0)
     compared = prepared.compare()
     assert compared.error <= compared.bound < 0.01

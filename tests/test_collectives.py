@@ -20,7 +20,7 @@ from stackmark.places.place import Outcome
 from stackmark.ranks import Rank, bus_factor
 from stackmark.spec import Scalar, Spec, Task
 from stackmark.verdict.collectives import DEEPBENCH, bandwidths, bandwidths_of, rows_apart
-from stackmark.workloads.op.impl.exchange import Pattern, differences, exact_calls, make_exchange, period_of
+from stackmark.workloads.op.impl.collectives import Pattern, differences, exact_calls, make_exchange, period_of
 from stackmark.workloads.op.impl.process_group import outside_limit, require_group, transports
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import COLLECTIVES

@@ -12,10 +12,9 @@ import torch
 
 from stackmark.medians import median_of
 from stackmark.workloads.op.impl import operands, timing
-from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor
+from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor, require_precision
 from stackmark.workloads.op.impl.checking import Guard, bound, fingerprint, refuse_wrong, relative_error, sample
 from stackmark.workloads.op.impl.operands import MOST_COPIES, Piece, copies_for, rotated
-from stackmark.workloads.op.impl.precision import require_precision
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")

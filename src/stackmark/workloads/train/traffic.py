@@ -1,8 +1,8 @@
 """The bytes that a step of a training workload moves, per sample, from a table and a few formulas; without a framework.
 
-impl/nets/moving.py says what the two numbers are and counts them from the networks; the table traffic.csv keeps what it counted, for
-the default number of classes. What is added here is the optimizer: it goes over all parameters once a step, whatever the batch,
-with weights, gradients and states of 32 bits.
+impl/nets/moving.py says what the two numbers are and counts them from the networks; the table traffic.csv keeps what it counted,
+for the default number of classes. What is added here is the optimizer: it goes over all parameters once a step, whatever the
+batch, with weights, gradients and states of 32 bits.
 """
 
 import csv

@@ -18,10 +18,19 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
-from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor
+from stackmark.workloads.op.impl.bench import (
+    FLOATS,
+    Compared,
+    Implementation,
+    Prepared,
+    Stand,
+    Tensor,
+    accumulated_in,
+    require_precision,
+    set_precision,
+)
 from stackmark.workloads.op.impl.checking import bound_of, sample, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
-from stackmark.workloads.op.impl.precision import FLOATS, accumulated_in, require_precision, set_precision
 from stackmark.workloads.op.problem import FORWARD, Problem
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -233,3 +242,6 @@ def _keys_back(one: Operands, b: int, head: int, k: Tensor, v: Tensor, columns: 
         sums[1] += weights @ do
         sums[2] += squares @ q.square()
         sums[3] += weights.square() @ do.square()
+
+
+ATTENTION = Implementation(check_precision, prepare)

@@ -9,9 +9,12 @@ cold rates are measured before the first sustained one, so that none of them is 
 Memory is copied (bytes read and written) and summed up (bytes read), in pieces that no cache holds.
 """
 
-from collections.abc import Callable, Container
+import time
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from typing import Literal
 
 import torch
@@ -19,16 +22,182 @@ import torch
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
 from stackmark.workloads.impl.devices import cpu_has
-from stackmark.workloads.op.impl import copy, gemm, launches, sums, transfer
-from stackmark.workloads.op.impl.bench import Operator, Stand
-from stackmark.workloads.op.impl.driver import driver
-from stackmark.workloads.op.impl.matrix_rate import Sizes, matrix_row
+from stackmark.workloads.op.impl import copies, matrix
+from stackmark.workloads.op.impl.bench import Implementation, Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard, refuse_wrong
+from stackmark.workloads.op.impl.links import driver
 from stackmark.workloads.op.impl.operands import cache_bytes, free_bytes, make_room
-from stackmark.workloads.op.impl.rows import Tell, attempted, go_through, stand_of
-from stackmark.workloads.op.impl.stretch import Look, Stretch
+from stackmark.workloads.op.impl.rows import OwnRows, Plan, Tell, attempted, go_through, stand_of
+from stackmark.workloads.op.impl.timing import (
+    STRETCH_MOST_SAMPLES,
+    Look,
+    Stretch,
+    counted_of,
+    first_call_s,
+    samples,
+    wait,
+    work,
+)
 from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import Problem, read_rows
+from stackmark.workloads.op.problem import Problem, read_problem, read_rows
 from stackmark.workloads.workload import WorkloadFailure
+
+# --- the matrix rate --------------------------------------------------------------------------------------------------
+#
+# The matrix rate in one state of the chip, cold or sustained: which size of square products is best, and a stretch of it.
+
+
+GPU_SIZES = (4096, 8192, 16384)
+CPU_SIZES = (256, 512, 1024, 2048, 4096, 8192)
+CPU_FIRST_SIZE = 512
+# A call that takes longer leaves too few of them in a stretch.
+LONGEST_CALL_S = 0.25
+# How each size is tried on a GPU: for a sustained rate so long that the clock has fallen in its second half; for a cold one
+# after a rest, for as many calls as make a burst.
+SUSTAINED_TRIAL, COLD_TRIAL = Stretch(0.3, counted=0.5), Stretch(0.02, rest_s=0.2)
+
+
+class Sizes:
+    """The best size of each precision: of a GPU for each state, of a CPU one for both."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, bool], int] = {}
+
+    def of(self, stand: Stand, cold: bool) -> int:
+        key = (stand.precision, cold and stand.on_gpu)
+        if key not in self._found:
+            self._found[key] = best_size(stand, cold)
+        return self._found[key]
+
+
+def best_size(stand: Stand, cold: bool) -> int:
+    """On a GPU the size with the best rate; on a CPU the largest whose call leaves room for several."""
+    sizes = GPU_SIZES if stand.on_gpu else CPU_SIZES
+    at = 0 if stand.on_gpu else CPU_SIZES.index(CPU_FIRST_SIZE)
+    trial = Stretch(0.0) if not stand.on_gpu else COLD_TRIAL if cold else SUSTAINED_TRIAL
+    call_s = _trial_s(sizes[at], stand, trial)
+    if trial is SUSTAINED_TRIAL:  # once more: the first had a chip that rested
+        call_s = _trial_s(sizes[at], stand, trial)
+    while call_s > LONGEST_CALL_S and at > 0:  # a CPU without instructions for it
+        at -= 1
+        call_s = _trial_s(sizes[at], stand, trial)
+    best, best_rate = sizes[at], sizes[at] ** 3 / call_s
+    # Twice the size is eight times the work.
+    while at + 1 < len(sizes) and 8 * call_s <= LONGEST_CALL_S:
+        at += 1
+        try:
+            call_s = _trial_s(sizes[at], stand, trial)
+        except WorkloadFailure:  # it does not fit into memory
+            break
+        rate = sizes[at] ** 3 / call_s
+        if rate > best_rate or not stand.on_gpu:
+            best, best_rate = sizes[at], rate
+    return best
+
+
+def _trial_s(size: int, stand: Stand, trial: Stretch) -> float:
+    prepared = matrix.prepare_gemm(_product(size, stand), stand)
+    prepared.call(0)
+    wait(stand)
+    time.sleep(trial.rest_s)
+    call_s = median(counted_of(samples(prepared, stand, trial.seconds, 3, 1), trial.counted))
+    del prepared
+    make_room(stand.device)
+    return call_s
+
+
+def _product(size: int, stand: Stand) -> Problem:
+    # The libraries offer 8-bit products with the left operand transposed, and no others.
+    eight_bits = stand.precision in matrix.EIGHT_BITS
+    return read_problem("gemm", {"m": size, "n": size, "k": size, "a_t": eight_bits, "b_t": False})
+
+
+def matrix_row(stand: Stand, sizes: Sizes, wanted: Stretch, look: Look, row: OpRow) -> OpRow:
+    size = sizes.of(stand, cold=row.shape["state"] == "cold")
+    prepared = matrix.prepare_gemm(_product(size, stand), stand)
+    first_s = first_call_s(prepared, stand.device)
+    compared = prepared.compare()
+    refuse_wrong(compared)
+    guard = Guard(prepared, compared.bound, stand.device)
+    guard.remember(lambda sets: _call_sets(prepared, sets))
+    call_s = min(sample.call_s for sample in samples(prepared, stand, 0.0, 2, 1))
+    each = max(1, round(wanted.seconds / STRETCH_MOST_SAMPLES / call_s))
+    worked = work(prepared, stand, wanted, each, look)
+    guard.check()
+    return row.model_copy(
+        update={
+            "shape": {**row.shape, "m": size, "n": size, "k": size},
+            "accumulate": prepared.accumulate,
+            "operations": 2.0 * size**3,
+            "call_s": [float(f"{seconds:.6g}") for seconds in worked.call_s],
+            "calls_each": each,
+            "first_call_s": first_s,
+            "copies": prepared.copies,
+            "error": compared.error,
+            "error_bound": compared.bound,
+            "checked": f"{compared.elements}; {guard.said()}",
+            "notes": [*prepared.notes, *worked.notes],
+        }
+    )
+
+
+def _call_sets(prepared: Prepared, sets: Sequence[int]) -> None:
+    for number in sets:
+        prepared.call(number)
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
+#
+# What a launch costs: one tiny operator, many times.
+#
+# Eager is the host's time to enqueue one (on a CPU, to do one). In a graph it is the device's time of one of many that were
+# recorded once, each of which waits for the one before: what is left when the host is out of the way.
+
+
+# Few enough for the device's queue, which holds about a thousand: past it the host would wait for the device.
+LAUNCHES, SAMPLES = 200, 50
+
+
+def tiny_operator(stand: Stand) -> Callable[[], None]:
+    line = torch.zeros(1, device=stand.device)
+
+    def add() -> None:
+        line.add_(1.0)
+
+    for _ in range(LAUNCHES):
+        add()
+    wait(stand)
+    return add
+
+
+def launch_eager(tiny: Callable[[], None], stand: Stand) -> list[float]:
+    taken = []
+    for _ in range(SAMPLES):
+        wait(stand)
+        begin = time.perf_counter()
+        for _ in range(LAUNCHES):
+            tiny()
+        taken.append((time.perf_counter() - begin) / LAUNCHES)
+    return taken
+
+
+def launch_graph(tiny: Callable[[], None], stand: Stand) -> list[float]:
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        for _ in range(LAUNCHES):
+            tiny()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(SAMPLES + 1)]
+    recorded.replay()
+    marks[0].record()
+    for mark in marks[1:]:
+        recorded.replay()
+        mark.record()
+    wait(stand)
+    return [before.elapsed_time(after) / 1e3 / LAUNCHES for before, after in pairwise(marks)]
+
+
+# --- all ceilings -----------------------------------------------------------------------------------------------------
+
 
 Shape = dict[str, Scalar]
 # What `--set` may be: everything that the device has, or the matrix rate of --precision alone beside the rest.
@@ -71,7 +240,7 @@ def run_ceilings(params: OpParams, tell: Tell) -> None:
     rows = _Rows(stand, tell, note, set(read_rows(params.rows, MOST_ROWS)))
     sizes = Sizes()
     with driver() as nvml:
-        look = Look(nvml, copy.gpu_uuid(stand.device) if stand.on_gpu else "")
+        look = Look(nvml, copies.gpu_uuid(stand.device) if stand.on_gpu else "")
         for one in stands:
             rested = Stretch(pace.cold_s, rest_s=pace.rest_s, times=pace.cold_times)
             row: Shape = {"what": "matrix", "state": "cold"}
@@ -91,14 +260,14 @@ def precisions(params: OpParams, stand: Stand) -> list[str]:
             "bad_parameter", f"op/ceilings has no set {params.set!r}", f"its sets are {EVERYTHING}, {ONE_PRECISION}"
         )
     if params.set == ONE_PRECISION:
-        gemm.check_precision(stand)
+        matrix.check_gemm(stand)
         return [params.precision]
     found = []
     for precision in GPU_PRECISIONS if stand.on_gpu else CPU_PRECISIONS:
         if precision == "fp16" and not stand.on_gpu and not any(cpu_has(flag) for flag in FP16_FLAGS):
             continue
         try:
-            gemm.check_precision(Stand(stand.device, precision, stand.seed))
+            matrix.check_gemm(Stand(stand.device, precision, stand.seed))
         except WorkloadFailure:
             continue
         found.append(precision)
@@ -109,6 +278,10 @@ def rows_planned(params: OpParams) -> int:
     """How many rows there will be, for a progress bar."""
     stand = stand_of(params)
     return 2 * len(precisions(params, stand)) + (6 if stand.on_gpu else 3)
+
+
+def plan(_op: str, params: OpParams) -> Plan:
+    return Plan(rows_planned(params), lambda tell: run_ceilings(params, tell))
 
 
 def pace_of(params: OpParams, count: int) -> tuple[Pace, str]:
@@ -154,20 +327,20 @@ def _memory(params: OpParams, stand: Stand, rows: _Rows) -> None:
     fp32 = params.model_copy(update={"precision": "fp32"})
     place = Stand(stand.device, "fp32", stand.seed)
 
-    def one(operator: Operator, problem: Problem, shape: Shape) -> None:
+    def one(operator: Implementation, problem: Problem, shape: Shape) -> None:
         def ours(row: OpRow) -> None:
             rows.hand_on(row.model_copy(update={"shape": {**shape, "bytes": row.shape["bytes"]}}))
 
         if not rows.passed_over():
             go_through(operator, [problem], [0], fp32, place, ours)
 
-    one(copy, line, {"what": "copy"})
-    one(sums, line, {"what": "read"})
+    one(copies.COPY, line, {"what": "copy"})
+    one(copies.SUM, line, {"what": "read"})
     if stand.on_gpu:
-        to, back = transfer.to_and_from(stand.device)
-        one(transfer, to, {"what": "transfer", "state": "host to device"})
-        one(transfer, back, {"what": "transfer", "state": "device to host"})
-        transfer.bind_to(None)
+        to, back = copies.to_and_from(stand.device)
+        one(copies.TRANSFER, to, {"what": "transfer", "state": "host to device"})
+        one(copies.TRANSFER, back, {"what": "transfer", "state": "device to host"})
+        copies.bind_to(None)
 
 
 def memory_bytes(device: torch.device) -> int:
@@ -180,11 +353,11 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def _launches(stand: Stand, rows: _Rows) -> None:
-    tiny = launches.tiny_operator(stand)
-    eager = partial(_launch, launches.eager, tiny, stand, "eager")
+    tiny = tiny_operator(stand)
+    eager = partial(_launch, launch_eager, tiny, stand, "eager")
     rows.attempt({"what": "launch", "state": "eager"}, "fp32", eager)
     if stand.on_gpu:
-        graph = partial(_launch, launches.graph, tiny, stand, "graph")
+        graph = partial(_launch, launch_graph, tiny, stand, "graph")
         rows.attempt({"what": "launch", "state": "graph"}, "fp32", graph)
 
 
@@ -199,8 +372,11 @@ def _launch(
     return row.model_copy(
         update={
             "call_s": taken,
-            "calls_each": launches.LAUNCHES,
+            "calls_each": LAUNCHES,
             "launched": launched,
             "checked": "nothing to compare: a number is added to another",
         }
     )
+
+
+CEILINGS = OwnRows(check=lambda params, _ranks: precisions(params, stand_of(params)), plan=plan)

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from stackmark.units import counted
-from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.impl.precision import accumulated_in
+from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor, accumulated_in
 from stackmark.workloads.workload import WorkloadFailure
 
 # Half the distance between two neighbours around 1, by precision.

@@ -15,10 +15,18 @@ from collections.abc import Callable
 import torch
 
 from stackmark.units import counted
-from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor
+from stackmark.workloads.op.impl.bench import (
+    FLOATS,
+    Compared,
+    Implementation,
+    Prepared,
+    Stand,
+    Tensor,
+    accumulated_in,
+    require_precision,
+)
 from stackmark.workloads.op.impl.checking import SAMPLED, bound, sample, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
-from stackmark.workloads.op.impl.precision import FLOATS, accumulated_in, require_precision
 from stackmark.workloads.op.problem import FORWARD, Problem
 
 # Rows of a table's gradient that are compared besides the most frequent ones; half of them at random, most of those zero.
@@ -139,3 +147,6 @@ def _compare_backward(got: Tensor, coming: Tensor, numbers: Tensor, stand: Stand
     error = float(((got[rows].double() - wanted) / size).abs().nan_to_num(nan=math.inf).max())
     allowed = bound(float(counts.max()), result=stand.precision, sums=_sums(stand))
     return Compared(error, allowed, f"{say_compared(wanted.numel(), got.numel())} elements")
+
+
+EMBEDDING = Implementation(check_precision, prepare)

@@ -12,10 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import layer_norm
 
-from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor
+from stackmark.workloads.op.impl.bench import (
+    FLOATS,
+    Compared,
+    Implementation,
+    Prepared,
+    Stand,
+    Tensor,
+    accumulated_in,
+    require_precision,
+)
 from stackmark.workloads.op.impl.checking import SAMPLED, bound, relative_error, sample, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
-from stackmark.workloads.op.impl.precision import FLOATS, accumulated_in, require_precision
 from stackmark.workloads.op.problem import FORWARD, Problem
 
 EPSILON = 1e-5
@@ -158,3 +166,6 @@ def _normalised(one: Kept, rows: Tensor, columns: Tensor | None = None) -> tuple
         x, dy = x[:, columns], dy[:, columns]
     mean, inverse = (kept.reshape(-1, 1)[rows].double() for kept in (one.mean, one.inverse))
     return (x.double() - mean) * inverse, dy.double(), inverse
+
+
+LAYER_NORM = Implementation(check_precision, prepare)

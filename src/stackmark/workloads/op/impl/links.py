@@ -9,11 +9,141 @@ servers and which only root can read.
 No framework is imported here, so that the arithmetic can be tested, and used, where there is none.
 """
 
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stackmark.workloads.op.impl.driver import Driver, driver
-from stackmark.workloads.op.impl.kernel_files import ROOT, read_number, read_text
+# --- the driver's library ---------------------------------------------------------------------------------------------
+#
+# The driver's library (NVML), asked by the names of its own functions; neither it nor its package need be there.
+
+
+class Driver:
+    """The driver's library, open. A call that this chip or driver does not know answers None."""
+
+    def __init__(self, module: object) -> None:
+        self._module = module
+        error = getattr(module, "NVMLError", OSError)
+        is_error = isinstance(error, type) and issubclass(error, Exception)
+        self._errors: tuple[type[Exception], ...] = (error if is_error else OSError, AttributeError)
+
+    def ask(self, name: str, *arguments: object) -> object:
+        return self._call(name, arguments)[1]
+
+    def do(self, name: str) -> bool:
+        """A call that answers nothing: whether it worked."""
+        return self._call(name, ())[0]
+
+    def _call(self, name: str, arguments: tuple[object, ...]) -> tuple[bool, object]:
+        try:
+            return True, getattr(self._module, name)(*arguments)
+        except self._errors:
+            return False, None
+
+    def count(self, name: str, *arguments: object) -> int | None:
+        value = self.ask(name, *arguments)
+        return value if isinstance(value, int) else None
+
+    def word(self, name: str, *arguments: object) -> str:
+        value = self.ask(name, *arguments)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
+
+    def gpu(self, uuid: str) -> object:
+        """The handle of the GPU with this UUID, with or without its `GPU-`; None of a slice, whose links are its GPU's."""
+        for index in range(self.count("nvmlDeviceGetCount") or 0):
+            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+            if handle is not None and _bare(self.word("nvmlDeviceGetUUID", handle)) == _bare(uuid):
+                return handle
+        return None
+
+
+@contextmanager
+def driver(module: object = None) -> Iterator[Driver | None]:
+    """The library between its init and its shutdown; None where there is no driver, or no package to ask it by."""
+    found = _open(module)
+    try:
+        yield found
+    finally:
+        if found:
+            found.ask("nvmlShutdown")
+
+
+def _open(module: object) -> Driver | None:
+    try:
+        module = importlib.import_module("pynvml") if module is None else module
+    except ImportError:
+        return None
+    found = Driver(module)
+    return found if found.do("nvmlInit") else None
+
+
+def _bare(uuid: str) -> str:
+    return uuid.strip().lower().removeprefix("gpu-")
+
+
+# --- the kernel's files -----------------------------------------------------------------------------------------------
+#
+# What the kernel's files say of this machine: its NUMA nodes, their CPUs, near which a GPU hangs, and where pages lie.
+
+
+ROOT = Path("/")
+
+
+def nodes(root: Path = ROOT, allowed: frozenset[int] | None = None) -> dict[int, frozenset[int]]:
+    """The NUMA nodes that have CPUs on which this process may run, with those CPUs; one node 0 where the kernel shows none."""
+    may = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
+    found = {}
+    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        if cpus := read_cpus(read_text(folder / "cpulist")) & may:
+            found[int(folder.name[4:])] = cpus
+    return found or {0: may}
+
+
+def near_node(address: str, among: Mapping[int, frozenset[int]], root: Path = ROOT) -> int:
+    """The node that a GPU hangs on; the first, where the kernel does not know (-1) or we may not run there."""
+    node = read_number(read_text(root / "sys/bus/pci/devices" / (address or "none") / "numa_node"))
+    return node if node is not None and node in among else min(among)
+
+
+def read_cpus(text: str) -> frozenset[int]:
+    """`0-3,8` as numbers."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def pages_by_node(start: int, root: Path = ROOT) -> dict[int, int]:
+    """Where the pages of the mapping that holds this address lie, as far as the kernel tells."""
+    best: tuple[int, str] | None = None
+    for line in read_text(root / "proc/self/numa_maps").splitlines():
+        begin = int(line.partition(" ")[0], 16)
+        if begin <= start and (best is None or begin > best[0]):
+            best = begin, line
+    words = best[1].split() if best else []
+    counts = (word.partition("=") for word in words if word.startswith("N") and "=" in word)
+    return {int(name[1:]): int(value) for name, _, value in counts if name[1:].isdigit() and value.isdigit()}
+
+
+def read_number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# --- what a link allows -----------------------------------------------------------------------------------------------
 
 # Transfers a second of a lane by generation, and how much of them is data.
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}

@@ -7,7 +7,6 @@ import gc
 import time
 from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
-from typing import cast
 
 import torch
 from pydantic import JsonValue
@@ -17,37 +16,31 @@ from stackmark.medians import median_of
 from stackmark.spec import AnyParams, Request
 from stackmark.workloads.impl.devices import require_device
 from stackmark.workloads.op.impl import pinning
-from stackmark.workloads.op.impl.bench import Operator
+from stackmark.workloads.op.impl.bench import Implementation
 from stackmark.workloads.op.impl.choose import choose, problems_of
 from stackmark.workloads.op.impl.operands import cache_bytes
-from stackmark.workloads.op.impl.rows import Tell, go_through, stand_of
+from stackmark.workloads.op.impl.rows import OwnRows, Plan, Tell, go_through, stand_of
 from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import COLLECTIVES, read_rows
 from stackmark.workloads.workload import Listed, Metric, Rig, Told, WorkloadFailure
 
-# By an operator's name its module, which is imported when it is asked for.
-OPERATOR_MODULES = {
-    name: f"stackmark.workloads.op.impl.{name.replace('-', '_')}"
-    for name in (
-        "gemm", "batched-gemm", "grouped-gemm", "sparse-gemm", "conv", "rnn", "attention", "layer-norm", "embedding",
-        "optimizer", "copy", "transfer",
-    )
+# By an operator's name its implementation, whose module is imported when it is asked for.
+IMPLEMENTATIONS = {
+    "gemm": "matrix:GEMM", "batched-gemm": "matrix:BATCHED_GEMM", "grouped-gemm": "matrix:GROUPED_GEMM",
+    "sparse-gemm": "matrix:SPARSE_GEMM", "conv": "conv:CONV", "rnn": "rnn:RNN", "attention": "attention:ATTENTION",
+    "layer-norm": "layer_norm:LAYER_NORM", "embedding": "embedding:EMBEDDING", "optimizer": "optimizer:OPTIMIZER",
+    "copy": "copies:COPY", "transfer": "copies:TRANSFER", "ceilings": "ceilings:CEILINGS",
+    **dict.fromkeys(COLLECTIVES, "collectives:COLLECTIVE"),
 }  # fmt: skip
 
 
 def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     params, reasons = choose(request)
-    op = request.workload.partition("/")[2]
-    if op in OPERATOR_MODULES:
-        _operator(op).check_precision(stand_of(params))
-    if op == "ceilings":
-        from stackmark.workloads.op.impl.ceilings import precisions
-
-        precisions(params, stand_of(params))
-    if op in COLLECTIVES:
-        from stackmark.workloads.op.impl.collectives import check_ranks
-
-        check_ranks(params, request.ranks)
+    found = _implementation(request.workload.partition("/")[2])
+    if isinstance(found, OwnRows):
+        found.check(params, request.ranks)
+    else:
+        found.check_precision(stand_of(params))
     return params, reasons
 
 
@@ -60,37 +53,33 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[Listed, None, None]
             torch.cuda.set_device(stand.device)
         if params.threads:
             torch.set_num_threads(params.threads)
-    if name in COLLECTIVES:
-        from stackmark.workloads.op.impl.collectives import run_collectives
+    found = _implementation(name)
+    yield _listed(params, found.plan(name, params) if isinstance(found, OwnRows) else _plan(found, name, params))
 
-        found = problems_of(name, params)
-        indexes = read_rows(params.rows, len(found))
-        yield _listed(params, len(indexes), lambda tell: run_collectives(name, found, params, indexes, tell))
-        return
-    if name == "ceilings":
-        from stackmark.workloads.op.impl.ceilings import rows_planned, run_ceilings
 
-        yield _listed(params, rows_planned(params), lambda tell: run_ceilings(params, tell))
-        return
-    operator = _operator(name)
+def _plan(operator: Implementation, name: str, params: OpParams) -> Plan:
+    stand = stand_of(params)
     operator.check_precision(stand)
-    if name == "transfer":
-        from stackmark.workloads.op.impl.transfer import machine_problems
-
-        found = tuple(machine_problems(stand))
+    if operator.machine_problems:
+        found = tuple(operator.machine_problems(stand))
         indexes = list(range(len(found)))
     else:
         found = problems_of(name, params)
         indexes = read_rows(params.rows, len(found))
-    yield _listed(params, len(indexes), lambda tell: go_through(operator, found, indexes, params, stand, tell))
+    return Plan(len(indexes), lambda tell: go_through(operator, found, indexes, params, stand, tell))
 
 
-def _listed(params: OpParams, rows: int, go: Callable[[Tell], None]) -> Listed:
-    return Listed(run=lambda tell: _told(go, params, tell), device=params.device, rows=rows, facts=_facts(params))
+def _listed(params: OpParams, plan: Plan) -> Listed:
+    return Listed(
+        run=lambda tell: _told(plan.go, params, tell), device=params.device, rows=plan.rows, facts=_facts(params)
+    )
 
 
-def _operator(name: str) -> Operator:
-    return cast(Operator, import_module(OPERATOR_MODULES[name]))
+def _implementation(name: str) -> Implementation | OwnRows:
+    module, _, constant = IMPLEMENTATIONS[name].partition(":")
+    found = getattr(import_module(f"stackmark.workloads.op.impl.{module}"), constant)
+    assert isinstance(found, Implementation | OwnRows)
+    return found
 
 
 def _facts(params: OpParams) -> dict[str, JsonValue]:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor
+from stackmark.workloads.op.impl.bench import Compared, Implementation, Prepared, Stand, Tensor, require_precision
 from stackmark.workloads.op.impl.checking import SAMPLED, bound, relative_error, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
-from stackmark.workloads.op.impl.precision import require_precision
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -191,3 +190,6 @@ def _momentum_formula(before: list[Tensor]) -> list[Tensor]:
     parameter, moment, gradient = before
     moment = MOMENTUM * moment + gradient
     return [parameter - LEARNING_RATE * moment, moment]
+
+
+OPTIMIZER = Implementation(check_precision, prepare)

@@ -20,7 +20,7 @@ import torch
 
 from stackmark.ranks import STORE_VARIABLE, Rank, own_rank
 from stackmark.workloads.op.impl import links
-from stackmark.workloads.op.impl.driver import driver
+from stackmark.workloads.op.impl.links import driver
 from stackmark.workloads.workload import WorkloadFailure
 
 # The longest that any call waits for the others. A collective of a gigabyte takes seconds; a rank may come a minute late,

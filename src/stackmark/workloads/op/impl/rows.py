@@ -5,6 +5,7 @@ are timed, and what they wrote is compared again. A row that cannot be done is a
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from stackmark.events import OpRow
 from stackmark.workloads.impl.kernels import profile_step
 from stackmark.workloads.op.counts import least_bytes, operations
-from stackmark.workloads.op.impl.bench import Operator, Prepared, Stand
+from stackmark.workloads.op.impl.bench import Implementation, Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard, refuse_wrong
 from stackmark.workloads.op.impl.operands import make_room
 from stackmark.workloads.op.impl.timing import first_call_s, make_rounds, say_unknown, time_rounds
@@ -21,6 +22,27 @@ from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 Tell = Callable[[OpRow], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many rows there will be, for a progress bar, and the function that goes through them."""
+
+    rows: int
+    go: Callable[[Tell], None]
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """An operator that times its rows by itself: the ranks of a collective, a machine's ceilings.
+
+    `check` gets the parameters and the number of ranks, and raises WorkloadFailure before any row is tried.
+    """
+
+    check: Callable[[OpParams, int], object]
+    plan: Callable[[str, OpParams], Plan]
+
+
 NAME_CHARACTERS = 160
 # Of a row's share of the budget, what its samples may take: the rest is for operands, references and warm-up.
 TIMED_SHARE = 0.4
@@ -32,7 +54,12 @@ def stand_of(params: OpParams) -> Stand:
 
 
 def go_through(
-    operator: Operator, found: Sequence[Problem], indexes: Sequence[int], params: OpParams, stand: Stand, tell: Tell
+    operator: Implementation,
+    found: Sequence[Problem],
+    indexes: Sequence[int],
+    params: OpParams,
+    stand: Stand,
+    tell: Tell,
 ) -> None:
     begin = time.perf_counter()
     for number, index in enumerate(indexes):
@@ -64,7 +91,7 @@ def _failed_row(begun: OpRow, kind: str, message: str, hint: str) -> OpRow:
     return begun.model_copy(update={"failure_kind": kind, "failure_message": message, "failure_hint": hint})
 
 
-def _row(operator: Operator, problem: Problem, row_s: float, stand: Stand, begun: OpRow) -> OpRow:
+def _row(operator: Implementation, problem: Problem, row_s: float, stand: Stand, begun: OpRow) -> OpRow:
     prepared = operator.prepare(problem, stand)
     first_s = first_call_s(prepared, stand.device)
     compared = prepared.compare()

@@ -1,14 +1,14 @@
-"""`op/transfer`: host to GPU and back, from each NUMA node, and GPU to GPU, each beside what the link allows.
+"""Bytes that are moved: within a device's memory, between host and device, and between devices.
 
-Host memory lies where the thread that first touches it runs. So before a row's buffers are allocated the thread is bound to
-the CPUs of the row's node, touches every page itself (no pool of threads has a hand in it), and stays there while the row is
-timed: a pageable copy is made by this very thread, through a small pinned buffer of the driver's. Pinned memory is such
-memory registered with the driver, and not the framework's pinned pool, which gives freed blocks of one node out again for
-another. Where the kernel says that the pages lie elsewhere, the row says so.
+`op/copy` is memory of the device copied to memory of the device. Read and written bytes are both counted.
 
-Buffers go round, so that no row is served from the host's last cache. A row's rate counts every byte once, on its way; of
-both directions at once, both. What the link allows is read while it is busy, since a GPU that rests lowers its link's
-generation.
+A copy moves bits, whatever they mean, so any precision may be asked for. Values are random: memory behind a compressing
+cache would copy zeros faster.
+
+A large copy that is replayed from a CUDA graph has two thirds of the rate of one that is launched on an H200, where it is
+probably done by the copy engines; so small copies are recorded, and large ones launched. On a CPU a copy that does not write past
+its caches also reads what it is about to overwrite; that third of the traffic is not counted, here as in STREAM, so a CPU's
+figure is at most two thirds of what its memory moves.
 """
 
 import ctypes
@@ -22,13 +22,114 @@ from functools import cache
 import torch
 
 from stackmark.workloads.op.impl import links, pinning
-from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.impl.copy import compare_bits, gpu_uuid
-from stackmark.workloads.op.impl.kernel_files import near_node, nodes, pages_by_node
-from stackmark.workloads.op.impl.links import Limit
-from stackmark.workloads.op.impl.operands import cache_bytes
+from stackmark.workloads.op.impl.bench import Compared, Implementation, Prepared, Stand, Tensor
+from stackmark.workloads.op.impl.checking import bound, relative_error
+from stackmark.workloads.op.impl.links import Limit, near_node, nodes, pages_by_node
+from stackmark.workloads.op.impl.operands import Piece, cache_bytes, rotated
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
+
+# --- op/copy ----------------------------------------------------------------------------------------------------------
+
+
+# Larger copies are launched, as a program launches them; at this size that costs a hundredth of the time.
+RECORDED_BYTES = 2**28
+
+
+def check_copy(_stand: Stand) -> None:
+    """Bits are copied alike in every precision."""
+
+
+def prepare_copy(problem: Problem, stand: Stand) -> Prepared:
+    size = problem.number("bytes")
+    sets = rotated([_piece(size, random=True), _piece(size, random=False)], stand)
+    limit = links.memory_limit(gpu_uuid(stand.device)) if stand.on_gpu else links.Limit(None, "")
+
+    def call(number: int) -> None:
+        source, target = sets[number]
+        target.copy_(source)
+
+    return Prepared(
+        call=call,
+        copies=len(sets),
+        outputs=lambda number: [sets[number][1]],
+        compare=lambda: compare_bits(sets[0][1], sets[0][0]),
+        graph=size <= RECORDED_BYTES,
+        least_bytes=2.0 * size,
+        limit_per_s=limit.bytes_per_s,
+        limit=limit.words,
+        notes=limit.notes,
+    )
+
+
+def _piece(size: int, *, random: bool) -> Piece:
+    """Four bytes an element where the size allows it: what copies of tensors are made for."""
+    if size % 4:
+        return Piece((size,), torch.int8, random)
+    return Piece((size // 4,), torch.float32, random)
+
+
+def compare_bits(got: Tensor, wanted: Tensor) -> Compared:
+    """All of it; the error is the share of bytes that differ, and none may."""
+    here, there = (tensor.reshape(-1).view(torch.uint8) for tensor in (got.to(wanted.device), wanted))
+    count = there.numel()
+    whole = count // 8 * 8  # eight at a time, which is several times as fast
+    if torch.equal(here[:whole].view(torch.int64), there[:whole].view(torch.int64)) and torch.equal(
+        here[whole:], there[whole:]
+    ):
+        return Compared(0.0, 0.0, f"all {count:,} bytes")
+    wrong = int((here != there).sum())
+    return Compared(wrong / count, 0.0, f"all {count:,} bytes")
+
+
+def gpu_uuid(device: torch.device) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+# --- sums, for op/ceilings --------------------------------------------------------------------------------------------
+#
+# Memory that is read, and next to nothing written: a sum. No `op/` of its own, but a row of `op/ceilings`.
+
+
+def prepare_sum(problem: Problem, stand: Stand) -> Prepared:
+    elements = problem.number("bytes") // 4
+    sets = rotated([Piece((elements,), torch.float32), Piece((1,), torch.float32, random=False)], stand)
+
+    def call(number: int) -> None:
+        values, total = sets[number]
+        torch.sum(values, dim=0, keepdim=True, out=total)
+
+    def compare() -> Compared:
+        values, total = sets[0]
+        wanted = torch.stack([part.double().sum() for part in values.split(2**24)]).sum()
+        # The sum of n values around 0 is about √n large, and so are the sums on the way.
+        error = relative_error(total, wanted, elements**0.5)
+        return Compared(error, bound(elements, result="fp32", sums="fp32"), f"the sum of {elements:,} values")
+
+    return Prepared(
+        call=call,
+        copies=len(sets),
+        outputs=lambda number: [sets[number][1]],
+        compare=compare,
+        accumulate="fp32",
+        least_bytes=float(elements * 4),
+    )
+
+
+# --- op/transfer ------------------------------------------------------------------------------------------------------
+#
+# `op/transfer`: host to GPU and back, from each NUMA node, and GPU to GPU, each beside what the link allows.
+#
+# Host memory lies where the thread that first touches it runs. So before a row's buffers are allocated the thread is bound to
+# the CPUs of the row's node, touches every page itself (no pool of threads has a hand in it), and stays there while the row is
+# timed: a pageable copy is made by this very thread, through a small pinned buffer of the driver's. Pinned memory is such
+# memory registered with the driver, and not the framework's pinned pool, which gives freed blocks of one node out again for
+# another. Where the kernel says that the pages lie elsewhere, the row says so.
+#
+# Buffers go round, so that no row is served from the host's last cache. A row's rate counts every byte once, on its way; of
+# both directions at once, both. What the link allows is read while it is busy, since a GPU that rests lowers its link's
+# generation.
+
 
 PINNED, PAGEABLE, BOTH_WAYS, PEER, THROUGH_HOST = "pinned", "pageable", "pinned, both ways", "peer", "through the host"
 # Large enough that a launch is nothing beside it (5 ms on PCIe 5.0), small enough for eight GPUs' worth of them in turn.
@@ -39,7 +140,7 @@ TIMES_THE_CACHE, MOST_SETS = 2, 8
 ON_ITS_NODE = 0.95
 
 
-def check_precision(stand: Stand) -> None:
+def check_transfer(stand: Stand) -> None:
     """Bytes have no precision; there must be a link, and a GPU's clock to time it by."""
     if not torch.cuda.is_available():
         raise WorkloadFailure(
@@ -55,7 +156,7 @@ def check_precision(stand: Stand) -> None:
 
 def machine_problems(stand: Stand) -> list[Problem]:
     """For each GPU from each NUMA node pinned, pageable and both ways at once, then every GPU to every other."""
-    check_precision(stand)
+    check_transfer(stand)
     gpus = range(torch.cuda.device_count())
     found = []
     for gpu in gpus:
@@ -85,8 +186,8 @@ def to_and_from(device: torch.device, size: int = ROW_BYTES) -> tuple[Problem, P
     )
 
 
-def prepare(problem: Problem, stand: Stand) -> Prepared:
-    check_precision(stand)
+def prepare_transfer(problem: Problem, stand: Stand) -> Prepared:
+    check_transfer(stand)
     source, target = problem.word("from"), problem.word("to")
     if source.startswith("cuda") and target.startswith("cuda"):
         return _between_gpus(problem, torch.device(source), torch.device(target), stand)
@@ -256,3 +357,8 @@ def gpu_address(device: torch.device) -> str:
     about = torch.cuda.get_device_properties(device)
     domain, bus, slot = (getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
     return "" if None in (domain, bus, slot) else f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+
+
+COPY = Implementation(check_copy, prepare_copy)
+SUM = Implementation(check_copy, prepare_sum)
+TRANSFER = Implementation(check_transfer, prepare_transfer, machine_problems)
