@@ -13,9 +13,9 @@ from statistics import median
 
 import torch
 
+from stackmark.workloads.op.definition import read_problem
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.matrix import EIGHT_BITS, prepare_gemm
-from stackmark.workloads.op.problem import read_problem
 
 EDGES_MS = (0, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
 PRODUCTS = "bf16:4096,bf16:8192,bf16:16384,tf32:8192,fp8:8192,fp32:8192"

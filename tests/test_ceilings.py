@@ -30,10 +30,10 @@ from stackmark.verdict.ceilings import (
     missing_of,
 )
 from stackmark.verdict.vendors import VENDORS
+from stackmark.workloads.op.definition import OpParams
 from stackmark.workloads.op.impl import ceilings, copies
 from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand
 from stackmark.workloads.op.impl.timing import Look, Sample, Stretch, samples, say_crowded, work
-from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 

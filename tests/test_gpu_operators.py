@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from gpu_runs import run
+from stackmark.workloads.op.definition import read_problem
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard
 from stackmark.workloads.op.impl.matrix import prepare_gemm
 from stackmark.workloads.op.impl.timing import make_rounds, time_rounds
-from stackmark.workloads.op.problem import read_problem
 from stackmark.workloads.workload import WorkloadFailure
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the GPU's tests are left out")

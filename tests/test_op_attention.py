@@ -7,11 +7,11 @@ import torch
 
 from stackmark.errors import SpecError
 from stackmark.spec import Scalar
-from stackmark.workloads.op.counts import operations
+from stackmark.workloads.op.definition import operations, read_problem
 from stackmark.workloads.op.impl import attention
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard
-from stackmark.workloads.op.problem import Problem, read_problem
+from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")

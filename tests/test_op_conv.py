@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from stackmark.workloads.op.definition import read_problem
 from stackmark.workloads.op.impl import conv
 from stackmark.workloads.op.impl.bench import Stand
 from stackmark.workloads.op.impl.checking import refuse_wrong
 from stackmark.workloads.op.impl.conv import channels_last, check_precision, compare, operands_of, prepare
-from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem, read_problem
+from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 Array = npt.NDArray[np.float64]

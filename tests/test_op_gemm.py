@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from stackmark.workloads.op.definition import read_problem
 from stackmark.workloads.op.impl import matrix, operands
 from stackmark.workloads.op.impl.bench import Stand
-from stackmark.workloads.op.problem import read_problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")

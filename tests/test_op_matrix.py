@@ -8,7 +8,7 @@ import torch
 
 from stackmark.errors import SpecError
 from stackmark.spec import Scalar
-from stackmark.workloads.op.counts import least_bytes, operations
+from stackmark.workloads.op.definition import least_bytes, operations, read_problem
 from stackmark.workloads.op.impl import checking, matrix
 from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand
 from stackmark.workloads.op.impl.checking import refuse_wrong, signs, times
@@ -20,7 +20,7 @@ from stackmark.workloads.op.impl.matrix import (
     sparse_pattern,
 )
 from stackmark.workloads.op.impl.operands import Piece, rotated
-from stackmark.workloads.op.problem import Problem, read_problem
+from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")

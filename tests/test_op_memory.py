@@ -11,13 +11,12 @@ from torch.nn.functional import layer_norm as framework_norm
 from stackmark.errors import SpecError
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
+from stackmark.workloads.op.definition import OpParams, read_problem
 from stackmark.workloads.op.impl import embedding, layer_norm, optimizer
 from stackmark.workloads.op.impl.bench import Implementation, Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard
 from stackmark.workloads.op.impl.operands import Piece, rotated
 from stackmark.workloads.op.impl.rows import go_through
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import read_problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from stackmark.workloads.op.counts import operations
+from stackmark.workloads.op.definition import operations, read_problem
 from stackmark.workloads.op.impl import rnn
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard
 from stackmark.workloads.op.impl.rnn import Layer, layers_of
-from stackmark.workloads.op.problem import Problem, read_problem
+from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")

@@ -33,7 +33,7 @@ from stackmark.show.roofline_plot import _apart
 from stackmark.spec import Scalar, Spec
 from stackmark.verdict.ceilings import Ceilings, Rate
 from stackmark.verdict.roofline import NO_CEILINGS, Point, Roofline, Standing, Work, doubts, say_standing, stand
-from stackmark.workloads.op.lists import sets_of
+from stackmark.workloads.op.definition import sets_of
 
 # An H200 as seen by hand: sustained and cold matrix rates, and a copy.
 H200 = Ceilings(

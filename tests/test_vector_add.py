@@ -8,8 +8,8 @@ import torch
 
 from asking import ask
 from stackmark.spec import Request
+from stackmark.workloads.check.definition import CheckParams
 from stackmark.workloads.check.impl.vector_add import DTYPES, LENGTHS, add_on, compare, devices_of
-from stackmark.workloads.check.params import CheckParams
 from stackmark.workloads.workload import WorkloadFailure
 
 

@@ -21,8 +21,8 @@ from stackmark.show.operators import Beside, ListView, RowView, bandwidths_over
 from stackmark.show.result import say_memory, say_setup
 from stackmark.spec import Scalar
 from stackmark.units import counted, say_seconds
-from stackmark.workloads.catalog import find
 from stackmark.workloads.op.problem import TYPED
+from stackmark.workloads.registry import find
 
 # What a person wants to see of the settings; which rows they are is said apart.
 SHOWN = ("device", "precision", "set", "shape", "m", "n", "k", "row_seconds", "threads")

@@ -23,7 +23,7 @@ from stackmark.show.facts import say_stack
 from stackmark.show.result import AgainstLine, Failure, PublishedLine, ResultView, say_flag
 from stackmark.show.roofline import standing_json
 from stackmark.spec import Request, Spec
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 # What a person wants to see of the settings; all of them are in the spec: stackmark show RUN.
 SHOWN = ("device", "batch", "precision", "tune", "layout", "optimizer", "data", "cmd", "cwd", "metric")
@@ -37,7 +37,7 @@ def watching(quiet: bool) -> Iterator[Watcher]:
 
     console = standard_error()
     if is_screen(console):
-        with LiveBar(console, unit_of=lambda workload: f"{find(workload)[1].sample}s") as bar:
+        with LiveBar(console, unit_of=lambda workload: find(workload)[1].samples) as bar:
             yield bar
     else:
         yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr)
@@ -49,7 +49,7 @@ def _middle(rows: list[RunRow], name: str) -> float | None:
 
 
 def unit_of(workload: str) -> str:
-    return f"{find(workload)[1].sample}s/s"
+    return find(workload)[1].unit
 
 
 def published_near(measured: Measured, rows: Sequence[Published]) -> list[Match]:

@@ -29,7 +29,7 @@ from stackmark.spec import Request, Scalar, Spec, explain
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT
 from stackmark.verdict.sequential import planned_looks, stopping_rule
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 # At s_d 0.4 %, as on one quiet GPU, six blocks decide at 1 %.
 BLOCKS = 6

@@ -26,8 +26,8 @@ from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
 from stackmark.spec import Spec
-from stackmark.workloads.catalog import check_spec
 from stackmark.workloads.op.problem import say_rows
+from stackmark.workloads.registry import check_spec
 
 # A primer has to reach its first steps and no more: that is when kernels are compiled and loaded.
 PRIMER_S, PRIMER_STEPS = 1.0, 10

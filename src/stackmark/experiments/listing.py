@@ -23,8 +23,8 @@ from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request, Spec
 from stackmark.units import counted
-from stackmark.workloads.catalog import check_spec
 from stackmark.workloads.op.problem import say_rows
+from stackmark.workloads.registry import check_spec
 
 # Three passes tell a slow process from a slow chip; a list is long, and a row's own samples say the rest.
 LIST_RUNS = 3

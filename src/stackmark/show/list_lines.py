@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from stackmark.show.lines import Line
 from stackmark.show.result import say_throughput
-from stackmark.show.shapes import say_problem
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import BYTES, ListRatio, ListResult, RowResult
 from stackmark.verdict.throughput import worth_of_runs
+from stackmark.workloads.op.definition import say_problem
 
 # So many failed rows are named under the table; all of them stand in it.
 FAILED_NAMED = 3

@@ -20,11 +20,11 @@ from stackmark.show.list_notes import ListView as ListView
 from stackmark.show.list_notes import Notes
 from stackmark.show.list_notes import RowView as RowView
 from stackmark.show.safe import safe_line
-from stackmark.show.shapes import say_problem
 from stackmark.show.table import GAP, Column, fitting
 from stackmark.units import say_rate, say_seconds
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
 from stackmark.verdict.operators import BYTES, SCALE, RowResult
+from stackmark.workloads.op.definition import say_problem
 
 STYLES = {
     "rate": "bold green",

@@ -49,7 +49,7 @@ from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.spec import AUTO, Request
 from stackmark.verdict.swept import Swept
-from stackmark.workloads.catalog import check_request, check_spec, find
+from stackmark.workloads.registry import check_request, check_spec, find
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import torch
 
 from stackmark.events import Figure
 from stackmark.spec import AnyParams, Request
-from stackmark.workloads.check.params import CheckParams
+from stackmark.workloads.check.definition import CheckParams
 from stackmark.workloads.impl.devices import first_device, require_device
-from stackmark.workloads.workload import Metric, Rig, Told, Whole, WorkloadFailure
+from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
 Tensor = torch.Tensor
 Add = Callable[[Tensor, Tensor], Tensor]
@@ -45,11 +45,11 @@ def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     return params, choices
 
 
-def run(_name: str, params: AnyParams, rig: Rig) -> Generator[Whole, None, None]:
+def run(_name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, None]:
     assert isinstance(params, CheckParams)
     with rig.part("device"):
         devices = devices_of(params)
-    yield Whole(run=lambda _log: _run(params, devices), device=params.device)
+    yield TimedWhole(run=lambda _log: _run(params, devices), device=params.device)
 
 
 def devices_of(params: CheckParams) -> list[str]:
@@ -61,7 +61,7 @@ def devices_of(params: CheckParams) -> list[str]:
     return [f"cuda:{number}" for number in range(count)] if params.every_gpu else [f"cuda:{index}"]
 
 
-def _run(params: CheckParams, devices: Sequence[str]) -> Told:
+def _run(params: CheckParams, devices: Sequence[str]) -> TimedFigure:
     begin = time.perf_counter()
     added = [add_on(device, params.elements, params.seed) for device in devices]
     wall_s = time.perf_counter() - begin
@@ -69,7 +69,7 @@ def _run(params: CheckParams, devices: Sequence[str]) -> Told:
     metrics = [Metric("elements_checked", float(sum(one.elements for one in added)), "elements", True)]
     metrics += [Metric("devices_checked", float(len(added)), "devices", True)]
     figure = Figure(name="vector add", value=slowest.gb_per_s, unit="GB/s", higher_is_better=True)
-    return Told(figure, wall_s, tuple(metrics))
+    return TimedFigure(figure, wall_s, tuple(metrics))
 
 
 def add_on(device: str, elements: int, seed: int, add: Add = torch.add) -> Added:

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from stackmark.events import Figure
 from stackmark.spec import SCRATCH_VARIABLE, AnyParams, Request, explain
+from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command, variables_in, with_values
 from stackmark.workloads.command.impl.figure import Finder
 from stackmark.workloads.command.impl.output import Kept, Lines, short
 from stackmark.workloads.command.impl.program import Exit, Program
-from stackmark.workloads.command.params import CommandParams, guess_unit, split_command, variables_in, with_values
-from stackmark.workloads.workload import Metric, Rig, Told, Whole, WorkloadFailure
+from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
 # What a shell says by these exit codes, and people often see.
 CODES = {126: "it cannot be executed", 127: "a program in it was not found"}
@@ -40,11 +40,11 @@ def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     return params, choices
 
 
-def run(_name: str, params: AnyParams, rig: Rig) -> Generator[Whole, None, None]:
+def run(_name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, None]:
     assert isinstance(params, CommandParams)
     words = split_command(params.cmd)
     cwd = os.path.abspath(params.cwd)
-    yield Whole(
+    yield TimedWhole(
         run=lambda log: _run(params, words, cwd, log, rig),
         device=params.device,
         facts={"words": [*words[:100]], "program": _found(words[0], cwd), "cwd": cwd},
@@ -71,7 +71,7 @@ def _found(program: str, cwd: str) -> str | None:
     return os.path.realpath(found) if found else None
 
 
-def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str], None], rig: Rig) -> Told:
+def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str], None], rig: Rig) -> TimedFigure:
     kept = Kept(log)
     # A program that prints its arguments would put the values into the log.
     hidden = [os.environ.get(name, "") for name in variables_in(words)]
@@ -104,7 +104,7 @@ def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str],
     if ended.left_behind:
         rig.flag(f"left-behind: the program left {ended.left_behind} process(es) running, which were ended")
     figure = finder.figure(kept.ending()) if finder else _wall_time(ended)
-    return Told(figure, ended.wall_s, tuple(_metrics(ended)), ended.memory_peak_mib)
+    return TimedFigure(figure, ended.wall_s, tuple(_metrics(ended)), ended.memory_peak_mib)
 
 
 @contextmanager

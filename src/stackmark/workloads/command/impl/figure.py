@@ -15,8 +15,8 @@ from statistics import fmean, median
 from types import FrameType
 
 from stackmark.events import LARGEST, SMALLEST, Figure
+from stackmark.workloads.command.definition import CommandParams, compile_metric
 from stackmark.workloads.command.impl.output import short
-from stackmark.workloads.command.params import CommandParams, compile_metric
 from stackmark.workloads.workload import WorkloadFailure
 
 # CPU seconds for what was read at once, at most 64 KiB: a sensible pattern takes a thousandth of that.

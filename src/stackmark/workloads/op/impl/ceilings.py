@@ -22,6 +22,7 @@ import torch
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
 from stackmark.workloads.impl.devices import cpu_has
+from stackmark.workloads.op.definition import OpParams, read_problem
 from stackmark.workloads.op.impl import copies, matrix
 from stackmark.workloads.op.impl.bench import Implementation, Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard, refuse_wrong
@@ -38,8 +39,7 @@ from stackmark.workloads.op.impl.timing import (
     wait,
     work,
 )
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import Problem, read_problem, read_rows
+from stackmark.workloads.op.problem import Problem, read_rows
 from stackmark.workloads.workload import WorkloadFailure
 
 # --- the matrix rate --------------------------------------------------------------------------------------------------

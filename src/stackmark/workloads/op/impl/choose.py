@@ -16,14 +16,18 @@ from pydantic import ValidationError
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Scalar, explain
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
-from stackmark.workloads.op.counts import least_bytes, operations
-from stackmark.workloads.op.lists import problems, sets_of
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import BY_MACHINE, TYPED, Problem, read_rows, say_rows, typed_problem
+from stackmark.workloads.op.definition import (
+    OpParams,
+    find_operator,
+    least_bytes,
+    operations,
+    problems,
+    sets_of,
+    typed_problem,
+)
+from stackmark.workloads.op.problem import TYPED, Operator, Problem, read_rows, say_rows
 from stackmark.workloads.workload import WorkloadFailure
 
-# What is done for each operation that is counted: of a recurrent layer the products with its input too, and both backward.
-WORK = {"rnn": 3}
 T = TypeVar("T")
 GPU_ROW_S, CPU_ROW_S = 0.5, 1.0
 CPU_BUDGET_S = 60.0
@@ -37,6 +41,7 @@ CALLS_A_ROW = 24
 
 def choose(request: Request) -> tuple[OpParams, dict[str, str]]:
     op = request.workload.partition("/")[2]
+    operator = find_operator(op)
     values: dict[str, Scalar] = dict(request.typed())
     reasons: dict[str, str] = {}
 
@@ -50,15 +55,15 @@ def choose(request: Request) -> tuple[OpParams, dict[str, str]]:
     device = str(values["device"])
     require_device(device)
     gpu = device != "cpu"
-    take("precision", *_precision(op, device))
+    take("precision", *_precision(operator, device))
     take("row_seconds", GPU_ROW_S if gpu else CPU_ROW_S, "or until the median is known to 1 %")
-    take("budget", 0.0 if gpu or op in BY_MACHINE else CPU_BUDGET_S, "all of the list" if gpu else "a CPU")
+    take("budget", 0.0 if gpu or operator.by_machine else CPU_BUDGET_S, "all of the list" if gpu else "a CPU")
     take("threads", 0, "the framework's choice")
     typed = _refuse(partial(typed_problem, op, values))
     take("set", TYPED if typed else sets_of(op)[0], "one problem was typed" if typed else "the first of this operator")
     if typed and values["set"] != TYPED:
         raise WorkloadFailure("bad_parameter", "both a problem and a --set were given", "give one of them")
-    if op in BY_MACHINE:
+    if operator.by_machine:
         # How many there are is seen where they are run; all of them.
         take("rows", "0-999", "whatever this machine has")
     else:
@@ -89,8 +94,8 @@ def _refuse(read: Callable[[], T]) -> T:
         raise WorkloadFailure("bad_parameter", error.message, error.hint or "") from error
 
 
-def _precision(op: str, device: str) -> tuple[str, str]:
-    if op in ("copy", "transfer", "optimizer") or op.startswith(("all-", "reduce-", "broadcast")):
+def _precision(operator: Operator, device: str) -> tuple[str, str]:
+    if operator.moves:
         return "fp32", "what is moved has no arithmetic to speak of"
     return usual_precision(device)
 
@@ -134,7 +139,7 @@ def _costs(found: Sequence[Problem], precision: str, device: str) -> list[float]
     costs = []
     for problem in found:
         moved = least_bytes(problem, precision) / bandwidth
-        call_s = WORK.get(problem.op, 1) * (operations(problem) or 0.0) / rate + moved
+        call_s = find_operator(problem.op).work * (operations(problem) or 0.0) / rate + moved
         # Operands are drawn and compared at some tens of times the cost of moving them.
         costs.append(ROW_OVERHEAD_S + 20 * moved + CALLS_A_ROW * call_s)
     return costs

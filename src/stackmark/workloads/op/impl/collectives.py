@@ -23,8 +23,9 @@ import torch.distributed as dist
 
 from stackmark.events import OpRow
 from stackmark.medians import median_of
-from stackmark.ranks import Rank, bus_factor
+from stackmark.ranks import Rank
 from stackmark.units import say_seconds
+from stackmark.workloads.op.definition import OpParams, bus_factor
 from stackmark.workloads.op.impl.bench import DTYPES, Tensor
 from stackmark.workloads.op.impl.checking import WRONG_HINT
 from stackmark.workloads.op.impl.choose import problems_of
@@ -32,7 +33,6 @@ from stackmark.workloads.op.impl.operands import cache_bytes, copies_for, free_b
 from stackmark.workloads.op.impl.process_group import Group, joined, require_group
 from stackmark.workloads.op.impl.rows import OwnRows, Plan
 from stackmark.workloads.op.impl.timing import LEAST_SAMPLES, MOST_CALLS_A_SAMPLE, MOST_SAMPLES, WANTED, say_unknown
-from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem, read_rows
 from stackmark.workloads.workload import WorkloadFailure
 

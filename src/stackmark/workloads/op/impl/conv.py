@@ -29,7 +29,8 @@ from stackmark.workloads.op.impl.bench import (
 )
 from stackmark.workloads.op.impl.checking import SAMPLED, bound_of, relative_error, sample, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
-from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem, conv_output
+from stackmark.workloads.op.operators import conv_output
+from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 Shape = tuple[int, int, int, int]

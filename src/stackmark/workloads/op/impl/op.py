@@ -15,23 +15,14 @@ from stackmark.events import Figure, OpRow
 from stackmark.medians import median_of
 from stackmark.spec import AnyParams, Request
 from stackmark.workloads.impl.devices import require_device
+from stackmark.workloads.op.definition import OpParams, find_operator
 from stackmark.workloads.op.impl import pinning
 from stackmark.workloads.op.impl.bench import Implementation
 from stackmark.workloads.op.impl.choose import choose, problems_of
 from stackmark.workloads.op.impl.operands import cache_bytes
 from stackmark.workloads.op.impl.rows import OwnRows, Plan, Tell, go_through, stand_of
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import COLLECTIVES, read_rows
-from stackmark.workloads.workload import Listed, Metric, Rig, Told, WorkloadFailure
-
-# By an operator's name its implementation, whose module is imported when it is asked for.
-IMPLEMENTATIONS = {
-    "gemm": "matrix:GEMM", "batched-gemm": "matrix:BATCHED_GEMM", "grouped-gemm": "matrix:GROUPED_GEMM",
-    "sparse-gemm": "matrix:SPARSE_GEMM", "conv": "conv:CONV", "rnn": "rnn:RNN", "attention": "attention:ATTENTION",
-    "layer-norm": "layer_norm:LAYER_NORM", "embedding": "embedding:EMBEDDING", "optimizer": "optimizer:OPTIMIZER",
-    "copy": "copies:COPY", "transfer": "copies:TRANSFER", "ceilings": "ceilings:CEILINGS",
-    **dict.fromkeys(COLLECTIVES, "collectives:COLLECTIVE"),
-}  # fmt: skip
+from stackmark.workloads.op.problem import read_rows
+from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedRows, WorkloadFailure
 
 
 def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
@@ -44,7 +35,7 @@ def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     return params, reasons
 
 
-def run(name: str, params: AnyParams, rig: Rig) -> Generator[Listed, None, None]:
+def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedRows, None, None]:
     assert isinstance(params, OpParams)
     with rig.part("device"):
         require_device(params.device)
@@ -69,16 +60,17 @@ def _plan(operator: Implementation, name: str, params: OpParams) -> Plan:
     return Plan(len(indexes), lambda tell: go_through(operator, found, indexes, params, stand, tell))
 
 
-def _listed(params: OpParams, plan: Plan) -> Listed:
-    return Listed(
+def _listed(params: OpParams, plan: Plan) -> TimedRows:
+    return TimedRows(
         run=lambda tell: _told(plan.go, params, tell), device=params.device, rows=plan.rows, facts=_facts(params)
     )
 
 
-def _implementation(name: str) -> Implementation | OwnRows:
-    module, _, constant = IMPLEMENTATIONS[name].partition(":")
-    found = getattr(import_module(f"stackmark.workloads.op.impl.{module}"), constant)
-    assert isinstance(found, Implementation | OwnRows)
+def _implementation(op: str) -> Implementation | OwnRows:
+    """Import what the definition names, and with it what the operator alone needs."""
+    module, _, constant = find_operator(op).implementation.partition(":")
+    found = getattr(import_module(module), constant)
+    assert isinstance(found, Implementation | OwnRows), found
     return found
 
 
@@ -90,7 +82,7 @@ def _facts(params: OpParams) -> dict[str, JsonValue]:
     return facts
 
 
-def _told(go: Callable[[Tell], None], params: OpParams, tell: Tell) -> Told:
+def _told(go: Callable[[Tell], None], params: OpParams, tell: Tell) -> TimedFigure:
     rows: list[OpRow] = []
 
     def done(row: OpRow) -> None:
@@ -113,7 +105,7 @@ def _told(go: Callable[[Tell], None], params: OpParams, tell: Tell) -> Told:
         raise WorkloadFailure(kind, f"no row gave a number; the first: {message}", first.failure_hint if first else "")
     first_s = sum(row.first_call_s or 0.0 for row in good)
     metrics = (Metric("first_calls_s", first_s, "s", False), Metric("rows_done", float(len(good)), "rows", True))
-    return Told(figure_of(good), wall_s, metrics, _memory_peak_mib(params))
+    return TimedFigure(figure_of(good), wall_s, metrics, _memory_peak_mib(params))
 
 
 def figure_of(rows: Sequence[OpRow]) -> Figure:

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from stackmark.workloads.op.counts import RNN_GATES, rnn_product
 from stackmark.workloads.op.impl.bench import (
     PRODUCTS,
     Compared,
@@ -35,6 +34,7 @@ from stackmark.workloads.op.impl.bench import (
 )
 from stackmark.workloads.op.impl.checking import bound, bound_of, relative_error, sample, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
+from stackmark.workloads.op.operators import RNN_GATES, rnn_product
 from stackmark.workloads.op.problem import BACKWARD, BACKWARD_INPUTS, FORWARD, Problem
 
 # --- the layer --------------------------------------------------------------------------------------------------------

@@ -12,12 +12,11 @@ import torch
 
 from stackmark.events import OpRow
 from stackmark.workloads.impl.kernels import profile_step
-from stackmark.workloads.op.counts import least_bytes, operations
+from stackmark.workloads.op.definition import OpParams, least_bytes, operations
 from stackmark.workloads.op.impl.bench import Implementation, Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard, refuse_wrong
 from stackmark.workloads.op.impl.operands import make_room
 from stackmark.workloads.op.impl.timing import first_call_s, make_rounds, say_unknown, time_rounds
-from stackmark.workloads.op.params import OpParams
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 

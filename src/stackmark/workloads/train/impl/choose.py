@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from stackmark.spec import Request, Scalar, explain
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
+from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl.data import describe_folder, is_folder
-from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import WorkloadFailure
 

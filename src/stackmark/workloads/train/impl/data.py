@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
 from stackmark.workloads.train.impl.folder import Folder, Source, batches, open_folder
-from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import WorkloadFailure
 

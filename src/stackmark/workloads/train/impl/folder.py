@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
+from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
-from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import WorkloadFailure
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.workload import WorkloadFailure
 
 _NAME = re.compile(r"model\.ckpt-(\d+)\.pt")

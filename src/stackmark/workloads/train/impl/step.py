@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
 from stackmark.workloads.train.impl.data import Feed
 from stackmark.workloads.train.impl.schedule import Schedule
-from stackmark.workloads.train.params import TrainParams
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import Rig
 

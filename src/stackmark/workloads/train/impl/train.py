@@ -13,15 +13,14 @@ import torch
 from stackmark.spec import Params, Request
 from stackmark.workloads.impl.devices import require_device
 from stackmark.workloads.impl.kernels import profile_step
+from stackmark.workloads.train.definition import TrainParams, bytes_of
 from stackmark.workloads.train.impl.choose import choose, require_compiler
 from stackmark.workloads.train.impl.data import Feed, open_feed, samples_in_epoch
 from stackmark.workloads.train.impl.peek import make_peek
 from stackmark.workloads.train.impl.schedule import Schedule, parse_schedule
 from stackmark.workloads.train.impl.step import Machine, prepare, set_arithmetic
-from stackmark.workloads.train.params import TrainParams
-from stackmark.workloads.train.traffic import bytes_of
 from stackmark.workloads.train.zoo import MODELS, Model
-from stackmark.workloads.workload import Metric, Ready, Rig, WorkloadFailure
+from stackmark.workloads.workload import Metric, Rig, TimedSteps, WorkloadFailure
 
 
 def probe(request: Request, rig: Rig) -> tuple[Params, dict[str, str]]:
@@ -58,7 +57,7 @@ def _trial(params: TrainParams, model: Model, rig: Rig) -> float:
     return time.perf_counter() - begin
 
 
-def run(name: str, params: Params, rig: Rig) -> Generator[Ready, None, None]:
+def run(name: str, params: Params, rig: Rig) -> Generator[TimedSteps, None, None]:
     assert isinstance(params, TrainParams)
     model = MODELS[name]
     device = torch.device(params.device)
@@ -78,7 +77,7 @@ def run(name: str, params: Params, rig: Rig) -> Generator[Ready, None, None]:
         yield from _stand(params, model, feed, rig)
 
 
-def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator[Ready, None, None]:
+def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator[TimedSteps, None, None]:
     machine = Machine.build(params, model, feed, rig)
     _plan_between_steps(machine, rig)
     step = prepare(machine, rig)
@@ -88,7 +87,7 @@ def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator
     machine.forget()
     peek, reserve = make_peek(machine)
     moved = bytes_of(model, params)
-    yield Ready(
+    yield TimedSteps(
         step=step,
         device=params.device,
         sample=model.sample,

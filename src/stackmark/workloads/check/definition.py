@@ -1,9 +1,10 @@
-"""The parameters of `check/…`: which device, and how much is added on it."""
+"""The family `check/`: which device, and how much is added on it."""
 
 from pydantic import Field
 from pydantic.config import JsonDict
 
 from stackmark.spec import AnyParams
+from stackmark.workloads.definition import Definition, Family, MetricType
 
 CHECK: JsonDict = {"group": "The check of a device (check/vector-add)"}
 
@@ -23,3 +24,19 @@ class CheckParams(AnyParams):
         description="add on every GPU that is to be seen, and not on --device alone",
         json_schema_extra=CHECK,
     )
+
+
+FAMILY = Family(
+    "check",
+    CheckParams,
+    "stackmark.workloads.check.impl.vector_add",
+    (
+        Definition(
+            "check/vector-add",
+            "Two vectors added on the device, each sum compared with the host's",
+            "run",
+            timed="whole",
+            metric=MetricType("vector add", "GB/s"),
+        ),
+    ),
+)

@@ -1,4 +1,4 @@
-"""The parameters of `command/own`: what is run, and where its figure is found in what it prints.
+"""The workload `command/own`, a user's own program: what is run, and where its figure is found in what it prints.
 
 The command is kept as it was typed, and split into words by the worker, as a shell would split them; no shell reads it
 unless the person writes one (`sh -c '…'`). So nothing is expanded twice, and the same words run in every place. What a
@@ -16,7 +16,10 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.config import JsonDict
 
 from stackmark.spec import AnyParams
+from stackmark.workloads.definition import Definition, Family
 
+# What `--cmd` asks for without a name.
+OWN_COMMAND = "command/own"
 COMMAND: JsonDict = {"group": "Your own program, instead of a workload"}
 # Words that mean something to a shell and nothing to a program.
 SHELL_WORDS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "2>&1", "&>"})
@@ -144,3 +147,19 @@ def guess_unit(metric: str) -> str:
     before = re.sub(r"\\[A-Za-z][*+?]?", " ", metric.partition("(")[0])
     word = re.search(r"([A-Za-z][A-Za-z0-9_/%.-]*)[\s:=\"'\\]*$", before)
     return word[1].rstrip(".") if word else "units"
+
+
+FAMILY = Family(
+    "command",
+    CommandParams,
+    "stackmark.workloads.command.impl.command",
+    (
+        Definition(
+            OWN_COMMAND,
+            "Your own program (--cmd), run whole: the figure that it prints, or its time",
+            "run",
+            timed="whole",
+        ),
+    ),
+    own_program=True,
+)
