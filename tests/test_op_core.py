@@ -224,7 +224,7 @@ def test_an_older_gpu_lacks_what_came_later(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_threads_are_pinned_before_the_framework_is_loaded_and_what_somebody_set_stays() -> None:
     code = (
-        "from stackmark.workloads.op import pinning; pinning.settle(); import os;"
+        "from stackmark.workloads.op.impl import pinning; pinning.settle(); import os;"
         "print(os.environ['OMP_PROC_BIND'], pinning.said())"
     )
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}

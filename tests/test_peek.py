@@ -7,7 +7,7 @@ import torch
 
 from stackmark.worker.clock import run_stretch
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.train.impl.peek import Rows
+from stackmark.workloads.train.impl.step import Rows
 from stackmark.workloads.workload import TimedSteps, Values
 
 

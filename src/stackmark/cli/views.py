@@ -25,9 +25,6 @@ from stackmark.show.roofline import standing_json
 from stackmark.spec import Request, Spec
 from stackmark.workloads.registry import find
 
-# What a person wants to see of the settings; all of them are in the spec: stackmark show RUN.
-SHOWN = ("device", "batch", "precision", "tune", "layout", "optimizer", "data", "cmd", "cwd", "metric")
-
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Watcher]:
@@ -127,14 +124,18 @@ def result_view(
     limits: Limits = NO_LIMITS,
 ) -> ResultView:
     spec = measured.spec
-    _, entry = find(spec.workload)
+    family, entry = find(spec.workload)
     good = [row for row in measured.runs if row.status == "done"]
     any_row = _any_run(measured)
     result = next((event for event in measured.events if isinstance(event, Result)), None)
     energies = [
         row.energy_j / (row.steps_total * row.batch) for row in good if row.energy_j and row.steps_total and row.batch
     ]
-    settings = [(name, str(spec.params[name]), measured.choices.get(name, "")) for name in SHOWN if name in spec.params]
+    settings = [
+        (name, str(spec.params[name]), measured.choices.get(name, ""))
+        for name in family.settings
+        if name in spec.params
+    ]
     framework = any_row.framework if any_row else None
     chip = any_row.chip if any_row else None
     return ResultView(

@@ -183,12 +183,8 @@ def _rule(arms: int, blocks: int) -> StoppingRule:
 
 def _resolve(asked: Asked, arms: Sequence[AskedArm], watcher: Watcher) -> tuple[list[AskedArm], list[Resolved]]:
     """The arms where they will run, and what each of them means there. The leading arm is asked first."""
-    params = asked.request.params
     family, _ = find(asked.request.workload)
-    if "tune" in family.params.model_fields and "tune" not in params:
-        # A compiler's choices differ from process to process; what a container costs does not need one.
-        params = {"tune": "fast", **params}
-    base = asked.request.model_copy(update={"params": params})
+    base = asked.request.model_copy(update={"params": {**family.compared_with, **asked.request.params}})
     lead = leading(arms)
     first = arms[lead]
     request = base.model_copy(update={"params": {**base.params, **first.typed}})

@@ -7,7 +7,7 @@ is a `Family`, or an `Operator`, which joins `op/`.
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 from stackmark.errors import SpecError
 from stackmark.ranks import MOST_RANKS
-from stackmark.spec import AnyParams, Scalar
+from stackmark.spec import AnyParams, Params, Scalar
 from stackmark.workloads.op.problem import Operator
 from stackmark.workloads.workload import Workload
 
@@ -101,6 +101,15 @@ class Family:
     definitions: tuple[Definition, ...]
     # Whether it runs a program of the user's, who decides its folder and the unit of its figure.
     own_program: bool = False
+    # The parameters that a result shows; all of them are in the spec. Empty: those that are not of every workload.
+    shown: tuple[str, ...] = ()
+    # What a comparison takes where nothing was typed: choices that differ from process to process would be noise in it.
+    compared_with: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        own = (name for name in self.params.model_fields if name not in Params.model_fields)
+        return self.shown or ("device", *own)
 
     def load(self) -> Workload:
         """Import the implementation, and with it the framework: only a worker does this."""

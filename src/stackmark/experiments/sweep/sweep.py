@@ -132,9 +132,8 @@ def _gpus(asked: Asked, ready: Ready) -> int:
 
 def _fast(request: Request) -> Request:
     """As in a comparison: a compiler's choices differ from process to process, and devices are compared by one run each."""
-    if "tune" not in find(request.workload)[0].params.model_fields or "tune" in request.params:
-        return request
-    return request.model_copy(update={"params": {"tune": "fast", **request.params}})
+    defaults = find(request.workload)[0].compared_with
+    return request.model_copy(update={"params": {**defaults, **request.params}})
 
 
 def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:

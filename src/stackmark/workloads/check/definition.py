@@ -39,4 +39,5 @@ FAMILY = Family(
             metric=MetricType("vector add", "GB/s"),
         ),
     ),
+    shown=("device",),
 )

@@ -162,4 +162,5 @@ FAMILY = Family(
         ),
     ),
     own_program=True,
+    shown=("device", "cmd", "cwd", "metric"),
 )

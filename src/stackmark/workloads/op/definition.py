@@ -79,11 +79,14 @@ class OpParams(AnyParams):
 
 NAME = "op"
 _MODULE = "stackmark.workloads.op.impl.entry"
+# Which rows they are is said apart.
+_SHOWN = ("device", "precision", "set", "shape", "m", "n", "k", "row_seconds", "threads")
 
 
 def family() -> Family:
     """Ours and those of other packages; a name of ours cannot be taken by another."""
-    return Family(NAME, OpParams, _MODULE, tuple(operator_definition(NAME, one) for one in operators().values()))
+    definitions = tuple(operator_definition(NAME, one) for one in operators().values())
+    return Family(NAME, OpParams, _MODULE, definitions, shown=_SHOWN)
 
 
 def operators() -> dict[str, Operator]:

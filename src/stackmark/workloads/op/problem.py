@@ -17,6 +17,10 @@ LARGEST = 2**53 - 1
 # The name of a set that is the one problem a person typed.
 TYPED = "typed"
 
+# What rates are counted in, and how many of it make one.
+FLOATS_RATE, INTEGERS_RATE, BYTES_RATE = "TFLOP/s", "TOP/s", "GB/s"
+RATE_SCALE = {FLOATS_RATE: 1e12, INTEGERS_RATE: 1e12, BYTES_RATE: 1e9}
+
 Shape = Mapping[str, Scalar]
 # A row of a list before it is read: what it was taken from (DeepSpeech, a layer of a transformer), and its sizes.
 ListRow = tuple[str, Shape]
@@ -46,6 +50,11 @@ class Problem:
 
     def word(self, name: str) -> str:
         return str(self.shape[name])
+
+
+def rate_unit(operations: float | None, precision: str) -> str:
+    """The unit of a problem's rate: bytes where no operations are counted, since memory or a link limits it on any chip."""
+    return BYTES_RATE if not operations else INTEGERS_RATE if precision == "int8" else FLOATS_RATE
 
 
 def plain_shape(shape: Shape) -> str:

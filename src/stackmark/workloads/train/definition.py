@@ -203,4 +203,12 @@ def _definition(model: Model) -> Definition:
     )
 
 
-FAMILY = Family("train", TrainParams, "stackmark.workloads.train.impl.train", tuple(map(_definition, MODELS.values())))
+FAMILY = Family(
+    "train",
+    TrainParams,
+    "stackmark.workloads.train.impl.train",
+    tuple(map(_definition, MODELS.values())),
+    shown=("device", "batch", "precision", "tune", "layout", "optimizer", "data"),
+    # A compiler's choices differ from process to process; what a container costs does not need one.
+    compared_with={"tune": "fast"},
+)

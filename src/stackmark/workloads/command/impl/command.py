@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from stackmark.events import Figure
 from stackmark.spec import SCRATCH_VARIABLE, AnyParams, Request, explain
 from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command, variables_in, with_values
-from stackmark.workloads.command.impl.figure import Finder
-from stackmark.workloads.command.impl.output import Kept, Lines, short
+from stackmark.workloads.command.impl.output import Finder, Kept, Lines, short
 from stackmark.workloads.command.impl.program import Exit, Program
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 

@@ -21,7 +21,7 @@ from stackmark.workloads.op.impl.bench import Implementation
 from stackmark.workloads.op.impl.choose import choose, problems_of
 from stackmark.workloads.op.impl.operands import cache_bytes
 from stackmark.workloads.op.impl.rows import OwnRows, Plan, Tell, go_through, stand_of
-from stackmark.workloads.op.problem import read_rows
+from stackmark.workloads.op.problem import BYTES_RATE, RATE_SCALE, rate_unit, read_rows
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedRows, WorkloadFailure
 
 
@@ -114,16 +114,13 @@ def figure_of(rows: Sequence[OpRow]) -> Figure:
     if ceilings:
         rows = ceilings[:1]
     seconds = sum(median_of(row.call_s).value for row in rows)
-    count = "operations"
-    if not all(row.operations for row in rows):
-        count = "least_bytes"
-    amount = sum(getattr(row, count) or 0.0 for row in rows)
+    operations = sum(row.operations or 0.0 for row in rows) if all(row.operations for row in rows) else None
+    unit = rate_unit(operations, rows[0].precision)
+    amount = operations or sum(row.least_bytes or 0.0 for row in rows)
     if not amount:
         return Figure(name="calls", value=len(rows) / seconds, unit="calls/s")
-    if count == "operations":
-        unit = "TOP/s" if rows[0].precision == "int8" else "TFLOP/s"
-        return Figure(name="arithmetic over the list", value=amount / seconds / 1e12, unit=unit)
-    return Figure(name="bandwidth over the list", value=amount / seconds / 1e9, unit="GB/s")
+    name = "bandwidth over the list" if unit == BYTES_RATE else "arithmetic over the list"
+    return Figure(name=name, value=amount / seconds / RATE_SCALE[unit], unit=unit)
 
 
 def _memory_peak_mib(params: OpParams) -> float | None:

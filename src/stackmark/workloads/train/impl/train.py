@@ -16,9 +16,8 @@ from stackmark.workloads.impl.kernels import profile_step
 from stackmark.workloads.train.definition import TrainParams, bytes_of
 from stackmark.workloads.train.impl.choose import choose, require_compiler
 from stackmark.workloads.train.impl.data import Feed, open_feed, samples_in_epoch
-from stackmark.workloads.train.impl.peek import make_peek
 from stackmark.workloads.train.impl.schedule import Schedule, parse_schedule
-from stackmark.workloads.train.impl.step import Machine, prepare, set_arithmetic
+from stackmark.workloads.train.impl.step import Machine, make_peek, prepare, set_arithmetic
 from stackmark.workloads.train.zoo import MODELS, Model
 from stackmark.workloads.workload import Metric, Rig, TimedSteps, WorkloadFailure
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from stackmark.workloads.train.impl.nets import densenet, layers, mobile, plain, resnet, transformer
+from stackmark.workloads.train.impl.nets import layers, mobile, plain, resnet, transformer
 from stackmark.workloads.train.zoo import Model
 
 Outputs = Tensor | tuple[Tensor, ...]
@@ -51,7 +51,7 @@ def _resnet_cifar10(depth: int, preactivated: bool, _: Model, classes: int) -> n
 
 
 def _densenet(depth: int, growth: int, _: Model, classes: int) -> nn.Module:
-    return densenet.densenet(depth, growth, classes)
+    return resnet.densenet(depth, growth, classes)
 
 
 BUILDERS: dict[str, Builder] = {
