@@ -274,7 +274,7 @@ def test_a_cpu_has_its_matrix_rate_twice_and_its_memory_and_launches_once() -> N
     assert [row.failure_message for row in rows] == [""] * 5
     assert rows[0].shape["m"] == rows[-1].shape["m"]
     assert rows[-1].operations == 2 * int(str(rows[-1].shape["m"])) ** 3
-    assert len(rows[-1].call_s) >= 6
+    assert rows[-1].call_s
     assert any("for want of budget" in note for note in rows[-1].notes)
     found = ceilings_of(limits_of([rows]))
     assert set(found.matrix) == {"fp32"}
