@@ -49,7 +49,7 @@ from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome, PlaceFailure, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.spec import Request, Spec, Task
-from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.definition import TrainParams
 from worker_process import alive, environment, eventually, install, train
 
 H200 = (Path(__file__).parent / "data" / "h200_gpt2.jsonl").read_text().splitlines()

@@ -23,7 +23,7 @@ from stackmark.show.facts import say_stack
 from stackmark.show.lines import Line
 from stackmark.spec import Request
 from stackmark.units import counted, say_moment
-from stackmark.workloads.catalog import check_request
+from stackmark.workloads.registry import check_request
 
 ONE_PRECISION = "one_precision"
 

@@ -22,11 +22,9 @@ from stackmark.show.result import say_memory, say_setup
 from stackmark.spec import Scalar
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.operators import ListResult, RowResult
-from stackmark.workloads.catalog import find
 from stackmark.workloads.op.problem import TYPED
+from stackmark.workloads.registry import find
 
-# What a person wants to see of the settings; which rows they are is said apart.
-SHOWN = ("device", "precision", "set", "shape", "m", "n", "k", "row_seconds", "threads")
 REASONED = ("device", "precision", "set")
 # The flag that the rows themselves say better.
 ROWS_FAILED = "rows-failed"
@@ -112,12 +110,15 @@ def _title(listed: ListedRuns) -> str:
 
 
 def _lines(listed: ListedRuns, choices: Mapping[str, str], near: "Near") -> list[Line]:
-    lines: list[Line] = [("what", find(listed.spec.workload)[1].title)]
+    family, definition = find(listed.spec.workload)
+    lines: list[Line] = [("what", definition.title)]
     if said := say_subset(listed):
         lines.append(("problems", said))
     lines += list_lines(listed.result)
     lines += _runs(listed)
-    params = {name: value for name in SHOWN if (value := listed.spec.params.get(name)) not in (None, "", False)}
+    params = {
+        name: value for name in family.settings if (value := listed.spec.params.get(name)) not in (None, "", False)
+    }
     ranks = [f"ranks {listed.spec.ranks}"] if listed.spec.ranks > 1 else []
     said_params = [f"{name} {_say(name, value)}" for name, value in params.items() if value != 0]
     lines.append(("settings", ", ".join([*said_params, *ranks])))

@@ -20,7 +20,8 @@ from stackmark.experiments.typed import extra_of, pattern_of, read_seconds, read
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AUTO, Request, Scalar
 from stackmark.units import parse_seconds, parse_share
-from stackmark.workloads.catalog import OWN_COMMAND, families, find
+from stackmark.workloads.command.definition import OWN_COMMAND
+from stackmark.workloads.registry import families, find
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

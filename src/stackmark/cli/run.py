@@ -22,10 +22,9 @@ from stackmark.cli.options import (
 )
 from stackmark.errors import SpecError
 from stackmark.spec import Request
-from stackmark.workloads.catalog import check_request
+from stackmark.workloads.registry import check_request, find
 
 # Limits of different kinds, of which no sum and no mean says anything.
-CEILINGS = "op/ceilings"
 
 
 @click.command(
@@ -88,9 +87,10 @@ def command(
     requests = read_requests(asked_workloads(workload, typed), typed)
     for request in requests:
         check_request(request)
-        if request.workload == CEILINGS:
-            raise SpecError(f"{CEILINGS} has a verb of its own", hint="measure them with: stackmark ceilings")
-        if request.workload.startswith("op/"):
+        wanted = find(request.workload)[1]
+        if wanted.verb:
+            raise SpecError(f"{wanted.name} has a verb of its own", hint=f"measure them with: stackmark {wanted.verb}")
+        if wanted.timed == "rows":
             _check_list(request)
     check_format(form, as_json, [request.workload for request in requests])
     limit_s = seconds_of("--time-limit", time_limit)

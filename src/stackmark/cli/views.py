@@ -23,10 +23,7 @@ from stackmark.show.facts import say_stack
 from stackmark.show.result import AgainstLine, Failure, PublishedLine, ResultView, say_flag
 from stackmark.show.roofline import standing_json
 from stackmark.spec import Request, Spec
-from stackmark.workloads.catalog import find
-
-# What a person wants to see of the settings; all of them are in the spec: stackmark show RUN.
-SHOWN = ("device", "batch", "precision", "tune", "layout", "optimizer", "data", "cmd", "cwd", "metric")
+from stackmark.workloads.registry import find
 
 
 @contextmanager
@@ -37,7 +34,7 @@ def watching(quiet: bool) -> Iterator[Watcher]:
 
     console = standard_error()
     if is_screen(console):
-        with LiveBar(console, unit_of=lambda workload: f"{find(workload)[1].sample}s") as bar:
+        with LiveBar(console, unit_of=lambda workload: find(workload)[1].samples) as bar:
             yield bar
     else:
         yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr)
@@ -49,7 +46,7 @@ def _middle(rows: list[RunRow], name: str) -> float | None:
 
 
 def unit_of(workload: str) -> str:
-    return f"{find(workload)[1].sample}s/s"
+    return find(workload)[1].unit
 
 
 def published_near(measured: Measured, rows: Sequence[Published]) -> list[Match]:
@@ -127,14 +124,18 @@ def result_view(
     limits: Limits = NO_LIMITS,
 ) -> ResultView:
     spec = measured.spec
-    _, entry = find(spec.workload)
+    family, entry = find(spec.workload)
     good = [row for row in measured.runs if row.status == "done"]
     any_row = _any_run(measured)
     result = next((event for event in measured.events if isinstance(event, Result)), None)
     energies = [
         row.energy_j / (row.steps_total * row.batch) for row in good if row.energy_j and row.steps_total and row.batch
     ]
-    settings = [(name, str(spec.params[name]), measured.choices.get(name, "")) for name in SHOWN if name in spec.params]
+    settings = [
+        (name, str(spec.params[name]), measured.choices.get(name, ""))
+        for name in family.settings
+        if name in spec.params
+    ]
     framework = any_row.framework if any_row else None
     chip = any_row.chip if any_row else None
     return ResultView(

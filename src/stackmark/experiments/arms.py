@@ -17,7 +17,7 @@ from stackmark.experiments.placing import find_kind, find_place, place_kinds
 from stackmark.experiments.typed import read_value, takes_several
 from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 OptionValue = JsonValue
 

@@ -25,7 +25,7 @@ from stackmark.spec import Request, Spec
 from stackmark.verdict.series import ADVICE as ADVICE
 from stackmark.verdict.series import ENOUGH as ENOUGH
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
-from stackmark.workloads.catalog import check_spec
+from stackmark.workloads.registry import check_spec
 
 
 @dataclass(frozen=True)

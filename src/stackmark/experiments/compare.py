@@ -52,8 +52,8 @@ from stackmark.spec import Request, Scalar, Spec
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT
 from stackmark.verdict.sequential import planned_looks, stopping_rule
-from stackmark.workloads.catalog import check_spec, find
 from stackmark.workloads.op.problem import say_rows
+from stackmark.workloads.registry import check_spec, find
 
 # At s_d 0.4 %, as on one quiet GPU, six blocks decide at 1 %.
 BLOCKS = 6
@@ -178,12 +178,8 @@ def _resolve(
     asked: CompareRequest, arms: Sequence[ArmRequest], watcher: Watcher
 ) -> tuple[list[ArmRequest], list[Resolved]]:
     """The arms where they will run, and what each of them means there. The leading arm is asked first."""
-    params = asked.request.params
     family, _ = find(asked.request.workload)
-    if "tune" in family.params.model_fields and "tune" not in params:
-        # A compiler's choices differ from process to process; what a container costs does not need one.
-        params = {"tune": "fast", **params}
-    base = asked.request.model_copy(update={"params": params})
+    base = asked.request.model_copy(update={"params": {**family.compared_with, **asked.request.params}})
     lead = leading(arms)
     first = arms[lead]
     request = base.model_copy(update={"params": {**base.params, **first.typed}})

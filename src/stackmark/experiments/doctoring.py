@@ -35,7 +35,7 @@ from stackmark.kubernetes.options import PodOptions
 from stackmark.kubernetes.place import PodPlace
 from stackmark.places.place import Handle, Outcome, PlaceFailure
 from stackmark.spec import Spec, Task
-from stackmark.workloads.check.params import CheckParams
+from stackmark.workloads.check.definition import CheckParams
 
 # Looking takes seconds; a driver that hangs is where it takes longer.
 LOOK_S, ADD_S = 120.0, 300.0

@@ -48,7 +48,7 @@ from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
 from stackmark.verdict.throughput import throughput_over_runs
 from stackmark.verdict.window import Window
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 NEIGHBOURS = 3
 

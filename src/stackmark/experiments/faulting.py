@@ -31,8 +31,8 @@ from stackmark.kubernetes.rights import RUN_RIGHTS
 from stackmark.kubernetes.same_node import nodes_here
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.spec import Params, Request, Task
-from stackmark.workloads.catalog import check_request, find
+from stackmark.spec import Request, Task
+from stackmark.workloads.registry import check_request, find
 
 # What else a fault takes beside its own time: set-up of pods before, and answers after.
 SLACK_S = 600.0
@@ -121,8 +121,7 @@ def _rights(namespace: str) -> tuple[Right, ...]:
 def _check(asked: Asked) -> None:
     check_request(asked.request)
     all_means.choose(asked.means, asked.part)
-    family, _ = find(asked.request.workload)
-    if not issubclass(family.params, Params):
+    if find(asked.request.workload)[1].timed != "steps":
         raise SpecError(
             f"{asked.request.workload} is not measured step by step, and gaps between steps are what a fault shows",
             hint="take one that trains, e.g. train/resnet50",

@@ -30,7 +30,7 @@ from stackmark.kubernetes.wanted import Wanted
 from stackmark.places.container.software import host_software
 from stackmark.places.process import worker_environment
 from stackmark.spec import Request, Task, explain
-from stackmark.workloads.catalog import check_request, find
+from stackmark.workloads.registry import check_request, find
 
 Kind = Literal["job", "pod", "cronjob"]
 HOURLY = "0 * * * *"

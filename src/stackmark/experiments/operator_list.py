@@ -36,8 +36,8 @@ from stackmark.spec import Request, Spec
 from stackmark.units import counted
 from stackmark.verdict.examined import ExaminedRun
 from stackmark.verdict.operators import ListRatio, ListResult, compare_lists, over_runs
-from stackmark.workloads.catalog import check_spec
 from stackmark.workloads.op.problem import say_rows
+from stackmark.workloads.registry import check_spec
 
 # As many as `--runs` takes; a ledger may hold any number.
 MOST_PASSES = 1000

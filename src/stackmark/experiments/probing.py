@@ -16,8 +16,7 @@ from stackmark.experiments.verify import completed, folder_in, verified_spec
 from stackmark.ids import new_id
 from stackmark.places.place import LOG_INCOMPLETE, Handle, Outcome, Place, PlaceFailure
 from stackmark.spec import Request, Spec, Task
-from stackmark.workloads.catalog import check_request
-from stackmark.workloads.op.problem import COLLECTIVES
+from stackmark.workloads.registry import check_request, definitions, find
 
 # A probe builds a model and tries a step or two; a minute is usual on a slow machine, this is where it is stuck.
 PROBE_LIMIT_S = 900.0
@@ -73,12 +72,11 @@ def _lost_end(outcome: Outcome) -> PlaceFailure | None:
 
 def check_ranks(request: Request) -> None:
     """Refuses ranks for what is done by one process, and one rank for what is an exchange of several."""
-    family, _, name = request.workload.partition("/")
-    collective = family == "op" and name in COLLECTIVES
-    if request.ranks > 1 and not collective:
-        known = ", ".join(f"op/{op}" for op in COLLECTIVES)
+    allowed = find(request.workload)[1].ranks
+    if request.ranks > allowed.most:
+        known = ", ".join(one.name for one in definitions() if one.ranks.most > 1)
         raise SpecError(f"{request.workload} runs as one rank", hint=f"only {known} take --ranks today")
-    if request.ranks == 1 and collective:
+    if request.ranks < allowed.least:
         raise SpecError(f"{request.workload} is an exchange of several ranks", hint="say how many: --ranks 2")
     device = request.typed().get("device", "cpu")
     if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):

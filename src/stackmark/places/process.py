@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO
 
 from stackmark.errors import Terminated, how_ended
-from stackmark.places.folders import OWN_COMMAND
 from stackmark.places.place import STDERR_LINES_KEPT, PlaceFailure, Watch
 from stackmark.spec import LEDGER_VARIABLE, SPEC_VARIABLE, Task
 from stackmark.units import say_seconds
+from stackmark.workloads.registry import is_own_program
 
 # The worker says goodbye within its own grace of 5 s; then a little for the pipes.
 POLITE_S = 7.0
@@ -60,7 +60,7 @@ def silence_limit_s(task: Task, time_limit_s: float | None) -> float | None:
     if time_limit_s is not None:
         return None
     asked = task.spec or task.request
-    if asked is not None and asked.workload.startswith(OWN_COMMAND):
+    if asked is not None and is_own_program(asked.workload):
         return PROGRAM_SILENCE_S
     spans = [asked.params.get(name) for name in _SPANS] if asked is not None else []
     known = sum(float(span) for span in spans if isinstance(span, int | float))

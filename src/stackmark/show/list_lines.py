@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from stackmark.show.lines import Line
 from stackmark.show.result import say_throughput
-from stackmark.show.shapes import say_problem
 from stackmark.units import counted, say_rate, say_seconds
-from stackmark.verdict.operators import BYTES, ListRatio, ListResult, RowResult
+from stackmark.verdict.operators import ListRatio, ListResult, RowResult
 from stackmark.verdict.throughput import worth_of_runs
+from stackmark.workloads.op.definition import say_problem
+from stackmark.workloads.op.problem import BYTES_RATE
 
 # So many failed rows are named under the table; all of them stand in it.
 FAILED_NAMED = 3
@@ -37,7 +38,7 @@ def list_lines(result: ListResult) -> list[Line]:
 def _rate(result: ListResult) -> list[Line]:
     if result.aggregate is None:
         return []
-    what = "least bytes" if result.unit == BYTES else "operations"
+    what = "least bytes" if result.unit == BYTES_RATE else "operations"
     every = f"all {what} of {counted(result.counted, 'problem')} over the sum of the times of one call of each"
     if result.counted == 1:
         every = f"its {what} over the time of a call"

@@ -23,9 +23,9 @@ from stackmark.show.notices import Voice
 from stackmark.show.rows_seen import RowsSeen, say_row
 from stackmark.show.runs import EndedRun
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
-from stackmark.show.shapes import say_problem
 from stackmark.spec import Request, Spec
 from stackmark.units import say_rate, say_seconds
+from stackmark.workloads.op.definition import say_problem
 
 PROBE_PHASES = {"import": "loading the framework", "trial": "trying a step", "model": "building the model"}
 # `⠋ run 10/10  first step 100 % 1,234,567 sequences/s 10 min 59 s left` has 66 characters, 42 without its rate.

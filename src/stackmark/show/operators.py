@@ -20,11 +20,12 @@ from stackmark.show.list_notes import ListView as ListView
 from stackmark.show.list_notes import Notes
 from stackmark.show.list_notes import RowView as RowView
 from stackmark.show.safe import safe_line
-from stackmark.show.shapes import say_problem
 from stackmark.show.table import GAP, Column, fitting
 from stackmark.units import say_rate, say_seconds
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
-from stackmark.verdict.operators import BYTES, SCALE, RowResult
+from stackmark.verdict.operators import RowResult
+from stackmark.workloads.op.definition import say_problem
+from stackmark.workloads.op.problem import BYTES_RATE, RATE_SCALE
 
 STYLES = {
     "rate": "bold green",
@@ -102,7 +103,7 @@ def print_rows(view: ListView, console: Console) -> None:
 
 
 def _columns(view: ListView) -> list[_Shown]:
-    of_operations = view.result.unit != BYTES
+    of_operations = view.result.unit != BYTES_RATE
     rows = [row.result for row in view.rows]
     shown = [
         _Shown(Column("#", right=True, style="dim"), lambda row: str(row.result.index)),
@@ -198,7 +199,7 @@ def _share(share: float | None) -> str:
 
 
 def _limit(row: RowResult) -> str:
-    return say_rate(row.limit_per_s / SCALE[row.unit]) if row.limit_per_s else ""
+    return say_rate(row.limit_per_s / RATE_SCALE[row.unit]) if row.limit_per_s else ""
 
 
 def _error(row: RowResult) -> str:

@@ -8,7 +8,6 @@ from rich.console import Console
 from stackmark.show.console import is_screen
 from stackmark.show.lines import NAME_WIDTH, Line, print_lines
 from stackmark.show.safe import safe_line
-from stackmark.show.shapes import say_problem
 from stackmark.show.table import Column, print_table
 from stackmark.units import say_count, say_moment
 from stackmark.verdict.ceilings import Ceilings
@@ -23,6 +22,7 @@ from stackmark.verdict.roofline import (
     say_share,
     say_standing,
 )
+from stackmark.workloads.op.definition import say_problem
 
 # Said once under a table or a picture: what the bytes are, and what they are not.
 LEAST = (

@@ -46,7 +46,7 @@ from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.spec import AUTO, Request
 from stackmark.verdict.swept import Swept
-from stackmark.workloads.catalog import check_request, check_spec, find
+from stackmark.workloads.registry import check_request, check_spec, find
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,8 @@ def _gpus(asked: SweepRequest, ready: Ready) -> int:
 
 def _fast(request: Request) -> Request:
     """As in a comparison: a compiler's choices differ from process to process, and devices are compared by one run each."""
-    if "tune" not in find(request.workload)[0].params.model_fields or "tune" in request.params:
-        return request
-    return request.model_copy(update={"params": {"tune": "fast", **request.params}})
+    defaults = find(request.workload)[0].compared_with
+    return request.model_copy(update={"params": {**defaults, **request.params}})
 
 
 def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:
