@@ -27,8 +27,8 @@ from stackmark.cluster.checks.work import Work
 from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.place import PodPlace
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.place import PodPlace
 from stackmark.show.cluster_checks import CaseLine, junit_case, print_checks
 
 # What `programs.devices` prints: with MIG and the driver's tool, with CDI, and with a stand-in.

@@ -40,6 +40,7 @@ from stackmark.experiments.judging import STDERR_PREFIX, judge, judged_again, re
 from stackmark.experiments.placing import find_place
 from stackmark.experiments.run import Listener, Measured, Slot, measure, resolve, run_once
 from stackmark.experiments.watching import Silent
+from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
 from stackmark.ledger import streams
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
@@ -47,7 +48,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.machine import identity as machine
 from stackmark.machine.orphans import start_ticks
 from stackmark.places.host import HostPlace
-from stackmark.places.place import Outcome, PlaceFailure, Watch
+from stackmark.places.place import Outcome, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.train.params import TrainParams

@@ -25,9 +25,10 @@ from stackmark.experiments.listed import ListedRuns, read_list
 from stackmark.experiments.listing import begin, carry_on, go_through, pieces_left
 from stackmark.experiments.run import KEEP_EVERY_S, Listener
 from stackmark.experiments.watching import Silent
+from stackmark.failures import PlaceFailure
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Outcome, PlaceFailure, Watch
+from stackmark.places.place import Outcome, Watch
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.operators import over_runs
 from stackmark.workloads.op.problem import read_rows

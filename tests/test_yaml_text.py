@@ -7,7 +7,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stackmark.kubernetes.yaml_text import document, documents
+from stackmark.kubernetes.manifest.yaml_text import document, documents
 
 # What readers take for something else than a text, and what ends a line or a text.
 TRAPS = [

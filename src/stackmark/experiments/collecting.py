@@ -18,13 +18,13 @@ from stackmark.experiments.verify import verified_spec
 from stackmark.ids import derived_id, new_id
 from stackmark.kubernetes import podstatus
 from stackmark.kubernetes.client import Cluster, Json, connect
-from stackmark.kubernetes.finished import Told, find_pods, handle_of, options_of, read_pod, task_of
 from stackmark.kubernetes.same_node import Node
 from stackmark.kubernetes.trouble import explained
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.whole import WholeRun, add_new, known_runs
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
+from stackmark.places.pod.finished import Told, find_pods, handle_of, options_of, read_pod, task_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import counted
 

@@ -28,13 +28,14 @@ from stackmark.events import Failed, Metric, Result, gathered_facts
 from stackmark.experiments.manifesting import read_pod_options
 from stackmark.experiments.run import Listener
 from stackmark.experiments.watching import Silent
+from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
-from stackmark.kubernetes.node import Node, tolerations_of
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.place import PodPlace
-from stackmark.places.place import Handle, Outcome, PlaceFailure
+from stackmark.kubernetes.node import Node
+from stackmark.places.place import Handle, Outcome
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.place import PodPlace
 from stackmark.spec import Spec, Task
 from stackmark.workloads.check.params import CheckParams
 
@@ -76,7 +77,7 @@ def wish_of(options: PodOptions, nodes: Sequence[str]) -> Wish:
         resource=options.resource,
         dra=options.dra,
         runtime_class=options.runtime_class,
-        tolerations=tolerations_of(options),
+        tolerations=options.all_tolerations(True),
         labels=options.labels_of_node,
         named=tuple(dict.fromkeys(nodes)),
     )

@@ -16,7 +16,7 @@ from stackmark.cluster.faults.helper import left_behind
 from stackmark.cluster.faults.injecting import Injection
 from stackmark.cluster.faults.keeper import KeptPod
 from stackmark.cluster.faults.means import Means, Plan, Right, Setting, Target
-from stackmark.cluster.faults.newcomer import start_one, wanted_like
+from stackmark.cluster.faults.newcomer import newcomer_request, start_one
 from stackmark.cluster.faults.record import PARTS as PARTS
 from stackmark.cluster.faults.record import FaultRecord, Newcomer, Part
 from stackmark.errors import ClusterError, SpecError, StackmarkError, WorkerError
@@ -26,14 +26,14 @@ from stackmark.experiments.trust import parts_of, remember
 from stackmark.experiments.watching import Watcher
 from stackmark.ids import new_id
 from stackmark.kubernetes.client import Json, connect
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.podspec import pod_spec
-from stackmark.kubernetes.ready import Ready
+from stackmark.kubernetes.manifest.objects import pod_spec
 from stackmark.kubernetes.rights import RUN_RIGHTS
 from stackmark.kubernetes.same_node import nodes_here
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.spec import Params, Request, Task
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.setup import PodSetup
+from stackmark.spec import Params, Request
 from stackmark.workloads.catalog import check_request, find
 
 # What else a fault takes beside its own time: set-up of pods before, and answers after.
@@ -67,7 +67,7 @@ class Planned:
 
     asked: Asked
     place: KeptPod
-    ready: Ready
+    ready: PodSetup
     node: Json
     target: Target
     means: Means
@@ -92,7 +92,7 @@ def plan_fault(asked: Asked) -> Planned:
     name = str(node["metadata"]["name"])
     place = KeptPod(asked.options.model_copy(update={"node": name}), kind="fault")
     ready = place.prepare()
-    setting = _setting(asked, place, ready, nodes)
+    setting = _setting(asked, ready, nodes)
     chosen = all_means.make(asked.means, setting)
     hurt = name
     if asked.part == "api-server" and chosen.name == "helper" and not asked.stop_command:
@@ -139,10 +139,9 @@ def _check(asked: Asked) -> None:
         raise SpecError(f"--before: {asked.before_s:g} s are too few to know the usual step", hint="at least 3 s")
 
 
-def _setting(asked: Asked, place: KeptPod, ready: Ready, nodes: Sequence[Json]) -> Setting:
+def _setting(asked: Asked, ready: PodSetup, nodes: Sequence[Json]) -> Setting:
     """A helper is made like a bare pod of the worker's: image, mounts and account."""
-    bare = wanted_like(place.wanted_for(Task(do="probe", request=asked.request), new_id("r")), new_id("x"), 0)
-    spec = pod_spec(bare)
+    spec = pod_spec(newcomer_request(ready, new_id("x"), 0))
     own = asked.helper_image is not None
     return Setting(
         cluster=ready.cluster,
@@ -207,10 +206,9 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
     params.setdefault("at_least_steps", 0)
     request = asked.request.model_copy(update={"params": params})
     spec = resolve(request, planned.place, watcher).spec
-    worker = planned.place.wanted_for(Task(do="run", spec=spec), new_id("r"))
     injection = Injection(
-        cluster, planned.means, planned.target, planned.node_name, asked.options.resource, worker,
-        asked.before_s, asked.recover_s,
+        cluster, planned.means, planned.target, planned.node_name, asked.options.resource, planned.ready,
+        planned.place.gpus_for(spec), asked.before_s, asked.recover_s,
     )  # fmt: skip
     injection.look_before()
     first = _first_newcomer(planned, injection, watcher)
@@ -259,7 +257,7 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
 def _first_newcomer(planned: Planned, injection: Injection, watcher: Watcher) -> Newcomer:
     watcher.notice(f"a pod is started on {planned.node_name} to see how long that takes while all is well")
     gpus = 1 if injection.free > 0 else 0
-    wanted = wanted_like(injection.worker, f"{planned.target.mark}-old", gpus)
+    wanted = newcomer_request(planned.ready, f"{planned.target.mark}-old", gpus)
     seen = start_one(planned.ready.cluster, wanted, planned.asked.recover_s, threading.Event())
     if seen.running_unix_s is None:
         raise ClusterError(

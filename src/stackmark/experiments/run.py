@@ -27,11 +27,12 @@ from stackmark.experiments.list_specs import check_list
 from stackmark.experiments.spool import MOST_HEARD_BYTES, Spool, too_much
 from stackmark.experiments.verify import completed, folder_in, verified_spec
 from stackmark.experiments.watching import Silent, Watcher
+from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
 from stackmark.ids import new_id
 from stackmark.ledger.rescue import finish_or_rescue
 from stackmark.ledger.rows import Experiment, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import LOG_INCOMPLETE, Handle, Keeps, Outcome, PlaceFailure
+from stackmark.places.place import Handle, Keeps, Outcome
 from stackmark.places.place import Place as Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.throughput import Throughput, throughput_over_runs

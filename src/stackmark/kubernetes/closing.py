@@ -8,7 +8,7 @@ missing. A worker that ends with code 0 has always closed its stream, so a strea
 from collections.abc import Iterable
 
 from stackmark.events import EVENT_PREFIX
-from stackmark.places.place import LOG_INCOMPLETE, PlaceFailure
+from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
 from stackmark.spec import Task
 
 _RESULT, _FAILED, _FACTS = (f'{EVENT_PREFIX}"{name}"' for name in ("result", "failed", "facts"))

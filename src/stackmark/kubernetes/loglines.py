@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-from stackmark.events import EVENT_PREFIX
-from stackmark.places.process import LINE_LIMIT_BYTES
+from stackmark.events import EVENT_PREFIX, LINE_LIMIT_BYTES
 
 # Longer than a stamp with its time zone: what a line without an end may have more than its text.
 _STAMP_ROOM = 64

@@ -10,7 +10,6 @@ from functools import cached_property
 
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.matching import keeping_away, say_taint
-from stackmark.kubernetes.options import GPU_RESOURCE, PodOptions
 from stackmark.kubernetes.shortage import holders_among
 
 PCI_VENDORS = {"nvidia": "10de", "amd": "1002"}
@@ -128,12 +127,6 @@ def _count(value: object) -> int | None:
 def holders(pods: Sequence[Json], node: str, resource: str) -> list[tuple[str, int]]:
     """Who holds devices of a node, most first: `namespace/pod` and how many."""
     return [(f"{one.namespace}/{one.pod}", int(one.count)) for one in holders_among(pods, resource, node)]
-
-
-def tolerations_of(options: PodOptions) -> tuple[Mapping[str, str], ...]:
-    """What a pod of ours that asks for GPUs tolerates: the usual taints of nodes with GPUs, and what was typed."""
-    usual = ({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (GPU_RESOURCE, options.resource))
-    return (*usual, *options.tolerations)
 
 
 def untolerated(taints: Sequence[Mapping[str, str]], tolerations: Sequence[Mapping[str, str]]) -> list[str]:

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from stackmark.errors import StackmarkError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
-from stackmark.kubernetes.options import PodOptions
 from stackmark.kubernetes.removing import remove
 from stackmark.machine import identity as machine
 from stackmark.machine.orphans import driver_may_live, pid_namespace, start_ticks
@@ -69,13 +68,13 @@ def folder(environment: Mapping[str, str] | None = None) -> Path:
     return state / "stackmark" / "jobs"
 
 
-def write(cluster: Cluster, options: PodOptions, namespace: str, mark: str) -> None:
+def write(cluster: Cluster, kubeconfig: str | None, namespace: str, mark: str) -> None:
     """Note a Job before it is created. Without a folder to write to there is no note: labels and the ledger remain."""
     note = JobNote(
         mark=mark,
         namespace=namespace,
         context=cluster.context,
-        kubeconfig=_absolute(options.kubeconfig or os.environ.get("KUBECONFIG"), cluster),
+        kubeconfig=_absolute(kubeconfig or os.environ.get("KUBECONFIG"), cluster),
         server=cluster.server,
         created_unix_s=time.time(),
         machine=machine.machine_id(),

@@ -9,12 +9,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
+from stackmark.failures import PlaceFailure, killed
 from stackmark.kubernetes import podjson as at
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.names import CONTAINER
 from stackmark.kubernetes.trouble import refusal
-from stackmark.places.place import PlaceFailure
-from stackmark.places.process import killed
 
 # The kubelet tries again after 10, 20, 40 … s. Who cannot see events waits for the second failure by the clock.
 PULL_TRIES, PULL_PATIENCE_S = 2, 60.0

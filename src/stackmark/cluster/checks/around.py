@@ -1,22 +1,22 @@
 """What surrounds a pod: Pod Security, no token that it did not ask for, names and services."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from stackmark.cluster.checks import programs
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.own_namespace import ENFORCE, made_namespace, remove_namespace
 from stackmark.cluster.checks.work import Work, explained
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import manifest, names
+from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Json
+from stackmark.kubernetes.manifest.request import forbidden_by_restricted
 
 PORT = 18080
 
 
 def starts(work: Work) -> str:
     """The first pod: is there a shell in the image, and what else? All other cases need it."""
-    (name,) = work.create([work.pod(work.wanted("trial", programs.trial()))])
+    (name,) = work.create([work.pod(work.request("trial", programs.trial()))])
     try:
         work.wait([name], lambda pod: _phase(pod) == "Succeeded", "end")
     except CaseFailed as error:
@@ -39,15 +39,16 @@ def restricted(work: Work) -> str:
     own = namespace != work.ready.namespace
     try:
         # Folders of the host are what `restricted` forbids: without them there is nothing to run, and all else is as it was.
-        wanted = replace(work.wanted("restricted", programs.idle(), namespace=namespace), software=None)
-        forbidden = manifest.forbidden_by_restricted(wanted)
+        there = work.elsewhere(namespace, host_software=False)
+        request = there.request("restricted", programs.idle())
+        forbidden = forbidden_by_restricted(request)
         if forbidden:
             raise LeftOut(f"it was asked for what it forbids: {forbidden[0]}")
-        body = work.pod(wanted)
+        body = there.pod(request)
         if work.ready.software is not None:
             work.cluster.create(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All")
             return "accepted, as a trial (dry run): without --image there is nothing to run without the host's folders"
-        return _run_restricted(work.elsewhere(namespace), body["metadata"]["name"], body)
+        return _run_restricted(there, body["metadata"]["name"], body)
     except ApiError as error:
         raise explained(error, "a pod in a namespace that enforces `restricted`") from error
     finally:

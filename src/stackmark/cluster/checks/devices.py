@@ -53,7 +53,7 @@ def cpu_beside_gpu(work: Work) -> str:
         gpu_rooms(work)
     group = work.groups.get("gpu-many") or work.start("gpu-beside", 1, programs.idle(), gpus=1, keep=False)
     at = {node_of(pod) for name, pod in work.pods().items() if name in group.pods}
-    wanted = work.pod(work.wanted("room", programs.idle()))
+    wanted = work.pod(work.request("room", programs.idle()))
     nodes = sorted(
         one["metadata"]["name"] for one in work.nodes() if one["metadata"]["name"] in at and room.takes(one, wanted)
     )
@@ -70,7 +70,7 @@ def more_than_any_node(work: Work) -> str:
     """It waits, it is said why, and it can be removed."""
     rooms = gpu_rooms(work, at_least=0)
     resource, asked = work.options.resource, max(one.devices for one in rooms) + 1
-    (name,) = work.create([work.pod(work.wanted("too-many", programs.idle(), gpus=asked))])
+    (name,) = work.create([work.pod(work.request("too-many", programs.idle(), gpus=asked))])
     pod = work.wait([name], lambda pod: bool(unschedulable(pod)) or runs(pod), "wait", early=False)[name]
     if runs(pod):
         raise CaseFailed(f"it asked for {asked} {resource}, no node has more than {asked - 1}, and it runs")
@@ -95,7 +95,7 @@ def more_than_are_free(work: Work) -> str:
     at, most = _fewest_free(work)
     if at.free > most:
         raise LeftOut(f"it would take all {at.free} free devices of {at.node}, and no more than {most} may be held")
-    bodies = [work.pod(work.wanted(f"surplus-{i}", programs.idle(), gpus=1, node=at.node)) for i in range(at.free + 1)]
+    bodies = [work.pod(work.request(f"surplus-{i}", programs.idle(), gpus=1, node=at.node)) for i in range(at.free + 1)]
     made = work.create(bodies)
     seen = work.wait(made, lambda pod: runs(pod) or bool(unschedulable(pod)), "run or wait")
     running, waiting = [name for name in made if runs(seen[name])], [name for name in made if not runs(seen[name])]

@@ -28,7 +28,7 @@ def gpu_rooms(work: Work, at_least: int = 1) -> list[room.Room]:
             f"it cannot be known which devices are free: {error.message}",
             hint="these cases need the right to list nodes and pods of the whole cluster",
         ) from error
-    wanted = work.pod(work.wanted("room", programs.idle(), gpus=1))
+    wanted = work.pod(work.request("room", programs.idle(), gpus=1))
     found = [one for one in room.rooms(nodes, pods, resource, wanted) if one.devices]
     if not found:
         raise LeftOut(_no_devices(nodes, resource))

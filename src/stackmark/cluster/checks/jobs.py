@@ -4,8 +4,9 @@ from stackmark.cluster.checks import programs
 from stackmark.cluster.checks.case import CaseFailed, Scope
 from stackmark.cluster.checks.lifecycle import Do, first_wrong
 from stackmark.cluster.checks.work import Work
-from stackmark.kubernetes import manifest, podstatus
+from stackmark.kubernetes import podstatus
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.manifest import objects
 from stackmark.units import counted
 
 BATCH = "/apis/batch/v1"
@@ -43,7 +44,7 @@ def fails(work: Work) -> str:
 
 def _created(work: Work, name: str, count: int, code: int) -> tuple[str, ...]:
     bodies = [
-        work.ours(manifest.job(work.wanted(f"{name}-{number}", programs.ends_with(code)))) for number in range(count)
+        work.ours(objects.job(work.request(f"{name}-{number}", programs.ends_with(code)))) for number in range(count)
     ]
     made = work.each(bodies, lambda body: work.cluster.create(work.path("jobs", group=BATCH), body))
     return tuple(str(one["metadata"]["name"]) for one in made)

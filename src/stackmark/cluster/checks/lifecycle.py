@@ -130,7 +130,7 @@ def _wait_for_words(work: Work, pod: str) -> None:
 
 def long_line(work: Work) -> str:
     """Runtimes write a line of more than 16 KiB in pieces; whoever reads the log gets it whole."""
-    (name,) = work.create([work.pod(work.wanted("long-line", programs.long_line()))])
+    (name,) = work.create([work.pod(work.request("long-line", programs.long_line()))])
     work.wait([name], ended, "end")
     lines = work.log(name).splitlines()
     wrong = first_wrong(lines, ["7".rjust(programs.LONG_LINE, "0"), "end"])

@@ -18,8 +18,8 @@ from stackmark.cluster.checks.table import STARTS, chosen
 from stackmark.cluster.checks.work import Work, explained
 from stackmark.errors import ClusterError, Terminated
 from stackmark.kubernetes.client import ApiError, connect
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.place import PodPlace
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.place import PodPlace
 
 MANY, LIMIT_S = 10, 120.0
 # The first pod's image may have to be pulled.

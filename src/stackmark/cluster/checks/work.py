@@ -14,12 +14,14 @@ from typing import TypeVar
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import manifest, names, podstatus, trouble
+from stackmark.kubernetes import names, podstatus, trouble
 from stackmark.kubernetes.client import ApiError, Cluster, Executed, Json
 from stackmark.kubernetes.events import events_of
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.ready import Ready
+from stackmark.kubernetes.manifest import objects
+from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.shortage import ACTIVE
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.setup import PodSetup
 
 SUITE_LABEL = "stackmark.io/suite"
 # An API server takes far more calls at once; the driver's own cores do not.
@@ -50,7 +52,7 @@ class Group:
 class Work:
     """One suite at work; `limit_s` is each case's own."""
 
-    ready: Ready
+    ready: PodSetup
     mark: str
     many: int
     limit_s: float
@@ -61,9 +63,10 @@ class Work:
     began: float = 0.0
     deadline: float = 0.0
 
-    def elsewhere(self, namespace: str) -> "Work":
-        """The same in another namespace."""
-        return replace(self, ready=replace(self.ready, namespace=namespace), groups={})
+    def elsewhere(self, namespace: str, *, host_software: bool = True) -> "Work":
+        """Return the same in another namespace, on demand without the host's folders."""
+        software = self.ready.software if host_software else None
+        return replace(self, ready=replace(self.ready, namespace=namespace, software=software), groups={})
 
     @property
     def options(self) -> PodOptions:
@@ -93,27 +96,21 @@ class Work:
 
     # What is made
 
-    def wanted(
-        self, name: str, command: Sequence[str], *, gpus: int = 0, node: str | None = None, namespace: str | None = None
-    ) -> manifest.Wanted:
+    def request(self, name: str, command: Sequence[str], *, gpus: int = 0, node: str | None = None) -> PodRequest:
         mark = f"{self.mark}-{name}"
-        return manifest.Wanted(
-            mark=mark,
-            kind="check",
-            options=self.options,
-            namespace=namespace or self.ready.namespace,
-            image=self.ready.image,
+        return self.ready.request(
+            mark,
+            "check",
             command=tuple(command),
-            node=node or self.ready.node,
+            node=node,
             gpus=gpus,
-            software=self.ready.software,
             # Should nobody be left to remove them: after all cases that may use them.
-            deadline_s=self.options.deadline_s or int(10 * self.limit_s) + 300,
+            deadline_s=int(10 * self.limit_s) + 300,
             variables={programs.NAME_VARIABLE: names.object_name(mark)},
         )
 
-    def pod(self, wanted: manifest.Wanted) -> Json:
-        return self.ours(manifest.pod(wanted))
+    def pod(self, request: PodRequest) -> Json:
+        return self.ours(objects.pod(request))
 
     def ours(self, made: Json) -> Json:
         """With the suite's label; a Job's pods have it too."""
@@ -141,7 +138,7 @@ class Work:
         """Pods that run, kept under this name for the cases to come. With `nodes` they are shared out among these."""
         width = len(str(count - 1))
         wanted = [
-            self.wanted(f"{name}-{i:0{width}d}", command, gpus=gpus, node=nodes[i % len(nodes)] if nodes else None)
+            self.request(f"{name}-{i:0{width}d}", command, gpus=gpus, node=nodes[i % len(nodes)] if nodes else None)
             for i in range(count)
         ]
         began = time.monotonic()

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from stackmark.cluster.faults.looking import allocatable
 from stackmark.cluster.faults.means import Means, Target
-from stackmark.cluster.faults.newcomer import free_devices, start_one, wanted_like
+from stackmark.cluster.faults.newcomer import free_devices, newcomer_request, start_one
 from stackmark.cluster.faults.record import Done, Newcomer
 from stackmark.errors import ClusterError, StackmarkError
-from stackmark.kubernetes import manifest
 from stackmark.kubernetes.client import Cluster, Json
 from stackmark.kubernetes.node import Node
+from stackmark.places.pod.setup import PodSetup
 
 LOOK_S = 0.5
 ANSWER_S = 3.0
@@ -31,7 +31,9 @@ class Injection:
     # Where the workload trains; the target's node may be a control plane.
     node: str
     resource: str
-    worker: manifest.Wanted
+    setup: PodSetup
+    # Devices that the worker itself holds.
+    worker_gpus: int
     before_s: float
     recover_s: float
     measuring: threading.Event = field(default_factory=threading.Event)
@@ -88,7 +90,7 @@ class Injection:
         """Healthy is: the API answers, the node is ready with all its devices, and a new pod has started on it."""
         deadline = time.monotonic() + self.recover_s
         gpus = 1 if self.free > 0 else 0
-        wanted = wanted_like(self.worker, f"{self.target.mark}-new", gpus)
+        wanted = newcomer_request(self.setup, f"{self.target.mark}-new", gpus)
         self.newcomer = start_one(self.cluster, wanted, self.recover_s, self.heal)
         while not self.heal.is_set():
             self.sick = self._what_is_wrong()
@@ -103,7 +105,7 @@ class Injection:
         """What the node has, while all is well."""
         node = self.cluster.get(f"/api/v1/nodes/{self.node}")
         self.had = allocatable(node, self.resource)
-        self.free = free_devices(self.cluster, node, self.resource) - self.worker.gpus
+        self.free = free_devices(self.cluster, node, self.resource) - self.worker_gpus
 
     def _what_is_wrong(self) -> str:
         try:

@@ -7,37 +7,28 @@ person would see it: the kubelet's own times are whole seconds.
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 from stackmark.cluster.faults.record import Newcomer
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import manifest, names
+from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json
+from stackmark.kubernetes.manifest.objects import pod, sleeping
+from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.shortage import holders_among
+from stackmark.places.pod.setup import PodSetup
 
 LOOK_S = 0.2
 ANSWER_S = 3.0
 # It sleeps until it is removed, and not for ever.
-SLEEP = "import signal,time; signal.signal(15, lambda *_: exit()); time.sleep(600)"
+SLEEP_S = 600.0
 
 
-def wanted_like(worker: manifest.Wanted, mark: str, gpus: int) -> manifest.Wanted:
-    """The worker's image, node and rights, and none of its work: only a place to start."""
+def newcomer_request(setup: PodSetup, mark: str, gpus: int) -> PodRequest:
+    """Ask for a pod with the worker's image, node and rights, and none of its work: only a place to start."""
     plain = {"cpus": None, "memory": None, "shm": "64m", "queue": None, "patch": None, "rdma": None, "dra": None}
-    python = worker.software.python if worker.software else "python3"
-    return replace(
-        worker,
-        mark=mark,
-        kind="fault",
-        options=worker.options.model_copy(update=plain),
-        task=None,
-        command=(python, "-S", "-c", SLEEP),
-        gpus=gpus,
-        sidecars=(),
-        volumes=(),
-        variables={},
-        deadline_s=900,
-    )
+    options = setup.options.model_copy(update=plain)
+    command = sleeping(setup.python, SLEEP_S)
+    return setup.request(mark, "fault", options=options, command=command, gpus=gpus, deadline_s=900)
 
 
 def free_devices(cluster: Cluster, node: Json, resource: str) -> int:
@@ -53,7 +44,7 @@ def free_devices(cluster: Cluster, node: Json, resource: str) -> int:
     return int(has) - int(sum(one.count for one in holders_among(pods, resource, name)))
 
 
-def start_one(cluster: Cluster, wanted: manifest.Wanted, within_s: float, give_up: threading.Event) -> Newcomer:
+def start_one(cluster: Cluster, wanted: PodRequest, within_s: float, give_up: threading.Event) -> Newcomer:
     """Asks until it is accepted, looks until it runs, and removes it."""
     asked, deadline = time.time(), time.monotonic() + within_s
     path = f"/api/v1/namespaces/{wanted.namespace}/pods"
@@ -64,20 +55,20 @@ def start_one(cluster: Cluster, wanted: manifest.Wanted, within_s: float, give_u
         while time.monotonic() < deadline and not give_up.is_set():
             try:
                 if accepted is None:
-                    cluster.create(path, manifest.pod(wanted))
+                    cluster.create(path, pod(wanted))
                     accepted = time.time()
-                pod = cluster.get(f"{path}/{name}", timeout_s=ANSWER_S)
+                found = cluster.get(f"{path}/{name}", timeout_s=ANSWER_S)
             except ClusterError as error:
                 if isinstance(error, ApiError) and error.status == 409 and accepted is None:
                     accepted = time.time()  # the answer to our own request was lost on the way
                 why = error.message
             else:
-                if _runs(pod):
+                if _runs(found):
                     return Newcomer(
                         gpus=wanted.gpus, asked_unix_s=asked, accepted_unix_s=accepted, running_unix_s=time.time()
                     )
-                why = _why(pod)
-                if (pod.get("status") or {}).get("phase") == "Failed":
+                why = _why(found)
+                if (found.get("status") or {}).get("phase") == "Failed":
                     break
             give_up.wait(LOOK_S)
         return Newcomer(gpus=wanted.gpus, asked_unix_s=asked, accepted_unix_s=accepted, why=why or "it was given up")

@@ -10,10 +10,10 @@ from stackmark.errors import SpecError
 from stackmark.experiments.sweep.slots import Slot, devices_by_node
 from stackmark.kubernetes import podjson
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.options import PodOptions
 from stackmark.kubernetes.quantities import quantity, say
 from stackmark.ledger.rows import Experiment, Json
 from stackmark.ledger.trouble import unreadable_design
+from stackmark.places.pod.options import PodOptions
 from stackmark.spec import Frozen, Spec, explain
 from stackmark.units import MIB
 from stackmark.verdict.repeated_devices import MOST_UNASKED

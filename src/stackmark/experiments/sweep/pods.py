@@ -14,6 +14,7 @@ from stackmark.errors import ClusterError
 from stackmark.experiments.sweep.flight import SWEEP_LABEL, Flight, Landed, job_of
 from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.stuck import Stuck
+from stackmark.failures import PlaceFailure, killed
 from stackmark.kubernetes import names, notes, podstatus
 from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.client import Unreachable
@@ -21,10 +22,9 @@ from stackmark.kubernetes.closing import Closing
 from stackmark.kubernetes.events import events_of
 from stackmark.kubernetes.patience import AGAIN_S, AWAY_S, is_there, may_pass
 from stackmark.kubernetes.podlog import PodLog
-from stackmark.kubernetes.ready import Ready
 from stackmark.kubernetes.same_node import runtime_of
-from stackmark.places.place import STDERR_LINES_KEPT, Outcome, PlaceFailure
-from stackmark.places.process import killed
+from stackmark.places.place import STDERR_LINES_KEPT, Outcome
+from stackmark.places.pod.setup import PodSetup
 
 # Threads that read logs and create Jobs: more would only wait for one another in the API server's queue.
 READERS = 16
@@ -49,7 +49,7 @@ class Pods:
     """All pods of one sweep, known by its label."""
 
     def __init__(
-        self, ready: Ready, sweep_id: str, plan: SweepPlan, limit_s: float, say: Callable[[str], None]
+        self, ready: PodSetup, sweep_id: str, plan: SweepPlan, limit_s: float, say: Callable[[str], None]
     ) -> None:
         self._ready, self._cluster = ready, ready.cluster
         self._sweep_id, self._plan, self._limit_s = sweep_id, plan, limit_s
@@ -71,7 +71,7 @@ class Pods:
     def _create(self, flight: Flight, holding_s: float) -> tuple[Flight, PlaceFailure] | None:
         job = job_of(flight, self._sweep_id, self._plan, self._ready, limit_s=self._limit_s, holding_s=holding_s)
         until = time.monotonic() + AWAY_S
-        notes.write(self._cluster, self._ready.options, self._ready.namespace, flight.mark)
+        notes.write(self._cluster, self._ready.options.kubeconfig, self._ready.namespace, flight.mark)
         while True:
             try:
                 self._cluster.create(self._jobs, job)

@@ -19,13 +19,14 @@ from stackmark.experiments.sweep.pods import Pods
 from stackmark.experiments.sweep.rows import about_device
 from stackmark.experiments.sweep.seats import MOST_HOLDING_S, Seats
 from stackmark.experiments.sweep.slots import Slot
+from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
-from stackmark.kubernetes import checks
-from stackmark.kubernetes.ready import Ready
 from stackmark.ledger.rescue import finish_or_rescue
 from stackmark.ledger.rows import RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Outcome, PlaceFailure
+from stackmark.places.place import Outcome
+from stackmark.places.pod import verify
+from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Task
 from stackmark.units import counted
 
@@ -50,7 +51,7 @@ class Runs:
     """One driver's stretch of a sweep. To be used in a `with`: at its end nothing is left in the cluster."""
 
     def __init__(
-        self, experiment_id: str, plan: SweepPlan, ready: Ready, ledger: Ledger, looker: Looker, limit_s: float
+        self, experiment_id: str, plan: SweepPlan, ready: PodSetup, ledger: Ledger, looker: Looker, limit_s: float
     ) -> None:
         self.plan, self.looker = plan, looker
         # Those that are in a pod now, by their marks.
@@ -148,7 +149,7 @@ class Runs:
         flight = landed.flight
         stream, broken = landed.stream()
         facts = gathered_facts(stream.events)
-        not_enforced = checks.not_enforced(self._ready.options, self.plan.gpus, facts)
+        not_enforced = verify.not_enforced(self._ready.options, self.plan.gpus, facts)
         # The pod went on while the API server was away.
         observed_s = time.monotonic() - flight.launched
         end = judge(stream, landed.outcome, broken, not_enforced, spec=self.plan.spec, observed_s=observed_s)

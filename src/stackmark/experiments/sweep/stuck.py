@@ -9,12 +9,12 @@ from contextlib import suppress
 
 from stackmark.errors import ClusterError
 from stackmark.experiments.sweep.flight import Flight
+from stackmark.failures import PlaceFailure
 from stackmark.kubernetes import names, podjson, podstatus
 from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.events import events_of
-from stackmark.kubernetes.ready import Ready
 from stackmark.kubernetes.shortage import ACTIVE
-from stackmark.places.place import PlaceFailure
+from stackmark.places.pod.setup import PodSetup
 from stackmark.units import say_seconds
 
 # From when on a pod that does not start is looked at more closely, and how often.
@@ -30,7 +30,7 @@ MOST_TOLD = 20
 class Stuck:
     """Each of its questions answers with why the pod is given up, or None."""
 
-    def __init__(self, ready: Ready, limit_s: float, say: Callable[[str], None]) -> None:
+    def __init__(self, ready: PodSetup, limit_s: float, say: Callable[[str], None]) -> None:
         self._ready, self._cluster, self._limit_s = ready, ready.cluster, limit_s
         self._say, self._said = say, set[str]()
         self._closer_looks = 0

@@ -1,4 +1,4 @@
-"""The host's own software in a pod: its folders, read-only, each at its own path, as a container of the sister place has them.
+"""The host's own software in a pod: its folders, read-only, each at its own path, as in a container.
 
 Only where the driver stands on the pod's node, which the place sees to. The image under them may be any that the node has, also
 one without a file in it, so the root's links (/bin, /lib64) are mounted as well, and the loader's cache where no GPU is asked
@@ -6,39 +6,40 @@ for: with one, NVIDIA's hooks write a cache of their own, and a mount there woul
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.wanted import Wanted
-from stackmark.places.container.launch import HOME, paths_of, program_of
-from stackmark.places.container.software import PROGRAM_FOLDERS, outermost, within, without_home
-from stackmark.places.process import worker_environment
+from stackmark.kubernetes.manifest.request import WORK_FOLDER, VolumeMount
+from stackmark.places.container.launch import paths_of, program_of
+from stackmark.places.container.software import PROGRAM_FOLDERS, HostSoftware, outermost, within, without_home
+from stackmark.spec import Task
 
 LOADER_CACHE = "/etc/ld.so.cache"
 SELINUX = Path("/sys/fs/selinux/enforce")
 
 
-def host_folders(wanted: Wanted) -> tuple[list[tuple[Json, Json]], str]:
-    """Volumes with their mounts, and the folder to work in."""
-    assert wanted.software is not None
+def host_folders(
+    software: HostSoftware, task: Task | None, cache: str | None, gpus: int, environment: Mapping[str, str]
+) -> tuple[tuple[VolumeMount, ...], str]:
+    """Return the volumes with their mounts, and the folder to work in."""
     read: list[str] = []
     written: list[str] = []
-    folder = HOME
-    if wanted.task is not None:
-        environment = worker_environment(os.environ if wanted.environment is None else wanted.environment)
-        read, written, folder = paths_of(wanted.task)
-        read += without_home(program_of(wanted.task, folder, environment))
-    if wanted.cache:
-        written.append(wanted.cache)
+    folder = WORK_FOLDER
+    if task is not None:
+        read, written, folder = paths_of(task)
+        read += without_home(program_of(task, folder, environment))
+    if cache:
+        written.append(cache)
     written_all = outermost(written)
-    targets = {path: True for path in outermost([*wanted.software.folders, *read]) if not within(path, written_all)}
+    targets = {path: True for path in outermost([*software.folders, *read]) if not within(path, written_all)}
     made = [_mounted(number, path, path, read_only) for number, (path, read_only) in enumerate(targets.items())]
     made += [_mounted(len(made) + number, path, path, False) for number, path in enumerate(written_all)]
     for link, target in root_links().items():
         made.append(_mounted(len(made), target, link, True))
-    if not wanted.gpus and os.path.isfile(LOADER_CACHE):
+    if not gpus and os.path.isfile(LOADER_CACHE):
         made.append(_mounted(len(made), LOADER_CACHE, LOADER_CACHE, True))
-    return made, folder
+    return tuple(made), folder
 
 
 def root_links(root: Path = Path("/")) -> dict[str, str]:
@@ -55,7 +56,7 @@ def selinux_type() -> str | None:
     return "spc_t" if SELINUX.exists() else None
 
 
-def _mounted(number: int, source: str, target: str, read_only: bool) -> tuple[Json, Json]:
+def _mounted(number: int, source: str, target: str, read_only: bool) -> VolumeMount:
     # With its kind, so that a folder that is not there is an error: without, some runtimes make an empty one.
     kind = "File" if os.path.isfile(source) else "Directory"
     name = f"host-{number}"

@@ -8,15 +8,16 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
+from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
 from stackmark.kubernetes import names, podstatus
 from stackmark.kubernetes import podjson as at
 from stackmark.kubernetes.client import Cluster, Json
 from stackmark.kubernetes.closing import Closing
-from stackmark.kubernetes.options import GPU_RESOURCE
 from stackmark.kubernetes.podlog import PodLog
 from stackmark.kubernetes.quantities import quantity
 from stackmark.kubernetes.same_node import Node, find_node, runtime_of
-from stackmark.places.place import LOG_INCOMPLETE, Handle, PlaceFailure
+from stackmark.places.place import Handle
+from stackmark.places.pod.options import GPU_RESOURCE
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
 
 # What a manifest was printed for and no driver waits for.

@@ -6,9 +6,9 @@ says what was asked for and what is there.
 
 from collections.abc import Iterator
 
-from stackmark.kubernetes.options import PodOptions
 from stackmark.places.container.checks import near
 from stackmark.places.place import Facts, missing_facts
+from stackmark.places.pod.options import PodOptions
 from stackmark.units import MIB, say_size
 
 

@@ -11,17 +11,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from stackmark.errors import ClusterError, PlaceError, Terminated
-from stackmark.kubernetes import manifest, names, notes, podstatus
+from stackmark.failures import PlaceFailure, killed
+from stackmark.kubernetes import names, notes, podstatus
 from stackmark.kubernetes.client import ApiError, Json, Unreachable
 from stackmark.kubernetes.closing import Closing
+from stackmark.kubernetes.manifest import objects
+from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, may_pass, patiently
 from stackmark.kubernetes.podjson import describe
 from stackmark.kubernetes.podlog import PodLog
-from stackmark.kubernetes.ready import Ready
 from stackmark.kubernetes.removing import remove
 from stackmark.kubernetes.same_node import Node, find_node
-from stackmark.places.place import STDERR_LINES_KEPT, Handle, PlaceFailure, Watch
-from stackmark.places.process import POLITE_S, killed
+from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
+from stackmark.places.pod.setup import PodSetup
+from stackmark.places.process import POLITE_S
+from stackmark.spec import Task
 from stackmark.units import say_seconds
 
 # How often a pod is looked at while it waits, and while its log is followed.
@@ -31,11 +35,13 @@ LOOK_S, LOOK_WHILE_RUNNING_S = 0.3, 2.0
 class Following:
     """One pod from its Job's creation to its last word."""
 
-    def __init__(self, ready: Ready, wanted: manifest.Wanted, watch: Watch, time_limit_s: float | None) -> None:
-        self._ready, self._wanted, self._watch, self._options = ready, wanted, watch, ready.options
-        self._cluster, self._time_limit_s = ready.cluster, time_limit_s
-        self._path = f"/api/v1/namespaces/{ready.namespace}/pods"
-        self._name = names.object_name(wanted.mark)
+    def __init__(
+        self, setup: PodSetup, request: PodRequest, task: Task, watch: Watch, time_limit_s: float | None
+    ) -> None:
+        self._setup, self._request, self._watch, self._options = setup, request, watch, setup.options
+        self._cluster, self._time_limit_s = setup.cluster, time_limit_s
+        self._path = f"/api/v1/namespaces/{setup.namespace}/pods"
+        self._name = names.object_name(request.mark)
         self._pod: Json | None = None
         self._handle: Handle = {}
         self._said = ""
@@ -44,7 +50,7 @@ class Following:
         self._reached = True
         self._refused_since: float | None = None
         self._last_line = ""
-        self._closing = Closing(wanted.task)
+        self._closing = Closing(task)
         self._runtime: str | None = None
         self.timed_out = False
         self.gone = False
@@ -54,18 +60,18 @@ class Following:
         self._handle = {
             "context": self._cluster.context,
             "kubeconfig": self._options.kubeconfig,
-            "namespace": self._ready.namespace,
+            "namespace": self._setup.namespace,
             "job": self._name,
-            "image": self._ready.image,
-            "software": "host" if self._ready.software else "image",
+            "image": self._setup.image,
+            "software": "host" if self._setup.software else "image",
             "launched_unix_s": time.time(),
         }
         # Told before it is there: a driver that is killed in between leaves a name to look for.
         self._watch.started(self._handle)
-        notes.write(self._cluster, self._options, self._ready.namespace, self._wanted.mark)
-        base = f"/namespaces/{self._ready.namespace}"
-        job = self._create(f"/apis/batch/v1{base}/jobs", manifest.job(self._wanted))
-        claim = manifest.claim_template(self._wanted)
+        notes.write(self._cluster, self._options.kubeconfig, self._setup.namespace, self._request.mark)
+        base = f"/namespaces/{self._setup.namespace}"
+        job = self._create(f"/apis/batch/v1{base}/jobs", objects.job(self._request))
+        claim = objects.claim_template(self._request)
         if claim is not None:
             # The Job owns it, so that it goes with it; the pod waits until it is there.
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._name, "uid": job["metadata"]["uid"]}
@@ -114,7 +120,7 @@ class Following:
         if self._pod is None:
             return
         meta = self._pod["metadata"]
-        log = PodLog(self._cluster, self._ready.namespace, meta["name"], uid=meta.get("uid"))
+        log = PodLog(self._cluster, self._setup.namespace, meta["name"], uid=meta.get("uid"))
         ended = log.follow(self._line, self._stderr, stop=self._stop)
         if not self.timed_out:
             self._last_look()
@@ -135,10 +141,10 @@ class Following:
                 pod = self._pod["metadata"]["name"]
                 self._cluster.delete(f"{self._path}/{pod}", grace_s=math.ceil(POLITE_S))
                 rest = _AfterLine(self._last_line, self._line, self._stderr)
-                log = PodLog(self._cluster, self._ready.namespace, pod)
+                log = PodLog(self._cluster, self._setup.namespace, pod)
                 log.follow(rest.line, rest.other, stop=lambda: time.monotonic() > deadline)
         with suppress(ClusterError):
-            remove(self._cluster, self._ready.namespace, self._wanted.mark, at_once=True)
+            remove(self._cluster, self._setup.namespace, self._request.mark, at_once=True)
 
     @property
     def exit_code(self) -> int | None:
@@ -160,7 +166,7 @@ class Following:
 
     def _cut_short(self) -> PlaceFailure | None:
         """The failure of a worker that ended well, but whose last word is not in the log."""
-        if self.gone or self._wanted.task is None:
+        if self.gone:
             return None
         node = self._handle.get("node")
         return self._closing.failure(self.exit_code, str(node) if node else None, self._runtime)
@@ -172,7 +178,7 @@ class Following:
         self._looked = time.monotonic()
         self._reached = False
         try:
-            found = self._cluster.items(self._path, labelSelector=f"{names.RUN_LABEL}={self._wanted.mark}")
+            found = self._cluster.items(self._path, labelSelector=f"{names.RUN_LABEL}={self._request.mark}")
         except Unreachable as error:
             self._say(f"{error.message}; waiting for it")
             return self._pod
@@ -215,7 +221,7 @@ class Following:
             return []
         uid = self._pod["metadata"].get("uid")
         with suppress(ClusterError):  # a person may not see them, or the server is away: the status alone then says why
-            path = f"/api/v1/namespaces/{self._ready.namespace}/events"
+            path = f"/api/v1/namespaces/{self._setup.namespace}/events"
             return self._cluster.items(path, fieldSelector=f"involvedObject.uid={uid}")
         return []
 
@@ -246,8 +252,8 @@ class Following:
         job: Json = {}
         events: list[Json] = []
         try:
-            job = self._cluster.get(f"/apis/batch/v1/namespaces/{self._ready.namespace}/jobs/{self._name}")
-            path = f"/api/v1/namespaces/{self._ready.namespace}/events"
+            job = self._cluster.get(f"/apis/batch/v1/namespaces/{self._setup.namespace}/jobs/{self._name}")
+            path = f"/api/v1/namespaces/{self._setup.namespace}/events"
             events = self._cluster.items(path, fieldSelector=f"involvedObject.uid={job['metadata']['uid']}")
         except ApiError as error:
             # A server that has just come back knows for a moment no rights; that we have them was checked before.
@@ -261,7 +267,7 @@ class Following:
         if waited_s > self._options.wait_s:
             raise PlaceError(
                 f"the Job {self._name} has no pod after {waited_s:.0f} s", hint="is it held in a queue? see --wait",
-                command=f"kubectl -n {self._ready.namespace} describe job {self._name}",
+                command=f"kubectl -n {self._setup.namespace} describe job {self._name}",
             )  # fmt: skip
         if waited_s > 3.0:
             suspended = (job.get("spec") or {}).get("suspend")
