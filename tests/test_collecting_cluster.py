@@ -20,7 +20,7 @@ from stackmark.events import Stream
 from stackmark.experiments.collecting import Collected, collect
 from stackmark.experiments.judging import judge, read_stored
 from stackmark.ids import derived_id, id_unix_s
-from stackmark.kubernetes.manifest.objects import cronjob, pod
+from stackmark.kubernetes.manifest.build import cronjob, pod
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome
 from stackmark.places.pod.finished import options_of, task_of

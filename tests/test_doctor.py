@@ -14,7 +14,7 @@ from stackmark.cluster.doctor.ladder import climb, expects_gpu, worth_adding
 from stackmark.cluster.doctor.results import RUNGS, Report, Result, Rung
 from stackmark.cluster.doctor.seen import Addition, Look, NodeVisit, Right, Seen, Wish
 from stackmark.errors import SpecError
-from stackmark.kubernetes.node import Node, holders, untolerated
+from stackmark.kubernetes.nodes import Node, holders, untolerated
 
 DATA = Path(__file__).parent / "data"
 RECORDED: dict[str, Any] = json.loads((DATA / "kubernetes/doctor_node.json").read_text())

@@ -13,13 +13,12 @@ from clusters import TestCluster, until
 from leaving_out import leave_out
 from stackmark.errors import SpecError
 from stackmark.kubernetes.client import ApiError
-from stackmark.kubernetes.manifest.objects import claim_template, cronjob, job, pod
+from stackmark.kubernetes.manifest.build import claim_template, cronjob, job, pod
 from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restricted
 from stackmark.kubernetes.manifest.schedule import read_schedule
 from stackmark.places.container.software import HostSoftware
-from stackmark.places.pod.folders import root_links
 from stackmark.places.pod.options import PodOptions
-from stackmark.places.pod.request import carried, gpus_of, pod_request, proxies, remarks
+from stackmark.places.pod.request import carried, gpus_of, pod_request, proxies, remarks, root_links
 from stackmark.spec import SPEC_LIMIT_BYTES, Request, Scalar, Task, read_task
 
 Json = dict[str, Any]

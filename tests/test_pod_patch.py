@@ -8,7 +8,7 @@ import pytest
 
 from clusters import TestCluster
 from stackmark.errors import SpecError
-from stackmark.kubernetes.manifest import objects
+from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.manifest.patch import LIMIT_BYTES, merged, patched_for, read_patch
 from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.places.pod.options import PodOptions
@@ -73,7 +73,7 @@ PATCHES: dict[str, Json] = {
 @pytest.fixture(scope="module")
 def stored(cluster: TestCluster) -> Json:
     """A pod as we make it, as a PodTemplate, which unlike a Job can be patched."""
-    spec = objects.pod(wanted(pull_secret=["a"], memory="1g", cpus="1"))["spec"]
+    spec = build.pod(wanted(pull_secret=["a"], memory="1g", cpus="1"))["spec"]
     body = {"metadata": {"name": "patched"}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}}
     path = f"/api/v1/namespaces/{cluster.namespace}/podtemplates"
     made = cluster.cluster.create(path, body)
@@ -97,7 +97,7 @@ def test_a_patch_does_what_the_api_server_would_do(name: str, stored: Json, clus
 def test_another_kind_of_volume_takes_the_place_of_the_one_before() -> None:
     """Plain strategic merge would leave both kinds, which no server takes."""
     ours = patched_for(
-        objects.job(wanted()), inside({"volumes": [{"name": "tmp", "persistentVolumeClaim": {"claimName": "d"}}]})
+        build.job(wanted()), inside({"volumes": [{"name": "tmp", "persistentVolumeClaim": {"claimName": "d"}}]})
     )
     volumes = {volume["name"]: volume for volume in ours["spec"]["template"]["spec"]["volumes"]}
     assert volumes["tmp"] == {"name": "tmp", "persistentVolumeClaim": {"claimName": "d"}}
@@ -110,7 +110,7 @@ def test_finalizers_are_put_together_and_taken_out_by_value() -> None:
 
 
 def test_the_original_stays_as_it_was() -> None:
-    before = objects.job(wanted())
+    before = build.job(wanted())
     copy = json.loads(json.dumps(before))
     patched_for(before, inside(worker(env=[{"name": "HOME", "value": "x"}])))
     assert before == copy
@@ -125,9 +125,9 @@ def env_of(spec: Json) -> Json:
 
 def test_a_patch_of_a_job_reaches_the_pod_of_each_kind() -> None:
     patch = inside(worker(env=[{"name": "NEW", "value": "1"}]))
-    job = patched_for(objects.job(wanted()), patch)
-    pod = patched_for(objects.pod(wanted()), patch)
-    cron = patched_for(objects.cronjob(wanted(), "0 * * * *"), patch)
+    job = patched_for(build.job(wanted()), patch)
+    pod = patched_for(build.pod(wanted()), patch)
+    cron = patched_for(build.cronjob(wanted(), "0 * * * *"), patch)
     for spec in (job["spec"]["template"]["spec"], pod["spec"], cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]):
         assert env_of(spec)["NEW"] == "1"
 
@@ -139,18 +139,18 @@ def test_a_patch_may_say_that_it_is_for_a_pod() -> None:
         "metadata": {"annotations": {"a": "b"}},
         "spec": {"schedulerName": "volcano"},
     }
-    cron = patched_for(objects.cronjob(wanted(), "@daily"), patch)
+    cron = patched_for(build.cronjob(wanted(), "@daily"), patch)
     template = cron["spec"]["jobTemplate"]["spec"]["template"]
     assert template["metadata"]["annotations"]["a"] == "b"
     assert template["spec"]["schedulerName"] == "volcano"
-    assert patched_for(objects.pod(wanted()), patch)["spec"]["schedulerName"] == "volcano"
+    assert patched_for(build.pod(wanted()), patch)["spec"]["schedulerName"] == "volcano"
 
 
 def test_a_patch_for_a_cronjob_is_for_nothing_else() -> None:
     patch = {"kind": "CronJob", "spec": {"timeZone": "Etc/UTC"}}
-    assert patched_for(objects.cronjob(wanted(), "@daily"), patch)["spec"]["timeZone"] == "Etc/UTC"
+    assert patched_for(build.cronjob(wanted(), "@daily"), patch)["spec"]["timeZone"] == "Etc/UTC"
     with pytest.raises(SpecError, match="is for a CronJob, and what is made is a Job"):
-        patched_for(objects.job(wanted()), patch)
+        patched_for(build.job(wanted()), patch)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_patch_for_a_cronjob_is_for_nothing_else() -> None:
 )
 def test_what_the_measurement_stands_on_cannot_be_patched_away(patch: Json, words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        patched_for(objects.job(wanted()), patch)
+        patched_for(build.job(wanted()), patch)
 
 
 # Reading it
@@ -197,7 +197,7 @@ def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
 
 def test_the_option_merges_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("spec: {template: {spec: {schedulerName: volcano}}}")
-    assert objects.job(wanted(patch=str(tmp_path / "a.yaml")))["spec"]["template"]["spec"]["schedulerName"] == "volcano"
+    assert build.job(wanted(patch=str(tmp_path / "a.yaml")))["spec"]["template"]["spec"]["schedulerName"] == "volcano"
 
 
 @pytest.mark.parametrize(

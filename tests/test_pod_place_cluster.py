@@ -19,7 +19,7 @@ from clusters import RESTRICTED, TestCluster, new_namespace, until
 from leaving_out import leave_out
 from stackmark.events import Stream, gathered_facts
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.same_node import nodes_here
+from stackmark.kubernetes.nodes import nodes_here
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Facts

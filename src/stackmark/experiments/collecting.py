@@ -16,10 +16,10 @@ from stackmark.events import Event, Hello, Probe, Stream
 from stackmark.experiments.judging import STDERR_PREFIX, judge
 from stackmark.experiments.verify import verified_spec
 from stackmark.ids import derived_id, new_id
-from stackmark.kubernetes import podstatus
+from stackmark.kubernetes import status
 from stackmark.kubernetes.client import Cluster, Json, connect
-from stackmark.kubernetes.same_node import Node
-from stackmark.kubernetes.trouble import explained
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.refusals import explained
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.whole import WholeRun, add_new, known_runs
@@ -125,7 +125,7 @@ def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Whole
     if spec is None:
         return "it does not say what it was to do"
     hello = next((event for event in stream.events if isinstance(event, Hello)), None)
-    times = podstatus.timeline(told.pod, [])
+    times = status.timeline(told.pod, [])
     began = _began(hello, times)
     stderr = tuple(told.others[-STDERR_LINES_KEPT:])
     # The cluster's own clock, which counts whole seconds.
@@ -159,7 +159,7 @@ def _stream(told: Told) -> tuple[Stream, StreamError | None]:
     return stream, None
 
 
-def _began(hello: Hello | None, times: podstatus.Timeline) -> float:
+def _began(hello: Hello | None, times: status.Timeline) -> float:
     """Return when the worker began: by its own word if the cluster saw it there at that time, else by the cluster's."""
     seen = times.started or times.created or 0.0
     if hello is None:

@@ -32,7 +32,7 @@ from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
 from stackmark.places.place import Handle, Outcome
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.place import PodPlace

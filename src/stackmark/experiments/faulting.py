@@ -26,9 +26,9 @@ from stackmark.experiments.trust import parts_of, remember
 from stackmark.experiments.watching import Watcher
 from stackmark.ids import new_id
 from stackmark.kubernetes.client import Json, connect
-from stackmark.kubernetes.manifest.objects import pod_spec
+from stackmark.kubernetes.manifest.build import pod_spec
+from stackmark.kubernetes.nodes import nodes_here
 from stackmark.kubernetes.rights import RUN_RIGHTS
-from stackmark.kubernetes.same_node import nodes_here
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.places.pod.options import PodOptions

@@ -23,9 +23,9 @@ from stackmark.experiments.run import check_ranks
 from stackmark.experiments.typed import extra_of
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.manifest import objects as making
+from stackmark.kubernetes.manifest import build as making
 from stackmark.kubernetes.manifest import yaml_text
-from stackmark.kubernetes.manifest.objects import SECRET_NAME
+from stackmark.kubernetes.manifest.build import SECRET_NAME
 from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.places.container.software import host_software
 from stackmark.places.pod.options import PodOptions

@@ -33,8 +33,8 @@ def beside_the_driver(arms: Sequence[AskedArm], watcher: Watcher) -> list[AskedA
 
 
 def _pinned_here(arm: AskedArm, watcher: Watcher) -> AskedArm:
-    from stackmark.kubernetes.same_node import nodes_here, this_node
-    from stackmark.kubernetes.trouble import explained
+    from stackmark.kubernetes.nodes import nodes_here, this_node
+    from stackmark.kubernetes.refusals import explained
     from stackmark.places.pod.place import PodPlace
 
     place = find_place(arm.place, arm.place_options)

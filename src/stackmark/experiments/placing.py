@@ -37,7 +37,7 @@ def _pod(options: PlaceOptions, cache: Path | None) -> Place:
 
 
 def _remove_pod(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
-    from stackmark.kubernetes.removing import remove_left as remove_left_pod
+    from stackmark.kubernetes.orphans import remove_left as remove_left_pod
 
     return remove_left_pod(run_id, handle)
 

@@ -6,8 +6,8 @@ from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.work import SUITE_LABEL, Work
 from stackmark.kubernetes.client import ApiError, Json
-from stackmark.kubernetes.node import Node
-from stackmark.kubernetes.shortage import ACTIVE, holders_among
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.why import ACTIVE, holders_among
 from stackmark.units import counted
 
 

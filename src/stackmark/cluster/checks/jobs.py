@@ -4,9 +4,9 @@ from stackmark.cluster.checks import programs
 from stackmark.cluster.checks.case import CaseFailed, Scope
 from stackmark.cluster.checks.lifecycle import Do, first_wrong
 from stackmark.cluster.checks.work import Work
-from stackmark.kubernetes import podstatus
+from stackmark.kubernetes import status, why
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.manifest import objects
+from stackmark.kubernetes.manifest import build
 from stackmark.units import counted
 
 BATCH = "/apis/batch/v1"
@@ -35,7 +35,7 @@ def fails(work: Work) -> str:
     pods = _pods(work, name)
     if len(pods) != 1:
         raise CaseFailed(f"it was tried {len(pods)} times, and none was to be tried again (backoffLimit: 0)")
-    code = podstatus.exit_code(pods[0])
+    code = status.exit_code(pods[0])
     if code != programs.CODE:
         raise CaseFailed(f"its pod ended with code {programs.CODE}, and its status says {code}")
     reasons = [str(one.get("reason")) for one in (job.get("status") or {}).get("conditions") or ()]
@@ -44,7 +44,7 @@ def fails(work: Work) -> str:
 
 def _created(work: Work, name: str, count: int, code: int) -> tuple[str, ...]:
     bodies = [
-        work.ours(objects.job(work.request(f"{name}-{number}", programs.ends_with(code)))) for number in range(count)
+        work.ours(build.job(work.request(f"{name}-{number}", programs.ends_with(code)))) for number in range(count)
     ]
     made = work.each(bodies, lambda body: work.cluster.create(work.path("jobs", group=BATCH), body))
     return tuple(str(one["metadata"]["name"]) for one in made)
@@ -83,7 +83,7 @@ def _why(work: Work, job: str) -> str:
     if pods:
         return work.why(pods[0])
     found = work.cluster.get(work.path("jobs", job, BATCH))
-    refused = podstatus.job_refused(found, work.events(found))
+    refused = why.job_refused(found, work.events(found))
     return refused.message if refused else "it has no pod yet"
 
 

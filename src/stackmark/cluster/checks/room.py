@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.matching import matches, untolerated
-from stackmark.kubernetes.node import Node
-from stackmark.kubernetes.quantities import quantity, requests
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.objects import matches, quantity, requests, untolerated
 
 FINISHED = ("Succeeded", "Failed")
 

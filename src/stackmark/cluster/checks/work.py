@@ -14,12 +14,12 @@ from typing import TypeVar
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import names, podstatus, trouble
+from stackmark.kubernetes import names, refusals, status, why
 from stackmark.kubernetes.client import ApiError, Cluster, Executed, Json
 from stackmark.kubernetes.events import events_of
-from stackmark.kubernetes.manifest import objects
+from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.manifest.request import PodRequest
-from stackmark.kubernetes.shortage import ACTIVE
+from stackmark.kubernetes.why import ACTIVE
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.setup import PodSetup
 
@@ -110,7 +110,7 @@ class Work:
         )
 
     def pod(self, request: PodRequest) -> Json:
-        return self.ours(objects.pod(request))
+        return self.ours(build.pod(request))
 
     def ours(self, made: Json) -> Json:
         """With the suite's label; a Job's pods have it too."""
@@ -197,7 +197,7 @@ class Work:
         finished = status.get("phase") in room.FINISHED
         if not finished and not any((one.get("waiting") or {}).get("reason") in STUCK for one in states):
             return
-        failure = podstatus.failure_of(pod, self.events(pod))
+        failure = why.failure_of(pod, self.events(pod))
         # An image whose first pull failed is tried again: that is no failure yet.
         if failure is not None or finished:
             raise CaseFailed(
@@ -211,13 +211,13 @@ class Work:
         if pod is None:
             return "it is gone"
         events = self.events(pod)
-        failure = podstatus.failure_of(pod, events)
+        failure = why.failure_of(pod, events)
         if failure:
             return failure.message
-        return podstatus.waiting_sentence(pod, events, self.nodes(), self.others())
+        return why.waiting_sentence(pod, events, self.nodes(), self.others())
 
     def events(self, thing: Json) -> list[Json]:
-        return events_of(self.cluster, self.ready.namespace, thing)
+        return events_of(self.cluster, thing)
 
     def nodes(self) -> list[Json]:
         with suppress(ClusterError):
@@ -296,11 +296,11 @@ class Work:
 
 
 def runs(pod: Json | None) -> bool:
-    return pod is not None and podstatus.phase_of(pod) == "running"
+    return pod is not None and status.phase_of(pod) == "running"
 
 
 def ended(pod: Json | None) -> bool:
-    return pod is not None and podstatus.phase_of(pod) == "ended"
+    return pod is not None and status.phase_of(pod) == "ended"
 
 
 def node_of(pod: Json) -> str:
@@ -312,6 +312,6 @@ def explained(error: ClusterError, doing: str) -> ClusterError:
     the cluster does what it was told to."""
     if not isinstance(error, ApiError):
         return error
-    said = trouble.explained(error, doing)
+    said = refusals.explained(error, doing)
     ours = error.status == 403 and ("exceeded quota" in error.message or " cannot " in error.message)
     return (LeftOut if ours else CaseFailed)(said.message, hint=said.hint, command=said.command)

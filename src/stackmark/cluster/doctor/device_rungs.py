@@ -10,7 +10,7 @@ from stackmark.cluster.doctor.hardware_rungs import gpus_on_bus
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.node import Node, holders
+from stackmark.kubernetes.nodes import Node, holders
 
 # Parts of names and of images of the device plugins that people run.
 PLUGINS = {

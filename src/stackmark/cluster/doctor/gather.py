@@ -7,9 +7,9 @@ from typing import TypeVar
 from stackmark.cluster.doctor.seen import Right, Seen, Several
 from stackmark.errors import ClusterError
 from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
 from stackmark.kubernetes.rights import RUN_RIGHTS, may
-from stackmark.kubernetes.shortage import ACTIVE
+from stackmark.kubernetes.why import ACTIVE
 
 # Reading a kubelet's configuration goes through the API server to each node: of so many nodes at most.
 MOST_KUBELETS = 50

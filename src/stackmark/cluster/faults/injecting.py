@@ -14,7 +14,7 @@ from stackmark.cluster.faults.newcomer import free_devices, newcomer_request, st
 from stackmark.cluster.faults.record import Done, Newcomer
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
 from stackmark.places.pod.setup import PodSetup
 
 LOOK_S = 0.5

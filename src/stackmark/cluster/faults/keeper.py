@@ -12,7 +12,7 @@ from stackmark.cluster.faults.record import MISSING_KEPT, Disk
 from stackmark.errors import ClusterError, StreamError
 from stackmark.events import Event, Steps, read_event
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.manifest.objects import pod_spec, sleeper
+from stackmark.kubernetes.manifest.build import pod_spec, sleeper
 from stackmark.kubernetes.manifest.request import PodRequest, VolumeMount
 from stackmark.places.pod.place import PodPlace
 from stackmark.places.pod.setup import PodSetup

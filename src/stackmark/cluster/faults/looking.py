@@ -7,7 +7,7 @@ from stackmark.cluster.faults.record import State
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
 
 LOOK_S = 0.5
 # One that does not answer within this does not answer: the next look comes sooner than a longer wait would end.

@@ -12,9 +12,9 @@ from stackmark.cluster.faults.record import Newcomer
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json
-from stackmark.kubernetes.manifest.objects import pod, sleeping
+from stackmark.kubernetes.manifest.build import pod, sleeping
 from stackmark.kubernetes.manifest.request import PodRequest
-from stackmark.kubernetes.shortage import holders_among
+from stackmark.kubernetes.why import holders_among
 from stackmark.places.pod.setup import PodSetup
 
 LOOK_S = 0.2

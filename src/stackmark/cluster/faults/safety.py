@@ -15,7 +15,7 @@ from stackmark.cluster.faults.services import control_planes
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
 from stackmark.kubernetes.rights import may
 
 ALLOWED = "stackmark.io/allow-faults"

@@ -13,9 +13,9 @@ from stackmark.errors import StreamError
 from stackmark.events import Stream
 from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.slots import Slot
-from stackmark.kubernetes import names, podjson, podstatus
+from stackmark.kubernetes import names, objects, status
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.manifest import objects
+from stackmark.kubernetes.manifest import build
 from stackmark.ledger.rows import Json
 from stackmark.places.place import Outcome
 from stackmark.places.pod.setup import PodSetup
@@ -82,7 +82,7 @@ def job_of(
         gpus=plan.gpus,
         deadline_s=math.ceil(deadline_s) + 120,
     )
-    made = objects.job(request)
+    made = build.job(request)
     template = made["spec"]["template"]
     for labelled in (made, template):
         labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
@@ -96,14 +96,14 @@ def holder(pod_spec: ApiObject, python: str, seconds: float, *, asks: bool = Tru
     containers = pod_spec["containers"]
     # A user's patch may have named it otherwise.
     worker = next((one for one in containers if one["name"] == names.CONTAINER), containers[0])
-    return objects.sleeper(worker, HOLD, python, seconds, HOLD_LIMITS if asks else None)
+    return build.sleeper(worker, HOLD, python, seconds, HOLD_LIMITS if asks else None)
 
 
 def is_seat(flight: Flight) -> bool:
     """Whether its worker has ended and its holder has not."""
     if not flight.holds or flight.pod is None:
         return False
-    return podstatus.phase_of(flight.pod) == "ended" and bool(podjson.state(flight.pod, "running", HOLD))
+    return status.phase_of(flight.pod) == "ended" and bool(objects.state(flight.pod, "running", HOLD))
 
 
 def handle_of(flight: Flight, ready: PodSetup) -> Json:

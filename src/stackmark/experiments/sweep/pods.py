@@ -15,14 +15,14 @@ from stackmark.experiments.sweep.flight import SWEEP_LABEL, Flight, Landed, job_
 from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.stuck import Stuck
 from stackmark.failures import PlaceFailure, killed
-from stackmark.kubernetes import names, notes, podstatus
+from stackmark.kubernetes import names, orphans, status, why
 from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.client import Unreachable
-from stackmark.kubernetes.closing import Closing
 from stackmark.kubernetes.events import events_of
+from stackmark.kubernetes.log.follow import PodLog
+from stackmark.kubernetes.log.lines import Closing
+from stackmark.kubernetes.nodes import runtime_of
 from stackmark.kubernetes.patience import AGAIN_S, AWAY_S, is_there, may_pass
-from stackmark.kubernetes.podlog import PodLog
-from stackmark.kubernetes.same_node import runtime_of
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
 from stackmark.places.pod.setup import PodSetup
 
@@ -71,7 +71,7 @@ class Pods:
     def _create(self, flight: Flight, holding_s: float) -> tuple[Flight, PlaceFailure] | None:
         job = job_of(flight, self._sweep_id, self._plan, self._ready, limit_s=self._limit_s, holding_s=holding_s)
         until = time.monotonic() + AWAY_S
-        notes.write(self._cluster, self._ready.options.kubeconfig, self._ready.namespace, flight.mark)
+        orphans.write(self._cluster, self._ready.options.kubeconfig, self._ready.namespace, flight.mark)
         while True:
             try:
                 self._cluster.create(self._jobs, job)
@@ -121,7 +121,7 @@ class Pods:
         if pod is None:
             given_up = self._stuck.without_pod(flight)
         else:
-            phase = podstatus.phase_of(pod)
+            phase = status.phase_of(pod)
             if phase in ("ended", "gone"):
                 return _Ended(flight, gone=phase == "gone")
             given_up = self._stuck.running(flight) if phase == "running" else self._stuck.waiting(flight, pod)
@@ -131,7 +131,7 @@ class Pods:
         flight, pod = ended.flight, ended.flight.pod
         lines: list[str] = []
         stderr: list[str] = []
-        if pod is not None and not ended.gone and podstatus.phase_of(pod) in RUNNING:
+        if pod is not None and not ended.gone and status.phase_of(pod) in RUNNING:
             until = time.monotonic() + (READ_S if ended.given_up is None else LAST_WORDS_S)
             log = PodLog(self._cluster, self._ready.namespace, pod["metadata"]["name"], uid=pod["metadata"].get("uid"))
             with suppress(ClusterError):
@@ -140,9 +140,9 @@ class Pods:
         closing = Closing.of(flight.task, lines)
         if failure is None and pod is not None and not closing.seen:
             node = flight.slot.node
-            failure = closing.failure(podstatus.exit_code(pod), node, runtime_of(self._cluster, node))
+            failure = closing.failure(status.exit_code(pod), node, runtime_of(self._cluster, node))
         outcome = Outcome(
-            podstatus.exit_code(pod) if pod else None,
+            status.exit_code(pod) if pod else None,
             failure,
             tuple(stderr[-STDERR_LINES_KEPT:]),
         )
@@ -151,10 +151,10 @@ class Pods:
     def _failure(self, pod: ApiObject | None, gone: bool) -> PlaceFailure | None:
         if pod is None:
             return PlaceFailure("deleted", "its pod is gone", "somebody removed it, or a quota did")
-        code = podstatus.exit_code(pod)
+        code = status.exit_code(pod)
         if code == 0 and not gone:
             return None
-        failure = podstatus.failure_of(pod, events_of(self._cluster, self._ready.namespace, pod), gone=gone)
+        failure = why.failure_of(pod, events_of(self._cluster, pod), gone=gone)
         if failure is None and code is not None and code > 128 and code not in (130, 143):
             return killed(code - 128, oom=False)
         return failure
@@ -167,7 +167,7 @@ class Pods:
         name = names.object_name(mark)
         with suppress(ClusterError):
             self._cluster.delete(f"{self._jobs}/{name}", grace_s=GRACE_S)
-            notes.forget(mark)
+            orphans.forget(mark)
         # The Job's own pods go with it, in their own time (10 s); these go now.
         with suppress(ClusterError):
             for pod in self._cluster.items(self._pods, labelSelector=f"{names.RUN_LABEL}={mark}"):

@@ -25,7 +25,7 @@ from stackmark.ledger.rescue import finish_or_rescue
 from stackmark.ledger.rows import RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome
-from stackmark.places.pod import verify
+from stackmark.places.pod.place import not_enforced as pod_not_enforced
 from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Task
 from stackmark.units import counted
@@ -149,7 +149,7 @@ class Runs:
         flight = landed.flight
         stream, broken = landed.stream()
         facts = gathered_facts(stream.events)
-        not_enforced = verify.not_enforced(self._ready.options, self.plan.gpus, facts)
+        not_enforced = pod_not_enforced(self._ready.options, self.plan.gpus, facts)
         # The pod went on while the API server was away.
         observed_s = time.monotonic() - flight.launched
         end = judge(stream, landed.outcome, broken, not_enforced, spec=self.plan.spec, observed_s=observed_s)

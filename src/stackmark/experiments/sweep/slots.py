@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import podjson
+from stackmark.kubernetes import objects
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.node import Node, untolerated
+from stackmark.kubernetes.nodes import Node, untolerated
 from stackmark.machine.identity import boot_id
 from stackmark.places.pod.options import PodOptions
 from stackmark.spec import Frozen
@@ -135,7 +135,7 @@ def _whole_trouble(node: Node) -> str:
     """Why nothing at all can run there now."""
     if node.cordoned:
         return "the node is cordoned: it takes no new pods"
-    ready = podjson.condition(node.data, "Ready")
+    ready = objects.condition(node.data, "Ready")
     if ready and ready.get("status") != "True":
         return f"the node is not ready: {ready.get('message') or ready.get('reason') or 'it does not say why'}"
     return ""

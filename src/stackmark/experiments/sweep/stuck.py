@@ -10,10 +10,10 @@ from contextlib import suppress
 from stackmark.errors import ClusterError
 from stackmark.experiments.sweep.flight import Flight
 from stackmark.failures import PlaceFailure
-from stackmark.kubernetes import names, podjson, podstatus
+from stackmark.kubernetes import names, objects, status, why
 from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.events import events_of
-from stackmark.kubernetes.shortage import ACTIVE
+from stackmark.kubernetes.why import ACTIVE
 from stackmark.places.pod.setup import PodSetup
 from stackmark.units import say_seconds
 
@@ -47,7 +47,7 @@ class Stuck:
             return None
         said = f"it did not end within {say_seconds(self._limit_s)}"
         with suppress(ClusterError):
-            ready = podjson.condition(self._cluster.get(f"/api/v1/nodes/{flight.slot.node}"), "Ready")
+            ready = objects.condition(self._cluster.get(f"/api/v1/nodes/{flight.slot.node}"), "Ready")
             if ready and ready.get("status") != "True":
                 said += f"; its node is not ready: {ready.get('message') or ready.get('reason')}"
         return PlaceFailure("time_limit", said, "a hanging device or node; see `stackmark cluster doctor`")
@@ -60,7 +60,7 @@ class Stuck:
         name = names.object_name(flight.mark)
         with suppress(ClusterError):
             job = self._cluster.get(f"/apis/batch/v1/namespaces/{self._ready.namespace}/jobs/{name}")
-            refused = podstatus.job_refused(job, events_of(self._cluster, self._ready.namespace, job))
+            refused = why.job_refused(job, events_of(self._cluster, job))
             if refused is not None:
                 return refused
         if now - flight.began > self._ready.options.wait_s:
@@ -73,18 +73,18 @@ class Stuck:
         now = time.monotonic()
         if not self._worth_a_look(flight, now):
             return None
-        events = events_of(self._cluster, self._ready.namespace, pod)
-        failure = podstatus.failure_of(pod, events)
+        events = events_of(self._cluster, pod)
+        failure = why.failure_of(pod, events)
         if failure is not None:
             return failure
         waited = now - flight.began
         with suppress(ClusterError):
             nodes, others = self._around(now)
-            hopeless = podstatus.hopeless_sentence(pod, nodes)
-            said = hopeless or podstatus.waiting_sentence(pod, events, nodes, others)
+            hopeless = why.hopeless_sentence(pod, nodes)
+            said = hopeless or why.waiting_sentence(pod, events, nodes, others)
             if hopeless or waited > self._ready.options.wait_s:
                 return PlaceFailure("not_placed", f"it was not started: {said}", "see --wait")
-            if podstatus.phase_of(pod) in ("queued", "pending", "pulling") or waited > SLOW_TO_START_S:
+            if status.phase_of(pod) in ("queued", "pending", "pulling") or waited > SLOW_TO_START_S:
                 self._tell(f"a pod for {flight.slot.node} waits: {said}")
         return None
 

@@ -41,7 +41,7 @@ from stackmark.experiments.watching import Watcher
 from stackmark.ids import new_id
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.trouble import explained
+from stackmark.kubernetes.refusals import explained
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions

@@ -9,13 +9,13 @@ from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
-from stackmark.kubernetes import names, podstatus
-from stackmark.kubernetes import podjson as at
+from stackmark.kubernetes import names, status, why
+from stackmark.kubernetes import objects as at
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.closing import Closing
-from stackmark.kubernetes.podlog import PodLog
-from stackmark.kubernetes.quantities import quantity
-from stackmark.kubernetes.same_node import Node, find_node, runtime_of
+from stackmark.kubernetes.log.follow import PodLog
+from stackmark.kubernetes.log.lines import Closing
+from stackmark.kubernetes.nodes import Node, find_node, runtime_of
+from stackmark.kubernetes.objects import quantity
 from stackmark.places.place import Handle
 from stackmark.places.pod.options import GPU_RESOURCE
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
@@ -60,13 +60,13 @@ class Told:
 
 def find_pods(cluster: Cluster) -> Pods:
     found = cluster.items(f"/api/v1/namespaces/{quote(cluster.namespace)}/pods", labelSelector=SELECTOR)
-    ended = [pod for pod in found if podstatus.phase_of(pod) in ("ended", "gone")]
+    ended = [pod for pod in found if status.phase_of(pod) in ("ended", "gone")]
     ended.sort(key=lambda pod: str(at.metadata(pod).get("creationTimestamp")))
     return Pods(tuple(ended), len(found) - len(ended))
 
 
 def read_pod(cluster: Cluster, pod: Json) -> Told:
-    told = Told(pod, exit_code=podstatus.exit_code(pod))
+    told = Told(pod, exit_code=status.exit_code(pod))
     uid = str(at.metadata(pod).get("uid") or "")
     log = PodLog(cluster, at.namespace(pod), at.name(pod), uid=uid)
     try:
@@ -78,7 +78,7 @@ def read_pod(cluster: Cluster, pod: Json) -> Told:
     with suppress(ClusterError):  # one may not see them: the status alone then says why
         path = f"/api/v1/namespaces/{quote(at.namespace(pod))}/events"
         events = cluster.items(path, fieldSelector=f"involvedObject.uid={uid}")
-    told.failure = podstatus.failure_of(pod, events)
+    told.failure = why.failure_of(pod, events)
     task = task_of(pod)
     if told.failure is None and not told.missing and task is not None:
         node = at.spec(pod).get("nodeName")
@@ -125,7 +125,7 @@ def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Ha
         with suppress(ClusterError):
             nodes[name] = find_node(cluster, name)
     node = nodes.get(name) if name else None
-    times = podstatus.timeline(pod, [])
+    times = status.timeline(pod, [])
     owners = at.metadata(pod).get("ownerReferences") or ()
     return {
         "context": cluster.context,
@@ -138,10 +138,10 @@ def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Ha
         "node_boot_id": node.boot_id if node else None,
         "node_machine_id": node.machine_id if node else None,
         "image": options_of(pod).get("image"),
-        "image_id": podstatus.image_id(pod),
+        "image_id": status.image_id(pod),
         "queue_s": times.queue_s,
         "start_s": times.start_s,
         "run_s": times.run_s,
-        "restarts": podstatus.restarts(pod),
+        "restarts": status.restarts(pod),
         "log": {"complete": not told.missing and (told.failure is None or told.failure.kind != LOG_INCOMPLETE)},
     }

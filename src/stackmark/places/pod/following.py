@@ -12,16 +12,16 @@ from contextlib import suppress
 
 from stackmark.errors import ClusterError, PlaceError, Terminated
 from stackmark.failures import PlaceFailure, killed
-from stackmark.kubernetes import names, notes, podstatus
+from stackmark.kubernetes import names, orphans, status, why
 from stackmark.kubernetes.client import ApiError, Json, Unreachable
-from stackmark.kubernetes.closing import Closing
-from stackmark.kubernetes.manifest import objects
+from stackmark.kubernetes.log.follow import PodLog
+from stackmark.kubernetes.log.lines import Closing
+from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.kubernetes.nodes import Node, find_node
+from stackmark.kubernetes.objects import describe
+from stackmark.kubernetes.orphans import remove
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, may_pass, patiently
-from stackmark.kubernetes.podjson import describe
-from stackmark.kubernetes.podlog import PodLog
-from stackmark.kubernetes.removing import remove
-from stackmark.kubernetes.same_node import Node, find_node
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
 from stackmark.places.pod.setup import PodSetup
 from stackmark.places.process import POLITE_S
@@ -68,10 +68,10 @@ class Following:
         }
         # Told before it is there: a driver that is killed in between leaves a name to look for.
         self._watch.started(self._handle)
-        notes.write(self._cluster, self._options.kubeconfig, self._setup.namespace, self._request.mark)
+        orphans.write(self._cluster, self._options.kubeconfig, self._setup.namespace, self._request.mark)
         base = f"/namespaces/{self._setup.namespace}"
-        job = self._create(f"/apis/batch/v1{base}/jobs", objects.job(self._request))
-        claim = objects.claim_template(self._request)
+        job = self._create(f"/apis/batch/v1{base}/jobs", build.job(self._request))
+        claim = build.claim_template(self._request)
         if claim is not None:
             # The Job owns it, so that it goes with it; the pod waits until it is there.
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._name, "uid": job["metadata"]["uid"]}
@@ -97,7 +97,7 @@ class Following:
         away_since: float | None = None
         while True:
             pod = self._look()
-            phase = podstatus.phase_of(pod) if pod else "queued"
+            phase = status.phase_of(pod) if pod else "queued"
             if phase in ("running", "ended", "gone"):
                 break
             now = time.monotonic()
@@ -148,14 +148,14 @@ class Following:
 
     @property
     def exit_code(self) -> int | None:
-        return podstatus.exit_code(self._pod) if self._pod else None
+        return status.exit_code(self._pod) if self._pod else None
 
     def failure(self) -> PlaceFailure | None:
         if self._pod is None:
             return PlaceFailure(
                 "deleted", "the Job's pod is gone before it was seen", "somebody removed it, or a quota did"
             )
-        failure = podstatus.failure_of(self._pod, self._events(), gone=self.gone)
+        failure = why.failure_of(self._pod, self._events(), gone=self.gone)
         if failure is not None:
             return failure
         code = self.exit_code
@@ -202,7 +202,7 @@ class Following:
             self.timed_out = time.monotonic() - self._runs_since > self._time_limit_s
         if time.monotonic() - self._looked > LOOK_WHILE_RUNNING_S:
             self._look()
-        lost = self._pod is not None and podstatus.phase_of(self._pod) == "gone"
+        lost = self._pod is not None and status.phase_of(self._pod) == "gone"
         return self.timed_out or self.gone or lost
 
     def _last_look(self) -> None:
@@ -211,7 +211,7 @@ class Following:
         settled = time.monotonic() + COMING_BACK_S
         while time.monotonic() < deadline:
             pod = self._look()
-            ended = self.gone or pod is None or podstatus.phase_of(pod) in ("ended", "gone")
+            ended = self.gone or pod is None or status.phase_of(pod) in ("ended", "gone")
             if self._reached and (ended or time.monotonic() > settled):
                 return
             time.sleep(LOOK_S)
@@ -230,12 +230,12 @@ class Following:
             self._job_without_pod(waited_s)
             return
         events = self._events()
-        failure = podstatus.failure_of(pod, events, gone=self.gone)
+        failure = why.failure_of(pod, events, gone=self.gone)
         if failure is not None:
             raise PlaceError(failure.message, hint=failure.hint or None, command=describe(pod))
         nodes = self._nodes()
-        hopeless = podstatus.hopeless_sentence(pod, nodes)
-        sentence = hopeless or podstatus.waiting_sentence(pod, events, nodes, self._others())
+        hopeless = why.hopeless_sentence(pod, nodes)
+        sentence = hopeless or why.waiting_sentence(pod, events, nodes, self._others())
         limit_s = self._options.wait_s
         if hopeless or waited_s > limit_s:
             waited = "" if hopeless else f"; it waited {waited_s:.0f} s"
@@ -261,7 +261,7 @@ class Following:
                 raise
         except Unreachable:
             pass  # it is waited for when the pod is looked for again
-        refused = podstatus.job_refused(job, events)
+        refused = why.job_refused(job, events)
         if refused is not None:
             raise PlaceError(refused.message, hint=refused.hint or None)
         if waited_s > self._options.wait_s:
@@ -322,14 +322,14 @@ class Following:
     def _tell_end(self) -> None:
         if self._pod is None:
             return
-        times = podstatus.timeline(self._pod, self._events())
+        times = status.timeline(self._pod, self._events())
         self._handle |= {
-            "image_id": podstatus.image_id(self._pod),
+            "image_id": status.image_id(self._pod),
             "queue_s": times.queue_s,
             "pull_s": times.pull_s,
             "start_s": times.start_s,
             "run_s": times.run_s,
-            "restarts": podstatus.restarts(self._pod),
+            "restarts": status.restarts(self._pod),
         }
         self._watch.started(self._handle)
 

@@ -7,20 +7,20 @@ on a connection: the log is followed through lost ones, and the pod is removed o
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, PlaceError, Terminated
-from stackmark.kubernetes import names, notes, trouble
+from stackmark.kubernetes import names, orphans, refusals
 from stackmark.kubernetes.client import connect
 from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restricted
+from stackmark.kubernetes.orphans import remove, remove_of_dead_drivers
 from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wait_until_ready
-from stackmark.kubernetes.removing import remove, remove_of_dead_drivers
-from stackmark.places.place import Facts, Outcome, Watch
-from stackmark.places.pod import verify
+from stackmark.places.container.checks import near
+from stackmark.places.place import Facts, Outcome, Watch, missing_facts
 from stackmark.places.pod.following import Following
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import deadline_of, gpus_of, remarks
@@ -28,6 +28,7 @@ from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
 from stackmark.places.process import ended_from_outside, worker_environment
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Request, Spec, Task
+from stackmark.units import MIB, say_size
 
 
 class PodPlace:
@@ -61,7 +62,7 @@ class PodPlace:
             try:
                 self._setup = find_setup(self._options, self._environment)
             except ClusterError as error:
-                raise trouble.explained(error, "the cluster is asked") from error
+                raise refusals.explained(error, "the cluster is asked") from error
         return self._setup
 
     def has_own_files(self) -> bool:
@@ -69,7 +70,7 @@ class PodPlace:
         return self._options.image is not None and self._options.host_software != "yes"
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
-        return verify.not_enforced(self._options, self.gpus_for(spec), facts)
+        return not_enforced(self._options, self.gpus_for(spec), facts)
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         setup, request = self._prepared(task, watch, mark, time_limit_s)
@@ -86,7 +87,7 @@ class PodPlace:
         except (KeyboardInterrupt, Terminated) as error:
             interruption, followed = error, True
         except ClusterError as error:
-            raise trouble.explained(error, f"the Job {names.object_name(mark)}") from error
+            raise refusals.explained(error, f"the Job {names.object_name(mark)}") from error
         finally:
             if not followed:
                 self.stored(mark)
@@ -105,10 +106,10 @@ class PodPlace:
         try:
             remove(setup.cluster, setup.namespace, mark)
         except ClusterError as error:
-            notes.give_up(mark)
+            orphans.give_up(mark)
             name = f"{setup.namespace}/{names.object_name(mark)}"
             return f"the Job {name} could not be removed: {error.message}; the next stackmark command removes it"
-        notes.forget(mark)
+        orphans.forget(mark)
         return None
 
     def _prepared(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None) -> tuple[PodSetup, PodRequest]:
@@ -130,7 +131,7 @@ class PodPlace:
                 setup = self.prepare()
             return setup, patiently(lambda: self.request(setup, task, mark, time_limit_s), watch.waiting)
         except ClusterError as error:
-            raise trouble.explained(error, "the cluster is asked") from error
+            raise refusals.explained(error, "the cluster is asked") from error
 
     def _prepare_again(self) -> PodSetup:
         """Prepare for a run in a cluster that was fit for it: one that has just come back knows no rights for a moment."""
@@ -145,11 +146,11 @@ class PodPlace:
 
     def _tidy(self, setup: PodSetup, watch: Watch) -> None:
         """Remove what earlier drivers left. What cannot be removed now is found by the next command."""
-        said = notes.remove_orphans(setup.cluster.server)
+        said = orphans.remove_orphans(setup.cluster.server)
         if not self._tidied:
             with suppress(ClusterError):
                 count = remove_of_dead_drivers(setup.cluster, setup.namespace)
-                said += [notes.removed_sentence(count, setup.namespace, setup.cluster.context)] if count else []
+                said += [orphans.removed_sentence(count, setup.namespace, setup.cluster.context)] if count else []
                 self._tidied = True
         for sentence in said:
             watch.waiting(sentence)
@@ -184,3 +185,49 @@ class PodPlace:
             # Once: what all runs of a place ask for must not depend on an API server that is away.
             self._offered = has_resource(self.prepare().cluster, self._options.resource)
         return self._offered
+
+
+# Was it done?
+
+
+def not_enforced(options: PodOptions, gpus: int, facts: Facts) -> list[str]:
+    """Hold what was asked of the pod against what the worker saw from inside: a sentence for each difference.
+
+    A cluster may change what was asked for (an admission webhook, a LimitRange), and a node may not enforce it.
+    """
+    return [*missing_facts(facts), *_inside(options, facts), *_limits(options, facts), *_gpus(options, gpus, facts)]
+
+
+def _inside(options: PodOptions, facts: Facts) -> Iterator[str]:
+    container = facts.get("container", {})
+    if container.get("kubernetes") is not True:
+        yield "the worker sees no sign of a pod around it"
+    node = container.get("node")
+    if options.node is not None and node is not None and node != options.node:
+        yield f"the node {options.node} was asked for, and the pod ran on {node}"
+
+
+def _limits(options: PodOptions, facts: Facts) -> Iterator[str]:
+    cgroup, limits = facts.get("cgroup", {}), facts.get("limits", {})
+    asked, seen = None if options.cpu_count is None else float(options.cpu_count), cgroup.get("cpu_limit_cpus")
+    if asked is not None and not near(seen, asked):
+        # With the static CPU manager newer kubelets switch the quota off: the cores are the limit then.
+        cores = facts.get("process", {}).get("cpu_count")
+        if not near(cores, asked):
+            yield f"a limit of {asked:g} CPUs was asked for, and {_has(seen, ' CPUs')}"
+    memory, seen = options.memory_bytes, cgroup.get("memory_limit_mib")
+    if memory is not None and not near(seen, memory / MIB):
+        yield f"a memory limit of {say_size(memory)} was asked for, and {_has(seen, ' MiB')}"
+    shm, seen = options.shm_bytes, limits.get("shm_mib")
+    if shm is not None and not near(seen, shm / MIB):
+        yield f"a /dev/shm of {say_size(shm)} was asked for, and it has {seen} MiB"
+
+
+def _gpus(options: PodOptions, asked: int, facts: Facts) -> Iterator[str]:
+    count = facts.get("gpu", {}).get("count")
+    if isinstance(count, int) and count != asked and options.resource == "nvidia.com/gpu" and (asked or count):
+        yield f"{asked} GPUs were asked for, and {count} are to be seen in the pod"
+
+
+def _has(seen: object, unit: str) -> str:
+    return f"there is one of {seen:g}{unit}" if isinstance(seen, int | float) else "there is none"

@@ -15,14 +15,20 @@ from pathlib import Path
 from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.manifest.objects import FROM_LIMITS, FROM_POD
+from stackmark.kubernetes.manifest.build import FROM_LIMITS, FROM_POD
 from stackmark.kubernetes.manifest.patch import read_patch
-from stackmark.kubernetes.manifest.request import WORK_FOLDER, PodRequest, forbidden_by_restricted
+from stackmark.kubernetes.manifest.request import WORK_FOLDER, PodRequest, VolumeMount, forbidden_by_restricted
 from stackmark.machine.orphans import MARK_VARIABLE
-from stackmark.places.container.launch import FILE_ENDINGS, HOST_ONLY, PATH_PARAMETERS, TUNING
-from stackmark.places.container.software import HostSoftware, user_name
+from stackmark.places.container.launch import FILE_ENDINGS, HOST_ONLY, PATH_PARAMETERS, TUNING, paths_of, program_of
+from stackmark.places.container.software import (
+    PROGRAM_FOLDERS,
+    HostSoftware,
+    outermost,
+    user_name,
+    within,
+    without_home,
+)
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
-from stackmark.places.pod.folders import host_folders, selinux_type
 from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
 from stackmark.places.process import worker_environment
 from stackmark.secrets_masking import value_of
@@ -48,6 +54,8 @@ USER_ID = 1001
 # Half of the memory, as Linux gives a host's /dev/shm; without a limit of memory so much, none of which is taken before use.
 SHM_BYTES = 8 * GIB
 WORKER = ("-P", "-m", "stackmark.worker")
+LOADER_CACHE = "/etc/ld.so.cache"
+SELINUX = Path("/sys/fs/selinux/enforce")
 # A pod without a limit of its own: so many times what the spec says it measures, and this for its set-up.
 DEADLINE_TIMES, DEADLINE_SETUP_S = 5.0, 3600.0
 
@@ -77,7 +85,7 @@ def pod_request(
     `environment` is the driver's, this process's where None; `about` is what the worker cannot see and its facts shall say.
     """
     known = worker_environment(os.environ if environment is None else environment)
-    folders, folder = host_folders(software, task, cache, gpus, known) if software else ((), WORK_FOLDER)
+    folders, folder = _host_folders(software, task, cache, gpus, known) if software else ((), WORK_FOLDER)
     values = _variables(options, known, software, cache) | dict(variables or {}) | options.variables
     if task is not None:
         values[SPEC_VARIABLE] = _task_text(task)
@@ -100,7 +108,7 @@ def pod_request(
         gid=gid,
         host_software=software is not None,
         host_folders=folders,
-        selinux_type=selinux_type() if software else None,
+        selinux_type=_selinux_type() if software else None,
         cpus=options.cpu_count,
         memory_bytes=options.memory_bytes,
         shm_bytes=_shm_bytes(options),
@@ -235,3 +243,58 @@ def _shm_bytes(options: PodOptions) -> int:
     if options.shm_bytes is not None:
         return options.shm_bytes
     return options.memory_bytes // 2 if options.memory_bytes else SHM_BYTES
+
+
+# The host's own software
+
+
+def _host_folders(
+    software: HostSoftware, task: Task | None, cache: str | None, gpus: int, environment: Mapping[str, str]
+) -> tuple[tuple[VolumeMount, ...], str]:
+    """Mount the host's own software, read-only, each folder at its own path; return the mounts and the folder to work in.
+
+    Only where the driver runs on the pod's node, which the place sees to. The image under them may be any that the node has, also
+    one without a file in it, so the root's links (/bin, /lib64) are mounted as well, and the loader's cache where no GPU is asked
+    for: with one, NVIDIA's hooks write a cache of their own, and a mount there would end the pod before it begins.
+    """
+    read: list[str] = []
+    written: list[str] = []
+    folder = WORK_FOLDER
+    if task is not None:
+        read, written, folder = paths_of(task)
+        read += without_home(program_of(task, folder, environment))
+    if cache:
+        written.append(cache)
+    written_all = outermost(written)
+    targets = {path: True for path in outermost([*software.folders, *read]) if not within(path, written_all)}
+    made = [_mounted(number, path, path, read_only) for number, (path, read_only) in enumerate(targets.items())]
+    made += [_mounted(len(made) + number, path, path, False) for number, path in enumerate(written_all)]
+    for link, target in root_links().items():
+        made.append(_mounted(len(made), target, link, True))
+    if not gpus and os.path.isfile(LOADER_CACHE):
+        made.append(_mounted(len(made), LOADER_CACHE, LOADER_CACHE, True))
+    return tuple(made), folder
+
+
+def root_links(root: Path = Path("/")) -> dict[str, str]:
+    """`/bin` and its like where they are links, each with the folder that it means."""
+    return {
+        f"/{name}": os.path.realpath(root / name)
+        for name in PROGRAM_FOLDERS
+        if (root / name).is_symlink() and (root / name).is_dir()
+    }
+
+
+def _selinux_type() -> str | None:
+    """The host's folders carry the host's labels, which a container may not read, and must not be relabelled."""
+    return "spc_t" if SELINUX.exists() else None
+
+
+def _mounted(number: int, source: str, target: str, read_only: bool) -> VolumeMount:
+    # With its kind, so that a folder that is not there is an error: without, some runtimes make an empty one.
+    kind = "File" if os.path.isfile(source) else "Directory"
+    name = f"host-{number}"
+    mount: Json = {"name": name, "mountPath": target}
+    if read_only:
+        mount["readOnly"] = True
+    return {"name": name, "hostPath": {"path": source, "type": kind}}, mount

@@ -12,8 +12,8 @@ from stackmark.errors import ClusterError, PlaceError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Unreachable, connect
 from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.kubernetes.nodes import is_missing, smallest_image, this_node
 from stackmark.kubernetes.rights import CLAIM_RIGHT, RUN_RIGHTS, check_rights
-from stackmark.kubernetes.same_node import is_missing, smallest_image, this_node
 from stackmark.places.container.software import HostSoftware, host_software
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import pod_request
