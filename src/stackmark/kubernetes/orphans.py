@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
 from pydantic import JsonValue, ValidationError
 
-from stackmark.errors import ClusterError, StackmarkError
+from stackmark.errors import StackmarkError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
+from stackmark.kubernetes.pods import remove_run
 from stackmark.machine import identity as machine
 from stackmark.machine.orphans import driver_may_live, pid_namespace, start_ticks
 from stackmark.spec import Frozen
@@ -157,7 +157,7 @@ def _removed(notes: Iterable[JobNote]) -> int:
             cluster = connect(context, note.kubeconfig, note.namespace)
             if cluster.server != note.server:
                 return 0  # its name means another cluster now
-        count += bool(remove(cluster, note.namespace, note.mark, at_once=True))
+        count += bool(remove_run(cluster, note.namespace, note.mark, grace_s=0))
         forget(note.mark)
     return count
 
@@ -200,19 +200,6 @@ def _asked_in_vain() -> None:
         (folder() / _UNREACHABLE).touch()
 
 
-def remove(cluster: Cluster, namespace: str, mark: str, at_once: bool = False) -> int:
-    """Delete the Job and its pods; return how many of them there were."""
-    grace_s = 0 if at_once else None
-    inside = f"namespaces/{quote(namespace, safe='')}"
-    removed = int(cluster.delete(f"/apis/batch/v1/{inside}/jobs/{names.object_name(mark)}", grace_s=grace_s))
-    # The cluster removes a Job's pods with it, in its own time; these go now.
-    with suppress(ClusterError):
-        pods = f"/api/v1/{inside}/pods"
-        for one in cluster.items(pods, labelSelector=f"{names.RUN_LABEL}={mark}"):
-            removed += cluster.delete(f"{pods}/{one['metadata']['name']}", grace_s=grace_s)
-    return removed
-
-
 def remove_of_dead_drivers(cluster: Cluster, namespace: str) -> int:
     """Delete the Jobs in the namespace whose driver could be seen from here if it lived; return how many there were."""
     jobs = cluster.items(f"/apis/batch/v1/namespaces/{namespace}/jobs", labelSelector=_DRIVEN)
@@ -225,7 +212,7 @@ def remove_of_dead_drivers(cluster: Cluster, namespace: str) -> int:
         if meta.get("deletionTimestamp") or not names.is_mark(mark) or meta.get("name") != names.object_name(mark):
             continue
         if names.is_dead(labels.get(names.DRIVER_LABEL, ""), living):
-            count += bool(remove(cluster, namespace, mark, at_once=True))
+            count += bool(remove_run(cluster, namespace, mark, grace_s=0))
     return count
 
 
@@ -242,6 +229,6 @@ def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
             str(kubeconfig) if kubeconfig else None,
             namespace,
         )
-        if remove(cluster, namespace, run_id):
+        if remove_run(cluster, namespace, run_id):
             return ["a Job in the cluster"]
     return []

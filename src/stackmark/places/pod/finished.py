@@ -9,13 +9,14 @@ from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
-from stackmark.kubernetes import names, status, why
+from stackmark.kubernetes import names, status
 from stackmark.kubernetes import objects as at
 from stackmark.kubernetes.client import Cluster, Json
 from stackmark.kubernetes.log.follow import PodLog
 from stackmark.kubernetes.log.lines import Closing
-from stackmark.kubernetes.nodes import Node, find_node, runtime_of
+from stackmark.kubernetes.nodes import Node, find_node
 from stackmark.kubernetes.objects import quantity
+from stackmark.kubernetes.pods import cut_short, failure_of_pod
 from stackmark.places.place import Handle
 from stackmark.places.pod.options import GPU_RESOURCE
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
@@ -74,16 +75,10 @@ def read_pod(cluster: Cluster, pod: Json) -> Told:
         told.missing = "" if end.complete else end.why or "it is not whole"
     except PlaceError as error:
         told.missing = error.message
-    events: list[Json] = []
-    with suppress(ClusterError):  # one may not see them: the status alone then says why
-        path = f"/api/v1/namespaces/{quote(at.namespace(pod))}/events"
-        events = cluster.items(path, fieldSelector=f"involvedObject.uid={uid}")
-    told.failure = why.failure_of(pod, events)
+    told.failure = failure_of_pod(cluster, pod)
     task = task_of(pod)
     if told.failure is None and not told.missing and task is not None:
-        node = at.spec(pod).get("nodeName")
-        closing = Closing.of(task, told.events)
-        told.failure = None if closing.seen else closing.failure(told.exit_code, node, runtime_of(cluster, node))
+        told.failure = cut_short(cluster, pod, Closing.of(task, told.events))
     return told
 
 

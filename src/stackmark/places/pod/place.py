@@ -17,13 +17,14 @@ from stackmark.errors import ClusterError, PlaceError, Terminated
 from stackmark.kubernetes import names, orphans, refusals
 from stackmark.kubernetes.client import connect
 from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restricted
-from stackmark.kubernetes.orphans import remove, remove_of_dead_drivers
+from stackmark.kubernetes.orphans import remove_of_dead_drivers
 from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wait_until_ready
+from stackmark.kubernetes.pods import remove_run
 from stackmark.places.container.checks import near
 from stackmark.places.place import Facts, Outcome, Watch, missing_facts
-from stackmark.places.pod.following import Following
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import deadline_of, gpus_of, remarks
+from stackmark.places.pod.run import PodRun
 from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
 from stackmark.places.process import ended_from_outside, worker_environment
 from stackmark.secrets_masking import value_of
@@ -76,13 +77,13 @@ class PodPlace:
         setup, request = self._prepared(task, watch, mark, time_limit_s)
         self._remark(request, task, watch)
         self._tidy(setup, watch)
-        following = Following(setup, request, task, watch, time_limit_s)
+        run = PodRun(setup, request, task, watch, time_limit_s)
         interruption: BaseException | None = None
         followed = False
         try:
-            following.create()
-            following.wait_for_worker()
-            following.read()
+            run.create()
+            run.wait_for_worker()
+            run.read()
             followed = True
         except (KeyboardInterrupt, Terminated) as error:
             interruption, followed = error, True
@@ -91,12 +92,12 @@ class PodPlace:
         finally:
             if not followed:
                 self.stored(mark)
-        if interruption or following.timed_out:
-            following.end_early()
-            failure = ended_from_outside(interruption, not following.timed_out, time_limit_s)
-            return Outcome(following.exit_code, failure, tuple(following.stderr_lines), interruption)
-        failure = following.failure()
-        return Outcome(following.exit_code, failure, tuple(following.stderr_lines))
+        if interruption or run.timed_out:
+            run.end_early()
+            failure = ended_from_outside(interruption, not run.timed_out, time_limit_s)
+            return Outcome(run.exit_code, failure, tuple(run.stderr_lines), interruption)
+        failure = run.failure()
+        return Outcome(run.exit_code, failure, tuple(run.stderr_lines))
 
     def stored(self, mark: str) -> str | None:
         """Remove the Job, its pod and its claim: their log is in the ledger now."""
@@ -104,7 +105,7 @@ class PodPlace:
             return None
         setup = self._setup
         try:
-            remove(setup.cluster, setup.namespace, mark)
+            remove_run(setup.cluster, setup.namespace, mark)
         except ClusterError as error:
             orphans.give_up(mark)
             name = f"{setup.namespace}/{names.object_name(mark)}"
