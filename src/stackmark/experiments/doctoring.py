@@ -33,6 +33,7 @@ from stackmark.ids import new_id
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
 from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.pods import Pods
 from stackmark.places.place import Handle, Outcome
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.place import PodPlace
@@ -258,10 +259,7 @@ class _Visitor:
         """Whatever this process made as a doctor, in the namespace that it works in."""
         selector = f"{names.KIND_LABEL}=doctor,{names.DRIVER_LABEL}={names.driver_label()}"
         with suppress(ClusterError):
-            for group, kind in (("/apis/batch/v1", "jobs"), ("/api/v1", "pods")):
-                listed = f"{group}/namespaces/{self._seen.namespace}/{kind}"
-                for one in self._cluster.items(listed, labelSelector=selector):
-                    self._cluster.delete(f"{listed}/{one['metadata']['name']}", grace_s=0)
+            Pods(self._cluster, self._seen.namespace, selector).remove_all()
 
 
 class _NotReady(Exception):

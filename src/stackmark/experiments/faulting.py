@@ -15,7 +15,7 @@ from stackmark.cluster.faults import safety
 from stackmark.cluster.faults.helper import left_behind
 from stackmark.cluster.faults.injecting import Injection
 from stackmark.cluster.faults.keeper import KeptPod
-from stackmark.cluster.faults.means import Means, Plan, Right, Setting, Target
+from stackmark.cluster.faults.means import Means, Plan, Setting, Target
 from stackmark.cluster.faults.newcomer import newcomer_request, start_one
 from stackmark.cluster.faults.record import PARTS as PARTS
 from stackmark.cluster.faults.record import FaultRecord, Newcomer, Part
@@ -28,7 +28,7 @@ from stackmark.ids import new_id
 from stackmark.kubernetes.client import Json, connect
 from stackmark.kubernetes.manifest.build import pod_spec
 from stackmark.kubernetes.nodes import nodes_here
-from stackmark.kubernetes.rights import RUN_RIGHTS
+from stackmark.kubernetes.rights import RUN_RIGHTS, Right, missing_rights
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.places.pod.options import PodOptions
@@ -106,18 +106,15 @@ def plan_fault(asked: Asked) -> Planned:
         asked, place, ready, node, target, chosen, plan,
         beside=tuple(safety.beside(cluster, hurt)),
         rights=rights,
-        missing=tuple(safety.missing_rights(cluster, rights)),
+        missing=tuple(missing_rights(cluster, rights)),
     )  # fmt: skip
 
 
 def _rights(namespace: str) -> tuple[Right, ...]:
     """For the run, its heartbeat on disk, the new pods, and to see the node."""
-    run = (
-        Right(one.verb, one.group, f"{one.resource}/{one.subresource}" if one.subresource else one.resource, namespace)
-        for one in RUN_RIGHTS
-    )
-    new = (Right("create", "", "pods", namespace), Right("create", "", "pods/exec", namespace))
-    return (*run, *new, Right("list", "", "nodes"), Right("get", "", "nodes"))
+    new = (Right("create", "", "pods"), Right("create", "", "pods", "exec"))
+    nodes = (Right("list", "", "nodes", namespace=None), Right("get", "", "nodes", namespace=None))
+    return (*(one.within(namespace) for one in (*RUN_RIGHTS, *new)), *nodes)
 
 
 def _check(asked: Asked) -> None:

@@ -13,12 +13,13 @@ import re
 import threading
 import time
 
-from stackmark.cluster.faults.means import Plan, Right, Setting, Target
+from stackmark.cluster.faults.means import Plan, Setting, Target
 from stackmark.cluster.faults.record import Done
 from stackmark.cluster.faults.services import Commands, commands_for, distribution_of
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.kubernetes.rights import Right
 
 # Between the helper's start and the fault: its first line is through the log by then.
 DELAY_S = 2.0
@@ -122,9 +123,9 @@ class Helper:
                 f"a second one on the host, {GUARD_S:g} s after that, should the first have died: the same command",
             ),
             rights=(
-                Right("create", "", "pods", space),
-                Right("delete", "", "pods", space),
-                Right("get", "", "pods/log", space),
+                Right("create", "", "pods", namespace=space),
+                Right("delete", "", "pods", namespace=space),
+                Right("get", "", "pods", "log", namespace=space),
             ),
             warnings=tuple(warnings),
         )

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
-from stackmark.cluster.faults.means import Right, Target
+from stackmark.cluster.faults.means import Target
 from stackmark.cluster.faults.services import control_planes
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json
 from stackmark.kubernetes.nodes import Node
-from stackmark.kubernetes.rights import may
+from stackmark.kubernetes.rights import Right
 
 ALLOWED = "stackmark.io/allow-faults"
 LOCK = "stackmark-fault"
@@ -107,18 +107,9 @@ def beside(cluster: Cluster, node: str) -> list[str]:
     ]
 
 
-def missing_rights(cluster: Cluster, rights: Sequence[Right]) -> list[Right]:
-    missing = []
-    for right in rights:
-        resource, _, sub = right.resource.partition("/")
-        if not may(cluster, right.verb, right.group, resource, sub, right.namespace):
-            missing.append(right)
-    return missing
-
-
 LOCK_RIGHTS = (
-    Right("create", "coordination.k8s.io", "leases", LOCK_NAMESPACE),
-    Right("delete", "coordination.k8s.io", "leases", LOCK_NAMESPACE),
+    Right("create", "coordination.k8s.io", "leases", namespace=LOCK_NAMESPACE),
+    Right("delete", "coordination.k8s.io", "leases", namespace=LOCK_NAMESPACE),
 )
 
 
