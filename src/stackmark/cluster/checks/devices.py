@@ -12,6 +12,7 @@ from stackmark.cluster.checks.free import gpu_rooms, most_devices
 from stackmark.cluster.checks.seeing import look_inside
 from stackmark.cluster.checks.work import Work, node_of, runs
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.pods import each
 
 
 def exactly_its_devices(work: Work) -> str:
@@ -29,7 +30,7 @@ def exactly_its_devices(work: Work) -> str:
 def different_devices(work: Work) -> str:
     group = work.group("gpu-many")
     nodes = {name: node_of(pod) for name, pod in work.pods().items()}
-    found = work.each(group.pods, lambda name: (nodes[name], look_inside(work, name, group.gpus).names))
+    found = each(group.pods, lambda name: (nodes[name], look_inside(work, name, group.gpus).names))
     twice = shared(found)
     if twice:
         raise CaseFailed(
@@ -60,8 +61,8 @@ def cpu_beside_gpu(work: Work) -> str:
     if not nodes:
         raise LeftOut(f"the nodes with devices ({', '.join(sorted(at))}) keep pods without them off, by a taint")
     cpu = work.start("beside", max(2, min(work.many, 2 * len(nodes))), programs.idle(), nodes=nodes, keep=False)
-    work.each(cpu.pods, lambda name: look_inside(work, name, 0))
-    work.each(group.pods, lambda name: look_inside(work, name, group.gpus))
+    each(cpu.pods, lambda name: look_inside(work, name, 0))
+    each(group.pods, lambda name: look_inside(work, name, group.gpus))
     where = ", ".join(nodes)
     return f"{len(cpu.pods)} pods without a device beside {len(group.pods)} with one on {where}: they see none"
 
@@ -103,7 +104,7 @@ def more_than_are_free(work: Work) -> str:
         raise CaseFailed(
             f"{len(running)} of {len(made)} pods run, and {at.node} had {at.free} free {work.options.resource}"
         )
-    found = work.each(running, lambda name: (at.node, look_inside(work, name, 1).names))
+    found = each(running, lambda name: (at.node, look_inside(work, name, 1).names))
     if shared(found):
         raise CaseFailed(f"{', '.join(shared(found))} was given to more than one pod")
     sentence = work.why(seen[waiting[0]])
