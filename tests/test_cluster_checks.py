@@ -302,7 +302,7 @@ def test_a_case_whose_time_is_up_says_why_its_pod_waits(work: Work) -> None:
         greedy.wait(made, runs, "run", early=False)
     assert "--time-limit" in (raised.value.hint or "")
     greedy.begin(60.0)
-    with pytest.raises(CaseFailed, match="cannot be placed: .*900 TiB"):
+    with pytest.raises(CaseFailed, match=r"cannot be placed: .*900 TiB"):
         greedy.wait(made, runs, "run")
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from stackmark.cluster.faults import means as all_means
 from stackmark.cluster.faults import safety
-from stackmark.cluster.faults.helper import left_behind
 from stackmark.cluster.faults.injecting import Injection
 from stackmark.cluster.faults.keeper import KeptPod
 from stackmark.cluster.faults.means import Means, Plan, Setting, Target
@@ -25,9 +24,11 @@ from stackmark.experiments.run import Slot, resolve, run_once
 from stackmark.experiments.trust import parts_of, remember
 from stackmark.experiments.watching import Watcher
 from stackmark.ids import new_id
+from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json, connect
 from stackmark.kubernetes.manifest.build import pod_spec
 from stackmark.kubernetes.nodes import nodes_here
+from stackmark.kubernetes.pods import Pods
 from stackmark.kubernetes.rights import RUN_RIGHTS, Right, missing_rights
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
@@ -193,7 +194,8 @@ def fault(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
             return _hurt(planned, ledger, watcher)
         finally:
             with suppress(ClusterError):
-                left_behind(cluster, planned.ready.namespace, mark)
+                selector = f"{names.RUN_LABEL}={mark}"
+                Pods(cluster, planned.ready.namespace, selector).remove({mark}, grace_s=0)
 
 
 def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:

@@ -100,8 +100,16 @@ class Node:
         """None where no device plugin has ever registered it."""
         return _count((self._status.get("capacity") or {}).get(resource))
 
+    def offers(self, resource: str) -> int | None:
+        """How many devices can be had of it now; None where the node has never heard of such a device."""
+        return _count((self._status.get("allocatable") or {}).get(resource))
+
     def allocatable(self, resource: str) -> int:
-        return _count((self._status.get("allocatable") or {}).get(resource)) or 0
+        return self.offers(resource) or 0
+
+    def free(self, resource: str, pods: Sequence[Json]) -> int:
+        """Count the devices that none of these pods holds."""
+        return self.allocatable(resource) - int(sum(one.count for one in holders_among(pods, resource, self.name)))
 
     def others(self, resource: str) -> dict[str, int]:
         """Devices of the same domain under other names: MIG slices, shared GPUs."""

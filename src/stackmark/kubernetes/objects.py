@@ -46,6 +46,11 @@ def namespace(thing: Json) -> str:
     return str(metadata(thing).get("namespace") or "default")
 
 
+def has_ended(pod: Json) -> bool:
+    """Tell whether a pod has given back all that it held."""
+    return status(pod).get("phase") in ("Succeeded", "Failed")
+
+
 def container_status(pod: Json, container: str = CONTAINER) -> Json:
     """That of the container; of the only one where there is just one by another name."""
     known: list[Json] = status(pod).get("containerStatuses") or []

@@ -17,7 +17,7 @@ from stackmark.errors import ClusterError
 from stackmark.failures import PlaceFailure
 from stackmark.kubernetes import names, why
 from stackmark.kubernetes import objects as at
-from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.kubernetes.client import READ_S, ApiError, Cluster, Json, Unreachable
 from stackmark.kubernetes.events import events_of
 from stackmark.kubernetes.log.lines import Closing
 from stackmark.kubernetes.nodes import runtime_of
@@ -96,11 +96,12 @@ class Pods:
         selector: str,
         *,
         patience_s: float = AWAY_S,
+        answer_s: float = READ_S,
         close: Closeness | None = None,
         say: Say = lambda _: None,
     ) -> None:
         self.cluster, self.namespace, self.selector = cluster, namespace, selector
-        self._patience_s, self._close, self._say = patience_s, close or Closeness(), say
+        self._patience_s, self._answer_s, self._close, self._say = patience_s, answer_s, close or Closeness(), say
         self._away_since: float | None = None
         self._closer_looks = 0
         self._around: tuple[float, list[Json], list[Json]] | None = None
@@ -132,7 +133,7 @@ class Pods:
         return {_mark(pod): pod for pod in found}
 
     def _listed(self) -> list[Json]:
-        return self.cluster.items(self.path(), labelSelector=self.selector)
+        return self.cluster.items(self.path(), timeout_s=self._answer_s, labelSelector=self.selector)
 
     def look(self, awaited: Iterable[Awaited]) -> bool:
         """Look at all of them; False where the API server did not answer, which is waited for."""
@@ -141,7 +142,7 @@ class Pods:
             found = self.by_mark()
         except ClusterError as error:
             self._away_since = now if self._away_since is None else self._away_since
-            if now - self._away_since > self._patience_for(error):
+            if now - self._away_since >= self._patience_for(error):
                 raise
             if isinstance(error, Unreachable):
                 self._say(f"{error.message}; waiting for it")
@@ -220,7 +221,8 @@ class Pods:
     def explain(self, one: Awaited) -> Explanation:
         """Explain why a pod does not run, from its own status and events, the nodes, and who holds what they have."""
         if one.phase in ("ended", "gone"):
-            failure = self.failure(one) or PlaceFailure("ended", "the pod ended too early")
+            code = exit_code(one.pod) if one.pod else None
+            failure = self.failure(one) or PlaceFailure("ended", f"the pod ended too early, with code {code}")
             return Explanation(failure.message, failure)
         if one.pod is None:
             return self._without_pod(one)

@@ -13,7 +13,7 @@ from typing import Literal
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.events import pull_of, pulls_now
 from stackmark.kubernetes.names import CONTAINER
-from stackmark.kubernetes.objects import condition, container_status, metadata, spec, state, status, unix_s
+from stackmark.kubernetes.objects import condition, container_status, has_ended, metadata, spec, state, status, unix_s
 
 Phase = Literal["queued", "pending", "pulling", "creating", "running", "ended", "gone"]
 # A pod that was to be gone so long ago is on a node that does not answer.
@@ -69,7 +69,7 @@ def phase_of(pod: Json | None, container: str = CONTAINER, events: Sequence[Json
     """Where a pod stands. `gone`: there is none, or its node is lost. With its events a pull is told from other waiting."""
     if pod is None or status(pod).get("phase") == "Unknown" or _overdue(pod):
         return "gone"
-    if status(pod).get("phase") in ("Succeeded", "Failed") or state(pod, "terminated", container):
+    if has_ended(pod) or state(pod, "terminated", container):
         return "ended"
     if state(pod, "running", container):
         return "running"

@@ -308,7 +308,7 @@ def holders_among(pods: Sequence[Json], resource: str, node: str | None = None) 
     found = [
         Holder(at.name(pod), at.namespace(pod), str(at.spec(pod)["nodeName"]), count)
         for pod in pods
-        if at.spec(pod).get("nodeName") and at.status(pod).get("phase") not in ("Succeeded", "Failed")
+        if at.spec(pod).get("nodeName") and not at.has_ended(pod)
         if node is None or at.spec(pod)["nodeName"] == node
         if (count := requests(pod).get(resource, 0.0)) > 0
     ]

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.nodes import Node
-from stackmark.kubernetes.objects import matches, quantity, requests, untolerated
-
-FINISHED = ("Succeeded", "Failed")
+from stackmark.kubernetes.objects import has_ended, matches, quantity, requests, untolerated
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ def asks(pod: Json, resource: str) -> float:
 
 def holds(pod: Json) -> bool:
     """Whether it still has what it asked for: it has a node, and has not ended."""
-    return bool((pod.get("spec") or {}).get("nodeName")) and (pod.get("status") or {}).get("phase") not in FINISHED
+    return bool((pod.get("spec") or {}).get("nodeName")) and not has_ended(pod)
 
 
 def rooms(nodes: Iterable[Json], pods: Iterable[Json], resource: str, wanted: Json) -> list[Room]:

@@ -128,7 +128,7 @@ def free(node: Node, seen: Seen, wish: Wish) -> int | None:
     """Devices that nobody holds; None where that cannot be told."""
     if wish.dra or seen.pods is None or not node.known:
         return None
-    return node.allocatable(wish.resource) - sum(count for _, count in holders(seen.pods, node.name, wish.resource))
+    return node.free(wish.resource, seen.pods)
 
 
 def in_slices(seen: Seen, node: str, wish: Wish) -> int | None:

@@ -6,14 +6,14 @@ it: healing comes first, and is waited for.
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from stackmark.cluster.faults.looking import allocatable
 from stackmark.cluster.faults.means import Means, Target
-from stackmark.cluster.faults.newcomer import free_devices, newcomer_request, start_one
+from stackmark.cluster.faults.newcomer import newcomer_request, start_one
 from stackmark.cluster.faults.record import Done, Newcomer
 from stackmark.errors import ClusterError, StackmarkError
-from stackmark.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.client import ApiError, Cluster
 from stackmark.kubernetes.nodes import Node
 from stackmark.places.pod.setup import PodSetup
 
@@ -103,18 +103,20 @@ class Injection:
 
     def look_before(self) -> None:
         """What the node has, while all is well."""
-        node = self.cluster.get(f"/api/v1/nodes/{self.node}")
-        self.had = allocatable(node, self.resource)
-        self.free = free_devices(self.cluster, node, self.resource) - self.worker_gpus
+        node = Node(self.cluster.get(f"/api/v1/nodes/{self.node}"))
+        self.had = node.offers(self.resource)
+        with suppress(ApiError):  # one may not see the others' pods
+            pods = self.cluster.items("/api/v1/pods", fieldSelector=f"spec.nodeName={self.node}")
+            self.free = node.free(self.resource, pods) - self.worker_gpus
 
     def _what_is_wrong(self) -> str:
         try:
-            node: Json = self.cluster.get(f"/api/v1/nodes/{self.node}", timeout_s=ANSWER_S)
+            node = Node(self.cluster.get(f"/api/v1/nodes/{self.node}", timeout_s=ANSWER_S))
         except ClusterError as error:
             return error.message
-        if not Node(node).ready:
+        if not node.ready:
             return f"{self.node} is not ready"
-        has = allocatable(node, self.resource)
+        has = node.offers(self.resource)
         if self.had is not None and (has or 0) < self.had:
             return f"{self.node} offers {has or 0} of {self.had} {self.resource}"
         if self.newcomer is not None and self.newcomer.running_unix_s is None:

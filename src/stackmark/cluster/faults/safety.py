@@ -16,6 +16,7 @@ from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json
 from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.objects import has_ended
 from stackmark.kubernetes.rights import Right
 
 ALLOWED = "stackmark.io/allow-faults"
@@ -25,7 +26,6 @@ LOCK_NAMESPACE = "default"
 # After so long without a heartbeat of its node the default tolerations end, and every pod of it is evicted.
 EVICTION_S = 300.0
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
-FINISHED = ("Succeeded", "Failed")
 
 
 def allow_command(node: str) -> str:
@@ -100,11 +100,7 @@ def beside(cluster: Cluster, node: str) -> list[str]:
         if error.status == 403:
             return []  # one may not see them
         raise
-    return [
-        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        for pod in pods
-        if (pod.get("status") or {}).get("phase") not in FINISHED
-    ]
+    return [f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods if not has_ended(pod)]
 
 
 LOCK_RIGHTS = (
