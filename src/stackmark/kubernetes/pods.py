@@ -181,7 +181,7 @@ class Pods:
         A pod that has ended or is gone will not become anything else. The looks become rarer, up to `slowest_s`.
         """
         pause_s = max(LOOK_S, len(awaited) / PODS_A_LOOK_PER_S)
-        while True:
+        while awaited:
             if self.look(awaited):
                 waiting = [one for one in awaited if not until(one)]
                 if not waiting:
@@ -222,8 +222,8 @@ class Pods:
         """Explain why a pod does not run, from its own status and events, the nodes, and who holds what they have."""
         if one.phase in ("ended", "gone"):
             code = exit_code(one.pod) if one.pod else None
-            failure = self.failure(one) or PlaceFailure("ended", f"the pod ended too early, with code {code}")
-            return Explanation(failure.message, failure)
+            ended = self.failure(one) or PlaceFailure("ended", f"the pod ended too early, with code {code}")
+            return Explanation(ended.message, ended)
         if one.pod is None:
             return self._without_pod(one)
         events = events_of(self.cluster, one.pod)
@@ -275,7 +275,7 @@ class Pods:
         """Say why a pod that has ended failed; None where it did not, or its worker has said so itself."""
         if one.pod is None:
             return PlaceFailure("deleted", "the pod is gone before it was seen", "somebody removed it, or a quota did")
-        return failure_of_pod(self.cluster, one.pod, gone=one.gone)
+        return failure_of_pod(self.cluster, one.pod, gone=one.phase == "gone")
 
     def nodes_and_others(self) -> tuple[list[Json], list[Json]]:
         """List all nodes, and all pods that hold something; each empty where one may not look."""

@@ -55,7 +55,7 @@ def _all(cluster: Cluster, seen: Seen, named: Sequence[str]) -> Seen:
         namespace_labels=labels,
         rights=_rights(cluster),
         nodes=nodes,
-        pods=_items(cluster, "/api/v1/pods", fieldSelector=ACTIVE),
+        pods=_items(cluster, "/api/v1/pods", ACTIVE),
         daemonsets=_items(cluster, "/apis/apps/v1/daemonsets"),
         runtime_classes=_items(cluster, "/apis/node.k8s.io/v1/runtimeclasses"),
         device_classes=_items(cluster, "/apis/resource.k8s.io/v1/deviceclasses") if claims else None,
@@ -117,8 +117,8 @@ def _namespace(cluster: Cluster) -> tuple[str, dict[str, str]]:
     return (f"the namespace {cluster.namespace} is being deleted" if ending else ""), labels
 
 
-def _items(cluster: Cluster, path: str, **query: str) -> Several:
-    return _tried(lambda: cluster.items(path, **query))
+def _items(cluster: Cluster, path: str, selector: str | None = None) -> Several:
+    return _tried(lambda: cluster.items(path, fieldSelector=selector))
 
 
 def _tried(ask: Callable[[], Answer]) -> Answer | None:

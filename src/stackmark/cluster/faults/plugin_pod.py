@@ -84,11 +84,9 @@ class PluginPod:
         return Done(begun_unix_s=began, over_unix_s=time.time(), said=(f"deleted: {', '.join(deleted) or 'none'}",))
 
     def _pods(self, node: str) -> list[Json]:
-        on_node = {"fieldSelector": f"spec.nodeName={node}"}
-        if self._selector:
-            return self._cluster.items("/api/v1/pods", labelSelector=self._selector, **on_node)
-        found = self._cluster.items("/api/v1/pods", **on_node)
-        return [pod for pod in found if _is_plugin(pod)]
+        on_node = f"spec.nodeName={node}"
+        found = self._cluster.items("/api/v1/pods", labelSelector=self._selector, fieldSelector=on_node)
+        return [pod for pod in found if self._selector or _is_plugin(pod)]
 
 
 def name_of(pod: Json) -> str:

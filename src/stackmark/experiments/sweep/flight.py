@@ -13,9 +13,10 @@ from stackmark.errors import StreamError
 from stackmark.events import Stream
 from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.slots import Slot
-from stackmark.kubernetes import names, objects, status
+from stackmark.kubernetes import names, objects
 from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.manifest import build
+from stackmark.kubernetes.pods import Awaited
 from stackmark.ledger.rows import Json
 from stackmark.places.place import Outcome
 from stackmark.places.pod.setup import PodSetup
@@ -28,10 +29,9 @@ HOLD_LIMITS = {"cpu": "10m", "memory": "64Mi"}
 
 
 @dataclass
-class Flight:
+class Flight(Awaited):
     """One pod on its way."""
 
-    mark: str
     slot: Slot
     task: Task
     holds: bool
@@ -42,12 +42,9 @@ class Flight:
     number: int = 0
     # 0 where it never was.
     launched_unix_s: float = 0.0
-    # By the monotonic clock; `began` does not count the time in which the API server was away.
+    # By the monotonic clock, also while the API server was away.
     launched: float = field(default_factory=time.monotonic)
-    began: float = field(default_factory=time.monotonic)
-    runs_since: float | None = None
-    stuck_looked: float = 0.0
-    pod: ApiObject | None = None
+    by_job: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def is_seat(flight: Flight) -> bool:
     """Whether its worker has ended and its holder has not."""
     if not flight.holds or flight.pod is None:
         return False
-    return status.phase_of(flight.pod) == "ended" and bool(objects.state(flight.pod, "running", HOLD))
+    return flight.phase == "ended" and bool(objects.state(flight.pod, "running", HOLD))
 
 
 def handle_of(flight: Flight, ready: PodSetup) -> Json:

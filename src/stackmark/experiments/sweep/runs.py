@@ -15,7 +15,7 @@ from stackmark.experiments import driver
 from stackmark.experiments.judging import STDERR_PREFIX, judge
 from stackmark.experiments.sweep.flight import Flight, Landed, handle_of, is_seat
 from stackmark.experiments.sweep.plan import SweepPlan
-from stackmark.experiments.sweep.pods import Pods
+from stackmark.experiments.sweep.pods import SweepPods
 from stackmark.experiments.sweep.rows import about_device
 from stackmark.experiments.sweep.seats import MOST_HOLDING_S, Seats
 from stackmark.experiments.sweep.slots import Slot
@@ -57,7 +57,7 @@ class Runs:
         # Those that are in a pod now, by their marks.
         self.flights: dict[str, Flight] = {}
         self._experiment_id, self._ready, self._ledger, self._limit_s = experiment_id, ready, ledger, limit_s
-        self._pods = Pods(ready, experiment_id, plan, limit_s, looker.notice)
+        self._pods = SweepPods(ready, experiment_id, plan, limit_s, looker.notice)
         self.seats = Seats(plan, self._pods, looker.notice)
         # Jobs that the API server did not take: they have no pod to be looked at.
         self._refused: list[Landed] = []

@@ -7,7 +7,7 @@ a suspected device, or the good one with it, has a block, and `attempt` is then 
 several suspicions are told apart. So a sweep that was killed goes on with what is missing.
 
     sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
-      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod), stuck (why it waits)
+      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod)
       └────▶ rows (what the ledger shows)
 """
 

@@ -111,7 +111,9 @@ def sleeper(container: Json, name: str, python: str, seconds: float, resources: 
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts", "workingDir")
     made: Json = {"name": name, **{key: copy.deepcopy(container[key]) for key in kept if key in container}}
     made["command"] = list(sleeping(python, seconds))
-    made["env"] = [one for one in container.get("env") or () if one["name"] in PYTHON_NEEDS and "value" in one]
+    needed = [one for one in container.get("env") or () if one["name"] in PYTHON_NEEDS and "value" in one]
+    if needed:
+        made["env"] = needed
     if resources:
         # Requests equal limits here too, or the pod would lose its class.
         made["resources"] = {"requests": dict(resources), "limits": dict(resources)}
