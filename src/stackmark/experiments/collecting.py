@@ -24,7 +24,7 @@ from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.whole import WholeRun, add_new, known_runs
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
-from stackmark.places.pod.finished import Told, find_pods, handle_of, options_of, read_pod, task_of
+from stackmark.places.pod.finished import FinishedPod, find_pods, handle_of, options_of, read_pod, task_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import counted
 
@@ -112,7 +112,7 @@ def _stored(
     return [ledger.run(run_id) for run_id in add_new(ledger, experiment, whole)]
 
 
-def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> WholeRun | str:
+def _whole(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -> WholeRun | str:
     """The run, or why there is none."""
     stream, broken = _stream(told)
     if told.missing and told.failure is None:
@@ -149,7 +149,7 @@ def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Whole
     return WholeRun(start, ended, [*told.events, *(STDERR_PREFIX + line for line in stderr)])
 
 
-def _stream(told: Told) -> tuple[Stream, StreamError | None]:
+def _stream(told: FinishedPod) -> tuple[Stream, StreamError | None]:
     stream = Stream()
     try:
         for line in told.events:

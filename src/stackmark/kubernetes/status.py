@@ -42,7 +42,7 @@ class Timeline:
 
 
 def timeline(pod: Json, events: Sequence[Json], job: Json | None = None, container: str = CONTAINER) -> Timeline:
-    """With the Job's own creation, where it is given: one that a queue holds has no pod for as long."""
+    """Read a pod's times. They count from the Job's creation where it is given: one that a queue holds has no pod yet."""
     created = unix_s(metadata(job or {}).get("creationTimestamp")) or unix_s(metadata(pod).get("creationTimestamp"))
     placed = condition(pod, "PodScheduled")
     scheduled = unix_s(placed.get("lastTransitionTime")) if placed.get("status") == "True" else None

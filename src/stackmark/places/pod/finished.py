@@ -34,7 +34,7 @@ class Pods:
 
 
 @dataclass
-class Told:
+class FinishedPod:
     """What a pod said, and what its status says of it."""
 
     pod: Json
@@ -66,8 +66,8 @@ def find_pods(cluster: Cluster) -> Pods:
     return Pods(tuple(ended), len(found) - len(ended))
 
 
-def read_pod(cluster: Cluster, pod: Json) -> Told:
-    told = Told(pod, exit_code=status.exit_code(pod))
+def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
+    told = FinishedPod(pod, exit_code=status.exit_code(pod))
     uid = str(at.metadata(pod).get("uid") or "")
     log = PodLog(cluster, at.namespace(pod), at.name(pod), uid=uid)
     try:
@@ -111,7 +111,7 @@ def _worker(pod: Json) -> Json:
     return next((one for one in containers if one.get("name") == names.CONTAINER), {})
 
 
-def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Handle:
+def handle_of(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -> Handle:
     """As a run that was waited for has it; `nodes` remembers what was asked before."""
     pod = told.pod
     name = at.spec(pod).get("nodeName")
@@ -120,12 +120,13 @@ def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Ha
         with suppress(ClusterError):
             nodes[name] = find_node(cluster, name)
     node = nodes.get(name) if name else None
-    times = status.timeline(pod, [])
     owners = at.metadata(pod).get("ownerReferences") or ()
+    job = next((str(one.get("name")) for one in owners if one.get("kind") == "Job"), None)
+    times = status.timeline(pod, [], _job(cluster, pod, job) if job else None)
     return {
         "context": cluster.context,
         "namespace": at.namespace(pod),
-        "job": next((one.get("name") for one in owners if one.get("kind") == "Job"), None),
+        "job": job,
         "manifest": told.mark,
         "pod": told.name,
         "pod_uid": told.uid,
@@ -134,9 +135,17 @@ def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Ha
         "node_machine_id": node.machine_id if node else None,
         "image": options_of(pod).get("image"),
         "image_id": status.image_id(pod),
+        "launched_unix_s": times.created,
         "queue_s": times.queue_s,
         "start_s": times.start_s,
         "run_s": times.run_s,
         "restarts": status.restarts(pod),
         "log": {"complete": not told.missing and (told.failure is None or told.failure.kind != LOG_INCOMPLETE)},
     }
+
+
+def _job(cluster: Cluster, pod: Json, name: str) -> Json | None:
+    """The Job of a pod; None where it is gone, or one may not look."""
+    with suppress(ClusterError):
+        return cluster.get(f"/apis/batch/v1/namespaces/{quote(at.namespace(pod))}/jobs/{quote(name)}")
+    return None

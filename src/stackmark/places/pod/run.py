@@ -189,7 +189,7 @@ class PodRun:
         if pod is None:
             return
         cut = None if self.timed_out else self._cut_short()
-        times = status.timeline(pod, events_of(self._setup.cluster, pod))
+        times = status.timeline(pod, events_of(self._setup.cluster, pod), self._job)
         self._handle |= {
             "log": {
                 "complete": ended.complete and cut is None,
