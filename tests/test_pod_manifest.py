@@ -15,7 +15,6 @@ from stackmark.errors import SpecError
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.manifest.build import claim_template, cronjob, job, pod
 from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restricted
-from stackmark.kubernetes.manifest.schedule import read_schedule
 from stackmark.places.container.software import HostSoftware
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import carried, gpus_of, pod_request, proxies, remarks, root_links
@@ -279,38 +278,19 @@ def test_gpus_left_to_us_are_one_unless_the_work_is_on_the_cpu() -> None:
 
 # Accepted by a real API server
 
-GOOD = ["0 * * * *", "*/15 0-6 1,15 * MON-FRI", "5 4 * * sun", "0 0 1 JAN ?", "1-59/2 * * * *", "@hourly", "0 0 * * 6"]
-BAD = [
-    "* * * *",
-    "60 * * * *",
-    "0 24 * * *",
-    "0 0 0 * *",
-    "0 0 * 13 *",
-    "0 0 * * 7",
-    "5-1 * * * *",
-    "*/0 * * * *",
-    "a * * * *",
-]
 
-
-@pytest.mark.parametrize("schedule", [*BAD, "", "1,, * * * *", "*/٣ * * * *", "@reboot", "-1 * * * *", "1- * * * *"])
-def test_a_schedule_that_cannot_be_is_refused(schedule: str) -> None:
+@pytest.mark.parametrize("schedule", ["", "* * * *", "0 * * * * *", "hourly"])
+def test_a_schedule_that_has_not_five_fields_is_refused(schedule: str) -> None:
     with pytest.raises(SpecError, match="the schedule"):
-        read_schedule(schedule)
+        cronjob(wanted(), schedule)
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("schedule", [*GOOD, *BAD])
-def test_a_schedule_is_read_as_the_api_server_reads_it(schedule: str, cluster: TestCluster) -> None:
-    body = cronjob(wanted(namespace=cluster.namespace), "@daily")
-    body["spec"]["schedule"] = schedule
+@pytest.mark.parametrize("schedule", ["0 * * * *", "*/15 0-6 1,15 * MON-FRI", "@hourly"])
+def test_the_api_server_takes_the_schedule(schedule: str, cluster: TestCluster) -> None:
+    body = cronjob(wanted(namespace=cluster.namespace), schedule)
     path = f"/apis/batch/v1/namespaces/{cluster.namespace}/cronjobs"
-    if schedule in GOOD:
-        assert read_schedule(schedule) == schedule
-        cluster.cluster.create(path, body, dryRun="All", fieldValidation="Strict")
-    else:
-        with pytest.raises(ApiError, match="Invalid value"):
-            cluster.cluster.create(path, body, dryRun="All")
+    cluster.cluster.create(path, body, dryRun="All", fieldValidation="Strict")
 
 
 PATHS = {"job": "/apis/batch/v1/namespaces/{}/jobs", "cronjob": "/apis/batch/v1/namespaces/{}/cronjobs"}

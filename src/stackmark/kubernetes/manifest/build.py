@@ -12,11 +12,11 @@ import copy
 import math
 from fractions import Fraction
 
+from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.manifest.patch import patched_for
 from stackmark.kubernetes.manifest.request import WORK_FOLDER, PodRequest, VolumeMount
-from stackmark.kubernetes.manifest.schedule import read_schedule
 
 # A driver that lost its cluster for a night still finds its pod's log.
 TTL_S = 86_400
@@ -78,7 +78,7 @@ def cronjob(request: PodRequest, schedule: str, *, history: int = HISTORY) -> Js
             "kind": "CronJob",
             "metadata": _metadata(request),
             "spec": {
-                "schedule": read_schedule(schedule),
+                "schedule": _schedule(schedule),
                 "concurrencyPolicy": "Forbid",
                 "startingDeadlineSeconds": STARTING_DEADLINE_S,
                 "successfulJobsHistoryLimit": history,
@@ -88,6 +88,17 @@ def cronjob(request: PodRequest, schedule: str, *, history: int = HISTORY) -> Js
         },
         request,
     )
+
+
+def _schedule(text: str) -> str:
+    """Refuse what a shell made of a schedule without quotes; the rest is the API server's to verify."""
+    words = text.split()
+    if len(words) != 5 and not (len(words) == 1 and text.strip().startswith("@")):
+        raise SpecError(
+            f"the schedule {text!r} has {len(words)} fields, and cron's has five",
+            hint='write it like "0 * * * *" (minute, hour, day of month, month, day of week), in quotes',
+        )
+    return " ".join(words)
 
 
 def claim_template(request: PodRequest) -> Json | None:
