@@ -295,7 +295,7 @@ def test_many_are_no_more_than_the_quota_leaves(cluster: TestCluster, work: Work
 
 @pytest.mark.cluster
 def test_a_case_whose_time_is_up_says_why_its_pod_waits(work: Work) -> None:
-    greedy = replace(work, ready=replace(work.ready, options=work.options.model_copy(update={"memory": "900TiB"})))
+    greedy = replace(work, setup=replace(work.setup, options=work.options.model_copy(update={"memory": "900TiB"})))
     greedy.begin(1.0)
     made = greedy.create([greedy.pod(greedy.request("greedy", idle()))])
     with pytest.raises(CaseFailed, match=r"the pod does not run after \d+ s: .*900 TiB") as raised:

@@ -68,7 +68,7 @@ class Planned:
 
     asked: Asked
     place: KeptPod
-    ready: PodSetup
+    setup: PodSetup
     node: Json
     target: Target
     means: Means
@@ -92,8 +92,8 @@ def plan_fault(asked: Asked) -> Planned:
     node = safety.choose_node(nodes, asked.options.node, only)
     name = str(node["metadata"]["name"])
     place = KeptPod(asked.options.model_copy(update={"node": name}), kind="fault")
-    ready = place.prepare()
-    setting = _setting(asked, ready, nodes)
+    setup = place.prepare()
+    setting = _setting(asked, setup, nodes)
     chosen = all_means.make(asked.means, setting)
     hurt = name
     if asked.part == "api-server" and chosen.name == "helper" and not asked.stop_command:
@@ -102,9 +102,9 @@ def plan_fault(asked: Asked) -> Planned:
     if chosen.name != "script":
         safety.refuse_the_only_control_plane(target, nodes)
     plan = chosen.plan(target)
-    rights = tuple(dict.fromkeys((*_rights(ready.namespace), *safety.LOCK_RIGHTS, *plan.rights)))
+    rights = tuple(dict.fromkeys((*_rights(setup.namespace), *safety.LOCK_RIGHTS, *plan.rights)))
     return Planned(
-        asked, place, ready, node, target, chosen, plan,
+        asked, place, setup, node, target, chosen, plan,
         beside=tuple(safety.beside(cluster, hurt)),
         rights=rights,
         missing=tuple(missing_rights(cluster, rights)),
@@ -137,15 +137,15 @@ def _check(asked: Asked) -> None:
         raise SpecError(f"--before: {asked.before_s:g} s are too few to know the usual step", hint="at least 3 s")
 
 
-def _setting(asked: Asked, ready: PodSetup, nodes: Sequence[Json]) -> Setting:
+def _setting(asked: Asked, setup: PodSetup, nodes: Sequence[Json]) -> Setting:
     """A helper is made like a bare pod of the worker's: image, mounts and account."""
-    spec = pod_spec(newcomer_request(ready, new_id("x"), 0))
+    spec = pod_spec(newcomer_request(setup, new_id("x"), 0))
     own = asked.helper_image is not None
     return Setting(
-        cluster=ready.cluster,
+        cluster=setup.cluster,
         part=asked.part,
-        namespace=ready.namespace,
-        image=asked.helper_image or ready.image,
+        namespace=setup.namespace,
+        image=asked.helper_image or setup.image,
         plugin_selector=asked.plugin_selector,
         stop_command=asked.stop_command,
         start_command=asked.start_command,
@@ -160,7 +160,7 @@ def plan_lines(planned: Planned) -> list[tuple[str, str]]:
     """Exactly what would be done, with which rights, and what heals it."""
     asked, plan = planned.asked, planned.plan
     lines = [
-        ("trains", f"{asked.request.workload} in a pod on {planned.node_name}, in the namespace {planned.ready.namespace}: "
+        ("trains", f"{asked.request.workload} in a pod on {planned.node_name}, in the namespace {planned.setup.namespace}: "
          f"{asked.before_s:g} s, then the fault for {asked.seconds:g} s, then {asked.after_s:g} s"),
         *(("does", sentence) for sentence in plan.does),
         *(("heals", sentence) for sentence in plan.heals),
@@ -182,7 +182,7 @@ def plan_lines(planned: Planned) -> list[tuple[str, str]]:
 
 def fault(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
     """Trains, hurts, heals, waits, and stores; ClusterError where the fault could not be applied."""
-    asked, cluster = planned.asked, planned.ready.cluster
+    asked, cluster = planned.asked, planned.setup.cluster
     if planned.missing:
         raise ClusterError(
             f"rights are missing: {', '.join(map(str, planned.missing))}", hint="ask for a role that has them"
@@ -195,18 +195,18 @@ def fault(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
         finally:
             with suppress(ClusterError):
                 selector = f"{names.RUN_LABEL}={mark}"
-                Pods(cluster, planned.ready.namespace, selector).remove({mark}, grace_s=0)
+                Pods(cluster, planned.setup.namespace, selector).remove({mark}, grace_s=0)
 
 
 def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
-    asked, cluster = planned.asked, planned.ready.cluster
+    asked, cluster = planned.asked, planned.setup.cluster
     seconds = asked.before_s + planned.means.lead_s + asked.seconds + asked.after_s
     params = {**asked.request.params, "seconds": seconds}
     params.setdefault("at_least_steps", 0)
     request = asked.request.model_copy(update={"params": params})
     spec = resolve(request, planned.place, watcher).spec
     injection = Injection(
-        cluster, planned.means, planned.target, planned.node_name, asked.options.resource, planned.ready,
+        cluster, planned.means, planned.target, planned.node_name, asked.options.resource, planned.setup,
         planned.place.gpus_for(spec), asked.before_s, asked.recover_s,
     )  # fmt: skip
     injection.look_before()
@@ -256,8 +256,8 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
 def _first_newcomer(planned: Planned, injection: Injection, watcher: Watcher) -> Newcomer:
     watcher.notice(f"a pod is started on {planned.node_name} to see how long that takes while all is well")
     gpus = 1 if injection.free > 0 else 0
-    wanted = newcomer_request(planned.ready, f"{planned.target.mark}-old", gpus)
-    seen = start_one(planned.ready.cluster, wanted, planned.asked.recover_s, threading.Event())
+    wanted = newcomer_request(planned.setup, f"{planned.target.mark}-old", gpus)
+    seen = start_one(planned.setup.cluster, wanted, planned.asked.recover_s, threading.Event())
     if seen.running_unix_s is None:
         raise ClusterError(
             f"nothing was hurt: a new pod did not start on {planned.node_name} even before: {seen.why}",

@@ -35,7 +35,7 @@ def gpu_rooms(work: Work, at_least: int = 1) -> list[room.Room]:
     left = room.left_by_quota(_quotas(work), {f"requests.{resource}": 1})
     free = sum(one.free for one in found)
     if left is not None and left < at_least:
-        raise LeftOut(f"the quota of the namespace {work.ready.namespace} leaves {left} {resource}")
+        raise LeftOut(f"the quota of the namespace {work.setup.namespace} leaves {left} {resource}")
     if sum(one.devices for one in found) < at_least:
         raise LeftOut(f"it needs {at_least} {resource}, and the nodes that take our pods have {found[0].devices}")
     if free < at_least:

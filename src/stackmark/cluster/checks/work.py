@@ -38,7 +38,7 @@ class Group:
 class Work:
     """One suite at work; `limit_s` is each case's own."""
 
-    ready: PodSetup
+    setup: PodSetup
     mark: str
     many: int
     limit_s: float
@@ -51,16 +51,16 @@ class Work:
 
     def elsewhere(self, namespace: str, *, host_software: bool = True) -> "Work":
         """Return the same in another namespace, on demand without the host's folders."""
-        software = self.ready.software if host_software else None
-        return replace(self, ready=replace(self.ready, namespace=namespace, software=software), groups={})
+        software = self.setup.software if host_software else None
+        return replace(self, setup=replace(self.setup, namespace=namespace, software=software), groups={})
 
     @property
     def options(self) -> PodOptions:
-        return self.ready.options
+        return self.setup.options
 
     @property
     def cluster(self) -> Cluster:
-        return self.ready.cluster
+        return self.setup.cluster
 
     @property
     def selector(self) -> str:
@@ -78,13 +78,13 @@ class Work:
         return max(0.0, self.deadline - time.monotonic())
 
     def path(self, kind: str, name: str = "", group: str = "/api/v1") -> str:
-        return f"{group}/namespaces/{self.ready.namespace}/{kind}{f'/{name}' if name else ''}"
+        return f"{group}/namespaces/{self.setup.namespace}/{kind}{f'/{name}' if name else ''}"
 
     # What is made
 
     def request(self, name: str, command: Sequence[str], *, gpus: int = 0, node: str | None = None) -> PodRequest:
         mark = f"{self.mark}-{name}"
-        return self.ready.request(
+        return self.setup.request(
             mark,
             "check",
             command=tuple(command),
@@ -145,7 +145,7 @@ class Work:
     @property
     def all_pods(self) -> Pods:
         """All of the suite's. A server that does not answer is the case's failure."""
-        return Pods(self.cluster, self.ready.namespace, self.selector, patience_s=0.0)
+        return Pods(self.cluster, self.setup.namespace, self.selector, patience_s=0.0)
 
     def pods(self) -> dict[str, Json]:
         """List all of the suite's, by name."""
@@ -190,14 +190,14 @@ class Work:
 
     def execute(self, pod: str, command: Sequence[str]) -> Executed:
         return self.cluster.execute(
-            self.ready.namespace, pod, command, container=names.CONTAINER, timeout_s=max(1.0, min(30.0, self.left_s))
+            self.setup.namespace, pod, command, container=names.CONTAINER, timeout_s=max(1.0, min(30.0, self.left_s))
         )
 
     def by_hand(self, *words: str) -> str | None:
         """The command to see it; none where what it would show is gone by the time that somebody types it."""
         if self.own_namespace:
             return None
-        return " ".join(("kubectl", "--context", self.cluster.context, "-n", self.ready.namespace, *words))
+        return " ".join(("kubectl", "--context", self.cluster.context, "-n", self.setup.namespace, *words))
 
     # What is removed
 

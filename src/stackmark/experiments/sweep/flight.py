@@ -67,11 +67,11 @@ class Landed:
 
 
 def job_of(
-    flight: Flight, sweep_id: str, plan: SweepPlan, ready: PodSetup, *, limit_s: float, holding_s: float
+    flight: Flight, sweep_id: str, plan: SweepPlan, setup: PodSetup, *, limit_s: float, holding_s: float
 ) -> ApiObject:
     # Their sum, since the holder lives in the same pod.
-    deadline_s = limit_s + ready.options.wait_s + (holding_s if flight.holds else 0.0)
-    request = ready.request(
+    deadline_s = limit_s + setup.options.wait_s + (holding_s if flight.holds else 0.0)
+    request = setup.request(
         flight.mark,
         "sweep",
         task=flight.task,
@@ -84,7 +84,7 @@ def job_of(
     for labelled in (made, template):
         labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
     if flight.holds:
-        template["spec"]["containers"].append(holder(template["spec"], ready.python, holding_s, asks=plan.holders_ask))
+        template["spec"]["containers"].append(holder(template["spec"], setup.python, holding_s, asks=plan.holders_ask))
     return made
 
 
@@ -103,15 +103,15 @@ def is_seat(flight: Flight) -> bool:
     return flight.phase == "ended" and bool(objects.state(flight.pod, "running", HOLD))
 
 
-def handle_of(flight: Flight, ready: PodSetup) -> Json:
+def handle_of(flight: Flight, setup: PodSetup) -> Json:
     """What the ledger keeps, to find the pod again."""
     made: Json = {
-        "context": ready.cluster.context,
-        "kubeconfig": ready.options.kubeconfig,
-        "namespace": ready.namespace,
+        "context": setup.cluster.context,
+        "kubeconfig": setup.options.kubeconfig,
+        "namespace": setup.namespace,
         "job": names.object_name(flight.mark),
-        "image": ready.image,
-        "software": "host" if ready.software else "image",
+        "image": setup.image,
+        "software": "host" if setup.software else "image",
         "launched_unix_s": flight.launched_unix_s,
         "node": flight.slot.node,
         "node_boot_id": flight.slot.machine,
