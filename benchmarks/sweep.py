@@ -21,9 +21,9 @@ from stackmark.events import Stream
 from stackmark.experiments.recorder import Silent
 from stackmark.experiments.sweep import sweep
 from stackmark.kubernetes.client import Cluster, connect
-from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.pod.options import PodOptions
 from stackmark.spec import Request
 
 RECORDED = Path(__file__).parents[1] / "tests/data/kubernetes/sweep_run.jsonl"

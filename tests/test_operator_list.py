@@ -30,9 +30,10 @@ from stackmark.experiments.operator_list import (
     start,
 )
 from stackmark.experiments.recorder import KEEP_EVERY_S, Listener, Silent
+from stackmark.failures import PlaceFailure
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Outcome, PlaceFailure, Watch
+from stackmark.places.place import Outcome, Watch
 from stackmark.spec import Request, Spec, Task
 from stackmark.verdict.operators import over_runs
 from stackmark.workloads.op.problem import read_rows

@@ -39,6 +39,7 @@ from stackmark.experiments.placing import find_place
 from stackmark.experiments.probing import look, resolve
 from stackmark.experiments.recorder import Listener, Position, Recorder, Silent
 from stackmark.experiments.run import Measured, measure
+from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
 from stackmark.ledger import streams
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
@@ -46,7 +47,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.machine import identity as machine
 from stackmark.machine.orphans import start_ticks
 from stackmark.places.host import HostPlace
-from stackmark.places.place import Outcome, PlaceFailure, Watch
+from stackmark.places.place import Outcome, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.train.definition import TrainParams

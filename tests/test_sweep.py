@@ -22,9 +22,9 @@ from stackmark.experiments.sweep.rows import (
 from stackmark.experiments.sweep.slots import Slot, find_slots, looked_again
 from stackmark.experiments.sweep.sweep import examine, is_open
 from stackmark.ids import new_id
-from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
+from stackmark.places.pod.options import PodOptions
 from stackmark.show.console import standard_output
 from stackmark.show.sweep import junit_cases, print_sweep, shown_lines, sweep_json
 from stackmark.show.sweep_picture import sweep_png, sweep_svg

@@ -14,15 +14,15 @@ from stackmark.events import Event, Hello, Probe
 from stackmark.experiments.recorder import Output, finished_run, new_experiment, store_finished
 from stackmark.experiments.verify import verified_spec
 from stackmark.ids import derived_id
-from stackmark.kubernetes import podstatus
+from stackmark.kubernetes import status
 from stackmark.kubernetes.client import Cluster, Json, connect
-from stackmark.kubernetes.finished import Told, find_pods, handle_of, options_of, read_pod, task_of
-from stackmark.kubernetes.same_node import Node
-from stackmark.kubernetes.trouble import explained
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.refusals import explained
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.whole import WholeRun, known_runs
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
+from stackmark.places.pod.finished import FinishedPod, find_pods, handle_of, options_of, read_pod, task_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import counted
 
@@ -105,7 +105,7 @@ def _stored(
     return [ledger.run(run_id) for run_id in stored]
 
 
-def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> WholeRun | str:
+def _whole(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -> WholeRun | str:
     """The run, or why there is none."""
     output = Output.read(told.events)
     if told.missing and told.failure is None:
@@ -118,7 +118,7 @@ def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Whole
     if spec is None:
         return "it does not say what it was to do"
     hello = next((event for event in output.stream.events if isinstance(event, Hello)), None)
-    times = podstatus.timeline(told.pod, [])
+    times = status.timeline(told.pod, [])
     began = _began(hello, times)
     stderr = tuple(told.others[-STDERR_LINES_KEPT:])
     # The cluster's own clock, which counts whole seconds.
@@ -140,7 +140,7 @@ def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Whole
     )
 
 
-def _began(hello: Hello | None, times: podstatus.Timeline) -> float:
+def _began(hello: Hello | None, times: status.Timeline) -> float:
     """Return when the worker began: by its own word if the cluster saw it there at that time, else by the cluster's."""
     seen = times.started or times.created or 0.0
     if hello is None:

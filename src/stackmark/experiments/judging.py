@@ -13,8 +13,9 @@ from pydantic import JsonValue, ValidationError
 from stackmark.errors import StreamError
 from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, by_rank, gathered_facts
 from stackmark.experiments.verify import impossible_result, known_kind
+from stackmark.failures import PlaceFailure
 from stackmark.ledger.rows import IMPORT, RunEnd
-from stackmark.places.place import Outcome, PlaceFailure, missing_facts
+from stackmark.places.place import Outcome, missing_facts
 from stackmark.spec import SCHEMA_VERSION, Spec, explain
 from stackmark.verdict.collectives import rows_apart, steps_apart
 from stackmark.verdict.steady import checked_steps

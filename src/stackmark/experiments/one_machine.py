@@ -33,19 +33,19 @@ def beside_the_driver(arms: Sequence[ArmRequest], watcher: Watcher) -> list[ArmR
 
 
 def _pinned_here(arm: ArmRequest, watcher: Watcher) -> ArmRequest:
-    from stackmark.kubernetes.place import PodPlace
-    from stackmark.kubernetes.same_node import nodes_here, this_node
-    from stackmark.kubernetes.trouble import explained
+    from stackmark.kubernetes.nodes import nodes_here, this_node
+    from stackmark.kubernetes.refusals import explained
+    from stackmark.places.pod.place import PodPlace
 
     place = find_place(arm.place, arm.place_options)
     if not isinstance(place, PodPlace):
         return arm  # another package's place knows where it runs
-    ready = place.prepare()
+    setup = place.prepare()
     typed = arm.place_options.get("node")
-    wanted = ready.node or (str(typed) if typed else None)
+    wanted = setup.node or (str(typed) if typed else None)
     try:
-        node = this_node(ready.cluster, wanted, WHY)
-        here = [one.name for one in nodes_here(ready.cluster)]
+        node = this_node(setup.cluster, wanted, WHY)
+        here = [one.name for one in nodes_here(setup.cluster)]
     except ClusterError as error:
         raise explained(error, "the nodes are looked at") from error
     if len(here) > 1 and not typed:

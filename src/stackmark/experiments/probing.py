@@ -13,8 +13,9 @@ from stackmark.experiments.judging import Facts
 from stackmark.experiments.list_specs import check_list
 from stackmark.experiments.recorder import Listener, Silent, Watcher, all_stored
 from stackmark.experiments.verify import completed, folder_in, verified_spec
+from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
 from stackmark.ids import new_id
-from stackmark.places.place import LOG_INCOMPLETE, Handle, Outcome, Place, PlaceFailure
+from stackmark.places.place import Handle, Outcome, Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.registry import check_request, definitions, find
 

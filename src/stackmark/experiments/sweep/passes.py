@@ -13,8 +13,8 @@ from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.rows import blocks_left, first_rows, missing_slots, second_pass_left
 from stackmark.experiments.sweep.runs import Runs
 from stackmark.experiments.sweep.slots import Slot
+from stackmark.failures import PlaceFailure
 from stackmark.ledger.rows import RunRow
-from stackmark.places.place import PlaceFailure
 from stackmark.units import counted
 
 

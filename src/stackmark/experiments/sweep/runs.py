@@ -11,16 +11,17 @@ from stackmark.events import gathered_facts
 from stackmark.experiments.recorder import Output, Position, Recorder
 from stackmark.experiments.sweep.flight import Flight, Landed, handle_of, is_seat
 from stackmark.experiments.sweep.plan import SweepPlan
-from stackmark.experiments.sweep.pods import Pods
+from stackmark.experiments.sweep.pods import SweepPods
 from stackmark.experiments.sweep.rows import about_device
 from stackmark.experiments.sweep.seats import MOST_HOLDING_S, Seats
 from stackmark.experiments.sweep.slots import Slot
+from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
-from stackmark.kubernetes import checks
-from stackmark.kubernetes.ready import Ready
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.places.place import Outcome, PlaceFailure
+from stackmark.places.place import Outcome
+from stackmark.places.pod.place import not_enforced as pod_not_enforced
+from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Task
 from stackmark.units import counted
 
@@ -45,14 +46,14 @@ class Runs:
     """One driver's stretch of a sweep. To be used in a `with`: at its end nothing is left in the cluster."""
 
     def __init__(
-        self, experiment_id: str, plan: SweepPlan, ready: Ready, ledger: Ledger, looker: Looker, limit_s: float
+        self, experiment_id: str, plan: SweepPlan, ready: PodSetup, ledger: Ledger, looker: Looker, limit_s: float
     ) -> None:
         self.plan, self.looker = plan, looker
         # Those that are in a pod now, by their marks.
         self.flights: dict[str, Flight] = {}
         self._ready, self._limit_s = ready, limit_s
         self._recorder = Recorder(ledger, experiment_id)
-        self._pods = Pods(ready, experiment_id, plan, limit_s, looker.notice)
+        self._pods = SweepPods(ready, experiment_id, plan, limit_s, looker.notice)
         self.seats = Seats(plan, self._pods, looker.notice)
         # Jobs that the API server did not take: they have no pod to be looked at.
         self._refused: list[Landed] = []
@@ -143,7 +144,7 @@ class Runs:
         flight = landed.flight
         output = Output.read(landed.lines)
         facts = gathered_facts(output.stream.events)
-        not_enforced = checks.not_enforced(self._ready.options, self.plan.gpus, facts)
+        not_enforced = pod_not_enforced(self._ready.options, self.plan.gpus, facts)
         # The pod went on while the API server was away.
         observed_s = time.monotonic() - flight.launched
         handle = {**handle_of(flight, self._ready), **about_device(facts, self.plan.gpus)}

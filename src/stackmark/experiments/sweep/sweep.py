@@ -7,7 +7,7 @@ the good one with it, has a block and the slot that is the `suspect`, so that se
 was killed goes on with what is missing.
 
     sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
-      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod), stuck (why it waits)
+      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod)
       └────▶ rows (what the ledger shows)
 """
 
@@ -38,13 +38,13 @@ from stackmark.experiments.sweep.slots import Slot, find_slots, is_here, looked_
 from stackmark.experiments.trust import Part, parts_of
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
-from stackmark.kubernetes.place import PodPlace
-from stackmark.kubernetes.ready import Ready, has_resource
-from stackmark.kubernetes.trouble import explained
+from stackmark.kubernetes.refusals import explained
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.spec import AUTO, Request
+from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
+from stackmark.places.pod.place import PodPlace
+from stackmark.places.pod.setup import PodSetup
+from stackmark.spec import Request
 from stackmark.verdict.swept import Swept
 from stackmark.workloads.registry import check_request, check_spec, find
 
@@ -71,8 +71,8 @@ def start(asked: SweepRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
     check_request(asked.request)
     if asked.options.dra:
         raise SpecError("a sweep asks for GPUs by number, not by a claim", hint="leave --dra out")
-    ready = PodPlace(asked.options, kind="sweep").prepare()
-    gpus = _gpus(asked, ready)
+    place = PodPlace(asked.options, kind="sweep")
+    ready, gpus = place.prepare(), place.gpus_for(asked.request)
     nodes = _nodes(ready, asked.nodes)
     slots = _slots(nodes, ready, gpus, watcher)
     ask = not gpus or holders_ask(nodes, slots, ready.options, HOLD_LIMITS)
@@ -115,21 +115,13 @@ def parts_in(plan: SweepPlan) -> list[Part]:
     return parts_of([(plan.spec, "pod", plan.place_options)])
 
 
-def _gpus(asked: SweepRequest, ready: Ready) -> int:
-    """GPUs of a run: as typed; else one, unless the workload was told to run on the CPU or the cluster has none."""
-    if asked.options.gpu_count is not None:
-        return asked.options.gpu_count
-    on_cpu = str(asked.request.params.get("device", AUTO)) == "cpu"
-    return 0 if on_cpu or not has_resource(ready, ready.options.resource) else 1
-
-
 def _fast(request: Request) -> Request:
     """As in a comparison: a compiler's choices differ from process to process, and devices are compared by one run each."""
     defaults = find(request.workload)[0].compared_with
     return request.model_copy(update={"params": {**defaults, **request.params}})
 
 
-def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:
+def _nodes(ready: PodSetup, selector: str | None = None) -> list[ApiObject]:
     try:
         return ready.cluster.items("/api/v1/nodes", labelSelector=selector)
     except ClusterError as error:
@@ -140,7 +132,7 @@ def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:
         raise explained(error, "the nodes are listed") from error
 
 
-def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher) -> list[Slot]:
+def _slots(nodes: Sequence[ApiObject], ready: PodSetup, gpus: int, watcher: Watcher) -> list[Slot]:
     found = find_slots(nodes, ready.options, gpus)
     slots = found.slots
     for sentence in found.notices:

@@ -1,4 +1,4 @@
-"""A note on this machine for each Job that we create, until the Job is removed.
+"""Jobs whose driver is gone: a note on this machine for each Job that we create, and how what was left is found and removed.
 
 A ledger knows runs, but no probes, and a run that was interrupted while the API server was away is finished there although its
 Job lives on. So a small file is written before the Job is created and removed after it: what a driver that is dead, or could not
@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StackmarkError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.removing import remove
+from stackmark.kubernetes.pods import remove_run
 from stackmark.machine import identity as machine
 from stackmark.machine.orphans import driver_may_live, pid_namespace, start_ticks
 from stackmark.spec import Frozen
@@ -29,6 +28,8 @@ RETRY_S = 60.0
 # By then the Job is gone by its own deadline and TTL.
 FORGOTTEN_S = 30 * 86_400.0
 _UNREACHABLE = "unreachable"
+# Jobs that a driver waits for, and that mean nothing without it.
+_DRIVEN = f"{names.SELECTOR},{names.DRIVER_LABEL},{names.KIND_LABEL} in (run,probe,sweep,doctor)"
 
 
 class JobNote(Frozen):
@@ -69,13 +70,13 @@ def folder(environment: Mapping[str, str] | None = None) -> Path:
     return state / "stackmark" / "jobs"
 
 
-def write(cluster: Cluster, options: PodOptions, namespace: str, mark: str) -> None:
+def write(cluster: Cluster, kubeconfig: str | None, namespace: str, mark: str) -> None:
     """Note a Job before it is created. Without a folder to write to there is no note: labels and the ledger remain."""
     note = JobNote(
         mark=mark,
         namespace=namespace,
         context=cluster.context,
-        kubeconfig=_absolute(options.kubeconfig or os.environ.get("KUBECONFIG"), cluster),
+        kubeconfig=_absolute(kubeconfig or os.environ.get("KUBECONFIG"), cluster),
         server=cluster.server,
         created_unix_s=time.time(),
         machine=machine.machine_id(),
@@ -156,7 +157,7 @@ def _removed(notes: Iterable[JobNote]) -> int:
             cluster = connect(context, note.kubeconfig, note.namespace)
             if cluster.server != note.server:
                 return 0  # its name means another cluster now
-        count += bool(remove(cluster, note.namespace, note.mark, at_once=True))
+        count += bool(remove_run(cluster, note.namespace, note.mark, grace_s=0))
         forget(note.mark)
     return count
 
@@ -197,3 +198,37 @@ def _asked_lately() -> bool:
 def _asked_in_vain() -> None:
     with suppress(OSError):
         (folder() / _UNREACHABLE).touch()
+
+
+def remove_of_dead_drivers(cluster: Cluster, namespace: str) -> int:
+    """Delete the Jobs in the namespace whose driver could be seen from here if it lived; return how many there were."""
+    jobs = cluster.items(f"/apis/batch/v1/namespaces/{namespace}/jobs", labelSelector=_DRIVEN)
+    living = names.living_drivers() if jobs else set()
+    count = 0
+    for job in jobs:
+        meta = job["metadata"]
+        labels: Mapping[str, str] = meta.get("labels") or {}
+        mark = labels.get(names.RUN_LABEL, "")
+        if meta.get("deletionTimestamp") or not names.is_mark(mark) or meta.get("name") != names.object_name(mark):
+            continue
+        if names.is_dead(labels.get(names.DRIVER_LABEL, ""), living):
+            count += bool(remove_run(cluster, namespace, mark, grace_s=0))
+    return count
+
+
+def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
+    """Delete what a killed driver's run left in its cluster, as the ledger has it. Where the cluster does not answer now, the
+    note of the Job stays for a later command, and the Job has its own TTL."""
+    namespace = handle.get("namespace")
+    if not isinstance(namespace, str) or not isinstance(handle.get("job"), str) or not names.is_mark(run_id):
+        return []
+    context, kubeconfig = handle.get("context"), handle.get("kubeconfig")
+    with suppress(StackmarkError):
+        cluster = connect(
+            str(context) if context and context != "in-cluster" else None,
+            str(kubeconfig) if kubeconfig else None,
+            namespace,
+        )
+        if remove_run(cluster, namespace, run_id):
+            return ["a Job in the cluster"]
+    return []

@@ -1,7 +1,7 @@
-"""`--patch FILE`: what a cluster needs and no option says, merged into the Job as `kubectl patch` would (strategic merge).
+"""`--patch FILE`: what a cluster needs and no option says, merged into the Job.
 
-Lists of things that have names are merged by name, as the API says for each of them; all others are replaced. It is done here
-and not by the API server since a Job's template cannot be changed once it exists, and so that a printed manifest has it too.
+Lists of things that have names are merged by name, all others are replaced, and `null` takes a field away. It is done here and
+not by the API server since a Job's template cannot be changed once it exists, and so that a printed manifest has it too.
 
 What our measurement stands on cannot be patched away: the labels by which a pod is found and removed, the worker's container, and
 that nothing is started twice.
@@ -15,18 +15,13 @@ from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 
-# `patchMergeKey` of each list in the API's own types, for Jobs and all that is in them.
+# The lists whose items are merged, and by which of their fields.
 MERGE_KEYS = {
-    "containers": "name", "initContainers": "name", "ephemeralContainers": "name", "env": "name", "volumes": "name",
-    "volumeMounts": "mountPath", "volumeDevices": "devicePath", "ports": "containerPort", "imagePullSecrets": "name",
-    "hostAliases": "ip", "topologySpreadConstraints": "topologyKey", "resourceClaims": "name", "schedulingGates": "name",
-    "ownerReferences": "uid",
+    "containers": "name", "initContainers": "name", "env": "name", "volumes": "name", "imagePullSecrets": "name",
+    "resourceClaims": "name", "volumeMounts": "mountPath",
 }  # fmt: skip
-# Lists of plain texts that are put together.
-UNITED = frozenset({"finalizers"})
-# Of a volume all but its name is what kind it is: another kind takes the place of the one before.
-ONE_KIND = frozenset({"volumes"})
-PATCH, RETAIN, DELETE_FROM, ORDER = "$patch", "$retainKeys", "$deleteFromPrimitiveList/", "$setElementOrder/"
+# In an item of such a list: it goes.
+PATCH, DELETE = "$patch", "delete"
 # What a cluster needs beside our options is a few kilobytes.
 LIMIT_BYTES = 128 * 1024
 # A Job's deepest field lies at some twenty.
@@ -128,76 +123,40 @@ def patched_for(made: Json, patch: Json) -> Json:
 
 
 def merged(original: Json, patch: Json) -> Json:
-    """The strategic merge of two mappings; neither is changed."""
-    directive = patch.get(PATCH)
-    if directive == "replace":
-        return {key: value for key, value in patch.items() if key != PATCH}
-    if directive not in (None, "merge"):
-        raise SpecError(f"the patch has {PATCH}: {directive} where only replace or merge can stand")
+    """Merge two mappings; neither is changed."""
     result = dict(original)
     for key, value in patch.items():
-        if key == PATCH or key.startswith(ORDER):
-            continue
-        if key == RETAIN:
-            result = {name: kept for name, kept in result.items() if name in value}
-        elif key.startswith(DELETE_FROM):
-            name = key.removeprefix(DELETE_FROM)
-            result[name] = [one for one in result.get(name) or [] if one not in value]
-        elif value is None or (isinstance(value, dict) and value.get(PATCH) == "delete"):
+        if key.startswith("$"):
+            raise SpecError(
+                f"the patch has {key}: {value!r:.40}, and only `{PATCH}: {DELETE}` of a list's item is known"
+            )
+        if value is None:
             result.pop(key, None)
+        elif isinstance(value, dict):
+            before = result.get(key)
+            result[key] = merged(before if isinstance(before, dict) else {}, value)
         else:
-            result[key] = _value(key, result.get(key), value)
+            result[key] = _by_name(key, result.get(key) or [], value) if key in MERGE_KEYS else value
     return result
 
 
-def _value(key: str, before: Any, value: Any) -> Any:
-    if isinstance(value, dict):
-        return merged(before if isinstance(before, dict) else {}, value)
-    if not isinstance(value, list):
-        return value
-    if key in UNITED:
-        return list(dict.fromkeys([*(before or []), *value]))
-    merge_key = MERGE_KEYS.get(key)
-    return value if merge_key is None else _list(key, merge_key, before or [], value)
-
-
-def _list(key: str, merge_key: str, before: list[Any], patch: list[Any]) -> list[Any]:
-    items = [one for one in patch if one != {PATCH: "replace"}]
-    if len(items) < len(patch):
-        before = []
-    for one in items:
-        if not isinstance(one, dict) or not isinstance(one.get(merge_key), str | int):
+def _by_name(key: str, before: list[Json], patch: object) -> list[Json]:
+    merge_key = MERGE_KEYS[key]
+    result = {one.get(merge_key): one for one in before}
+    for one in patch if isinstance(patch, list) else [patch]:
+        if not isinstance(one, dict) or not isinstance(one.get(merge_key), str):
             raise SpecError(
                 f"the patch has an item of {key} without its {merge_key}, by which it is merged: {one!r:.80}"
             )
-    old = {one.get(merge_key): one for one in before}
-    named = {one[merge_key]: one for one in items}
-    changed = [
-        merged(_of_one_kind(key, merge_key, old[name], one), one) if name in old else merged({}, one)
-        for name, one in named.items()
-        if one.get(PATCH) != "delete"
-    ]
-    return _in_order([one for name, one in old.items() if name not in named], changed, list(old), merge_key)
-
-
-def _in_order(kept: list[Any], changed: list[Any], before: list[Any], merge_key: str) -> list[Any]:
-    """As the API server orders them: what the patch names in its own order, and what it adds before what was there."""
-    result: list[Any] = []
-    kept = list(kept)
-    for one in changed:
-        if one[merge_key] in before:
-            at = before.index(one[merge_key])
-            while kept and before.index(kept[0][merge_key]) < at:
-                result.append(kept.pop(0))
-        result.append(one)
-    return result + kept
-
-
-def _of_one_kind(key: str, merge_key: str, old: Json, new: Json) -> Json:
-    kinds = {
-        name for name, value in new.items() if name != merge_key and not name.startswith("$") and value is not None
-    }
-    return {merge_key: old[merge_key]} if key in ONE_KIND and kinds and not kinds & old.keys() else old
+        name = one[merge_key]
+        if one.get(PATCH) == DELETE:
+            result.pop(name, None)
+            continue
+        old = result.get(name, {})
+        # Of a volume all but its name is what kind it is: another kind takes the place of the one before.
+        other_kind = key == "volumes" and not old.keys() & one.keys() - {merge_key}
+        result[name] = merged({merge_key: name} if other_kind else old, one)
+    return list(result.values())
 
 
 def _way(kind: str, meant: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Before the first run: is there a cluster, may one work in it, and what will the pod be made of?
+"""Before the first run: is there a cluster, may one work in it, and what will its pods be made of?
 
 Everything that can be known beforehand is said beforehand, in a sentence: a right that is missing is named at once, and not
 after a Job that nobody can read.
@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stackmark.errors import ClusterError, PlaceError
+from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Unreachable, connect
-from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.kubernetes.nodes import is_missing, smallest_image, this_node
 from stackmark.kubernetes.rights import CLAIM_RIGHT, RUN_RIGHTS, check_rights
-from stackmark.kubernetes.same_node import is_missing, smallest_image, this_node
 from stackmark.places.container.software import HostSoftware, host_software
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.request import pod_request
+from stackmark.spec import Task
 
 
 @dataclass(frozen=True)
-class Ready:
-    """What holds for all runs of a place: found once."""
+class PodSetup:
+    """What holds for all pods of a place: found once."""
 
     cluster: Cluster
     namespace: str
@@ -30,8 +34,48 @@ class Ready:
     options: PodOptions
     claim_version: str = "v1"
 
+    @property
+    def python(self) -> str:
+        return self.software.python if self.software else "python3"
 
-def make_ready(options: PodOptions, environment: Mapping[str, str]) -> Ready:
+    def request(
+        self,
+        mark: str,
+        kind: names.Kind,
+        *,
+        task: Task | None = None,
+        command: tuple[str, ...] = (),
+        options: PodOptions | None = None,
+        node: str | None = None,
+        gpus: int = 0,
+        cache: str | None = None,
+        deadline_s: int = 3600,
+        variables: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> PodRequest:
+        """Make the request for a pod in this cluster; `options` where they differ from the place's own."""
+        return pod_request(
+            options or self.options,
+            mark=mark,
+            kind=kind,
+            namespace=self.namespace,
+            image=self.image,
+            task=task,
+            command=command,
+            node=node or self.node,
+            gpus=gpus,
+            software=self.software,
+            cache=cache if self.software else None,
+            deadline_s=deadline_s,
+            variables=variables,
+            environment=environment,
+            claim_version=self.claim_version,
+            about={"kubernetes_version": self.cluster.version},
+        )
+
+
+def find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
+    """Find the cluster, check the rights in it, and decide what pods are made of."""
     cluster = connect(options.context, options.kubeconfig, options.namespace)
     _check_namespace(cluster)
     check_rights(cluster, (*RUN_RIGHTS, CLAIM_RIGHT) if options.dra else RUN_RIGHTS)
@@ -44,7 +88,7 @@ def make_ready(options: PodOptions, environment: Mapping[str, str]) -> Ready:
                 f"the cluster has no node {options.node!r}",
                 command=f"kubectl --context {cluster.context} get nodes",
             )
-        return Ready(cluster, cluster.namespace, options.image, None, options.node, options, claims)
+        return PodSetup(cluster, cluster.namespace, options.image, None, options.node, options, claims)
     why = "without --image a pod runs the host's own software, which needs stackmark to run on a node"
     if options.host_software == "no":
         raise PlaceError("a pod needs an image, and none was named", hint="give --image; `stackmark image` makes one")
@@ -58,7 +102,7 @@ def make_ready(options: PodOptions, environment: Mapping[str, str]) -> Ready:
             hint="give any image that it can have: --image registry.k8s.io/pause:3.10",
         )
     software = host_software(sys.executable, environment)
-    return Ready(cluster, cluster.namespace, image, software, node.name, options, claims)
+    return PodSetup(cluster, cluster.namespace, image, software, node.name, options, claims)
 
 
 def _check_namespace(cluster: Cluster) -> None:
@@ -111,10 +155,10 @@ def _claim_version(cluster: Cluster, device_class: str) -> str:
     return known
 
 
-def has_resource(ready: Ready, resource: str) -> bool:
-    """Whether any node has such a device. Where one may not look, it is hoped for."""
+def has_resource(cluster: Cluster, resource: str) -> bool:
+    """Tell whether any node has such a device; true where one may not look."""
     try:
-        nodes = ready.cluster.items("/api/v1/nodes")
+        nodes = cluster.items("/api/v1/nodes")
     except Unreachable:
         raise
     except ClusterError:

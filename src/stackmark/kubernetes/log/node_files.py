@@ -13,9 +13,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from stackmark.kubernetes import podjson as at
+from stackmark.kubernetes import objects as at
 from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
-from stackmark.kubernetes.loglines import NodeLines, Record, unix_second
+from stackmark.kubernetes.log.lines import NodeLines, Record, unix_second
 
 # While we read, a file may be rotated or compressed under us, or the kubelet be restarted: so long it is tried again.
 PATIENCE_S, PAUSE_S = 30.0, 0.5

@@ -1,42 +1,24 @@
 """What the JSON of a pod says: where it stands, when what happened, and how its container ended.
 
 All are functions of what somebody has listed; nothing is asked here. The API's times are whole seconds, so a part that took
-less than one may come out as 0 or 1; only the image's pull is told finer, in the words of an event. How a pod failed is in
-podfailure.py, why it waits in shortage.py; both are to be had from here.
+less than one may come out as 0 or 1; only the image's pull is told finer, in the words of an event. How a pod failed and why it
+waits is in why.py.
 """
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.events import pull_of, pulls_now
 from stackmark.kubernetes.names import CONTAINER
-from stackmark.kubernetes.podfailure import failure_of as failure_of
-from stackmark.kubernetes.podfailure import job_refused as job_refused
-from stackmark.kubernetes.podjson import (
-    condition,
-    container_status,
-    metadata,
-    moment_s,
-    spec,
-    state,
-    status,
-    unix_s,
-)
-from stackmark.kubernetes.shortage import Holder as Holder
-from stackmark.kubernetes.shortage import holders as holders
-from stackmark.kubernetes.shortage import hopeless_sentence as hopeless_sentence
-from stackmark.kubernetes.shortage import waiting_sentence as waiting_sentence
+from stackmark.kubernetes.objects import condition, container_status, has_ended, metadata, spec, state, status, unix_s
 
 Phase = Literal["queued", "pending", "pulling", "creating", "running", "ended", "gone"]
 # A pod that was to be gone so long ago is on a node that does not answer.
 OVERDUE_S = 60.0
 _PULL_TROUBLE = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable")
-_PULL_SECONDS = re.compile(r'" in ((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|µs|us|ns|s))+)')
-_GO_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|µs|us|ns|s)")
-_GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True)
@@ -60,7 +42,7 @@ class Timeline:
 
 
 def timeline(pod: Json, events: Sequence[Json], job: Json | None = None, container: str = CONTAINER) -> Timeline:
-    """With the Job's own creation, where it is given: one that a queue holds has no pod for as long."""
+    """Read a pod's times. They count from the Job's creation where it is given: one that a queue holds has no pod yet."""
     created = unix_s(metadata(job or {}).get("creationTimestamp")) or unix_s(metadata(pod).get("creationTimestamp"))
     placed = condition(pod, "PodScheduled")
     scheduled = unix_s(placed.get("lastTransitionTime")) if placed.get("status") == "True" else None
@@ -68,7 +50,7 @@ def timeline(pod: Json, events: Sequence[Json], job: Json | None = None, contain
     # A container that could not be started says that it did in 1970.
     started = unix_s(ended.get("startedAt") or state(pod, "running", container).get("startedAt")) or None
     finished = unix_s(ended.get("finishedAt")) if started is not None else None
-    pulled, pull_s = _pull(events, container)
+    pulled, pull_s = pull_of(events, container)
     return Timeline(
         created=created,
         scheduled=scheduled,
@@ -87,7 +69,7 @@ def phase_of(pod: Json | None, container: str = CONTAINER, events: Sequence[Json
     """Where a pod stands. `gone`: there is none, or its node is lost. With its events a pull is told from other waiting."""
     if pod is None or status(pod).get("phase") == "Unknown" or _overdue(pod):
         return "gone"
-    if status(pod).get("phase") in ("Succeeded", "Failed") or state(pod, "terminated", container):
+    if has_ended(pod) or state(pod, "terminated", container):
         return "ended"
     if state(pod, "running", container):
         return "running"
@@ -96,7 +78,7 @@ def phase_of(pod: Json | None, container: str = CONTAINER, events: Sequence[Json
     if not spec(pod).get("nodeName"):
         return "pending"
     reason = state(pod, "waiting", container).get("reason")
-    return "pulling" if reason in _PULL_TROUBLE or _pulls_now(events, container) else "creating"
+    return "pulling" if reason in _PULL_TROUBLE or pulls_now(events, container) else "creating"
 
 
 def has_begun(pod: Json, container: str = CONTAINER) -> bool:
@@ -129,27 +111,3 @@ def _overdue(pod: Json) -> bool:
 def _between(begin: float | None, end: float | None, less: float = 0.0) -> float | None:
     """Whole seconds of different clocks may be in the wrong order: then it took no time."""
     return None if begin is None or end is None else round(max(0.0, end - begin - less), 3)
-
-
-def _of_container(events: Sequence[Json], container: str) -> list[Json]:
-    """Those that are not another container's."""
-    path = f"spec.containers{{{container}}}"
-    return [one for one in events if (one.get("involvedObject") or {}).get("fieldPath") in (None, "", path)]
-
-
-def _pull(events: Sequence[Json], container: str) -> tuple[float | None, float | None]:
-    """When the image was there, and how long its pull took."""
-    pulled = [one for one in _of_container(events, container) if one.get("reason") == "Pulled"]
-    if not pulled:
-        return None, None
-    said = max(pulled, key=moment_s)
-    found = _PULL_SECONDS.search(str(said.get("message")))
-    seconds = sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_TIME.findall(found[1])) if found else 0.0
-    return moment_s(said), round(seconds, 6)
-
-
-def _pulls_now(events: Sequence[Json], container: str) -> bool:
-    own = _of_container(events, container)
-    began = [moment_s(one) for one in own if one.get("reason") == "Pulling"]
-    done = [moment_s(one) for one in own if one.get("reason") in ("Pulled", "Created", "Started")]
-    return bool(began) and not done

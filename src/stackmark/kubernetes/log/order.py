@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from stackmark.events import EVENT_PREFIX
-from stackmark.kubernetes.loglines import Number, Record, event_number, event_within, second_before, unix_second
+from stackmark.kubernetes.log.lines import Number, Record, event_number, event_within, second_before, unix_second
 
 # Asked again are the last two seconds in which there were lines, and the one before them: the runtime stamps the two streams
 # each for itself, so that stamps may be out of order by a little, also across a second's end.

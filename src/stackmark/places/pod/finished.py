@@ -8,15 +8,17 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
-from stackmark.kubernetes import names, podstatus
-from stackmark.kubernetes import podjson as at
+from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
+from stackmark.kubernetes import names, status
+from stackmark.kubernetes import objects as at
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.closing import Closing
-from stackmark.kubernetes.options import GPU_RESOURCE
-from stackmark.kubernetes.podlog import PodLog
-from stackmark.kubernetes.quantities import quantity
-from stackmark.kubernetes.same_node import Node, find_node, runtime_of
-from stackmark.places.place import LOG_INCOMPLETE, Handle, PlaceFailure
+from stackmark.kubernetes.log.follow import PodLog
+from stackmark.kubernetes.log.lines import Closing
+from stackmark.kubernetes.nodes import Node, find_node
+from stackmark.kubernetes.objects import quantity
+from stackmark.kubernetes.pods import cut_short, failure_of_pod
+from stackmark.places.place import Handle
+from stackmark.places.pod.options import GPU_RESOURCE
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
 
 # What a manifest was printed for and no driver waits for.
@@ -32,7 +34,7 @@ class Pods:
 
 
 @dataclass
-class Told:
+class FinishedPod:
     """What a pod said, and what its status says of it."""
 
     pod: Json
@@ -59,13 +61,13 @@ class Told:
 
 def find_pods(cluster: Cluster) -> Pods:
     found = cluster.items(f"/api/v1/namespaces/{quote(cluster.namespace)}/pods", labelSelector=SELECTOR)
-    ended = [pod for pod in found if podstatus.phase_of(pod) in ("ended", "gone")]
+    ended = [pod for pod in found if status.phase_of(pod) in ("ended", "gone")]
     ended.sort(key=lambda pod: str(at.metadata(pod).get("creationTimestamp")))
     return Pods(tuple(ended), len(found) - len(ended))
 
 
-def read_pod(cluster: Cluster, pod: Json) -> Told:
-    told = Told(pod, exit_code=podstatus.exit_code(pod))
+def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
+    told = FinishedPod(pod, exit_code=status.exit_code(pod))
     uid = str(at.metadata(pod).get("uid") or "")
     log = PodLog(cluster, at.namespace(pod), at.name(pod), uid=uid)
     try:
@@ -73,16 +75,10 @@ def read_pod(cluster: Cluster, pod: Json) -> Told:
         told.missing = "" if end.complete else end.why or "it is not whole"
     except PlaceError as error:
         told.missing = error.message
-    events: list[Json] = []
-    with suppress(ClusterError):  # one may not see them: the status alone then says why
-        path = f"/api/v1/namespaces/{quote(at.namespace(pod))}/events"
-        events = cluster.items(path, fieldSelector=f"involvedObject.uid={uid}")
-    told.failure = podstatus.failure_of(pod, events)
+    told.failure = failure_of_pod(cluster, pod)
     task = task_of(pod)
     if told.failure is None and not told.missing and task is not None:
-        node = at.spec(pod).get("nodeName")
-        closing = Closing.of(task, told.events)
-        told.failure = None if closing.seen else closing.failure(told.exit_code, node, runtime_of(cluster, node))
+        told.failure = cut_short(cluster, pod, Closing.of(task, told.events))
     return told
 
 
@@ -115,7 +111,7 @@ def _worker(pod: Json) -> Json:
     return next((one for one in containers if one.get("name") == names.CONTAINER), {})
 
 
-def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Handle:
+def handle_of(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -> Handle:
     """As a run that was waited for has it; `nodes` remembers what was asked before."""
     pod = told.pod
     name = at.spec(pod).get("nodeName")
@@ -124,12 +120,13 @@ def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Ha
         with suppress(ClusterError):
             nodes[name] = find_node(cluster, name)
     node = nodes.get(name) if name else None
-    times = podstatus.timeline(pod, [])
     owners = at.metadata(pod).get("ownerReferences") or ()
+    job = next((str(one.get("name")) for one in owners if one.get("kind") == "Job"), None)
+    times = status.timeline(pod, [], _job(cluster, pod, job) if job else None)
     return {
         "context": cluster.context,
         "namespace": at.namespace(pod),
-        "job": next((one.get("name") for one in owners if one.get("kind") == "Job"), None),
+        "job": job,
         "manifest": told.mark,
         "pod": told.name,
         "pod_uid": told.uid,
@@ -137,10 +134,18 @@ def handle_of(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> Ha
         "node_boot_id": node.boot_id if node else None,
         "node_machine_id": node.machine_id if node else None,
         "image": options_of(pod).get("image"),
-        "image_id": podstatus.image_id(pod),
+        "image_id": status.image_id(pod),
+        "launched_unix_s": times.created,
         "queue_s": times.queue_s,
         "start_s": times.start_s,
         "run_s": times.run_s,
-        "restarts": podstatus.restarts(pod),
+        "restarts": status.restarts(pod),
         "log": {"complete": not told.missing and (told.failure is None or told.failure.kind != LOG_INCOMPLETE)},
     }
+
+
+def _job(cluster: Cluster, pod: Json, name: str) -> Json | None:
+    """The Job of a pod; None where it is gone, or one may not look."""
+    with suppress(ClusterError):
+        return cluster.get(f"/apis/batch/v1/namespaces/{quote(at.namespace(pod))}/jobs/{quote(name)}")
+    return None

@@ -6,9 +6,11 @@ ends proves nothing: a kubelet ends it when the container ends, but also when it
 status is asked, and once it says that the container has ended, the rest is read without following.
 """
 
+import queue
 import re
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -17,12 +19,11 @@ from urllib.parse import quote
 from stackmark.errors import ClusterError, PlaceError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import FOLLOW_READ_S, READ_S, ApiError, Cluster, Json, Query, Unreachable
-from stackmark.kubernetes.loglines import ApiLines, Record
-from stackmark.kubernetes.logorder import Gap, InOrder
-from stackmark.kubernetes.logpipe import Pipe
-from stackmark.kubernetes.nodelog import read_node_log
-from stackmark.kubernetes.podstatus import has_begun, phase_of
-from stackmark.kubernetes.trouble import explained
+from stackmark.kubernetes.log.lines import ApiLines, Record
+from stackmark.kubernetes.log.node_files import read_node_log
+from stackmark.kubernetes.log.order import Gap, InOrder
+from stackmark.kubernetes.refusals import explained
+from stackmark.kubernetes.status import has_begun, phase_of
 
 # Between attempts: at once after a blip, and not more than one question every three seconds to a server in trouble.
 BACKOFF_S, BACKOFF_MOST_S, BACKOFF_TIMES = 0.2, 3.0, 1.7
@@ -290,3 +291,72 @@ def _pause(seconds: float, stop: Stop, poll_s: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not stop():
         time.sleep(min(left, poll_s))
+
+
+# Pieces of at most 64 KiB that may wait to be worked on; then the thread waits, and with it the server.
+PIECES = 16
+
+
+class Pipe:
+    """The pieces of one answer of the API server, in order; close it. A thread reads, so that who waits can do something else.
+
+    The connection's own time limit cannot serve for that: once it has struck, the connection is lost.
+    """
+
+    def __init__(self, cluster: Cluster, path: str, query: Mapping[str, Query], read_s: float) -> None:
+        self._cluster, self._path, self._query, self._read_s = cluster, path, query, read_s
+        self._pieces: queue.Queue[bytes | ClusterError] = queue.Queue(PIECES)
+        self._closed = threading.Event()
+        self._hang_up: Callable[[], None] | None = None
+        self._heard = time.monotonic()
+        # Whether the server has answered, and not with a refusal.
+        self.opened = False
+        threading.Thread(target=self._read, name="stackmark-pod-log", daemon=True).start()
+
+    def next(self, wait_s: float) -> bytes | None:
+        """The next piece; empty at the end, None where none came so far. Raises what the reading raised."""
+        try:
+            piece = self._pieces.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+        if isinstance(piece, ClusterError):
+            raise piece
+        return piece
+
+    @property
+    def fell_silent(self) -> bool:
+        """Whether the answer was given up because nothing came for as long as one waits: nobody need have been lost."""
+        return self.opened and time.monotonic() - self._heard >= self._read_s
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._hang_up is not None:
+            self._hang_up()
+
+    def _read(self) -> None:
+        last: bytes | ClusterError = Unreachable(f"reading {self._path} broke off")
+        try:
+            for piece in self._cluster.follow(self._path, read_s=self._read_s, opened=self._open, **self._query):
+                self._heard = time.monotonic()
+                if piece:  # an empty one means the end here
+                    self._put(piece)
+                if self._closed.is_set():
+                    return
+            last = b""
+        except ClusterError as error:
+            last = error
+        finally:
+            self._put(last)
+
+    def _open(self, hang_up: Callable[[], None]) -> None:
+        self._hang_up, self._heard, self.opened = hang_up, time.monotonic(), True
+        if self._closed.is_set():
+            hang_up()
+
+    def _put(self, piece: bytes | ClusterError) -> None:
+        while not self._closed.is_set():
+            try:
+                self._pieces.put(piece, timeout=0.5)
+            except queue.Full:
+                continue
+            return

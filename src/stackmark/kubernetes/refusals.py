@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stackmark.errors import ClusterError, PlaceError
 from stackmark.kubernetes.client import ApiError
-from stackmark.kubernetes.podjson import words
+from stackmark.kubernetes.objects import words
 
 
 class Refusal(NamedTuple):

@@ -167,6 +167,13 @@ class PodOptions(PlaceOptions):
     def tolerations(self) -> tuple[dict[str, str], ...]:
         return tuple(_toleration(text) for text in self.toleration)
 
+    def all_tolerations(self, with_gpus: bool) -> tuple[dict[str, str], ...]:
+        """Return what a pod tolerates: the taint that NVIDIA's own manifests tolerate, the same for another vendor's resource
+        where GPUs are asked for, and what was typed."""
+        keys = dict.fromkeys((GPU_RESOURCE, self.resource) if with_gpus else (GPU_RESOURCE,))
+        usual = tuple({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys)
+        return usual + tuple(one for one in self.tolerations if one not in usual)
+
     @property
     def rdma_request(self) -> tuple[str, int] | None:
         return None if self.rdma is None else _resource_count("rdma", self.rdma)
