@@ -68,9 +68,8 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     facts = [facts for _, facts in seen]
     now = progress(design, rows, times) if design else None
     runs = [replace(run, counted=_counts(row, design, now)) for (run, _), row in zip(seen, rows, strict=True)]
-    window = None
-    if design and len(design.arms) > 1:
-        window = window_of([row for row, run in zip(rows, runs, strict=True) if run.counted], times)
+    counted = [row for row, run in zip(rows, runs, strict=True) if run.counted]
+    window = window_of(counted, times) if len(counted) > 1 else None
     runs = runs_in(window, runs, rows, times)
     rates = {run.run_id: run.rate_per_s for run in runs if run.rate_per_s}
     shown = _put_together(ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin, times)
