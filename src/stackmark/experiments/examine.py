@@ -48,7 +48,7 @@ from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
 from stackmark.verdict.throughput import throughput_over_runs
 from stackmark.verdict.window import Window
-from stackmark.workloads.registry import find
+from stackmark.workloads.registry import known
 
 NEIGHBOURS = 3
 
@@ -356,12 +356,10 @@ def _setup(runs: Sequence[ExaminedRun]) -> tuple[tuple[str, float], ...]:
 
 
 def title_of(workload: str, unit: str | None) -> tuple[str, str]:
-    try:
-        _, entry = find(workload)
-    except SpecError:
-        # Of another package, or somebody's log: the name is what there is.
+    definition = known(workload)
+    if definition is None:  # the name is what there is
         return workload, (unit or "").removesuffix("s/s") or "sample"
-    return entry.title, entry.sample
+    return definition.title, definition.sample
 
 
 def published_beside(
