@@ -112,8 +112,8 @@ def _run(work: Work, cases: Sequence[Case], watcher: Watcher, done: list[Checked
         else:
             checked = _tried(work, case)
         broken = broken or (case.name == STARTS and checked.result != "passed")
+        done.append(checked)  # before it is told: whoever interrupts then still gets it
         watcher.ended(checked)
-        done.append(checked)
 
 
 def _tried(work: Work, case: Case) -> Checked:
