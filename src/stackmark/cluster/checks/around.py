@@ -3,9 +3,8 @@
 from contextlib import suppress
 
 from stackmark.cluster.checks import programs
-from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.own_namespace import ENFORCE, made_namespace, remove_namespace
-from stackmark.cluster.checks.work import Work, explained, runs
+from stackmark.cluster.checks.work import CaseFailed, LeftOut, Work, explained, runs
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names, status
 from stackmark.kubernetes.client import ApiError, Json
