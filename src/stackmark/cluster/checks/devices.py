@@ -25,7 +25,7 @@ _TOLD = re.compile(r"^\s*(GPU|MIG)\b.*\(UUID: ([\w.-]+)\)")
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleDevices:
     """What a container sees, by each witness; empty where it says nothing."""
 
     told: frozenset[str]
@@ -43,7 +43,7 @@ class Seen:
         return self.told or self.variable or self.nodes
 
 
-def seen_in(text: str) -> Seen:
+def seen_in(text: str) -> VisibleDevices:
     """From what `programs.devices` printed."""
     told: dict[str, set[str]] = {"GPU": set(), "MIG": set()}
     nodes: set[str] = set()
@@ -60,14 +60,14 @@ def seen_in(text: str) -> Seen:
             variable |= {one for one in words[2].split(",") if _UUID.fullmatch(one)}
     sliced = bool(told["MIG"]) or any(one.startswith("MIG-") for one in variable)
     # A slice comes with its parent's node; where there are none of NVIDIA's, AMD's and Intel's devices are render nodes.
-    return Seen(
+    return VisibleDevices(
         frozenset(told["MIG"] or told["GPU"]),
         frozenset() if sliced else frozenset(nodes or render),
         frozenset(variable),
     )
 
 
-def wrong_count(seen: Seen, asked: int) -> str:
+def wrong_count(seen: VisibleDevices, asked: int) -> str:
     """What does not agree with the number that was asked for; nothing where all does."""
     for witness, found in seen.by_witness.items():
         if len(found) != asked:
@@ -77,7 +77,7 @@ def wrong_count(seen: Seen, asked: int) -> str:
     return ""
 
 
-def look_inside(work: Work, pod: str, asked: int) -> Seen:
+def look_inside(work: Work, pod: str, asked: int) -> VisibleDevices:
     done = work.execute(pod, programs.devices())
     seen = seen_in(done.out)
     wrong = wrong_count(seen, asked)
