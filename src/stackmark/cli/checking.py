@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stackmark.cli.comparing import is_named
+from stackmark.api import is_named
 from stackmark.cli.saying import notice, print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
-from stackmark.cli.views import watching
-from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
 from stackmark.experiments.baselines import How, held_by, parts_in
 from stackmark.experiments.checking import RULES, Checked, check, decided
@@ -19,7 +17,9 @@ from stackmark.ledger.store import Ledger
 from stackmark.show.check import CheckLine, print_check, say_differences
 from stackmark.show.console import standard_output
 from stackmark.show.junit import Case, Outcome, render_junit
+from stackmark.show.live import watching
 from stackmark.show.verdict_json import comparison_json
+from stackmark.show.writing import check_writable, write_whole
 from stackmark.units import counted, say_moment
 
 # 2: series instead of sittings; `now` and `verdict` are of today's series alone, `lately` has the earlier checks too.

@@ -55,10 +55,10 @@ def command(
     Everything is made in a namespace of its own and removed at the end, or in the one that --namespace names. Cases that cannot
     be tried (no GPU, none free, a missing right) are left out, with the reason. Exits with 6 where one failed.
     """
-    from stackmark.cli.writing import check_writable, write_whole
     from stackmark.experiments.functional import check_cluster
     from stackmark.show.cluster_checks import junit_case
     from stackmark.show.junit import render_junit
+    from stackmark.show.writing import check_writable, write_whole
 
     limit_s = seconds_of("--time-limit", time_limit)
     assert limit_s is not None

@@ -109,8 +109,8 @@ def command(
     Only nodes with the label stackmark.io/allow-faults=true are touched, one fault at a time.
     Exits with 0 where it was measured, whatever came out, and with 6 where it could not be or the cluster is not well again.
     """
-    from stackmark.cli.writing import check_writable
     from stackmark.experiments.faulting import plan_fault
+    from stackmark.show.writing import check_writable
 
     wish = _asked(part, workload, asked, typed)
     if output is not None:
@@ -166,10 +166,10 @@ def _time(option: str, text: str) -> float:
 
 
 def _do(planned: "Planned", book: "Ledger", as_json: bool) -> "FaultFinding":
-    from stackmark.cli.views import watching
     from stackmark.experiments.cleaning import clean_up
     from stackmark.experiments.fault_finding import examine_fault
     from stackmark.experiments.faulting import fault
+    from stackmark.show.live import watching
 
     with watching(quiet=as_json) as watcher:
         for sentence in clean_up(book):
@@ -212,8 +212,8 @@ def show_fault(book: "Ledger", experiment_id: str, as_json: bool) -> None:
 
 
 def draw(found: "FaultFinding", output: Path) -> None:
-    from stackmark.cli.writing import write_whole
     from stackmark.show.fault_picture import fault_png, fault_svg
+    from stackmark.show.writing import write_whole
 
     write_whole(output, fault_png(found) if output.suffix.lower() == ".png" else fault_svg(found).encode())
     click.echo(f"picture of {found.experiment_id} written to {output}", err=True)

@@ -33,10 +33,10 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.cli.writing import write_whole
     from stackmark.experiments.examine import examine
     from stackmark.ledger.store import Ledger
     from stackmark.show.plot import plot_png, plot_svg
+    from stackmark.show.writing import write_whole
 
     suffix = output.suffix.lower()
     if suffix not in (".svg", ".png"):

@@ -40,11 +40,11 @@ def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_j
             f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like roofline.svg with -o"
         )
     from stackmark.cli.saying import print_json
-    from stackmark.cli.writing import write_whole
     from stackmark.experiments.roofline import roofline
     from stackmark.ledger.store import Ledger
     from stackmark.show.console import standard_output
     from stackmark.show.roofline import print_roofline, roofline_json
+    from stackmark.show.writing import write_whole
 
     with Ledger.open(ledger, create=False) as book:
         found = roofline(book, runs)

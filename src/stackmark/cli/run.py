@@ -20,12 +20,6 @@ from stackmark.cli.options import (
     taken_place_options,
     time_limit_option,
 )
-from stackmark.errors import SpecError
-from stackmark.spec import Request
-from stackmark.workloads.catalog import check_request
-
-# Limits of different kinds, of which no sum and no mean says anything.
-CEILINGS = "op/ceilings"
 
 
 @click.command(
@@ -86,21 +80,11 @@ def command(
     """
     options = taken_place_options(typed)
     requests = read_requests(asked_workloads(workload, typed), typed)
-    for request in requests:
-        check_request(request)
-        if request.workload == CEILINGS:
-            raise SpecError(f"{CEILINGS} has a verb of its own", hint="measure them with: stackmark ceilings")
-        if request.workload.startswith("op/"):
-            _check_list(request)
-    check_format(form, as_json, [request.workload for request in requests])
-    limit_s = seconds_of("--time-limit", time_limit)
+    from stackmark.api import check_run
     from stackmark.cli.measuring import Session, measure_all
 
+    for request in requests:
+        check_run(request)
+    check_format(form, as_json, [request.workload for request in requests])
+    limit_s = seconds_of("--time-limit", time_limit)
     return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked, published, options, form=form))
-
-
-def _check_list(request: Request) -> None:
-    """Before the first of several is measured."""
-    from stackmark.experiments.list_specs import check_list
-
-    check_list(request)

@@ -12,8 +12,6 @@ from pydantic import JsonValue
 
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
-from stackmark.cli.views import error_json, watching
-from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, Terminated
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.manifesting import read_pod_options
@@ -23,8 +21,11 @@ from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.show.console import standard_output
 from stackmark.show.junit import render_junit
+from stackmark.show.live import watching
+from stackmark.show.result import error_json
 from stackmark.show.sweep import junit_cases, print_sweep, sweep_json
 from stackmark.show.sweep_live import looking
+from stackmark.show.writing import check_writable, write_whole
 from stackmark.spec import Request
 from stackmark.units import say_moment
 

@@ -15,6 +15,7 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
 from stackmark.experiments.placing import find_kind, find_place, place_kinds
 from stackmark.experiments.typed import read_value, takes_several
+from stackmark.places.place import Place
 from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
 from stackmark.workloads.catalog import find
@@ -90,6 +91,20 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
             )
     find_place(place, given)  # refuses what the place cannot take
     return AskedArm(text.strip(), place, given, typed)
+
+
+def place_of(text: str, workload: str, options: Mapping[str, OptionValue]) -> Place:
+    """Return the place that `--on` names: `container`, or `container,shm=1g` as an arm is written.
+
+    A parameter of the workload is refused there: it has its own option.
+    """
+    arm = read_arms([text], workload, options, least=1)[0]
+    if arm.typed:
+        name = next(iter(arm.typed))
+        raise SpecError(
+            f"{name} in {text!r} is a parameter of the workload", hint=f"give it as --{name.replace('_', '-')}"
+        )
+    return find_place(arm.place, arm.place_options)
 
 
 def _without_secrets(name: str, value: OptionValue) -> OptionValue:

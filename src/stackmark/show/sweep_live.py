@@ -8,16 +8,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from stackmark.ledger.rows import RunRow
 from stackmark.show.console import is_screen, standard_error
 from stackmark.show.notices import Voice
-from stackmark.show.runs import EndedRun
 from stackmark.show.safe import safe_line
 from stackmark.units import say_rate
 
 STAGES = {"devices": "measured", "more": "measured again", "again": "confirming"}
 
 
-def say_landed(name: str, row: EndedRun) -> str:
+def say_landed(name: str, row: RunRow) -> str:
     if row.rate_per_s is None:
         return f"{name}  failed: {safe_line(row.failure_message or 'no reason is known')}"
     return f"{name}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady or 'by its own figure'}"
@@ -36,7 +36,7 @@ class SweepLines(Voice):
 
     def in_flight(self, names: Sequence[str], count: int) -> None: ...
 
-    def landed(self, name: str, row: EndedRun) -> None:
+    def landed(self, name: str, row: RunRow) -> None:
         self._done += 1
         if not self._quiet:
             self._say(f"{STAGES.get(self._what, self._what)} {self._done}/{self._total}  {say_landed(name, row)}")
@@ -80,7 +80,7 @@ class SweepBar:
         more = f" and {count - len(names)} more" if count > len(names) else ""
         self._progress.update(self._task, flying=safe_line(", ".join(names) + more))
 
-    def landed(self, name: str, row: EndedRun) -> None:
+    def landed(self, name: str, row: RunRow) -> None:
         self._progress.advance(self._task)
         style = "green" if row.status == "done" else "red"
         self._console.print(Text(safe_line(say_landed(name, row)), style=style), soft_wrap=True)

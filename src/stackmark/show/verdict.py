@@ -13,7 +13,7 @@ from rich.text import Text
 from stackmark.show.console import is_screen
 from stackmark.show.forest import forest
 from stackmark.show.lines import NAME_WIDTH, Line, grid
-from stackmark.show.list_lines import list_ratio_lines
+from stackmark.show.lists import list_ratio_lines
 from stackmark.show.noise import noise_headline, noise_lines
 from stackmark.show.report.wording import (
     bad_runs,
@@ -27,7 +27,6 @@ from stackmark.show.report.wording import (
 )
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.table import Column, print_table
-from stackmark.show.verdict_json import verdict_json as verdict_json
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import BY_NAME
@@ -89,11 +88,16 @@ def print_verdict(examined: Examined, console: Console, ledger: str = "") -> Non
     if is_screen(console):
         _on_screen(examined, console, ledger)
         return
-    for name, text in [*_head_lines(examined), *_arm_lines(examined), *_pair_lines(examined), *_rest(examined)]:
-        # A line stays a line: what is folded under it on a screen follows it here.
-        print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text.replace(BELOW, '; '))}".rstrip(), file=console.file)
+    for name, text in verdict_lines(examined):
+        print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
     for command in next_commands(examined, ledger):
         print(f"{'next':<{NAME_WIDTH}}{safe_line(command)}", file=console.file)
+
+
+def verdict_lines(examined: Examined) -> list[Line]:
+    """Return everything as lines. A line stays a line: what is folded under it on a screen follows it here."""
+    lines = [*_head_lines(examined), *_arm_lines(examined), *_pair_lines(examined), *_rest(examined)]
+    return [(name, text.replace(BELOW, "; ")) for name, text in lines]
 
 
 def _on_screen(examined: Examined, console: Console, ledger: str) -> None:
