@@ -5,11 +5,11 @@ that holds for several nodes is given once, with their names.
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
+from stackmark.cluster.doctor.results import Finding, Report, Result
 from stackmark.show.console import is_screen
 from stackmark.show.junit import Case
 from stackmark.show.junit import Outcome as JunitOutcome
@@ -23,53 +23,6 @@ MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "
 NODE_AT_MOST = 24
 NAMES_SHOWN = 3
 CLUSTER = "cluster"
-
-
-class Finding(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def what(self) -> str: ...
-    @property
-    def do(self) -> Sequence[str]: ...
-    @property
-    def command(self) -> str: ...
-
-
-class Result(Protocol):
-    @property
-    def rung(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def evidence(self) -> str: ...
-    @property
-    def command(self) -> str: ...
-    @property
-    def node(self) -> str | None: ...
-    @property
-    def findings(self) -> Sequence[Finding]: ...
-    @property
-    def seconds(self) -> float: ...
-
-
-class Report(Protocol):
-    @property
-    def context(self) -> str: ...
-    @property
-    def server(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def nodes(self) -> Sequence[str]: ...
-    @property
-    def results(self) -> Sequence[Result]: ...
-    @property
-    def status(self) -> Literal["ok", "warning", "failed"]: ...
 
 
 def print_doctor(report: Report, console: Console) -> None:
