@@ -3,7 +3,6 @@
 import io
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -17,6 +16,7 @@ from op_streams import failed_row, op_row, op_spec, rows_for
 from stackmark.events import OpRow, Phase, Row, Steps
 from stackmark.ledger.importers.deepbench import DeepBenchImporter
 from stackmark.ledger.importers.found import Found, Line
+from stackmark.ledger.rows import RunRow
 from stackmark.published.operators import BesidePublished
 from stackmark.published.table import Published
 from stackmark.show.deepbench_table import FIRST_LAYER_CHANNELS, PASSES, TABLES, deepbench_table, left_out
@@ -439,17 +439,13 @@ def test_a_run_s_last_line_says_how_many_rows_it_did() -> None:
     out = io.StringIO()
     lines = PlainLines(out)
     told(lines, rows_for(SPEC, failed=[3]), 5)
-    lines.run_ended(Ended("done", 1.5), 1, 3)
+    lines.run_ended(ended(status="done", rate_per_s=1.5), 1, 3)
     assert out.getvalue().splitlines()[-1] == "run 1/3  r-1  1.500 TFLOP/s  5 rows, 1 failed"
-    lines.run_ended(Ended("failed", None), 1, 3)
+    lines.run_ended(ended(status="failed"), 1, 3)
     assert out.getvalue().splitlines()[-1] == "run 1/3  r-1  failed: it was interrupted (kept: 5 rows, 1 failed)"
 
 
-@dataclass(frozen=True)
-class Ended:
-    status: str
-    rate_per_s: float | None
-    id: str = "r-1"
-    rate_unit: str | None = "TFLOP/s"
-    steady: str | None = None
-    failure_message: str | None = "it was interrupted"
+def ended(**how: object) -> RunRow:
+    rows = dict.fromkeys(RunRow.model_fields)
+    told = {"id": "r-1", "rate_unit": "TFLOP/s", "failure_message": "it was interrupted", **how}
+    return RunRow.model_construct(**{**rows, **told})

@@ -43,14 +43,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'stackmark' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
 
-    found: object = getattr(import_module(f"stackmark.{'errors' if name.endswith('Error') else 'api'}"), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'stackmark' has no attribute {name!r}")
+        from importlib import import_module
+
+        found = getattr(import_module(f"stackmark.{'errors' if name.endswith('Error') else 'api'}"), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -75,7 +75,7 @@ def junit_cases(report: Report) -> list[Case]:
 
 def _print_matrix(report: Report, console: Console) -> None:
     """Rungs down, nodes across; alike ones together, as many as there is room for."""
-    rungs = list(dict.fromkeys(result.rung for result in report.results))
+    rungs: list[str] = list(dict.fromkeys(result.rung for result in report.results))
     status = {(result.node, result.rung): result.status for result in report.results}
     groups: dict[tuple[str, ...], list[str]] = {}
     for node in report.nodes:
@@ -115,7 +115,7 @@ def _print_seen(report: Report, console: Console) -> None:
     for result in report.results:
         seen.setdefault((result.rung, result.status, result.evidence), []).append(result.node)
     columns = [Column("rung"), Column("where", drop=1), Column("result"), Column("what was seen")]
-    rungs = list(dict.fromkeys(result.rung for result in report.results))
+    rungs: list[str] = list(dict.fromkeys(result.rung for result in report.results))
     ordered = sorted(seen.items(), key=lambda item: rungs.index(item[0][0]))
     rows = [
         [rung, _names(report, [node for node in nodes if node]) or CLUSTER, status, evidence]
