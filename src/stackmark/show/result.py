@@ -24,9 +24,9 @@ from stackmark.published.table import Published, as_json
 from stackmark.show.console import is_screen
 from stackmark.show.facts import Facts, say_stack
 from stackmark.show.lines import Line, print_lines
-from stackmark.show.report.wording import say_spread
 from stackmark.show.roofline import standing_json
 from stackmark.show.safe import safe_line
+from stackmark.show.wording import say_spread
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_count, say_rate, say_seconds, say_size
 from stackmark.verdict.throughput import Throughput, worth_of_runs

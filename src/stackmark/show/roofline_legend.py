@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.shapes import LETTERS, letter
 from stackmark.show.roofline import CALLED, LEAST, labels
+from stackmark.show.wording import LETTERS, letter
 from stackmark.verdict.roofline import Point, Roofline, Standing, say_bound, say_operations, say_share
 
 # More points than there are signs are drawn as groups.

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stackmark.show.report.charts.scale import Scale, factor_ticks
-from stackmark.show.report.charts.shapes import letter, line, sign, words
+from stackmark.show.report.charts.shapes import line, sign, words
 from stackmark.show.report.markup import NOTHING, Markup, element, join, number
 from stackmark.show.roofline_legend import MOST_NAMED, Group, say_one
+from stackmark.show.wording import letter
 from stackmark.units import say_count
 from stackmark.verdict.roofline import ALIKE, Roofline, Standing, say_operations
 

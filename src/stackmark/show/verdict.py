@@ -5,7 +5,7 @@ with their name, so that `grep verdict` and `grep differs` find them whole. Noth
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.text import Text
@@ -15,24 +15,15 @@ from stackmark.show.forest import forest
 from stackmark.show.lines import NAME_WIDTH, Line, grid
 from stackmark.show.lists import list_ratio_lines
 from stackmark.show.noise import noise_headline, noise_lines
-from stackmark.show.report.wording import (
-    bad_runs,
-    say_arm_rate,
-    say_bad_run_shares,
-    say_change,
-    say_interval,
-    say_ratio,
-    say_spread,
-    setup_total_s,
-)
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
+from stackmark.show.sections import MOST_HEADLINES as SENTENCES
+from stackmark.show.sections import ArmRow, FailureRow, Sections
 from stackmark.show.table import Column, print_table
-from stackmark.units import counted, say_rate, say_seconds
+from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_interval, say_ratio
+from stackmark.units import counted, say_rate
 from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.covariates import BY_NAME
-from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun, FactDifference
+from stackmark.verdict.examined import Examined, FactDifference
 from stackmark.verdict.needed import percent
-from stackmark.verdict.rules import say_rules
 from stackmark.verdict.sequential import MOST_BLOCKS
 
 # The first that a sentence holds is coloured, so LIKELY SLOWER stands before SLOWER.
@@ -59,8 +50,7 @@ LINE_STYLES = {
     "rules": "dim",
 }
 BELOW = "\n  "
-# More sentences than this are a table.
-SENTENCES, DRAWN = 3, 12
+DRAWN = 12
 DIFFERENCES_SHOWN, FAILURES_SHOWN, PUBLISHED_SHOWN = 5, 5, 2
 # How the note of each comparison begins that says what the line `pairs` says for all of them.
 HOLM_NOTE = "decided by Holm"
@@ -86,7 +76,7 @@ PAIR_COLUMNS = (
 def print_verdict(examined: Examined, console: Console, ledger: str = "") -> None:
     """The answer of `compare`, `resume`, `noise` and `verdict`. `ledger` is the option that names it, as it was typed."""
     if is_screen(console):
-        _on_screen(examined, console, ledger)
+        _on_screen(Sections(examined), console, ledger)
         return
     for name, text in verdict_lines(examined):
         print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
@@ -96,27 +86,30 @@ def print_verdict(examined: Examined, console: Console, ledger: str = "") -> Non
 
 def verdict_lines(examined: Examined) -> list[Line]:
     """Return everything as lines. A line stays a line: what is folded under it on a screen follows it here."""
-    lines = [*_head_lines(examined), *_arm_lines(examined), *_pair_lines(examined), *_rest(examined)]
+    sections = Sections(examined)
+    lines = [*_head_lines(sections), *_arm_lines(sections), *_pair_lines(sections), *_rest(sections)]
     return [(name, text.replace(BELOW, "; ")) for name, text in lines]
 
 
-def _on_screen(examined: Examined, console: Console, ledger: str) -> None:
-    for _, text in _head_lines(examined):
+def _on_screen(sections: Sections, console: Console, ledger: str) -> None:
+    comparisons = sections.examined.comparisons
+    for _, text in _head_lines(sections):
         console.print(_coloured(safe_line(text)))
-    drawn = forest(examined.comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
+    drawn = forest(comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
     if drawn:
         console.print()
         for line in drawn:
             console.print(Text(line), no_wrap=True, crop=True)
     console.print()
-    _print_arms(examined.arms, console)
-    if len(examined.comparisons) > 1:
+    print_table(console, ARM_COLUMNS, [_arm_cells(one) for one in sections.arms])
+    if len(comparisons) > 1:
         console.print()
-        cells = [_pair_cells(c) for c in examined.comparisons]
-        print_table(console, PAIR_COLUMNS, cells, [COLOURS[c.word] for c in examined.comparisons])
+        print_table(
+            console, PAIR_COLUMNS, [_pair_cells(c) for c in comparisons], [COLOURS[c.word] for c in comparisons]
+        )
     console.print()
-    console.print(grid(_rest(examined), LINE_STYLES))
-    for command in next_commands(examined, ledger):
+    console.print(grid(_rest(sections), LINE_STYLES))
+    for command in next_commands(sections.examined, ledger):
         console.print(Text(f"next: {safe_line(command)}", style="dim"), soft_wrap=True)
 
 
@@ -131,7 +124,8 @@ def _coloured(text: str) -> Text:
     return made
 
 
-def _head_lines(examined: Examined) -> list[Line]:
+def _head_lines(sections: Sections) -> list[Line]:
+    examined = sections.examined
     lines: list[Line] = []
     if examined.state == "open":
         lines.append(("state", f"NOT FINISHED: {examined.state_sentence}"))
@@ -139,32 +133,23 @@ def _head_lines(examined: Examined) -> list[Line]:
         lines.append(("state", f"NOT WHOLE: {examined.state_sentence}"))
     if examined.kind == "noise":
         lines.append(("noise", noise_headline(examined)))
-    lines += [("verdict", sentence) for sentence in _sentences(examined)]
+    lines += [("verdict", sentence) for sentence in _sentences(sections)]
     return lines
 
 
-def _sentences(examined: Examined) -> Iterator[str]:
+def _sentences(sections: Sections) -> Iterator[str]:
+    examined = sections.examined
     found = examined.comparisons
     if not found and len(examined.arms) < 2:
         yield from (f"{arm.label}: {say_arm_rate(arm)}" for arm in examined.arms)
     elif not found:
-        yield f"NO VERDICT: {_why_none(examined)}"
+        yield f"NO VERDICT: {sections.why_no_verdict}"
     elif examined.kind == "noise":
         yield f"the two equal arms: {headline(found[0])}"
-    elif len(found) <= SENTENCES:
-        yield from (headline(c) for c in found)
+    elif sections.is_summed_up:
+        yield f"{len(found)} pairs of {len(examined.arms)} arms: {sections.words}"
     else:
-        words = [c.word for c in found]
-        counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-        yield f"{len(found)} pairs of {len(examined.arms)} arms: {counts}"
-
-
-def _why_none(examined: Examined) -> str:
-    if not examined.blocks_whole:
-        return "there is no block in which every arm has a run that counts"
-    # Every row of a Williams square in an alternating order: less would have a drift in its ratio.
-    whole = counted(examined.blocks_whole, "block")
-    return f"{whole} of {examined.blocks_planned} are whole, which is less than one design in its balanced order"
+        yield from (headline(c) for c in found)
 
 
 def headline(comparison: Comparison) -> str:
@@ -173,34 +158,25 @@ def headline(comparison: Comparison) -> str:
     return said if comparison.word in said else f"{comparison.word}: {said}"
 
 
-def _print_arms(arms: Sequence[ExaminedArm], console: Console) -> None:
-    cells = []
-    for arm in arms:
-        rate, spread, runs = "no run counts", "", "0"
-        if arm.throughput:
-            rate = f"{say_rate(arm.throughput.rate_per_s)} {arm.unit}"
-            spread, runs = say_spread(arm.throughput) or "one run", str(arm.throughput.runs)
-        setup = say_seconds(setup_total_s(arm)) if arm.setup else ""
-        cells.append([cut_middle(arm.label, LABEL_AT_MOST), rate, spread, runs, setup, _steadiness(arm)])
-    print_table(console, ARM_COLUMNS, cells)
+def _arm_cells(one: ArmRow) -> list[str]:
+    label = cut_middle(one.arm.label, LABEL_AT_MOST)
+    if not one.rate:
+        return [label, "no run counts", "", "0", one.setup, one.steadiness]
+    return [label, f"{one.rate} {one.arm.unit}", one.spread or "one run", str(one.runs), one.setup, one.steadiness]
 
 
-def _arm_lines(examined: Examined) -> list[Line]:
+def _arm_lines(sections: Sections) -> list[Line]:
     lines: list[Line] = []
-    for arm in examined.arms:
-        parts = [say_arm_rate(arm)]
-        if arm.throughput:
-            parts.append(counted(arm.throughput.runs, "run"))
-        if arm.steadiness:
-            parts.append(_steadiness(arm))
-        if arm.setup:
-            parts.append(f"set-up {say_seconds(setup_total_s(arm))}")
-        lines.append(("arm", f"{arm.label}: {'; '.join(parts)}"))
+    for one in sections.arms:
+        parts = [say_arm_rate(one.arm)]
+        if one.rate:
+            parts.append(counted(one.runs, "run"))
+        if one.steadiness:
+            parts.append(one.steadiness)
+        if one.setup:
+            parts.append(f"set-up {one.setup}")
+        lines.append(("arm", f"{one.arm.label}: {'; '.join(parts)}"))
     return lines
-
-
-def _steadiness(arm: ExaminedArm) -> str:
-    return ", ".join(f"{count} × {kind}" for kind, count in arm.steadiness)
 
 
 def _pair_cells(c: Comparison) -> list[str]:
@@ -209,9 +185,9 @@ def _pair_cells(c: Comparison) -> list[str]:
     return [pair, say_ratio(c.ratio), say_interval(c.interval_90), blocks, c.word]
 
 
-def _pair_lines(examined: Examined) -> list[Line]:
+def _pair_lines(sections: Sections) -> list[Line]:
     lines: list[Line] = []
-    for c in examined.comparisons:
+    for c in sections.examined.comparisons:
         wide = f", 95 % {say_interval(c.interval_95)}" if c.interval_95 else ""
         text = f"{c.b} / {c.a}: {c.word} at {percent(c.margin)}, {say_ratio(c.ratio)} ({say_change(c.ratio)})"
         narrow = f"90 % interval {say_interval(c.interval_90)}" if c.interval_90 else "no interval"
@@ -219,28 +195,26 @@ def _pair_lines(examined: Examined) -> list[Line]:
     return lines
 
 
-def _rest(examined: Examined) -> list[Line]:
+def _rest(sections: Sections) -> list[Line]:
     """What stands under the numbers, in the order in which a person asks."""
+    examined = sections.examined
     lines = noise_lines(examined) if examined.kind == "noise" else []
-    families = max((c.family for c in examined.comparisons), default=1)
-    if families > 1:
-        lines.append(("pairs", f"Holm decided over {families} comparisons; the intervals are not adjusted"))
-    open_pairs = [c for c in examined.comparisons if c.needed and examined.kind != "noise"]
-    for c in open_pairs[:SENTENCES]:
+    if sections.family > 1:
+        lines.append(("pairs", f"Holm decided over {sections.family} comparisons; the intervals are not adjusted"))
+    for c in sections.undecided[:SENTENCES] if examined.kind != "noise" else ():
         which = f"{c.b} / {c.a}: " if len(examined.comparisons) > 1 else ""
         lines.append(("needed", f"{which}{c.needed.sentence if c.needed else ''}"))
     notes = dict.fromkeys(note for c in examined.comparisons for note in c.notes)
-    lines += [("note", note) for note in notes if families == 1 or not note.startswith(HOLM_NOTE)]
-    lines += [("bad runs", said) for said in say_bad_run_shares(examined)]
+    lines += [("note", note) for note in notes if sections.family == 1 or not note.startswith(HOLM_NOTE)]
+    lines += [("bad runs", said) for said in sections.bad_run_shares]
     lines += [("note", warning) for warning in examined.warnings]
     lines += list_ratio_lines(examined.lists)
-    lines += _differences(examined)
-    lines += _covariates(examined)
+    lines += _differences(sections)
+    lines += _conditions(sections)
     lines += [("beside", sentence) for sentence in examined.associations]
-    failed = bad_runs(examined)
-    lines += [("failed", _failure(examined, run)) for run in failed[:FAILURES_SHOWN]]
-    if len(failed) > FAILURES_SHOWN:
-        lines.append(("failed", f"and {len(failed) - FAILURES_SHOWN} more; {_all_of_it(examined)}"))
+    lines += [("failed", _say_failure(one)) for one in sections.failures[:FAILURES_SHOWN]]
+    if (more := len(sections.failures) - FAILURES_SHOWN) > 0:
+        lines.append(("failed", f"and {more} more; {_all_of_it(examined)}"))
     lines += [("not equal", sentence) for sentence in examined.not_held]
     for near in examined.published[:PUBLISHED_SHOWN]:
         differs = f"; differs: {', '.join(near.differs)}" if near.differs else ""
@@ -251,7 +225,7 @@ def _rest(examined: Examined) -> list[Line]:
     stored = f"{examined.experiment_id}: " if examined.experiment_id else ""
     lines.append(("stored", f"{stored}{_how_many(examined)}"))
     if examined.rules_made is not None and examined.rules_made != examined.rules:
-        lines.append(("rules", say_rules(examined.rules_made)))
+        lines.append(("rules", sections.rules))
     return lines
 
 
@@ -271,14 +245,14 @@ def _how_many(examined: Examined) -> str:
     return f"{counted(len(made), 'run')}{blocks}{again}"
 
 
-def _differences(examined: Examined) -> list[Line]:
-    found = examined.differences
+def _differences(sections: Sections) -> list[Line]:
+    found = sections.differences
     if not found:
         return []
-    shown = [one for one in found if one.weight >= WORTH_SHOWING][:DIFFERENCES_SHOWN]
-    lines: list[Line] = [("differs", _say_difference(one)) for one in shown]
+    shown = [one for one in found if one.fact.weight >= WORTH_SHOWING][:DIFFERENCES_SHOWN]
+    lines: list[Line] = [("differs", _say_difference(one.fact)) for one in shown]
     rest = len(found) - len(shown)
-    more = _all_of_it(examined)
+    more = _all_of_it(sections.examined)
     if not shown:
         lines.append(("differs", f"nothing that is known to matter; {counted(rest, 'other fact')} differ; {more}"))
     elif rest:
@@ -291,22 +265,22 @@ def _say_difference(one: FactDifference) -> str:
     return f"{one.subject}.{one.key}: {' | '.join(one.values)}{BELOW}{effect}{one.why}"
 
 
-def _covariates(examined: Examined) -> list[Line]:
-    if not examined.covariates or len(examined.arms) < 2:
+def _conditions(sections: Sections) -> list[Line]:
+    found = sections.conditions
+    if not found or len(sections.examined.arms) < 2:
         return []
-    told = [line for line in examined.covariates if line.remark]
+    told = [(one.words, one.remark) for one in found if one.remark]
     if not told:
-        alike = counted(len(examined.covariates), "covariate")
+        alike = counted(len(found), "covariate")
         return [("beside", f"{alike} (clock, heat, load …): no clear difference between the arms and no drift")]
-    words = [(BY_NAME[line.name].words if line.name in BY_NAME else line.name, line.remark) for line in told]
-    return [("beside", f"{name}: {remark}") for name, remark in words]
+    return [("beside", f"{words}: {remark}") for words, remark in told]
 
 
-def _failure(examined: Examined, run: ExaminedRun) -> str:
-    label = next((arm.label for arm in examined.arms if arm.index == run.arm), f"arm {run.arm + 1}")
+def _say_failure(one: FailureRow) -> str:
+    run = one.run
     where = f"block {run.block + 1}" if run.block is not None else "primer" if run.role == "primer" else run.status
-    said = f"{run.run_id} ({label}, {where}): {run.failure_kind or run.status}: {run.failure_message or 'no reason is known'}"
-    return f"{said}{BELOW}{run.failure_hint}" if run.failure_hint else said
+    said = f"{run.run_id} ({one.label}, {where}): {one.kind}: {one.message}"
+    return f"{said}{BELOW}{one.hint}" if one.hint else said
 
 
 def next_commands(examined: Examined, ledger: str = "") -> list[str]:

@@ -15,14 +15,13 @@ from stackmark.show.report.charts.shapes import (
     colour,
     cross,
     fitted,
-    letter,
     line,
     picture,
     sign,
     words,
 )
 from stackmark.show.report.markup import Markup, element, number
-from stackmark.show.report.wording import measured_runs, signed
+from stackmark.show.wording import letter, measured_runs, signed
 from stackmark.units import say_rate
 from stackmark.verdict.examined import Examined, ExaminedRun
 

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 
 from stackmark.show.report.charts.scale import Scale
 from stackmark.show.report.markup import Markup, element, join, number, text
+from stackmark.show.wording import LETTERS
 
 FONT_PX = 12
 # Of the widths of digits and lower case letters in common sans-serif fonts, in parts of the font's size.
 LETTER_WIDTH = 0.58
-LETTERS = "ABCDEFGHI"
 DASHES = (None, "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 2 1 2", "12 3", "3 5")
-
-
-def letter(arm: int) -> str:
-    return LETTERS[arm] if arm < len(LETTERS) else str(arm + 1)
 
 
 def colour(arm: int) -> str:
