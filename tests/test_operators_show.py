@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,7 @@ from stackmark.published.table import Published
 from stackmark.show.deepbench_table import FIRST_LAYER_CHANNELS, PASSES, TABLES, deepbench_table, left_out
 from stackmark.show.lists import list_lines, list_ratio_lines, print_below
 from stackmark.show.live import LiveBar, PlainLines
-from stackmark.show.operators import NO_TIMES, PublishedTimes, print_rows, say_times
-from stackmark.show.shapes import say_problem
+from stackmark.show.operators import NO_TIMES, PublishedTimes, print_rows, say_problem, say_times
 from stackmark.verdict.operators import ListResult, compare_lists, over_runs, row_of
 from stackmark.workloads.op import lists
 from stackmark.workloads.op.lists import problems, sets_of
@@ -445,7 +445,6 @@ def test_a_run_s_last_line_says_how_many_rows_it_did() -> None:
     assert out.getvalue().splitlines()[-1] == "run 1/3  r-1  failed: it was interrupted (kept: 5 rows, 1 failed)"
 
 
-def ended(**how: object) -> RunRow:
-    rows = dict.fromkeys(RunRow.model_fields)
-    told = {"id": "r-1", "rate_unit": "TFLOP/s", "failure_message": "it was interrupted", **how}
-    return RunRow.model_construct(**{**rows, **told})
+def ended(**how: Any) -> RunRow:
+    known: dict[str, Any] = {"id": "r-1", "rate_unit": "TFLOP/s", "failure_message": "it was interrupted"}
+    return RunRow.model_construct(**{**dict.fromkeys(RunRow.model_fields), **known, **how})

@@ -55,8 +55,7 @@ from stackmark.show.notebook import lines_html, text_html, verdict_html
 from stackmark.show.report import write_report
 from stackmark.show.result import print_result, result_json, result_lines
 from stackmark.show.runs import print_run, run_json, run_lines
-from stackmark.show.verdict import print_verdict
-from stackmark.show.verdict_json import verdict_json
+from stackmark.show.verdict import print_verdict, verdict_json
 from stackmark.spec import Request, Scalar, Spec, explain
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined

@@ -14,9 +14,9 @@ from stackmark.experiments.checking import RULES, Checked, check, decided
 from stackmark.experiments.cleaning import clean_up
 from stackmark.ledger.store import Ledger
 from stackmark.show.check import check_json, junit_case, print_check, stack_changed
-from stackmark.show.console import standard_output
 from stackmark.show.junit import render_junit
 from stackmark.show.live import watching
+from stackmark.show.terminal import standard_output
 from stackmark.show.writing import check_writable, write_whole
 from stackmark.units import counted, say_moment
 

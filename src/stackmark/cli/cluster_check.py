@@ -50,8 +50,8 @@ def command(
     """
     from stackmark.experiments.functional import check_cluster
     from stackmark.show.cluster_checks import about, checks_json, junit_case, print_checks, watching_cases
-    from stackmark.show.console import standard_output
     from stackmark.show.junit import render_junit
+    from stackmark.show.terminal import standard_output
     from stackmark.show.writing import check_writable, write_whole
 
     limit_s = seconds_of("--time-limit", time_limit)

@@ -65,7 +65,7 @@ def command(
         click.echo(f"nothing of stackmark's was left in {where}")
     else:
         from stackmark.show.cluster_checks import CLEAN_COLOURS, print_cleaned
-        from stackmark.show.console import standard_output
+        from stackmark.show.terminal import standard_output
 
         print_cleaned(found, standard_output())
         counts = {fate: sum(1 for one in found if one.fate == fate) for fate in CLEAN_COLOURS}

@@ -44,10 +44,10 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     from stackmark.cli.saying import print_json
     from stackmark.errors import Exit, SpecError
     from stackmark.experiments.doctoring import diagnose
-    from stackmark.show.console import standard_output
     from stackmark.show.doctor import junit_cases, print_doctor
     from stackmark.show.junit import render_junit
     from stackmark.show.safe import safe_line
+    from stackmark.show.terminal import standard_output
     from stackmark.show.writing import check_writable, write_whole
     from stackmark.units import say_moment
 

@@ -180,8 +180,8 @@ def _do(planned: "Planned", book: "Ledger", as_json: bool) -> "FaultFinding":
 
 def _print_plan(planned: "Planned", as_json: bool) -> None:
     from stackmark.experiments.faulting import plan_lines
-    from stackmark.show.console import standard_output
     from stackmark.show.faults import print_plan
+    from stackmark.show.terminal import standard_output
 
     lines = plan_lines(planned)
     if as_json:
@@ -193,8 +193,8 @@ def _print_plan(planned: "Planned", as_json: bool) -> None:
 
 
 def _print(found: "FaultFinding", as_json: bool) -> None:
-    from stackmark.show.console import standard_output
     from stackmark.show.faults import fault_json, print_fault
+    from stackmark.show.terminal import standard_output
 
     if as_json:
         from stackmark.cli.saying import print_json
@@ -212,7 +212,7 @@ def show_fault(book: "Ledger", experiment_id: str, as_json: bool) -> None:
 
 
 def draw(found: "FaultFinding", output: Path) -> None:
-    from stackmark.show.fault_picture import fault_png, fault_svg
+    from stackmark.show.faults import fault_png, fault_svg
     from stackmark.show.writing import write_whole
 
     write_whole(output, fault_png(found) if output.suffix.lower() == ".png" else fault_svg(found).encode())

@@ -18,10 +18,10 @@ from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError, Terminated, WorkerError
 from stackmark.experiments.arms import read_arms
 from stackmark.ledger.rows import Kind
-from stackmark.show.console import is_screen, standard_output
 from stackmark.show.live import watching
 from stackmark.show.report import check_target
 from stackmark.show.result import error_json
+from stackmark.show.terminal import is_screen, standard_output
 from stackmark.show.verdict import print_verdict
 from stackmark.show.writing import STANDARD_OUTPUT
 from stackmark.spec import Request

@@ -10,9 +10,9 @@ from stackmark.errors import Exit, Terminated
 from stackmark.experiments.listed import ListResult
 from stackmark.experiments.result import ListRunResult
 from stackmark.ledger.rows import Experiment as ExperimentRow
-from stackmark.show.console import standard_output
 from stackmark.show.lists import print_list, say_missing
 from stackmark.show.live import watching
+from stackmark.show.terminal import standard_output
 from stackmark.spec import Spec
 from stackmark.workloads.op.problem import say_rows
 

@@ -15,9 +15,9 @@ from stackmark.cli.listing import show_list, unfinished_list
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.errors import Exit, LedgerError, StackmarkError
 from stackmark.experiments.result import RunResult
-from stackmark.show.console import standard_output
 from stackmark.show.live import watching
 from stackmark.show.result import error_json
+from stackmark.show.terminal import standard_output
 from stackmark.spec import Request
 
 

@@ -17,8 +17,8 @@ from stackmark.experiments.listing import begin, go_through
 from stackmark.experiments.result import list_result
 from stackmark.ledger.store import Ledger
 from stackmark.show.ceilings import ceilings_json, print_ceilings
-from stackmark.show.console import standard_output
 from stackmark.show.live import watching
+from stackmark.show.terminal import standard_output
 from stackmark.spec import Request
 from stackmark.workloads.catalog import check_request
 

@@ -177,8 +177,7 @@ def sources_command(ledger: str | None, as_json: bool) -> int:
             for one in found
         ]})  # fmt: skip
         return Exit.DONE
-    from stackmark.show.console import standard_output
-    from stackmark.show.table import Column, print_table
+    from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (
         Column("rows", right=True), Column("dates"), Column("chips", right=True, drop=2), Column("units", drop=1),

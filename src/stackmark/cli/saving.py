@@ -29,10 +29,9 @@ from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.run import Place
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
-from stackmark.show.console import standard_output
 from stackmark.show.live import watching
 from stackmark.show.safe import safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import Column, print_table, standard_output
 from stackmark.spec import Request
 from stackmark.units import counted, say_moment, say_rate
 

@@ -12,9 +12,9 @@ from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import EVENT_PREFIX, Log, read_event
 from stackmark.experiments.judging import STDERR_PREFIX
-from stackmark.show.console import standard_output
 from stackmark.show.runs import print_run, print_runs, run_json
 from stackmark.show.safe import safe
+from stackmark.show.terminal import standard_output
 
 
 @click.command(

@@ -19,12 +19,11 @@ from stackmark.experiments.sweep import sweep as lab
 from stackmark.experiments.sweep.sweep import Swept
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.show.console import standard_output
 from stackmark.show.junit import render_junit
 from stackmark.show.live import watching
 from stackmark.show.result import error_json
-from stackmark.show.sweep import junit_cases, print_sweep, sweep_json
-from stackmark.show.sweep_live import looking
+from stackmark.show.sweep import junit_cases, looking, print_sweep, sweep_json
+from stackmark.show.terminal import standard_output
 from stackmark.show.writing import check_writable, write_whole
 from stackmark.spec import Request
 from stackmark.units import say_moment
@@ -126,7 +125,7 @@ def report(swept: Swept, wanted: Wanted, again: str) -> Exit:
 
 
 def draw(swept: Swept, path: Path) -> None:
-    from stackmark.show.sweep_picture import sweep_png, sweep_svg
+    from stackmark.show.sweep import sweep_png, sweep_svg
 
     write_whole(path, sweep_png(swept) if path.suffix.lower() == ".png" else sweep_svg(swept).encode())
 

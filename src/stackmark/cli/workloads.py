@@ -64,8 +64,7 @@ def _print(found: list[Entry]) -> None:
 
 
 def _print_operators(found: list[Entry]) -> None:
-    from stackmark.show.console import standard_output
-    from stackmark.show.table import Column, print_table
+    from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (Column("operator", style="cyan"), Column("sets, with their problems", drop=1), Column("what it is"))
     rows = [
@@ -81,8 +80,7 @@ def _print_operators(found: list[Entry]) -> None:
 
 
 def _print_models(found: list[Entry]) -> None:
-    from stackmark.show.console import standard_output
-    from stackmark.show.table import Column, print_table
+    from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (
         Column("workload", style="cyan"),

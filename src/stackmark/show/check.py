@@ -11,13 +11,11 @@ from rich.console import Console
 
 from stackmark.errors import Exit
 from stackmark.experiments.checking import RULES, Checked, Rate
-from stackmark.show.console import is_screen
 from stackmark.show.junit import Case, Outcome
-from stackmark.show.lines import NAME_WIDTH, Line, grid
 from stackmark.show.safe import safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
 from stackmark.show.verdict import COLOURS as WORD_COLOURS
-from stackmark.show.verdict_json import comparison_json
+from stackmark.show.verdict import comparison_json
 from stackmark.show.wording import say_interval, say_ratio
 from stackmark.units import counted, say_rate
 from stackmark.verdict.comparison import Comparison

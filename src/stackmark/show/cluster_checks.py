@@ -14,13 +14,10 @@ from rich.text import Text
 from stackmark.cluster.checks.case import Case, Checked
 from stackmark.cluster.checks.suite import Suite
 from stackmark.cluster.cleaning import Left
-from stackmark.show.console import is_screen, standard_error
 from stackmark.show.junit import Case as JunitCase
 from stackmark.show.junit import Outcome
-from stackmark.show.lines import NAME_WIDTH, Line, grid
-from stackmark.show.notices import Voice
 from stackmark.show.safe import safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, Voice, grid, is_screen, print_table, standard_error
 from stackmark.units import counted, say_seconds
 
 SCHEMA = 1

@@ -10,12 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from stackmark.cluster.doctor.results import Finding, Report, Result
-from stackmark.show.console import is_screen
 from stackmark.show.junit import Case
 from stackmark.show.junit import Outcome as JunitOutcome
-from stackmark.show.lines import NAME_WIDTH
 from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, is_screen, print_table
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim", "unknown": "magenta"}
 MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "unknown": "?"}
@@ -75,7 +73,7 @@ def junit_cases(report: Report) -> list[Case]:
 
 def _print_matrix(report: Report, console: Console) -> None:
     """Rungs down, nodes across; alike ones together, as many as there is room for."""
-    rungs: list[str] = list(dict.fromkeys(result.rung for result in report.results))
+    rungs = list(dict.fromkeys(result.rung for result in report.results))
     status = {(result.node, result.rung): result.status for result in report.results}
     groups: dict[tuple[str, ...], list[str]] = {}
     for node in report.nodes:

@@ -18,13 +18,11 @@ from stackmark.experiments.listed import ListedRuns, Pass
 from stackmark.experiments.result import ListRunResult
 from stackmark.ledger.rows import RunRow
 from stackmark.medians import median_of
-from stackmark.show.console import is_screen
 from stackmark.show.facts import say_stack
-from stackmark.show.lines import Line, print_lines
-from stackmark.show.operators import PublishedTimes, bandwidths_over, print_rows
+from stackmark.show.operators import PublishedTimes, bandwidths_over, print_rows, say_problem
 from stackmark.show.result import run_flags, say_chip, say_memory, say_setup, say_throughput, throughput_json
 from stackmark.show.safe import safe_line
-from stackmark.show.shapes import say_problem
+from stackmark.show.terminal import Line, is_screen, print_lines
 from stackmark.spec import Scalar
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import BYTES, ListRatio, ListResult, RowResult

@@ -25,10 +25,9 @@ from rich.text import Text
 from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
 from stackmark.experiments.watching import Silent, Watcher
 from stackmark.ledger.rows import RunRow
-from stackmark.show.console import is_screen, standard_error
-from stackmark.show.notices import Voice
+from stackmark.show.operators import say_problem
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
-from stackmark.show.shapes import say_problem
+from stackmark.show.terminal import Voice, is_screen, standard_error
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import row_of

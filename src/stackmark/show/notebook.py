@@ -3,10 +3,10 @@
 import base64
 from collections.abc import Sequence
 
-from stackmark.show.lines import Line
 from stackmark.show.plot import plot_svg
 from stackmark.show.report.markup import Markup, element, join, text
 from stackmark.show.safe import safe
+from stackmark.show.terminal import Line
 from stackmark.show.verdict import verdict_lines
 from stackmark.verdict.examined import Examined
 

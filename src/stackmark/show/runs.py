@@ -8,14 +8,12 @@ from rich.console import Console
 
 from stackmark.experiments.result import StoredRun
 from stackmark.ledger.rows import RunDetail, RunRow
-from stackmark.show.console import is_screen, standard_output
 from stackmark.show.facts import Facts, say_stack
-from stackmark.show.lines import Line, print_lines
 from stackmark.show.lists import row_json
 from stackmark.show.operators import print_rows
 from stackmark.show.result import say_data, say_flag, say_memory, say_setup, say_steps
 from stackmark.show.roofline import say_limits, standing_json
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import Column, Line, is_screen, print_lines, print_table, standard_output
 from stackmark.units import say_moment, say_rate, say_seconds
 
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}

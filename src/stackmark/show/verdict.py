@@ -4,26 +4,28 @@ On a screen the word has a colour, the ratio is drawn, and arms stand in a table
 with their name, so that `grep verdict` and `grep differs` find them whole. Nothing is said by colour alone.
 """
 
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
 
+from pydantic import JsonValue
 from rich.console import Console
 from rich.text import Text
 
-from stackmark.show.console import is_screen
 from stackmark.show.forest import forest
-from stackmark.show.lines import NAME_WIDTH, Line, grid
 from stackmark.show.lists import list_ratio_lines
-from stackmark.show.noise import noise_headline, noise_lines
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.sections import MOST_HEADLINES as SENTENCES
 from stackmark.show.sections import ArmRow, FailureRow, Sections
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
 from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_interval, say_ratio
-from stackmark.units import counted, say_rate
+from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined, FactDifference
-from stackmark.verdict.needed import percent
+from stackmark.verdict.needed import CHEAPER, MOST, percent
+from stackmark.verdict.noise import MarginCost, NoiseFloor, noise_floor
 from stackmark.verdict.sequential import MOST_BLOCKS
 
 # The first that a sentence holds is coloured, so LIKELY SLOWER stands before SLOWER.
@@ -306,3 +308,106 @@ def with_blocks(command: str, blocks: int) -> str:
     without = re.sub(r" --blocks(?:=| +)\d+", "", command)
     most = MOST_BLOCKS if "--until-decided" in command else blocks
     return f"{without} --blocks {min(blocks, most)}"
+
+
+# --- the noise floor ----------------------------------------------------------------------------------------------------
+
+
+def noise_headline(examined: Examined) -> str:
+    floor = noise_floor(examined)
+    if floor is None:
+        return "NOISE FLOOR: not known; two whole blocks or more would tell"
+    spread = f"NOISE FLOOR: blocks of {examined.workload} against itself spread by {percent(floor.sd_blocks)}"
+    if floor.smallest_margin is None:
+        return f"{spread}; what that can decide is known from four blocks or more"
+    return f"{spread}; the smallest margin that {floor.blocks} blocks can honestly decide is {percent(floor.smallest_margin)}"
+
+
+def noise_lines(examined: Examined) -> list[Line]:
+    floor = noise_floor(examined)
+    if floor is None:
+        return []
+    lines: list[Line] = []
+    if floor.sd_runs is not None:
+        lines.append(
+            ("runs", f"one run differs from the next by {percent(floor.sd_runs)} (standard deviation of the rate)")
+        )
+    lines.append(("blocks", _blocks(floor)))
+    if floor.costs:
+        lines.append(("cheaper", f"than many blocks: {CHEAPER}"))
+    lines += [("margin", _cost(cost)) for cost in floor.costs]
+    if floor.parts and floor.block_s:
+        parts = ", ".join(f"{name} {say_seconds(s)} ({100 * s / floor.block_s:.0f} %)" for name, s in floor.parts)
+        lines.append(("a block", f"{say_seconds(floor.block_s)}, two runs: {parts}"))
+    if floor.differs:
+        said = "the two equal arms differ by more than chance allows in 95 of 100 experiments: is the machine shared?"
+        lines.append(("note", said))
+    return lines
+
+
+def _blocks(floor: NoiseFloor) -> str:
+    most = (
+        f"; with only {floor.blocks} blocks it may be up to {percent(floor.sd_blocks_most)}, and what follows takes it for "
+        f"{percent(floor.sd_blocks_planned)}"
+        if floor.sd_blocks_most and floor.sd_blocks_planned
+        else f"; from {floor.blocks} blocks that is hardly known: take six or more"
+    )
+    return f"the ratio of a block spreads by {percent(floor.sd_blocks)} (standard deviation){most}"
+
+
+def _cost(cost: MarginCost) -> str:
+    """Nine experiments of ten reach a verdict with so many, where there is no difference."""
+    if cost.blocks is None or cost.blocks > MOST:
+        return f"{percent(cost.margin)} cannot be had here: it would take more than {MOST:,} blocks"
+    took = f", about {say_seconds(cost.seconds)}" if cost.seconds is not None else ""
+    return f"{percent(cost.margin)} takes {cost.blocks} blocks{took}"
+
+
+# --- for programs -------------------------------------------------------------------------------------------------------
+
+
+# 2: a comparison of the kind `sittings` is now of the kind `series`.
+SCHEMA = 2
+
+
+def verdict_json(examined: Examined) -> dict[str, JsonValue]:
+    made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs)))
+    for run, seen in zip(made["runs"], examined.runs, strict=True):
+        del run["step_s"]
+        run["steps"] = len(seen.step_s)
+        run["setup"] = _parts(seen.setup)
+    made["comparisons"] = [comparison_json(comparison) for comparison in examined.comparisons]
+    for arm, shown in zip(made["arms"], examined.arms, strict=True):
+        arm["setup"] = _parts(shown.setup)
+        arm["steadiness"] = dict(shown.steadiness)
+    if examined.kind == "noise":
+        floor = noise_floor(examined)
+        made["noise"] = asdict(floor) | {"parts": _parts(floor.parts)} if floor else None
+    plain = _plain({"schema": SCHEMA, **made})
+    assert isinstance(plain, dict)
+    return plain
+
+
+def comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
+    """Make the fields of a comparison, and whether its word is a likely one."""
+    if comparison is None:
+        return None
+    likely = {"likely_slower": "LIKELY SLOWER", "likely_faster": "LIKELY FASTER"}
+    return asdict(comparison) | {name: comparison.word == word for name, word in likely.items()}
+
+
+def _parts(parts: tuple[tuple[str, float], ...]) -> list[dict[str, JsonValue]]:
+    """A list and no table: a part may come twice, and their order is the order in which they happened."""
+    return [{"part": name, "seconds": seconds} for name, seconds in parts]
+
+
+def _plain(value: object) -> JsonValue:
+    """What JSON has words for: infinity and what is no number have none."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    assert value is None or isinstance(value, str | int | bool)
+    return value

@@ -9,8 +9,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.scale import Scale, decimals_of, factor_ticks, good, round_step, ticks
-from stackmark.show.report.charts.shapes import axis_below, box, fitted, line, picture, sign, words
+from stackmark.show.report.charts.shapes import (
+    Scale,
+    axis_below,
+    box,
+    decimals_of,
+    factor_ticks,
+    fitted,
+    good,
+    line,
+    picture,
+    round_step,
+    sign,
+    ticks,
+    words,
+)
 from stackmark.show.report.markup import Markup, element, join, number, text
 from stackmark.show.wording import (
     arms_of,

@@ -7,17 +7,22 @@ the distance of the arms could be seen. The axis does not begin at zero, and the
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.scale import Scale, decimals_of, good, padded, round_step, ticks
 from stackmark.show.report.charts.shapes import (
     DASHES,
+    Scale,
     axis_left,
     box,
     colour,
     cross,
+    decimals_of,
     fitted,
+    good,
     line,
+    padded,
     picture,
+    round_step,
     sign,
+    ticks,
     words,
 )
 from stackmark.show.report.markup import Markup, element, number
