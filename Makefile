@@ -44,8 +44,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s]' \
-	  hypothesis import-linter kubernetes-validate mypy pytest pytest-timeout pytest-xdist ruff scipy
+	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s,dev]'
 	@touch $@
 
 clean:

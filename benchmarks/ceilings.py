@@ -17,11 +17,10 @@ import torch
 
 from stackmark.events import OpRow
 from stackmark.medians import median_of
-from stackmark.workloads.op import ceilings
-from stackmark.workloads.op.bench import Stand
-from stackmark.workloads.op.matrix_rate import GPU_SIZES
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.precision import set_precision
+from stackmark.workloads.op.definition import OpParams
+from stackmark.workloads.op.impl import ceilings
+from stackmark.workloads.op.impl.bench import Stand, set_precision
+from stackmark.workloads.op.impl.ceilings import GPU_SIZES
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 SUSTAINED_S = 3.0

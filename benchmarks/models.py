@@ -18,8 +18,8 @@ from stackmark.units import say_count, say_rate, say_seconds, say_size
 from stackmark.worker.clock import run_stretch
 from stackmark.worker.run import Bench, memory_peak_mib
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.train import train
-from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.definition import TrainParams
+from stackmark.workloads.train.impl import train
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import WorkloadFailure
 

@@ -17,12 +17,11 @@ from functools import partial
 import torch
 
 from stackmark.medians import median_of
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.checking import Guard
-from stackmark.workloads.op.counts import operations
-from stackmark.workloads.op.gemm import prepare
-from stackmark.workloads.op.problem import read_problem
-from stackmark.workloads.op.timing import make_rounds, time_rounds
+from stackmark.workloads.op.definition import operations, read_problem
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard
+from stackmark.workloads.op.impl.matrix import prepare_gemm
+from stackmark.workloads.op.impl.timing import make_rounds, time_rounds
 
 GPU_SHAPES = [(8192, 8192, 8192), (7680, 48000, 2560), (5124, 9124, 2560), (4096, 7000, 4096), (1760, 128, 1760)]
 CPU_SHAPES = [(1024, 1024, 1024), (1760, 128, 1760), (512, 512, 512), (35, 700, 2048)]
@@ -86,7 +85,7 @@ def main() -> None:
         stand = Stand(device, precision, 1)
         for m, n, k in shapes:
             problem = read_problem("gemm", {"m": m, "n": n, "k": k})
-            prepared = prepare(problem, stand)
+            prepared = prepare_gemm(problem, stand)
             prepared.call(0)
             turns = (partial(ours, prepared, stand), partial(bare, prepared, device))
             mine, theirs = in_turn(*turns, options.turns)

@@ -20,10 +20,10 @@ from stackmark.spec import Request
 from stackmark.worker.clock import run_stretch
 from stackmark.worker.run import Bench
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.train import nets, train
-from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.definition import TrainParams
+from stackmark.workloads.train.impl import nets, train
 from stackmark.workloads.train.zoo import MODELS
-from stackmark.workloads.workload import Ready
+from stackmark.workloads.workload import TimedSteps
 
 EMPTY_STEPS = 100_000
 REPEATS = 7
@@ -42,7 +42,7 @@ def empty_step_cost(emitter: Emitter, device: str) -> tuple[float, float]:
         for _ in range(EMPTY_STEPS):
             nothing()
         bare_s = time.perf_counter() - begin
-        stretch = run_stretch(emitter, Ready(nothing, device, "step", 1), "measure", EMPTY_STEPS)
+        stretch = run_stretch(emitter, TimedSteps(nothing, device, "step", 1), "measure", EMPTY_STEPS)
         costs.append(1e6 * (stretch.wall_s - bare_s) / EMPTY_STEPS)
     middle = statistics.median(costs)
     return middle, statistics.median(abs(cost - middle) for cost in costs)

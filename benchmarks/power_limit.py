@@ -13,9 +13,9 @@ from statistics import median
 
 import torch
 
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.gemm import EIGHT_BITS, prepare
-from stackmark.workloads.op.problem import read_problem
+from stackmark.workloads.op.definition import read_problem
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.matrix import EIGHT_BITS, prepare_gemm
 
 EDGES_MS = (0, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
 PRODUCTS = "bf16:4096,bf16:8192,bf16:16384,tf32:8192,fp8:8192,fp32:8192"
@@ -62,7 +62,7 @@ def main() -> None:
         precision, _, text = product.partition(":")
         size, stand = int(text), Stand(device, precision, 1)
         shape = {"m": size, "n": size, "k": size, "a_t": precision in EIGHT_BITS, "b_t": False}
-        ended = moments_ms(prepare(read_problem("gemm", shape), stand), device, EDGES_MS[-1] / 1e3)
+        ended = moments_ms(prepare_gemm(read_problem("gemm", shape), stand), device, EDGES_MS[-1] / 1e3)
         cells = []
         for low, high in pairwise(EDGES_MS):
             calls = [after - before for before, after in pairwise(ended) if low <= before < high]

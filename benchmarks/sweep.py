@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stackmark.events import Stream
+from stackmark.experiments.recorder import Silent
 from stackmark.experiments.sweep import sweep
-from stackmark.experiments.watching import Silent
 from stackmark.kubernetes.client import Cluster, connect
-from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.pod.options import PodOptions
 from stackmark.spec import Request
 
 RECORDED = Path(__file__).parents[1] / "tests/data/kubernetes/sweep_run.jsonl"
@@ -96,7 +96,7 @@ def measure(nodes: int, namespace: str, ledger: Path) -> None:
     looker = Quiet()
     with Ledger.open(str(ledger)) as book:
         before = time.monotonic()
-        experiment = sweep.start(sweep.Asked(request, options, nodes=SELECTOR), book, Silent())
+        experiment = sweep.start(sweep.SweepRequest(request, options, nodes=SELECTOR), book, Silent())
         began = time.monotonic()
         sweep.carry_out(experiment, book, looker)
         ended = time.monotonic()

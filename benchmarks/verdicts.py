@@ -51,7 +51,7 @@ EXPERIMENTS = 40_000  # a share near 5 % is then known to within 0.3 points (thr
 WELCH_EXPERIMENTS = 4_000  # each has its own degrees of freedom, and so its own quantile
 HOLM_EXPERIMENTS = 2_000
 NIGHT_EXPERIMENTS = 400
-BUSY_EXPERIMENTS = 200  # 7 ms each
+BUSY_EXPERIMENTS = 300  # 6 ms each
 SLOW_EXPERIMENTS = 1_000  # of what goes through the functions for single experiments
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
@@ -293,8 +293,7 @@ def interference(rng: np.random.Generator) -> None:
     print("| truth | a run in its load is slower by | its period | SLOWER or FASTER | difference named | EQUIVALENT |")
     print("|---|---|---|---|---|---|")
     for truth, effect, period in (
-        (1.0, 0.02, 4), (1.0, 0.1, 4), (1.0, 0.45, 4), (1.0, 0.45, 3), (1.0, 0.45, 5),
-        (0.95, 0.02, 4), (0.95, 0.1, 4), (0.9, 0.02, 4),
+        (1.0, 0.02, 4), (1.0, 0.1, 4), (1.0, 0.45, 4), (1.0, 0.45, 3), (0.95, 0.02, 4), (0.9, 0.02, 4),
     ):  # fmt: skip
         cells: list[list[str]] = [[], [], []]
         for rule in (None, beyond_the_median, beyond_the_usual):

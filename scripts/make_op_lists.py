@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stackmark.errors import SpecError
-from stackmark.workloads.op.problem import FIELDS, read_problem
+from stackmark.workloads.op.definition import read_problem
+from stackmark.workloads.op.operators import OPERATORS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "stackmark" / "workloads" / "op" / "data"
 Cells = Mapping[str, str]
@@ -73,7 +74,7 @@ empty where these have another size or say nothing. Made by `python scripts/make
 def made(op: str, reference: Path) -> list[list[str]]:
     """The header and the rows of a list; each row is read once as a problem, so that none can ship that is refused later."""
     name, theirs = FILES[op]
-    sizes = [size for size in FIELDS[op] if size not in NOT_LISTED]
+    sizes = [size for size in OPERATORS[op].fields if size not in NOT_LISTED]
     applications = all_reduce_applications(reference) if op == "all-reduce" else {}
     rows = [["set", *sizes, "application"]]
     with (reference / "deepbench" / name).open(encoding="utf-8", newline="") as file:

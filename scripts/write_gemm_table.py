@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from stackmark.show.operators import say_problem
+from stackmark.workloads.op.definition import say_problem
 
 # Published columns: chip and precision, taken from the experiment that has it nearest.
 PUBLISHED = (("NVIDIA P100", "fp32"), ("NVIDIA V100", "fp32"), ("NVIDIA V100", "fp16"))

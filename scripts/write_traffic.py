@@ -8,7 +8,7 @@ import sys
 from itertools import product
 from typing import Literal, get_args
 
-from stackmark.workloads.train.nets.moving import Device, Moved, count_bytes
+from stackmark.workloads.train.impl.nets.moving import Device, Moved, count_bytes
 from stackmark.workloads.train.zoo import MODELS
 
 BITS: tuple[Literal[32, 16], ...] = (32, 16)

@@ -15,16 +15,18 @@ from torch import distributed
 
 from stackmark.events import Figure, OpRow
 from stackmark.spec import AnyParams, Request, Scalar, Spec
-from stackmark.workloads.catalog import Entry, Family
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import COLLECTIVES, Problem
-from stackmark.workloads.workload import Listed, Rig, Told
+from stackmark.workloads.definition import Definition, Family
+from stackmark.workloads.op.definition import OpParams
+from stackmark.workloads.op.operators import OPERATORS
+from stackmark.workloads.op.problem import Problem
+from stackmark.workloads.workload import Rig, TimedFigure, TimedRows
 
 # Of three ranks: parts that are not equal, parts that are, and too few floats for a part of each.
 SIZES = {"fp32": (1000, 6, 1), "bf16": (1000,), "fp16": (1000,), "fp64": (1000,)}
 HUGE = 10**13
 FLIPPED = 1234
 BAD = 1
+COLLECTIVES = tuple(op for op, one in OPERATORS.items() if one.exchange)
 
 
 def exchanging(name: str, ranks: int = 2, **params: Scalar) -> Spec:
@@ -47,14 +49,14 @@ def probe(_request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     raise NotImplementedError
 
 
-def run(name: str, params: AnyParams, _rig: Rig) -> Iterator[Listed]:
+def run(name: str, params: AnyParams, _rig: Rig) -> Iterator[TimedRows]:
     assert isinstance(params, OpParams)
 
-    def go(tell: Callable[[OpRow], None]) -> Told:
+    def go(tell: Callable[[OpRow], None]) -> TimedFigure:
         TRICKS[name](params, tell)
-        return Told(Figure(name="calls", value=1.0, unit="calls/s"), wall_s=1.0)
+        return TimedFigure(Figure(name="calls", value=1.0, unit="calls/s"), wall_s=1.0)
 
-    yield Listed(run=go, device="cpu", rows=1)
+    yield TimedRows(run=go, device="cpu", rows=1)
 
 
 def of(floats: int) -> Problem:
@@ -63,8 +65,8 @@ def of(floats: int) -> Problem:
 
 def all_of_them(params: OpParams, tell: Callable[[OpRow], None]) -> None:
     """Every collective in every precision, at sizes that can and cannot be cut into equal parts."""
-    from stackmark.workloads.op.collectives import go_through
-    from stackmark.workloads.op.process_group import joined
+    from stackmark.workloads.op.impl.collectives import go_through
+    from stackmark.workloads.op.impl.process_group import joined
 
     with joined(torch.device("cpu")) as group:
         for precision, sizes in SIZES.items():
@@ -76,8 +78,8 @@ def all_of_them(params: OpParams, tell: Callable[[OpRow], None]) -> None:
 
 def mixed(params: OpParams, tell: Callable[[OpRow], None]) -> None:
     """Between two that can be done: one that no machine has room for, and one that goes wrong at one rank, once."""
-    from stackmark.workloads.op.collectives import go_through
-    from stackmark.workloads.op.process_group import joined
+    from stackmark.workloads.op.impl.collectives import go_through
+    from stackmark.workloads.op.impl.process_group import joined
 
     whole = distributed.all_reduce
     calls = 0
@@ -99,8 +101,8 @@ def mixed(params: OpParams, tell: Callable[[OpRow], None]) -> None:
 
 def dies(params: OpParams, tell: Callable[[OpRow], None]) -> None:
     """One rank is killed between two rows, while the other waits for it in a collective."""
-    from stackmark.workloads.op.collectives import go_through
-    from stackmark.workloads.op.process_group import joined
+    from stackmark.workloads.op.impl.collectives import go_through
+    from stackmark.workloads.op.impl.process_group import joined
 
     def told(row: OpRow) -> None:
         tell(row)
@@ -114,5 +116,8 @@ def dies(params: OpParams, tell: Callable[[OpRow], None]) -> None:
 
 TRICKS = {"all": all_of_them, "mixed": mixed, "dies": dies}
 FAMILY = Family(
-    "exchange", OpParams, "collective_tricks", tuple(Entry(f"exchange/{name}", name, "call") for name in TRICKS)
+    "exchange",
+    OpParams,
+    "collective_tricks",
+    tuple(Definition(f"exchange/{name}", name, "call", timed="rows") for name in TRICKS),
 )

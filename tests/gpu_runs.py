@@ -10,7 +10,7 @@ from stackmark.spec import Request, Spec
 from stackmark.worker.run import Bench, device_trouble
 from stackmark.worker.run import run as run_spec
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 from stackmark.workloads.workload import WorkloadFailure
 
 SHORT = {"steps": 20, "warmup_steps": 3, "warmup_seconds": 0.0}

@@ -6,8 +6,7 @@ from typing import Any
 from stackmark.events import Event, Facts, Failed, Figure, Hello, OpRow, Phase, Probe, Result, Row, Steps, write_event
 from stackmark.medians import median_of
 from stackmark.spec import Scalar, Spec
-from stackmark.workloads.op.counts import least_bytes, operations
-from stackmark.workloads.op.lists import problems
+from stackmark.workloads.op.definition import least_bytes, operations, problems
 from stackmark.workloads.op.problem import read_rows
 
 CHIP = "NVIDIA H200"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import ledger_runs
-from stackmark.experiments.baselines import How, Sat, held_by, save_again, save_new
-from stackmark.experiments.checking import Checked, check, decided
+from stackmark.experiments.baseline import SeriesOptions, SeriesResult, held_by, save_again, save_new
+from stackmark.experiments.check import Checked, check, decided
 from stackmark.experiments.placing import find_place
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import Silent
 from stackmark.ids import new_id
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
@@ -26,9 +26,9 @@ TYPED = ("--steps", "4", "--warmup-steps", "0", "--step-s", "0.01", "--runs", "2
 MARGIN = 0.3
 
 
-def save(book: Ledger, name: str = "before", runs: int = 2, **params: Any) -> Sat:
+def save(book: Ledger, name: str = "before", runs: int = 2, **params: Any) -> SeriesResult:
     request = Request(workload="trick/calm", params={**QUICK, **params})
-    return save_new(book, name, request, find_place("host"), How(Silent(), runs))
+    return save_new(book, name, request, find_place("host"), SeriesOptions(Silent(), runs))
 
 
 def stored(book: Ledger, name: str = "before") -> None:
@@ -99,17 +99,17 @@ def kernel() -> str:
 
 def three_series(book: Ledger, file: Path, faster: float) -> None:
     """A baseline of three days, each within a per cent of the others, and so many times faster than this machine is."""
-    sats = [save(book)]
-    sats += [save_again(book, "before", held_by(book, "before")[0], How(Silent())) for _ in range(2)]
-    assert sats[0].throughput
-    rate_per_s = faster * sats[0].throughput.rate_per_s
-    for sat, days, about in zip(sats, (12.0, 11.0, 10.0), (0.999, 1.0, 1.001), strict=True):
-        on_another_day(file, sat.experiment_id, days)
-        change(file, "UPDATE runs SET rate_per_s = ? WHERE experiment_id = ?", rate_per_s * about, sat.experiment_id)
+    saved = [save(book)]
+    saved += [save_again(book, "before", held_by(book, "before")[0], SeriesOptions(Silent())) for _ in range(2)]
+    assert saved[0].throughput
+    rate_per_s = faster * saved[0].throughput.rate_per_s
+    for series, days, about in zip(saved, (12.0, 11.0, 10.0), (0.999, 1.0, 1.001), strict=True):
+        on_another_day(file, series.experiment_id, days)
+        change(file, "UPDATE runs SET rate_per_s = ? WHERE experiment_id = ?", rate_per_s * about, series.experiment_id)
 
 
 def checked(book: Ledger, name: str = "before", anyway: bool = False, runs: int | None = None) -> list[Checked]:
-    return decided(list(check(book, name, How(Silent(), runs), margin=MARGIN, anyway=anyway)))
+    return decided(list(check(book, name, SeriesOptions(Silent(), runs), margin=MARGIN, anyway=anyway)))
 
 
 def only(found: list[Checked]) -> Checked:

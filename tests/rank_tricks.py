@@ -14,8 +14,8 @@ from pathlib import Path
 from pydantic import Field
 
 from stackmark.spec import Params, Request, Scalar, Spec
-from stackmark.workloads.catalog import Entry, Family
-from stackmark.workloads.workload import Ready, Rig, WorkloadFailure
+from stackmark.workloads.definition import Definition, Family
+from stackmark.workloads.workload import Rig, TimedSteps, WorkloadFailure
 from worker_process import PIDS_VARIABLE, stuck, trick
 
 # The rank that the trick is of; the others step calmly on.
@@ -47,7 +47,7 @@ def probe(request: Request, _rig: Rig) -> tuple[Params, dict[str, str]]:
     return RankParams.model_validate(ranked("calm").params | request.typed()), {"device": "there is no other"}
 
 
-def run(name: str, params: Params, rig: Rig) -> Iterator[Ready]:
+def run(name: str, params: Params, rig: Rig) -> Iterator[TimedSteps]:
     assert isinstance(params, RankParams)
     number = int(os.environ["RANK"])
     if name == "wordy":
@@ -63,7 +63,7 @@ def run(name: str, params: Params, rig: Rig) -> Iterator[Ready]:
     def calm() -> None:
         time.sleep(params.step_s * (2 if name == "slow" and number == BAD else 1))
 
-    yield Ready(step or calm, "cpu", "step", 1)
+    yield TimedSteps(step or calm, "cpu", "step", 1)
 
 
 def die(_params: RankParams) -> Callable[[], None]:
@@ -121,5 +121,8 @@ TRICKS: dict[str, Callable[[RankParams], Callable[[], None] | None]] = {
 }  # fmt: skip
 OF_ALL = ("children",)
 FAMILY = Family(
-    "ranked", RankParams, "rank_tricks", tuple(Entry(f"ranked/{name}", name, "step", 0, 1, 1, 1) for name in TRICKS)
+    "ranked",
+    RankParams,
+    "rank_tricks",
+    tuple(Definition(f"ranked/{name}", name, "step", 0, 1, 1, 1) for name in TRICKS),
 )

@@ -17,6 +17,9 @@ def load(book: Ledger, name: str) -> str:
     book.start_experiment(experiment)
     for one in whole["runs"]:
         row = one["run"]
-        book.start(RunStart.model_validate({key: row[key] for key in RunStart.model_fields}))
+        if experiment.kind == "run" and row["block"] is not None:
+            # As an operator list was stored before it had columns of its own, and as JSON still has it.
+            row = {**row, "pass_number": row["block"], "piece": row["attempt"], "block": None, "attempt": 0}
+        book.start(RunStart.model_validate({key: row[key] for key in RunStart.model_fields if key in row}))
         book.finish(row["id"], RunEnd.model_validate({key: row[key] for key in RunEnd.model_fields}), one["lines"])
     return experiment.id

@@ -27,8 +27,8 @@ from other_days import (
     with_fact,
 )
 from stackmark.errors import Exit
-from stackmark.experiments.baselines import How, held_by, save_again
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.baseline import SeriesOptions, held_by, save_again
+from stackmark.experiments.recorder import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger
@@ -194,9 +194,9 @@ def test_a_check_on_another_stack_is_not_counted(book: Ledger, file: Path) -> No
 def test_what_changed_in_the_stack_is_listed_first_in_text_json_and_junit(
     book: Ledger, file: Path, tmp_path: Path
 ) -> None:
-    sat = save(book)
-    on_another_day(file, sat.experiment_id, 1)
-    with_fact(file, sat.experiment_id, kernel(), "5.10.0-\x1bold".replace("\x1b", "\\u001b"))
+    series = save(book)
+    on_another_day(file, series.experiment_id, 1)
+    with_fact(file, series.experiment_id, kernel(), "5.10.0-\x1bold".replace("\x1b", "\\u001b"))
     junit = tmp_path / "check.xml"
     answer = ask("check", "before", "--junit", str(junit))
     assert answer.code == 0, answer.err
@@ -222,7 +222,9 @@ def test_a_baseline_over_an_upgrade_is_called_that(book: Ledger, file: Path) -> 
     first = save(book)
     on_another_day(file, first.experiment_id, 2)
     with_fact(file, first.experiment_id, kernel(), "5.10.0-old")
-    on_another_day(file, save_again(book, "before", held_by(book, "before")[0], How(Silent())).experiment_id, 1)
+    on_another_day(
+        file, save_again(book, "before", held_by(book, "before")[0], SeriesOptions(Silent())).experiment_id, 1
+    )
     one = only(checked(book))
     assert one.stack_changed == ()
     assert one.doubts == (f"before was itself measured on several stacks: kernel 5.10.0-old → {kernel()}",)

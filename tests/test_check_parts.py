@@ -13,8 +13,8 @@ from rich.console import Console
 
 from stackmark.errors import Exit
 from stackmark.events import gathered_facts
-from stackmark.experiments.baselines import Trouble
-from stackmark.experiments.checking import Checked, Rate
+from stackmark.experiments.baseline import Trouble
+from stackmark.experiments.check import Checked, Rate
 from stackmark.experiments.judging import read_stored
 from stackmark.show.check import print_check
 from stackmark.verdict.examined import FactDifference

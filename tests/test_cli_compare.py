@@ -344,7 +344,7 @@ def test_a_plain_run_cannot_be_resumed() -> None:
     assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1").code == Exit.DONE
     answer = ask("resume", "last")
     is_a_sentence(answer, Exit.WRONG_USE)
-    assert "it was made by `stackmark run`" in answer.err
+    assert "made by `stackmark run`" in answer.err
 
 
 def test_a_finished_experiment_is_not_run_again_but_said_again(ledger_file: Path) -> None:

@@ -128,7 +128,7 @@ def test_an_engine_that_went_away_leaves_the_experiment_open(
     podman_reach: dict[str, str], ledger_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its runs would fail one after another and use up the blocks that may be repeated."""
-    from stackmark.experiments.experiment import _Session
+    from stackmark.experiments.compare import _Session
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from stackmark.spec import Params
 from stackmark.worker.clock import CpuMarks, CudaMarks, Stretch, run_stretch
 from stackmark.worker.measure import MOST_STEPS, long_enough, measure, steps_to_measure, warm_up
 from stackmark.worker.stream import STEPS_PER_EVENT, Emitter
-from stackmark.workloads.workload import Ready, Values, WorkloadFailure
+from stackmark.workloads.workload import TimedSteps, Values, WorkloadFailure
 
 
 def params(**changed: float) -> Params:
@@ -49,8 +49,8 @@ def emitting(path: Path) -> Iterator[tuple[Emitter, Callable[[], Stream]]]:
             emitter.close()
 
 
-def ready(step: Callable[[], None] = lambda: None, **more: object) -> Ready:
-    return Ready(step, "cpu", "image", 4, **more)  # type: ignore[arg-type]
+def ready(step: Callable[[], None] = lambda: None, **more: object) -> TimedSteps:
+    return TimedSteps(step, "cpu", "image", 4, **more)  # type: ignore[arg-type]
 
 
 def steps_of(stream: Stream, phase: str) -> list[events.Steps]:
@@ -268,7 +268,7 @@ def scripted(rates: Iterator[float], patch: pytest.MonkeyPatch) -> list[int]:
     """Warm-up on a machine whose rates are given, chunk by chunk; the steps it asked for."""
     asked: list[int] = []
 
-    def chunk(_emitter: Emitter, workload: Ready, phase: str, steps: int, first: int = 0) -> Stretch:
+    def chunk(_emitter: Emitter, workload: TimedSteps, phase: str, steps: int, first: int = 0) -> Stretch:
         step_s = 1 / next(rates)
         asked.append(steps)
         return Stretch(phase, workload, steps, CpuMarks(0), first, steps, steps, steps * step_s, [step_s] * steps)

@@ -24,12 +24,12 @@ from stackmark.cluster.checks.seeing import seen_in, wrong_count
 from stackmark.cluster.checks.sizing import fitting, sized
 from stackmark.cluster.checks.suite import Suite
 from stackmark.cluster.checks.table import AREAS, CASES, chosen
-from stackmark.cluster.checks.work import Work
+from stackmark.cluster.checks.work import Work, runs
 from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.place import PodPlace
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.place import PodPlace
 from stackmark.show.cluster_checks import junit_case, print_checks
 
 # What `programs.devices` prints: with MIG and the driver's tool, with CDI, and with a stand-in.
@@ -296,11 +296,15 @@ def test_many_are_no_more_than_the_quota_leaves(cluster: TestCluster, work: Work
 
 @pytest.mark.cluster
 def test_a_case_whose_time_is_up_says_why_its_pod_waits(work: Work) -> None:
-    greedy = replace(work, ready=replace(work.ready, options=work.options.model_copy(update={"memory": "900TiB"})))
+    greedy = replace(work, setup=replace(work.setup, options=work.options.model_copy(update={"memory": "900TiB"})))
     greedy.begin(1.0)
+    made = greedy.create([greedy.pod(greedy.request("greedy", idle()))])
     with pytest.raises(CaseFailed, match=r"the pod does not run after \d+ s: .*900 TiB") as raised:
-        greedy.start("greedy", 1, idle())
+        greedy.wait(made, runs, "run", early=False)
     assert "--time-limit" in (raised.value.hint or "")
+    greedy.begin(60.0)
+    with pytest.raises(CaseFailed, match=r"cannot be placed: .*900 TiB"):
+        greedy.wait(made, runs, "run")
 
 
 @pytest.mark.cluster

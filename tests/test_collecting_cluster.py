@@ -20,11 +20,12 @@ from stackmark.events import Stream
 from stackmark.experiments.collecting import Collected, collect
 from stackmark.experiments.judging import judge, read_stored
 from stackmark.ids import derived_id, id_unix_s
-from stackmark.kubernetes.finished import options_of, task_of
-from stackmark.kubernetes.manifest import Wanted, cronjob, pod
-from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.manifest.build import cronjob, pod
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome
+from stackmark.places.pod.finished import options_of, task_of
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.request import pod_request
 from stackmark.spec import Request, Task
 from worker_process import environment, finish, start
 
@@ -58,8 +59,8 @@ def quicker(line: str) -> str:
 
 def canary(cluster: TestCluster, mark: str, command: Sequence[str], options: Json | None = None, **more: Any) -> Json:
     """A pod as a canary's Job makes it, which runs this instead of the worker."""
-    wanted = Wanted(
-        mark=mark, kind="canary", options=PodOptions.model_validate(options or {}), namespace=cluster.namespace, image=BUSYBOX,
+    wanted = pod_request(
+        PodOptions.model_validate(options or {}), mark=mark, kind="canary", namespace=cluster.namespace, image=BUSYBOX,
         task=Task(do="run", request=REQUEST), command=tuple(command), driven=False,
     )  # fmt: skip
     return cluster.cluster.create(f"/api/v1/namespaces/{cluster.namespace}/pods", pod(replace(wanted, **more)))
@@ -241,8 +242,8 @@ def test_an_id_made_from_a_pod_has_its_moment_and_nothing_by_chance() -> None:
 def test_the_task_and_the_options_are_read_back_from_what_was_made() -> None:
     asked = Request(workload="command/run", params={"cmd": "echo $(HOME) $$"})
     options = PodOptions(gpus="2", resource="amd.com/gpu", cpus="1.5", memory="1g")
-    wanted = Wanted(
-        mark="x", kind="canary", options=options, namespace="n", image="i:1", task=Task(do="run", request=asked), gpus=2
+    wanted = pod_request(
+        options, mark="x", kind="canary", namespace="n", image="i:1", task=Task(do="run", request=asked), gpus=2
     )
     made = cronjob(wanted, "@daily")["spec"]["jobTemplate"]["spec"]["template"]
     task = task_of(made)

@@ -12,18 +12,17 @@ import torch
 
 import stackmark
 from asking import ask_process
-from collective_tricks import HUGE, SIZES, exchanging, install
+from collective_tricks import COLLECTIVES, HUGE, SIZES, exchanging, install
 from stackmark.events import Failed, OpRow, Row, Stream
 from stackmark.experiments.judging import judge
-from stackmark.experiments.listed import rows_in
+from stackmark.experiments.operator_list import rows_in
 from stackmark.places.place import Outcome
-from stackmark.ranks import Rank, bus_factor
+from stackmark.ranks import Rank
 from stackmark.spec import Scalar, Spec, Task
 from stackmark.verdict.collectives import DEEPBENCH, bandwidths, bandwidths_of, rows_apart
-from stackmark.workloads.op.exchange import Pattern, differences, exact_calls, make_exchange, period_of
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import COLLECTIVES
-from stackmark.workloads.op.process_group import outside_limit, require_group, transports
+from stackmark.workloads.op.definition import OpParams, bus_factor
+from stackmark.workloads.op.impl.collectives import Pattern, differences, exact_calls, make_exchange, period_of
+from stackmark.workloads.op.impl.process_group import outside_limit, require_group, transports
 from stackmark.workloads.workload import WorkloadFailure
 from test_host_place import Notes
 from test_ranks import failure, pids_of, place_run, read

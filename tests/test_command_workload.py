@@ -16,9 +16,9 @@ from stackmark.errors import SpecError
 from stackmark.events import EVENT_LIMIT_BYTES
 from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.spec import Request, Scalar, Spec, Task
-from stackmark.workloads.catalog import check_request
-from stackmark.workloads.command.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines
-from stackmark.workloads.command.params import CommandParams, guess_unit, split_command
+from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command
+from stackmark.workloads.command.impl.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines
+from stackmark.workloads.registry import check_request
 from worker_process import Finished, environment, finish, give, gone, read_pids, run_worker, start, work
 
 PATTERN = "rate ([0-9.]+)"

@@ -19,7 +19,7 @@ from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import HostSoftware
 from stackmark.places.place import SUBJECTS, Facts
 from stackmark.spec import Request, Spec, Task
-from stackmark.workloads.catalog import families
+from stackmark.workloads.registry import families
 
 SPEC = Spec(workload="train/resnet50", params={"device": "cpu"})
 PODMAN = Engine("podman", "/usr/bin/podman", "4.3.1")

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from stackmark.workloads.train import nets
-from stackmark.workloads.train.nets import moving
-from stackmark.workloads.train.nets.moving import Traffic, count_bytes, count_step, walk
-from stackmark.workloads.train.traffic import PASSES, Counted, bytes_of, table
+from stackmark.workloads.train.definition import PASSES, Counted, bytes_of, table
+from stackmark.workloads.train.impl import nets
+from stackmark.workloads.train.impl.nets import moving
+from stackmark.workloads.train.impl.nets.moving import Traffic, count_bytes, count_step, walk
 from stackmark.workloads.train.zoo import MODELS
 from train_rig import train_params
 

@@ -20,7 +20,7 @@ from stackmark.experiments.arms import read_arms
 from stackmark.experiments.tf_cnn_flags import asks_for_help
 from stackmark.experiments.tf_cnn_mapping import plan
 from stackmark.spec import Request
-from stackmark.workloads.catalog import check_request
+from stackmark.workloads.registry import check_request
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -12,9 +12,10 @@ from stackmark.cluster.doctor import advice, node_rungs, pod_rungs
 from stackmark.cluster.doctor.gather import RIGHTS
 from stackmark.cluster.doctor.ladder import climb, expects_gpu, worth_adding
 from stackmark.cluster.doctor.results import RUNGS, Report, Result, Rung
-from stackmark.cluster.doctor.seen import Addition, Look, NodeVisit, Right, Seen, Wish
+from stackmark.cluster.doctor.seen import Addition, Look, NodeVisit, RightReview, Seen, Wish
 from stackmark.errors import SpecError
-from stackmark.kubernetes.node import Node, holders, untolerated
+from stackmark.kubernetes.nodes import Node, holders, untolerated
+from stackmark.kubernetes.rights import Right
 
 DATA = Path(__file__).parent / "data"
 RECORDED: dict[str, Any] = json.loads((DATA / "kubernetes/doctor_node.json").read_text())
@@ -222,7 +223,7 @@ def test_where_nodes_cannot_be_read_the_pod_says_where_it_ran() -> None:
 
 
 def test_each_missing_right_is_named_with_a_role_that_gives_it() -> None:
-    rights = tuple(replace(right, allowed=right.verb not in ("create", "delete")) for right in RIGHTS)
+    rights = tuple(replace(right, allowed=right.right.verb not in ("create", "delete")) for right in RIGHTS)
     report = of(node(), rights=rights, user="system:serviceaccount:default:poor")
     (finding,) = rung(report, "permissions").findings
     assert "create jobs.batch, delete jobs.batch, delete pods" in finding.what
@@ -231,7 +232,7 @@ def test_each_missing_right_is_named_with_a_role_that_gives_it() -> None:
 
 
 def test_a_right_that_is_only_for_looking_is_a_warning() -> None:
-    rights = tuple(replace(right, allowed=right.resource != "nodes") for right in RIGHTS)
+    rights = tuple(replace(right, allowed=right.right.resource != "nodes") for right in RIGHTS)
     result = rung(of(node(), rights=rights), "permissions")
     assert result.status == "warning"
     assert [finding.what.partition(":")[0] for finding in result.findings] == [
@@ -241,7 +242,7 @@ def test_a_right_that_is_only_for_looking_is_a_warning() -> None:
 
 
 def test_rights_that_nobody_tells_are_unknown() -> None:
-    assert rung(of(node(), rights=(Right("create", "jobs", "batch"),)), "permissions").status == "unknown"
+    assert rung(of(node(), rights=(RightReview(Right("create", "batch", "jobs")),)), "permissions").status == "unknown"
 
 
 def test_a_quota_without_room_is_told() -> None:

@@ -16,7 +16,7 @@ import torch
 
 from gpu_runs import SHORT, run
 from stackmark.spec import Request
-from stackmark.workloads.workload import Ready
+from stackmark.workloads.workload import TimedSteps
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the GPU's tests are left out"),
@@ -133,7 +133,7 @@ def test_a_trace_shows_kernels(tmp_path: Path) -> None:
 def test_no_pinned_memory_is_taken_in_the_loop() -> None:
     from stackmark.worker.run import Bench
     from stackmark.worker.stream import Emitter
-    from stackmark.workloads.catalog import find
+    from stackmark.workloads.registry import find
 
     statistics = getattr(torch.cuda, "host_memory_stats", None)
     if statistics is None:
@@ -145,7 +145,7 @@ def test_no_pinned_memory_is_taken_in_the_loop() -> None:
         params, _ = workload.probe(request, bench)
         course = workload.run("resnet20", params, bench)
         ready = next(course)
-        assert isinstance(ready, Ready)
+        assert isinstance(ready, TimedSteps)
         assert ready.peek is not None
         ready.reserve(60)
         before = statistics()
@@ -214,7 +214,7 @@ def test_vectors_are_added_rightly_on_every_gpu() -> None:
 
 
 def test_a_wrong_sum_of_a_gpu_is_found() -> None:
-    from stackmark.workloads.check.vector_add import add_on
+    from stackmark.workloads.check.impl.vector_add import add_on
     from stackmark.workloads.workload import WorkloadFailure
 
     def add(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from gpu_runs import run
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.checking import Guard
-from stackmark.workloads.op.gemm import prepare
-from stackmark.workloads.op.problem import read_problem
-from stackmark.workloads.op.timing import make_rounds, time_rounds
+from stackmark.workloads.op.definition import read_problem
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard
+from stackmark.workloads.op.impl.matrix import prepare_gemm
+from stackmark.workloads.op.impl.timing import make_rounds, time_rounds
 from stackmark.workloads.workload import WorkloadFailure
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the GPU's tests are left out")
@@ -72,7 +72,7 @@ def test_eight_bits_on_a_gpu_want_more_than_sixteen_columns() -> None:
 
 def product(size: int) -> tuple[Prepared, Stand]:
     stand = Stand(torch.device("cuda:0"), "bf16", 1)
-    return prepare(read_problem("gemm", {"m": size, "n": size, "k": size}), stand), stand
+    return prepare_gemm(read_problem("gemm", {"m": size, "n": size, "k": size}), stand), stand
 
 
 def test_a_bit_that_flips_on_the_device_is_found() -> None:

@@ -12,11 +12,10 @@ from asking import Answer, ask
 from experiment_asking import empty_ledger
 from other_days import change
 from stackmark.experiments.arms import read_arms
-from stackmark.experiments.designing import Asked
-from stackmark.experiments.experiment import carry_out, start
+from stackmark.experiments.compare import CompareRequest, carry_out, start
 from stackmark.experiments.placing import find_place
+from stackmark.experiments.recorder import Silent
 from stackmark.experiments.run import measure
-from stackmark.experiments.watching import Silent
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request
@@ -236,7 +235,7 @@ def test_the_arms_of_an_experiment_are_no_one_side(file: Path) -> None:
     with Ledger.open(str(file)) as book:
         request = Request(workload="trick/calm", params={"steps": 4, "warmup_steps": 0})
         arms = read_arms(["host", "host,step_s=0.002"], "trick/calm")
-        experiment = start(Asked(request=request, arms=arms, blocks=2), book, Silent())
+        experiment = start(CompareRequest(request=request, arms=arms, blocks=2), book, Silent())
         carry_out(experiment, book, Silent())
     other = live(file)
     answer = ask("verdict", experiment.id, "--against", other[0].id)

@@ -15,7 +15,7 @@ from asking import ask_process
 from clusters import TestCluster, until
 from leaving_out import leave_out
 from stackmark.events import Result, Stream, measured_steps
-from stackmark.kubernetes.same_node import nodes_here
+from stackmark.kubernetes.nodes import nodes_here
 from stackmark.ledger.store import Ledger
 
 pytestmark = pytest.mark.cluster

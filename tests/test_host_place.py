@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from stackmark.errors import LedgerError, PlaceError
+from stackmark.events import LINE_LIMIT_BYTES
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, marked, start_ticks
 from stackmark.places import process as worker_as_process
 from stackmark.places.host import HostPlace
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Outcome
-from stackmark.places.process import LINE_LIMIT_BYTES
 from stackmark.spec import Spec, Task
 from worker_process import PIDS_VARIABLE, alive, environment, eventually, gone, install, read_pids, trick
 

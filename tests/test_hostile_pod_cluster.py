@@ -13,7 +13,7 @@ from clusters import TestCluster
 from hostile_images import hostile_image
 from leaving_out import leave_out
 from stackmark.errors import Exit
-from stackmark.kubernetes.same_node import nodes_here
+from stackmark.kubernetes.nodes import nodes_here
 from stackmark.ledger.store import Ledger
 from test_hostile_worker import BATCH, PARAMS, as_a_command, facts, probe, stream
 

@@ -19,7 +19,7 @@ from ledger_runs import complete
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import Stream
 from stackmark.experiments.judging import judge
-from stackmark.kubernetes.patch import read_patch
+from stackmark.kubernetes.manifest.patch import read_patch
 from stackmark.ledger.schema import experiments, runs
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome

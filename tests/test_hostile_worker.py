@@ -19,7 +19,7 @@ from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.machine.identity import boot_id
 from stackmark.places.place import SUBJECTS
-from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.definition import TrainParams
 
 BATCH = 4
 CHOSEN: dict[str, Any] = {

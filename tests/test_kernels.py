@@ -12,8 +12,8 @@ import torch
 from stackmark import events
 from stackmark.worker.kernels import HEAVIEST, LONGEST_STEP_S, NAME_CHARACTERS, emit_kernels, facts_of
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.kernels import profile_step
-from stackmark.workloads.workload import Kernel, Ready
+from stackmark.workloads.impl.kernels import profile_step
+from stackmark.workloads.workload import Kernel, TimedSteps
 from train_rig import standing
 from worker_process import environment, run_worker, train
 
@@ -22,7 +22,7 @@ def emitted(profile: Callable[[], list[Kernel]] | None, step_s: float = 0.1) -> 
     """What is said about the kernels of a workload with this profiler."""
     with tempfile.TemporaryFile() as out:
         emitter = Emitter(out.fileno())
-        emit_kernels(emitter, Ready(lambda: None, "cpu", "step", 1, profile=profile), step_s)
+        emit_kernels(emitter, TimedSteps(lambda: None, "cpu", "step", 1, profile=profile), step_s)
         emitter.close()
         out.seek(0)
         read = [events.read_event(line.decode(), number) for number, line in enumerate(out, 1)]

@@ -428,6 +428,47 @@ def test_a_ledger_of_the_first_version_is_migrated_and_its_runs_are_plain_runs(l
         assert ledger.run("r-1").spec.workload == "train/vgg16"
 
 
+# Of each kind that had borrowed them, how its runs stood in `arm`, `block` and `attempt`, and where they stand now.
+BORROWED = {
+    ("sweep", 3, "NULL", 0): {"slot": 3, "pass_number": 0},
+    ("sweep", 3, "NULL", 2): {"slot": 3, "pass_number": 2},
+    ("sweep", 4, "1", 6): {"slot": 4, "suspect": 5, "block": 1},
+    ("run", 0, "2", 1): {"pass_number": 2, "piece": 1},
+    ("run", 0, "NULL", 0): {},
+    ("compare", 1, "2", 1): {"arm": 1, "block": 2, "attempt": 1},
+}
+
+
+@pytest.mark.parametrize(("kind", "arm", "block", "attempt"), BORROWED)
+def test_a_kind_that_borrowed_the_columns_of_a_comparison_gets_its_own_and_the_json_stays(
+    ledger_url: str, kind: str, arm: int, block: str, attempt: int
+) -> None:
+    engine = address.make_engine(address.find(ledger_url))
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        assert schema.migrate(connection, "it", schema.migrations()[:3]) == [1, 2, 3]
+        connection.exec_driver_sql(
+            f"INSERT INTO experiments VALUES ('x-1', 1.0, 'stackmark', '', '{{}}', '{kind}', 'null')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO runs (id, experiment_id, position, workload, status, started_unix_s, place, machine_id, boot_id,"
+            " driver_pid, stackmark_version, spec_digest, flags, place_options, handle, spec, arm, block, attempt) VALUES"
+            " ('r-1', 'x-1', 0, 'op/gemm', 'done', 1.0, 'host', 'm', 'b', 1, '0.1', 'd', '[]', '{}', '{}',"
+            f""" '{{"workload":"op/gemm","params":{{}}}}', {arm}, {block}, {attempt})"""
+        )
+    engine.dispose()
+    with Ledger.open(ledger_url) as ledger:
+        row = ledger.run("r-1")
+    none = {"arm": 0, "block": None, "attempt": 0, "slot": None, "suspect": None, "pass_number": None, "piece": None}
+    assert {name: getattr(row, name) for name in none} == {**none, **BORROWED[kind, arm, block, attempt]}
+    shown = row.model_dump(mode="json")
+    assert [shown[name] for name in ("arm", "block", "attempt")] == [
+        arm,
+        None if block == "NULL" else int(block),
+        attempt,
+    ]
+    assert not {"slot", "suspect", "pass_number", "piece"} & {*shown}
+
+
 def test_a_migration_that_fails_leaves_the_ledger_as_it_was(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         run_id = complete(ledger)

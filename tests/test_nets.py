@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stackmark.workloads.train import nets
-from stackmark.workloads.train.nets import counting, layers, plain, resnet, transformer
+from stackmark.workloads.train.impl import nets
+from stackmark.workloads.train.impl.nets import counting, layers, plain, resnet, transformer
 from stackmark.workloads.train.zoo import MODELS, Model
 
 CPU, META = torch.device("cpu"), torch.device("meta")

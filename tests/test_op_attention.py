@@ -7,11 +7,11 @@ import torch
 
 from stackmark.errors import SpecError
 from stackmark.spec import Scalar
-from stackmark.workloads.op import attention
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.checking import Guard
-from stackmark.workloads.op.counts import operations
-from stackmark.workloads.op.problem import Problem, read_problem
+from stackmark.workloads.op.definition import operations, read_problem
+from stackmark.workloads.op.impl import attention
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard
+from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ Shape = Mapping[str, Scalar]
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tiny problems need few sets."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 2**14)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 2**14)
 
 
 def problem_of(shape: Shape, which: str) -> Problem:

@@ -1,7 +1,7 @@
 """`op/conv`: every pass against NumPy's own sums, and what the comparison with float64 finds.
 
 The reference here goes over the places of the filter and adds up shifted images: neither a library's convolution nor the
-gathering of conv_reference.py.
+gathering of conv.py.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from stackmark.workloads.op import conv_reference
-from stackmark.workloads.op.bench import Stand
-from stackmark.workloads.op.checking import refuse_wrong
-from stackmark.workloads.op.conv import channels_last, check_precision, operands_of, prepare
-from stackmark.workloads.op.conv_reference import compare
-from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem, read_problem
+from stackmark.workloads.op.definition import read_problem
+from stackmark.workloads.op.impl import conv
+from stackmark.workloads.op.impl.bench import Stand
+from stackmark.workloads.op.impl.checking import refuse_wrong
+from stackmark.workloads.op.impl.conv import channels_last, check_precision, compare, operands_of, prepare
+from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD, Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 Array = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ SHAPES = {
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few sets of operands, so that a test is about its own shape."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 16_384)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 16_384)
 
 
 def problem_of(shape: str, direction: str) -> Problem:
@@ -170,9 +170,9 @@ def test_a_wrong_layout_is_found_in_bf16(direction: str, mistake: Callable[[torc
 def test_of_a_large_result_a_sample_with_its_corners_is_compared(
     direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conv_reference, "POSITIONS", 40)
-    monkeypatch.setattr(conv_reference, "CHANNELS", 4)
-    monkeypatch.setattr(conv_reference, "_AT_ONCE", 2**10)
+    monkeypatch.setattr(conv, "POSITIONS", 40)
+    monkeypatch.setattr(conv, "CHANNELS", 4)
+    monkeypatch.setattr(conv, "_AT_ONCE", 2**10)
     problem = problem_of("w=12,h=10,c=8,n=5,k=8,filter_w=3,filter_h=3,pad_w=1,pad_h=1", direction)
     got, operands = called(problem, "fp32")
     compared = compare(got, *operands, problem, stand("fp32"))
@@ -191,7 +191,7 @@ def test_the_bound_is_wider_only_where_a_library_may_take_winograds_algorithm() 
         for problem in (problem_of(SQUARE + more, FORWARD) for more in (",stride_w=2,stride_h=2", ""))
         for got, operands in [called(problem, "fp32")]
     )
-    assert wide == pytest.approx(conv_reference.WINOGRAD * plain)
+    assert wide == pytest.approx(conv.WINOGRAD * plain)
 
 
 def test_the_layout_is_channels_last_but_for_plain_arithmetic_on_a_gpu() -> None:

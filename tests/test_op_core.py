@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from stackmark.medians import median_of
-from stackmark.workloads.op import operands, timing
-from stackmark.workloads.op.bench import Compared, Prepared, Stand, Tensor
-from stackmark.workloads.op.checking import Guard, bound, fingerprint, refuse_wrong, relative_error, sample
-from stackmark.workloads.op.operands import MOST_COPIES, Piece, copies_for, rotated
-from stackmark.workloads.op.precision import require_precision
+from stackmark.workloads.op.impl import operands, timing
+from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand, Tensor, require_precision
+from stackmark.workloads.op.impl.checking import Guard, bound, fingerprint, refuse_wrong, relative_error, sample
+from stackmark.workloads.op.impl.operands import MOST_COPIES, Piece, copies_for, rotated
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -225,7 +224,7 @@ def test_an_older_gpu_lacks_what_came_later(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_threads_are_pinned_before_the_framework_is_loaded_and_what_somebody_set_stays() -> None:
     code = (
-        "from stackmark.workloads.op import pinning; pinning.settle(); import os;"
+        "from stackmark.workloads.op.impl import pinning; pinning.settle(); import os;"
         "print(os.environ['OMP_PROC_BIND'], pinning.said())"
     )
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from stackmark.workloads.op import gemm, operands
-from stackmark.workloads.op.bench import Stand
-from stackmark.workloads.op.problem import read_problem
+from stackmark.workloads.op.definition import read_problem
+from stackmark.workloads.op.impl import matrix, operands
+from stackmark.workloads.op.impl.bench import Stand
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def a_small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("a_t", "b_t"), [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_a_product_is_right_in_every_layout(precision: str, a_t: int, b_t: int) -> None:
     problem = read_problem("gemm", {"m": 48, "n": 32, "k": 80, "a_t": a_t, "b_t": b_t})
-    prepared = gemm.prepare(problem, Stand(CPU, precision, 5))
+    prepared = matrix.prepare_gemm(problem, Stand(CPU, precision, 5))
     prepared.call(0)
     (result,) = prepared.outputs(0)
     assert tuple(result.shape) == (32, 48)  # a column-major 48×32
@@ -32,7 +32,7 @@ def test_a_product_is_right_in_every_layout(precision: str, a_t: int, b_t: int) 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_one_wrong_element_is_found(precision: str) -> None:
-    prepared = gemm.prepare(read_problem("gemm", {"m": 64, "n": 64, "k": 64}), Stand(CPU, precision, 5))
+    prepared = matrix.prepare_gemm(read_problem("gemm", {"m": 64, "n": 64, "k": 64}), Stand(CPU, precision, 5))
     prepared.call(0)
     (result,) = prepared.outputs(0)
     result[17, 3] += 0.01 * 8 if precision == "fp32" else 8
@@ -41,7 +41,7 @@ def test_one_wrong_element_is_found(precision: str) -> None:
 
 
 def test_a_wrong_element_that_no_sample_holds_is_found_by_the_projection() -> None:
-    prepared = gemm.prepare(read_problem("gemm", {"m": 1500, "n": 1200, "k": 16}), Stand(CPU, "fp32", 5))
+    prepared = matrix.prepare_gemm(read_problem("gemm", {"m": 1500, "n": 1200, "k": 16}), Stand(CPU, "fp32", 5))
     prepared.call(0)
     (result,) = prepared.outputs(0)
     compared = prepared.compare()
@@ -58,11 +58,11 @@ def test_a_wrong_element_that_no_sample_holds_is_found_by_the_projection() -> No
 
 def test_eight_bits_want_sizes_that_libraries_multiply() -> None:
     with pytest.raises(WorkloadFailure, match=r"int8 only where m and k are multiples of 8: m is 33"):
-        gemm.prepare(read_problem("gemm", {"m": 33, "n": 32, "k": 32}), Stand(CPU, "int8", 5))
+        matrix.prepare_gemm(read_problem("gemm", {"m": 33, "n": 32, "k": 32}), Stand(CPU, "int8", 5))
 
 
 def test_eight_bit_products_say_that_they_are_made_in_one_layout() -> None:
-    prepared = gemm.prepare(read_problem("gemm", {"m": 32, "n": 32, "k": 32}), Stand(CPU, "int8", 5))
+    prepared = matrix.prepare_gemm(read_problem("gemm", {"m": 32, "n": 32, "k": 32}), Stand(CPU, "int8", 5))
     assert prepared.notes == ("8-bit products are made as TN, whatever the list says: the libraries offer no other",)
     assert prepared.accumulate == "int32"
 
@@ -72,7 +72,7 @@ def test_a_right_product_of_one_row_is_never_called_wrong(precision: str) -> Non
     narrow = 16 if precision == "int8" else 1
     for seed in range(60):
         problem = read_problem("gemm", {"m": 512, "n": narrow, "k": 256})
-        prepared = gemm.prepare(problem, Stand(CPU, precision, seed))
+        prepared = matrix.prepare_gemm(problem, Stand(CPU, precision, seed))
         prepared.call(0)
         compared = prepared.compare()
         assert compared.error <= compared.bound

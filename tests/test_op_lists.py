@@ -10,20 +10,15 @@ from pathlib import Path
 import pytest
 
 from stackmark.errors import SpecError
-from stackmark.workloads.catalog import OPERATORS
-from stackmark.workloads.op import counts
-from stackmark.workloads.op.lists import SWEEP_BYTES, problems, sets_of
+from stackmark.workloads.op.definition import least_bytes, operations, problems, read_problem, sets_of
+from stackmark.workloads.op.lists import SWEEP_BYTES
+from stackmark.workloads.op.operators import OPERATORS
 from stackmark.workloads.op.problem import (
     BACKWARD_INPUTS,
     BACKWARD_WEIGHTS,
-    BY_MACHINE,
-    COLLECTIVES,
-    FIELDS,
     FORWARD,
     Problem,
-    read_problem,
 )
-from stackmark.workloads.op.transformer_lists import TRANSFORMER
 from stackmark.workloads.train.zoo import MODELS
 from the_reference import reference_data
 
@@ -32,7 +27,7 @@ DATA = ROOT / "src" / "stackmark" / "workloads" / "op" / "data"
 SCRIPT = ROOT / "scripts" / "make_op_lists.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 TODAYS = ("batched-gemm", "grouped-gemm", "attention", "layer-norm", "embedding", "optimizer", "copy")
-LISTS = [(op, set_name) for op in OPERATORS if op not in BY_MACHINE for set_name in sets_of(op)]
+LISTS = [(op, set_name) for op, one in OPERATORS.items() if not one.by_machine for set_name in sets_of(op)]
 
 
 def shapes(op: str, set_name: str) -> list[tuple[object, ...]]:
@@ -148,7 +143,7 @@ def test_a_list_that_cannot_be_read_stops_the_script_with_its_line(tmp_path: Pat
 # --- today's ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", list(TRANSFORMER))
+@pytest.mark.parametrize("op", [op for op, one in OPERATORS.items() if "transformer" in one.sets])
 def test_a_list_of_todays_models_is_neither_short_nor_long_and_names_what_it_is_of(op: str) -> None:
     rows = problems(op, "transformer")
     assert 8 <= len(rows) <= 40
@@ -164,8 +159,8 @@ def one(op: str, application: str) -> Problem:
 def test_the_products_of_a_block_are_as_many_operations_as_its_parameters_say() -> None:
     """Two for each weight and token. GPT-2 small has 12 blocks of 12 · 768² weights in these four products."""
     layers = ("qkv", "attention out", "MLP up", "MLP down")
-    operations = sum(counts.operations(one("gemm", f"GPT-2 small: {layer}")) or 0 for layer in layers)
-    assert operations == 2 * 8192 * 12 * 768**2
+    total = sum(operations(one("gemm", f"GPT-2 small: {layer}")) or 0 for layer in layers)
+    assert total == 2 * 8192 * 12 * 768**2
     # Llama-3-8B has 8,030,261,248 parameters: 32 blocks of these and two norms, two tables, a last norm.
     rows = [one("gemm", f"Llama-3-8B: {layer}") for layer in ("qkv", "attention out", "MLP gate and up", "MLP down")]
     block = sum(row.number("m") * row.number("k") for row in rows)
@@ -222,17 +217,17 @@ def test_the_sweep_goes_from_a_kibibyte_to_256_mebibytes_by_powers_of_two() -> N
 def test_every_problem_can_be_read_again_and_counted(op: str, set_name: str) -> None:
     for row in problems(op, set_name):
         assert row.op == op
-        assert list(row.shape) == list(FIELDS[op])
+        assert list(row.shape) == list(OPERATORS[op].fields)
         assert read_problem(op, row.shape).shape == row.shape
-        assert counts.least_bytes(row, "fp32") > 0
-        operations = counts.operations(row)
-        assert operations is None or operations > 0
+        assert least_bytes(row, "fp32") > 0
+        number = operations(row)
+        assert number is None or number > 0
 
 
 def test_every_operator_has_its_sets_and_the_first_is_the_usual_one() -> None:
     assert {op: sets_of(op)[0] for op in OPERATORS} == {
         "gemm": "training", "conv": "training", "rnn": "training", "sparse-gemm": "inference_server",
-        **dict.fromkeys(TODAYS, "transformer"), **dict.fromkeys(COLLECTIVES, "training"),
+        **dict.fromkeys(TODAYS, "transformer"), **{op: "training" for op, one in OPERATORS.items() if one.exchange},
         "transfer": "links", "ceilings": "machine",
     }  # fmt: skip
 
@@ -261,7 +256,7 @@ def test_a_list_that_there_is_not_is_a_sentence(op: str, set_name: str, sentence
 
 def test_the_lists_need_neither_a_framework_nor_numpy() -> None:
     code = (
-        "import sys; from stackmark.workloads.op.lists import problems; problems('gemm', 'training');"
+        "import sys; from stackmark.workloads.op.definition import problems; problems('gemm', 'training');"
         "problems('attention', 'transformer'); print({'torch', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -8,15 +8,19 @@ import torch
 
 from stackmark.errors import SpecError
 from stackmark.spec import Scalar
-from stackmark.workloads.op import batched_gemm, checking, grouped_gemm, sparse_gemm
-from stackmark.workloads.op.batched_gemm import compare_products
-from stackmark.workloads.op.bench import Compared, Prepared, Stand
-from stackmark.workloads.op.checking import refuse_wrong, signs, times
-from stackmark.workloads.op.counts import least_bytes, operations
-from stackmark.workloads.op.grouped_gemm import compare_groups, rows_of_groups
-from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.problem import Problem, read_problem
-from stackmark.workloads.op.sparse_gemm import compare_sparse, pattern
+from stackmark.workloads.op.definition import least_bytes, operations, read_problem
+from stackmark.workloads.op.impl import checking, matrix
+from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand
+from stackmark.workloads.op.impl.checking import refuse_wrong, signs, times
+from stackmark.workloads.op.impl.matrix import (
+    compare_groups,
+    compare_products,
+    compare_sparse,
+    rows_of_groups,
+    sparse_pattern,
+)
+from stackmark.workloads.op.impl.operands import Piece, rotated
+from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -27,7 +31,7 @@ ALLOWED = {"fp64": 1e-14, "fp32": 1e-5, "bf16": 0.03, "fp16": 0.004}
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few sets of operands, so that a test is about its own shape."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 2**15)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 2**15)
 
 
 def stand(precision: str) -> Stand:
@@ -66,7 +70,7 @@ def column_major(memory: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 def test_batched_products_are_those_of_column_major_matrices(precision: str, a_t: bool, b_t: bool) -> None:
     groups, m, n, k = 5, 7, 11, 33
     problem = read_problem("batched-gemm", {"groups": groups, "m": m, "n": n, "k": k, "a_t": a_t, "b_t": b_t})
-    got = done(batched_gemm.prepare(problem, stand(precision)))
+    got = done(matrix.prepare_batched(problem, stand(precision)))
     # Drawn once more, in the order in which they are laid out.
     dtype = stand(precision).dtype
     shapes = [(groups, n * k), (groups, m * k), (groups, n * m)]
@@ -82,14 +86,14 @@ def test_batched_products_are_those_of_column_major_matrices(precision: str, a_t
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_batched_products_of_odd_shapes_are_right(shape: tuple[int, int, int, int], precision: str) -> None:
     problem = read_problem("batched-gemm", dict(zip(("groups", "m", "n", "k"), shape, strict=True)))
-    done(batched_gemm.prepare(problem, stand(precision)))
+    done(matrix.prepare_batched(problem, stand(precision)))
 
 
 BATCH = read_problem("batched-gemm", {"groups": 20, "m": 70, "n": 70, "k": 12})
 
 
 def test_an_element_that_is_off_by_a_hundredth_is_found_in_any_of_the_matrices() -> None:
-    prepared = batched_gemm.prepare(BATCH, stand("fp32"))
+    prepared = matrix.prepare_batched(BATCH, stand("fp32"))
     got = done(prepared)
     for group in range(20):
         at = (group, *a_usual_element(got[group]))
@@ -170,7 +174,7 @@ def grouped_by_numpy(rows: torch.Tensor, weights: torch.Tensor, counts: list[int
 )
 def test_each_row_is_multiplied_by_its_own_groups_matrix(precision: str, shape: dict[str, Scalar]) -> None:
     problem = read_problem("grouped-gemm", shape)
-    prepared = grouped_gemm.prepare(problem, stand(precision))
+    prepared = matrix.prepare_grouped(problem, stand(precision))
     got = done(prepared)
     tokens, groups, n, k = (problem.number(name) for name in ("tokens", "groups", "n", "k"))
     dtype = stand(precision).dtype
@@ -182,7 +186,7 @@ def test_each_row_is_multiplied_by_its_own_groups_matrix(precision: str, shape: 
 
 def test_the_notes_say_how_the_groups_were_multiplied_and_bytes_are_of_the_matrices_that_are_read() -> None:
     problem = read_problem("grouped-gemm", {"groups": 9, "tokens": 4, "n": 5, "k": 7})
-    prepared = grouped_gemm.prepare(problem, stand("fp32"))
+    prepared = matrix.prepare_grouped(problem, stand("fp32"))
     counts = rows_of_groups(4, 9)
     used = sum(count > 0 for count in counts)
     assert used < 9
@@ -196,7 +200,7 @@ def test_the_one_kernel_for_all_groups_gives_what_the_loop_gives() -> None:
     rows, weights, counts = grouped_operands("bf16")
     results = [torch.empty(0)]
     try:
-        grouped_gemm._one_kernel([(rows, weights)], results, counts)(0)
+        matrix._one_kernel([(rows, weights)], results, counts)(0)
     except (RuntimeError, AttributeError) as error:
         pytest.skip(f"this PyTorch has no grouped_mm on a CPU: {error}")
     refuse_wrong(compare_groups(results[0], rows, weights, counts, stand("bf16")))
@@ -214,7 +218,7 @@ def test_a_row_that_went_to_the_next_group_is_found(precision: str) -> None:
 
 
 def test_an_element_that_is_off_by_a_hundredth_is_found_in_any_of_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouped_gemm, "SIDE", 4)  # so that most elements are reached by the projection alone
+    monkeypatch.setattr(matrix, "SIDE", 4)  # so that most elements are reached by the projection alone
     rows, weights, counts = grouped_operands("fp32")
     right = grouped_by_numpy(rows, weights, counts).float()
     assert " of 1,200 elements" in compare_groups(right, rows, weights, counts, stand("fp32")).elements
@@ -252,10 +256,10 @@ def compared_with(wrong: torch.Tensor, precision: str) -> tuple[Compared, torch.
 )
 def test_a_sparse_product_is_that_of_its_values(precision: str, shape: dict[str, Scalar]) -> None:
     problem = sparse_problem(**shape)
-    prepared = sparse_gemm.prepare(problem, stand(precision))
+    prepared = matrix.prepare_sparse(problem, stand(precision))
     got = done(prepared)
     m, n, k = (problem.number(name) for name in ("m", "n", "k"))
-    starts, columns = pattern(m, k, float(str(problem.shape["sparsity"])), stand(precision))
+    starts, columns = sparse_pattern(m, k, float(str(problem.shape["sparsity"])), stand(precision))
     dtype = stand(precision).dtype
     indices = (Piece((columns.numel(),), torch.int32, random=False), Piece((m + 1,), torch.int32, random=False))
     pieces = [Piece((columns.numel(),), dtype), *indices, Piece((k * n,), dtype), Piece((m, n), dtype, random=False)]
@@ -268,9 +272,9 @@ def test_a_sparse_product_is_that_of_its_values(precision: str, shape: dict[str,
 
 
 def test_a_random_pattern_has_the_share_of_values_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = pattern(500, 400, 0.95, stand("fp32"))
-    monkeypatch.setattr(sparse_gemm, "_TOSSED", 10_000)
-    starts, columns = pattern(500, 400, 0.95, stand("fp32"))
+    whole = sparse_pattern(500, 400, 0.95, stand("fp32"))
+    monkeypatch.setattr(matrix, "_TOSSED", 10_000)
+    starts, columns = sparse_pattern(500, 400, 0.95, stand("fp32"))
     assert torch.equal(starts, whole[0])  # however many rows are drawn at once
     assert torch.equal(columns, whole[1])
     assert len(columns) == int(starts[-1]) == pytest.approx(0.05 * 500 * 400, rel=0.05)
@@ -281,7 +285,7 @@ def test_a_random_pattern_has_the_share_of_values_that_is_asked_for(monkeypatch:
 
 def test_what_is_counted_is_near_what_the_shape_says() -> None:
     problem = sparse_problem(m=500, k=400, n=3)
-    prepared = sparse_gemm.prepare(problem, stand("fp32"))
+    prepared = matrix.prepare_sparse(problem, stand("fp32"))
     assert prepared.operations == pytest.approx(operations(problem), rel=0.05)
     assert prepared.least_bytes == pytest.approx(least_bytes(problem, "fp32"), rel=0.05)
     assert not prepared.graph
@@ -293,7 +297,7 @@ def test_what_is_counted_is_near_what_the_shape_says() -> None:
 def test_an_element_that_is_off_by_a_hundredth_is_found_in_a_sparse_product(
     side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sparse_gemm, "SIDE", side)
+    monkeypatch.setattr(matrix, "SIDE", side)
     nothing = torch.zeros(60, 9)
     compared, wanted = compared_with(nothing, "fp32")
     refuse_wrong(compared)
@@ -316,7 +320,7 @@ def test_rows_that_changed_places_are_found_in_bf16() -> None:
 # --- what cannot be had -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operator", [batched_gemm, grouped_gemm, sparse_gemm])
+@pytest.mark.parametrize("operator", [matrix.BATCHED_GEMM, matrix.GROUPED_GEMM, matrix.SPARSE_GEMM])
 @pytest.mark.parametrize("precision", ["tf32", "fp8", "int8"])
 def test_a_precision_that_cannot_be_had_on_a_cpu_is_a_sentence(operator: object, precision: str) -> None:
     check = getattr(operator, "check_precision")  # noqa: B009
@@ -330,7 +334,7 @@ def test_a_precision_that_cannot_be_had_on_a_cpu_is_a_sentence(operator: object,
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_sparse_product_in_16_bits_is_refused_on_a_cpu(precision: str) -> None:
     with pytest.raises(WorkloadFailure, match=rf"\(MKL\) has no {precision}") as failure:
-        sparse_gemm.check_precision(stand(precision))
+        matrix.check_sparse(stand(precision))
     assert failure.value.hint == "take --precision fp32 or fp64"
 
 
@@ -338,15 +342,15 @@ def test_a_sparse_matrix_is_not_transposed_and_not_empty() -> None:
     with pytest.raises(SpecError, match="turn a transposed sparse matrix round at each call"):
         sparse_problem(a_t=True)
     with pytest.raises(WorkloadFailure, match=r"of 1×1 values none is left at a sparsity of 0\.999"):
-        sparse_gemm.prepare(sparse_problem(m=1, k=1, sparsity=0.999), stand("fp32"))
+        matrix.prepare_sparse(sparse_problem(m=1, k=1, sparsity=0.999), stand("fp32"))
     with pytest.raises(WorkloadFailure, match="200,000,000,000 values are more than 32-bit indices can count"):
-        sparse_gemm.prepare(sparse_problem(m=10**6, k=10**6), stand("fp32"))
+        matrix.prepare_sparse(sparse_problem(m=10**6, k=10**6), stand("fp32"))
 
 
 def test_operands_that_do_not_fit_are_a_failure_with_their_size() -> None:
     for operator, problem in (
-        (batched_gemm, read_problem("batched-gemm", {"groups": 10**6, "m": 4096, "n": 4096, "k": 4096})),
-        (grouped_gemm, read_problem("grouped-gemm", {"groups": 10**4, "tokens": 10, "n": 10**5, "k": 10**5})),
+        (matrix.BATCHED_GEMM, read_problem("batched-gemm", {"groups": 10**6, "m": 4096, "n": 4096, "k": 4096})),
+        (matrix.GROUPED_GEMM, read_problem("grouped-gemm", {"groups": 10**4, "tokens": 10, "n": 10**5, "k": 10**5})),
     ):
         with pytest.raises(WorkloadFailure, match=r"its operands take .* GiB") as failure:
             operator.prepare(problem, stand("fp32"))

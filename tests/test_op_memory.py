@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,17 +11,20 @@ from torch.nn.functional import layer_norm as framework_norm
 from stackmark.errors import SpecError
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
-from stackmark.workloads.op import embedding, layer_norm, optimizer
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.checking import Guard
-from stackmark.workloads.op.operands import Piece, rotated
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import read_problem
-from stackmark.workloads.op.rows import go_through
+from stackmark.workloads.op.definition import OpParams, read_problem
+from stackmark.workloads.op.impl import embedding, layer_norm, optimizer
+from stackmark.workloads.op.impl.bench import Implementation, Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard
+from stackmark.workloads.op.impl.operands import Piece, rotated
+from stackmark.workloads.op.impl.rows import go_through
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
-MODULES = {"layer-norm": layer_norm, "embedding": embedding, "optimizer": optimizer}
+OPERATORS = {
+    "layer-norm": layer_norm.LAYER_NORM,
+    "embedding": embedding.EMBEDDING,
+    "optimizer": optimizer.OPTIMIZER,
+}
 PRECISIONS = ["fp64", "fp32", "bf16", "fp16"]
 PASSES = ["forward", "backward"]
 
@@ -30,11 +32,11 @@ PASSES = ["forward", "backward"]
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tiny problems need few sets."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 2**14)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 2**14)
 
 
 def called(name: str, precision: str, **shape: Scalar) -> Prepared:
-    prepared: Prepared = MODULES[name].prepare(read_problem(name, shape), Stand(CPU, precision, 5))
+    prepared: Prepared = OPERATORS[name].prepare(read_problem(name, shape), Stand(CPU, precision, 5))
     prepared.call(0)
     return prepared
 
@@ -287,11 +289,11 @@ def test_one_parameter_is_refused() -> None:
 # --- all of them --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("precision", ["tf32", "fp8", "int8"])
-def test_a_precision_that_it_has_not_is_refused(module: ModuleType, precision: str) -> None:
+def test_a_precision_that_it_has_not_is_refused(operator: Implementation, precision: str) -> None:
     with pytest.raises(WorkloadFailure, match=f"has no {precision}") as failure:
-        module.check_precision(Stand(CPU, precision, 1))
+        operator.check_precision(Stand(CPU, precision, 1))
     assert failure.value.kind == "bad_parameter"
     assert failure.value.hint
 
@@ -301,7 +303,7 @@ def test_an_optimizer_keeps_32_bits() -> None:
         optimizer.check_precision(Stand(CPU, "bf16", 1))
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", OPERATORS)
 def test_a_row_is_timed_and_checked(name: str) -> None:
     shapes: dict[str, list[dict[str, Scalar]]] = {
         "layer-norm": [{"rows": 64, "width": 32, "pass": which} for which in PASSES],
@@ -311,7 +313,7 @@ def test_a_row_is_timed_and_checked(name: str) -> None:
     found = [read_problem(name, shape) for shape in shapes[name]]
     params = OpParams(device="cpu", precision="fp32", set="typed", rows="0", budget=0.0, row_seconds=0.05, threads=0)
     rows: list[OpRow] = []
-    go_through(MODULES[name], found, [0, 1], params, Stand(CPU, "fp32", 1), rows.append)
+    go_through(OPERATORS[name], found, [0, 1], params, Stand(CPU, "fp32", 1), rows.append)
     for row in rows:
         assert row.failure_message == ""
         assert row.call_s

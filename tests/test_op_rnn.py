@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from stackmark.workloads.op import rnn, rnn_reference
-from stackmark.workloads.op.bench import Prepared, Stand
-from stackmark.workloads.op.checking import Guard
-from stackmark.workloads.op.counts import operations
-from stackmark.workloads.op.problem import Problem, read_problem
-from stackmark.workloads.op.rnn_layer import Layer, layers_of
+from stackmark.workloads.op.definition import operations, read_problem
+from stackmark.workloads.op.impl import rnn
+from stackmark.workloads.op.impl.bench import Prepared, Stand
+from stackmark.workloads.op.impl.checking import Guard
+from stackmark.workloads.op.impl.rnn import Layer, layers_of
+from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ HIDDEN, BATCH, STEPS = 12, 3, 5
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tiny problems need few sets."""
-    monkeypatch.setattr("stackmark.workloads.op.operands.cache_bytes", lambda _device: 2**14)
+    monkeypatch.setattr("stackmark.workloads.op.impl.operands.cache_bytes", lambda _device: 2**14)
 
 
 def problem_of(cell: str, which: str, hidden: int = HIDDEN, batch: int = BATCH, steps: int = STEPS) -> Problem:
@@ -81,7 +81,7 @@ def test_a_right_result_is_within_the_bound(cell: str, which: str, precision: st
 def test_the_reference_is_the_frameworks_layer(cell: str) -> None:
     """The equations that the check is made by, against torch.nn: both in float64, so to the last digits."""
     layer = layers_of(problem_of(cell, "forward"), Stand(CPU, "fp64", 5))[0]
-    for made, right in zip(rnn_reference.recurrence(layer), layer.forward(), strict=True):
+    for made, right in zip(rnn.recurrence(layer), layer.forward(), strict=True):
         torch.testing.assert_close(made, right, rtol=1e-12, atol=1e-14)
 
 
@@ -151,7 +151,7 @@ def test_of_oneDNNs_lstm_either_gradient_is_all_of_them() -> None:  # noqa: N802
 
 
 def test_of_a_large_result_some_sequences_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rnn_reference, "_MOST_ELEMENTS", 2 * STEPS * HIDDEN)
+    monkeypatch.setattr(rnn, "_MOST_ELEMENTS", 2 * STEPS * HIDDEN)
     prepared = called("lstm", "forward")
     compared = prepared.compare()
     assert compared.error <= compared.bound
@@ -188,10 +188,10 @@ def test_a_relu_that_lets_gradients_pass_at_zero_is_followed_and_nothing_else_is
     assert 3 <= int(near.sum()) < 100
     for wanted in (strict, strict | near):
         leaf = layer.with_gradients()
-        (dx,) = torch.autograd.grad(rnn_reference.recurrence(leaf, wanted)[0], leaf.x, leaf.dy)
-        assert torch.equal(rnn_reference.passing(layer, y, dx, 0.02), wanted)
+        (dx,) = torch.autograd.grad(rnn.recurrence(leaf, wanted)[0], leaf.x, leaf.dy)
+        assert torch.equal(rnn.passing(layer, y, dx, 0.02), wanted)
         # What is further away than the bound stays cut, whatever the gradient says.
-        assert torch.equal(rnn_reference.passing(layer, y, dx, 0.0), strict)
+        assert torch.equal(rnn.passing(layer, y, dx, 0.0), strict)
 
 
 def _just_below_zero(layer: Layer, distance: float) -> torch.Tensor:

@@ -8,9 +8,8 @@ from stackmark import events
 from stackmark.events import OpRow, Result, Stream
 from stackmark.medians import median_of
 from stackmark.spec import Scalar, Spec
-from stackmark.workloads.op.lists import problems
-from stackmark.workloads.op.op import figure_of
-from stackmark.workloads.op.params import OpParams
+from stackmark.workloads.op.definition import OpParams, problems
+from stackmark.workloads.op.impl.op import figure_of
 from stackmark.workloads.op.problem import say_rows
 from worker_process import environment, run_worker
 

@@ -20,14 +20,13 @@ from stackmark.ledger.importers.found import Found, Line
 from stackmark.ledger.rows import RunRow
 from stackmark.published.operators import BesidePublished
 from stackmark.published.table import Published
-from stackmark.show.deepbench_table import FIRST_LAYER_CHANNELS, PASSES, TABLES, deepbench_table, left_out
+from stackmark.show.deepbench_table import PASSES, TABLES, deepbench_table, left_out
 from stackmark.show.lists import list_lines, list_ratio_lines, print_below
 from stackmark.show.live import LiveBar, PlainLines
-from stackmark.show.operators import NO_TIMES, PublishedTimes, print_rows, say_problem, say_times
+from stackmark.show.operators import NO_TIMES, PublishedTimes, print_rows, say_times
 from stackmark.verdict.operators import ListResult, compare_lists, over_runs, row_of
-from stackmark.workloads.op import lists
-from stackmark.workloads.op.lists import problems, sets_of
-from stackmark.workloads.op.problem import FIELDS
+from stackmark.workloads.op.definition import problems, say_problem, sets_of
+from stackmark.workloads.op.operators import OPERATORS
 
 SPEC = op_spec(rows="0-4")
 ESC = "\x1b"
@@ -308,7 +307,7 @@ def test_a_link_s_rows_stand_beside_what_it_allows() -> None:
     assert "note of all rows: limit: PCIe 5.0, 16 lanes" in text
 
 
-@pytest.mark.parametrize("op", FIELDS)
+@pytest.mark.parametrize("op", [op for op, one in OPERATORS.items() if one.fields])
 def test_every_problem_of_every_list_is_told_from_the_others_in_few_characters(op: str) -> None:
     if op == "transfer":
         assert say_problem(op, {"bytes": 2**26, "from": "node0", "to": "cuda:0", "how": "pinned"}) == (
@@ -376,10 +375,6 @@ def test_a_pass_that_was_not_measured_is_no_time_of_zero(op: str) -> None:
     table = deepbench_table(op, "training", result)
     assert [one.params["pass"] for one in imported(table)] == ["forward", "backward-inputs", "backward-weights"]
     assert [row.index for row in left_out("training", result)] == [at + 3, at + 5]
-
-
-def test_a_first_layer_is_the_same_in_the_table_and_in_the_lists() -> None:
-    assert FIRST_LAYER_CHANNELS == lists.FIRST_LAYER_CHANNELS
 
 
 def test_a_failed_row_is_in_no_table_of_deepbench() -> None:

@@ -7,8 +7,8 @@ import torch
 
 from stackmark.worker.clock import run_stretch
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.train.peek import Rows
-from stackmark.workloads.workload import Ready, Values
+from stackmark.workloads.train.impl.step import Rows
+from stackmark.workloads.workload import TimedSteps, Values
 
 
 def rows_of(loss: torch.Tensor, accuracy: torch.Tensor) -> Rows:
@@ -77,7 +77,7 @@ def test_a_stretch_reserves_as_many_as_it_reads(steps: int, every: int) -> None:
         peeks.append(1)
         return lambda: {"loss": 1.0}
 
-    ready = Ready(lambda: None, "cpu", "step", 1, peek=peek, peek_every=every, reserve=reserved.append)
+    ready = TimedSteps(lambda: None, "cpu", "step", 1, peek=peek, peek_every=every, reserve=reserved.append)
     with open("/dev/null", "wb") as nowhere:
         run_stretch(Emitter(nowhere.fileno()), ready, "measure", steps)
     assert len(peeks) <= reserved[0] <= len(peeks) + 2

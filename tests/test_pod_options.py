@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from stackmark.cli.options import parameter_fields
 from stackmark.errors import SpecError
 from stackmark.experiments.placing import find_place
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.podspec import cpu_quantity
+from stackmark.kubernetes.manifest.build import cpu_quantity
 from stackmark.places.container.options import ContainerOptions
+from stackmark.places.pod.options import PodOptions
 
 
 def options(**typed: object) -> PodOptions:

@@ -6,6 +6,7 @@ What the pod's log and status mean is tested apart, on recorded JSON; here the p
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from clusters import RESTRICTED, TestCluster, new_namespace, until
 from leaving_out import leave_out
 from stackmark.events import Stream, gathered_facts
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.same_node import nodes_here
+from stackmark.kubernetes.nodes import nodes_here
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Facts
@@ -44,6 +45,8 @@ SLEEPER = ("--cmd", "sleep 120", "--cwd", ".", "--runs", "1", "--gpus", "none")
 # As OpenShift gives them.
 UNKNOWN_UID = 1_000_730_000
 PLACE_FAILED, WRONG_USE = 4, 2
+# How long a queue holds a Job; the API's times are whole seconds.
+HELD_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,30 @@ def test_what_became_of_the_pod_is_in_the_handle(desk: Desk, worker_image: str) 
     assert all(handle[name] >= 0 for name in ("queue_s", "start_s", "run_s"))
     assert handle["log"]["complete"] is True
     assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
+
+
+def test_a_wait_in_a_queue_is_counted_as_one_and_not_as_the_start_of_the_container(
+    desk: Desk, worker_image: str
+) -> None:
+    """A queue keeps a Job suspended, and its pod is made only when its turn has come. The queue is this test."""
+    asked = ("run", "--cmd", "true", "--cwd", ".", "--runs", "1", "--gpus", "none", "--queue", "team-a")
+    seen: dict[str, float] = {}
+
+    def admit() -> bool:
+        for job in desk.cluster.jobs():
+            name, run = job["metadata"]["name"], job["metadata"]["labels"]["stackmark.io/kind"] == "run"
+            first = seen.setdefault(name, time.monotonic())
+            if job["spec"].get("suspend") and (not run or time.monotonic() - first > HELD_S):
+                path = f"/apis/batch/v1/namespaces/{desk.cluster.namespace}/jobs/{name}"
+                desk.cluster.cluster.patch(path, {"spec": {"suspend": False}})
+        return process.poll() is not None
+
+    with desk.begun(*asked, "--image", worker_image) as process:
+        until(admit)
+        assert process.returncode == 0
+    row, _ = desk.only_run()
+    handle: dict[str, Any] = dict(row.handle)
+    assert handle["queue_s"] >= HELD_S - 1
 
 
 def test_a_pod_runs_the_software_of_the_host_that_is_its_node(desk: Desk) -> None:

@@ -9,9 +9,9 @@ import pytest
 from clusters import TestCluster, new_namespace, until
 from stackmark.errors import ClusterError, Exit, PlaceError
 from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable, connect
-from stackmark.kubernetes.nodelog import read_node_log
-from stackmark.kubernetes.podlog import PodLog
-from stackmark.kubernetes.trouble import explained, refusal
+from stackmark.kubernetes.log.follow import PodLog
+from stackmark.kubernetes.log.node_files import read_node_log
+from stackmark.kubernetes.refusals import explained, refusal
 
 
 def told(message: str, status: int = 403, reason: str = "Forbidden") -> PlaceError:

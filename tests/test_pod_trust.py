@@ -15,8 +15,8 @@ from limited_account import documented_rules, rights_in
 from stackmark.events import Failed, write_event
 from stackmark.experiments import driver
 from stackmark.ids import new_id
-from stackmark.kubernetes import notes
-from stackmark.kubernetes.closing import Closing
+from stackmark.kubernetes import orphans
+from stackmark.kubernetes.log.lines import Closing
 from stackmark.kubernetes.rights import RUN_RIGHTS
 from stackmark.ledger.rows import Experiment, RunStart
 from stackmark.ledger.store import Ledger
@@ -78,8 +78,8 @@ def dead_process() -> tuple[int, int | None]:
     return found
 
 
-def note(pid: int, ticks: int | None, **more: Any) -> notes.JobNote:
-    return notes.JobNote(
+def note(pid: int, ticks: int | None, **more: Any) -> orphans.JobNote:
+    return orphans.JobNote(
         **{
             "mark": new_id("r"), "namespace": "n", "context": "c", "kubeconfig": "/nonexistent", "server": "https://s",
             "created_unix_s": time.time(), "machine": machine.machine_id(), "boot": machine.boot_id(),
@@ -103,7 +103,7 @@ def test_a_note_that_cannot_be_read_is_removed(tmp_path: Path, monkeypatch: pyte
     folder = tmp_path / "stackmark/jobs"
     folder.mkdir(parents=True)
     (folder / "r-1.json").write_text(text)
-    assert notes.remove_orphans() == []
+    assert orphans.remove_orphans() == []
     assert list(folder.iterdir()) == []
 
 
@@ -113,8 +113,8 @@ def test_a_note_stays_while_its_kubeconfig_is_away(tmp_path: Path, monkeypatch: 
     folder.mkdir(parents=True)
     one = note(*dead_process())
     (folder / f"{one.mark}.json").write_text(one.model_dump_json())
-    assert notes.remove_orphans() == []
-    assert [left.mark for left in notes.orphans()] == [one.mark]
+    assert orphans.remove_orphans() == []
+    assert [left.mark for left in orphans.orphans()] == [one.mark]
 
 
 # A ledger that others can write
@@ -147,7 +147,7 @@ def asked_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(path)
             return False
 
-    monkeypatch.setattr("stackmark.kubernetes.removing.connect", lambda *_: Recorder())
+    monkeypatch.setattr("stackmark.kubernetes.orphans.connect", lambda *_: Recorder())
     return found
 
 

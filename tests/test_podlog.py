@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stackmark.kubernetes.loglines import ApiLines, NodeLines, Record, event_number, stamped, unix_second
-from stackmark.kubernetes.logorder import Gap, InOrder
-from stackmark.places.process import LINE_LIMIT_BYTES
+from stackmark.events import LINE_LIMIT_BYTES
+from stackmark.kubernetes.log.lines import ApiLines, NodeLines, Record, event_number, stamped, unix_second
+from stackmark.kubernetes.log.order import Gap, InOrder
 
 
 def stamp(nanoseconds: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from clusters import TestCluster, until
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.podlog import LogEnd, PodLog, read_whole
+from stackmark.kubernetes.log.follow import LogEnd, PodLog, read_whole
 from wire import wired
 
 pytestmark = pytest.mark.cluster

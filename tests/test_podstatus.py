@@ -9,12 +9,10 @@ from typing import cast
 import pytest
 
 from clusters import TestCluster, until
-from stackmark.kubernetes import podstatus
+from stackmark.kubernetes import status, why
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.matching import matches, untolerated
-from stackmark.kubernetes.podjson import words
-from stackmark.kubernetes.quantities import quantity, requests
-from stackmark.kubernetes.shortage import holders_among
+from stackmark.kubernetes.objects import matches, quantity, requests, untolerated, words
+from stackmark.kubernetes.why import holders_among
 
 CASES = cast(dict[str, Json], json.loads((Path(__file__).parent / "data/kubernetes/pod_cases.json").read_text()))
 NODES = cast(list[Json], CASES.pop("nodes"))
@@ -26,13 +24,13 @@ def case(name: str) -> Json:
 
 def failure(name: str, gone: bool = False) -> tuple[str, str, str] | None:
     seen = case(name)
-    found = podstatus.failure_of(seen["pod"], seen["events"], gone=gone)
+    found = why.failure_of(seen["pod"], seen["events"], gone=gone)
     return (found.kind, found.message, found.hint) if found else None
 
 
 def waits(name: str) -> str:
     seen = case(name)
-    return podstatus.waiting_sentence(seen["pod"], seen["events"], seen.get("nodes", NODES), seen.get("others", []))
+    return why.waiting_sentence(seen["pod"], seen["events"], seen.get("nodes", NODES), seen.get("others", []))
 
 
 # Where it stands
@@ -44,25 +42,25 @@ def waits(name: str) -> str:
      ("done", "ended"), ("oom", "ended"), ("evicted", "ended"), ("out_of_gpus", "ended")],
 )  # fmt: skip
 def test_each_pod_stands_somewhere(name: str, phase: str) -> None:
-    assert podstatus.phase_of(case(name)["pod"]) == phase
+    assert status.phase_of(case(name)["pod"]) == phase
 
 
 def test_a_pod_that_is_not_there_is_gone() -> None:
-    assert podstatus.phase_of(None) == "gone"
+    assert status.phase_of(None) == "gone"
 
 
 def test_a_pod_that_its_node_should_have_ended_long_ago_is_gone() -> None:
     pod = case("running")["pod"]
     pod["metadata"]["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 300))
 
-    assert podstatus.phase_of(pod) == "gone"
+    assert status.phase_of(pod) == "gone"
 
 
 def test_a_pod_behind_a_gate_is_queued() -> None:
     pod = case("too_many_gpus")["pod"]
     pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
 
-    assert podstatus.phase_of(pod) == "queued"
+    assert status.phase_of(pod) == "queued"
 
 
 def test_a_pull_that_goes_on_shows_in_the_events() -> None:
@@ -72,17 +70,17 @@ def test_a_pull_that_goes_on_shows_in_the_events() -> None:
     pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "ContainerCreating"}}
     began = {"reason": "Pulling", "involvedObject": {"fieldPath": "spec.containers{worker}"}}
 
-    assert podstatus.phase_of(pod, events=[began]) == "pulling"
-    assert podstatus.phase_of(pod, events=[began, {**began, "reason": "Pulled"}]) == "creating"
+    assert status.phase_of(pod, events=[began]) == "pulling"
+    assert status.phase_of(pod, events=[began, {**began, "reason": "Pulled"}]) == "creating"
 
 
 def test_the_code_the_image_and_the_restarts_are_the_containers_own() -> None:
     pod = case("own_code")["pod"]
 
-    assert podstatus.exit_code(pod) == 13
-    assert "sha256:" in str(podstatus.image_id(pod))
-    assert podstatus.restarts(pod) == 0
-    assert podstatus.exit_code(case("running")["pod"]) is None
+    assert status.exit_code(pod) == 13
+    assert "sha256:" in str(status.image_id(pod))
+    assert status.restarts(pod) == 0
+    assert status.exit_code(case("running")["pod"]) is None
 
 
 # When what happened
@@ -90,7 +88,7 @@ def test_the_code_the_image_and_the_restarts_are_the_containers_own() -> None:
 
 def test_the_parts_of_a_pods_life_are_timed_apart() -> None:
     seen = case("done")
-    times = podstatus.timeline(seen["pod"], seen["events"])
+    times = status.timeline(seen["pod"], seen["events"])
 
     assert times.run_s == pytest.approx(3, abs=1)
     assert times.pull_s == 0  # the image was there
@@ -117,15 +115,15 @@ def test_a_pulls_time_is_in_the_words_of_its_event(said: str, seconds: float) ->
     pulled = next(one for one in seen["events"] if one["reason"] == "Pulled")
     pulled["message"] = said
 
-    assert podstatus.timeline(seen["pod"], seen["events"]).pull_s == pytest.approx(seconds)
+    assert status.timeline(seen["pod"], seen["events"]).pull_s == pytest.approx(seconds)
 
 
 def test_the_time_in_a_queue_counts_from_the_jobs_creation() -> None:
     seen = case("done")
-    created = podstatus.timeline(seen["pod"], seen["events"]).created
+    created = status.timeline(seen["pod"], seen["events"]).created
     assert created is not None
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created - 100))
-    times = podstatus.timeline(seen["pod"], seen["events"], {"metadata": {"creationTimestamp": stamp}})
+    times = status.timeline(seen["pod"], seen["events"], {"metadata": {"creationTimestamp": stamp}})
 
     assert times.queue_s is not None
     assert times.queue_s >= 100
@@ -133,7 +131,7 @@ def test_the_time_in_a_queue_counts_from_the_jobs_creation() -> None:
 
 def test_a_pod_that_never_started_has_no_times_of_it() -> None:
     seen = case("too_many_gpus")
-    times = podstatus.timeline(seen["pod"], seen["events"])
+    times = status.timeline(seen["pod"], seen["events"])
 
     assert times.created is not None
     assert (times.scheduled, times.queue_s, times.started, times.run_s) == (None, None, None, None)
@@ -191,7 +189,7 @@ def test_a_pod_whose_work_was_done_before_it_was_deleted_has_not_failed() -> Non
 def test_of_a_pod_that_nobody_saw_its_events_tell() -> None:
     events = [{"reason": "TaintManagerEviction", "message": "Marking for deletion Pod team-a/x"}]
 
-    found = podstatus.failure_of(None, events)
+    found = why.failure_of(None, events)
 
     assert found is not None
     assert found.kind == "node_lost"
@@ -207,7 +205,7 @@ def test_a_node_that_is_lost_is_not_somebody_who_deleted_the_pod() -> None:
             "message": "Taint manager: deleting",
         }
     )
-    found = podstatus.failure_of(seen["pod"], seen["events"])
+    found = why.failure_of(seen["pod"], seen["events"])
 
     assert found is not None
     assert found.kind == "node_lost"
@@ -218,14 +216,14 @@ def test_a_registry_that_failed_once_is_given_another_try() -> None:
     for one in seen["events"]:
         one["count"] = 1
 
-    assert podstatus.failure_of(seen["pod"], seen["events"]) is None
+    assert why.failure_of(seen["pod"], seen["events"]) is None
 
 
 def test_an_image_that_the_registry_does_not_have_is_not_waited_for() -> None:
     seen = case("image_pull")
     waiting = seen["pod"]["status"]["containerStatuses"][0]["state"]["waiting"]
     waiting["message"] = 'failed to resolve reference "registry.example/none:1": registry.example/none:1: not found'
-    found = podstatus.failure_of(seen["pod"], [])
+    found = why.failure_of(seen["pod"], [])
 
     assert found is not None
     assert found.kind == "image_pull"
@@ -242,7 +240,7 @@ def test_an_image_that_the_registry_does_not_have_is_not_waited_for() -> None:
 )
 def test_a_job_whose_pods_are_refused_says_why(name: str, kind: str, cause: str) -> None:
     seen = case(name)
-    found = podstatus.job_refused(seen["job"], seen["events"])
+    found = why.job_refused(seen["job"], seen["events"])
 
     assert found is not None
     assert found.kind == kind
@@ -252,7 +250,7 @@ def test_a_job_whose_pods_are_refused_says_why(name: str, kind: str, cause: str)
 def test_a_job_that_is_suspended_was_not_refused() -> None:
     seen = case("job_suspended")
 
-    assert podstatus.job_refused(seen["job"], seen["events"]) is None
+    assert why.job_refused(seen["job"], seen["events"]) is None
 
 
 # Why it waits
@@ -267,7 +265,7 @@ def test_the_shortage_is_named_with_who_holds_the_devices() -> None:
 def test_who_holds_devices_is_not_guessed_where_one_may_not_see() -> None:
     seen = case("gpus_held")
 
-    assert "who holds them cannot be seen" in podstatus.waiting_sentence(seen["pod"], seen["events"], NODES, [])
+    assert "who holds them cannot be seen" in why.waiting_sentence(seen["pod"], seen["events"], NODES, [])
 
 
 def test_a_taint_is_named_as_the_option_that_tolerates_it() -> None:
@@ -278,7 +276,7 @@ def test_a_taint_is_named_as_the_option_that_tolerates_it() -> None:
 def test_several_nodes_of_one_reason_are_one_clause() -> None:
     seen = case("gpus_held")
     del seen["pod"]["spec"]["nodeSelector"]
-    said = podstatus.waiting_sentence(seen["pod"], seen["events"], [NODES[0], *NODES[2:]], seen["others"])
+    said = why.waiting_sentence(seen["pod"], seen["events"], [NODES[0], *NODES[2:]], seen["others"])
 
     assert "node-3, node-4, node-5 have the taint reserved=yes:NoSchedule" in said
 
@@ -290,10 +288,10 @@ def test_a_volume_that_is_not_there_is_named() -> None:
 def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> None:
     seen, nodes = case("gpus_held"), copy.deepcopy(NODES)
     nodes[0]["status"]["allocatable"]["nvidia.com/gpu"] = "0"
-    said = podstatus.waiting_sentence(seen["pod"], seen["events"], nodes, [])
+    said = why.waiting_sentence(seen["pod"], seen["events"], nodes, [])
 
     assert "node-1 offers none now of its 2: its device plugin is not well" in said
-    assert podstatus.hopeless_sentence(seen["pod"], nodes) is None
+    assert why.hopeless_sentence(seen["pod"], nodes) is None
 
 
 @pytest.mark.parametrize(
@@ -308,33 +306,33 @@ def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> No
     ],
 )
 def test_what_no_node_could_ever_give_is_hopeless(name: str, sentence: str) -> None:
-    assert podstatus.hopeless_sentence(case(name)["pod"], NODES) == sentence
+    assert why.hopeless_sentence(case(name)["pod"], NODES) == sentence
 
 
 @pytest.mark.parametrize("name", ["gpus_held", "tainted", "unbound_volume"])
 def test_what_may_come_is_not_hopeless(name: str) -> None:
-    assert podstatus.hopeless_sentence(case(name)["pod"], NODES) is None
+    assert why.hopeless_sentence(case(name)["pod"], NODES) is None
 
 
 def test_without_a_list_of_nodes_nothing_is_hopeless() -> None:
-    assert podstatus.hopeless_sentence(case("too_many_gpus")["pod"], []) is None
+    assert why.hopeless_sentence(case("too_many_gpus")["pod"], []) is None
 
 
 def test_an_autoscaler_that_adds_a_node_is_hope() -> None:
-    assert podstatus.hopeless_sentence(case("selector")["pod"], NODES, [{"reason": "TriggeredScaleUp"}]) is None
+    assert why.hopeless_sentence(case("selector")["pod"], NODES, [{"reason": "TriggeredScaleUp"}]) is None
 
 
 def test_a_resource_that_no_node_offers_is_hopeless() -> None:
     pod = case("too_many_gpus")["pod"]
     pod["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
 
-    assert "offers amd.com/gpu" in str(podstatus.hopeless_sentence(pod, NODES))
+    assert "offers amd.com/gpu" in str(why.hopeless_sentence(pod, NODES))
 
 
 def test_a_queue_that_has_not_admitted_a_job_is_named() -> None:
     seen = case("job_suspended")
 
-    assert "the queue gpus has not admitted it yet" in podstatus.waiting_sentence({}, [], job=seen["job"])
+    assert "the queue gpus has not admitted it yet" in why.waiting_sentence({}, [], job=seen["job"])
 
 
 def test_of_a_large_cluster_a_few_nodes_are_named() -> None:
@@ -345,7 +343,7 @@ def test_of_a_large_cluster_a_few_nodes_are_named() -> None:
         {**seen["others"][0], "spec": {**seen["others"][0]["spec"], "nodeName": f"node-{number // 2}"}}
         for number in range(2000)
     ]
-    said = podstatus.waiting_sentence(seen["pod"], seen["events"], many, holding)
+    said = why.waiting_sentence(seen["pod"], seen["events"], many, holding)
 
     assert "and 996 more nodes are as full" in said
     assert len(said) < 1000
@@ -355,11 +353,11 @@ def test_of_a_large_cluster_a_few_nodes_are_named() -> None:
     "pod", [{}, {"metadata": None, "spec": None, "status": None}, {"status": {"containerStatuses": []}}]
 )
 def test_json_with_nothing_in_it_is_no_error(pod: Json) -> None:
-    podstatus.failure_of(pod, [{}])
-    podstatus.timeline(pod, [{}])
-    podstatus.waiting_sentence(pod, [{}], [{}], [{}])
-    podstatus.hopeless_sentence(pod, [{}])
-    assert podstatus.phase_of(pod) == "pending"
+    why.failure_of(pod, [{}])
+    status.timeline(pod, [{}])
+    why.waiting_sentence(pod, [{}], [{}], [{}])
+    why.hopeless_sentence(pod, [{}])
+    assert status.phase_of(pod) == "pending"
 
 
 def test_foreign_words_lose_their_control_characters_and_their_length() -> None:
@@ -452,7 +450,7 @@ def test_who_holds_devices_is_asked_of_the_cluster(cluster: TestCluster) -> None
     cluster.cluster.create(path, {"metadata": {"name": "holds"}, "spec": spec})
     try:
         node = until(lambda: cluster.cluster.get(f"{path}/holds")["spec"].get("nodeName"))
-        held = podstatus.holders(cluster.cluster, "nvidia.com/gpu", node)
+        held = why.holders(cluster.cluster, "nvidia.com/gpu", node)
     finally:
         cluster.cluster.delete(f"{path}/holds", grace_s=0)
 

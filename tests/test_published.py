@@ -250,7 +250,7 @@ def test_reading_the_table_costs_little_more_than_splitting_it_into_cells() -> N
 def test_the_long_table_of_operators_is_not_read_by_who_does_not_ask_for_it() -> None:
     """What happens at the end of a run: the nearest rows are looked for."""
     code = (
-        "from stackmark.published.lookup import known_rows, near; from stackmark.ledger import published as p;"
+        "from stackmark.published.lookup import known_rows, near; from stackmark.published import table as p;"
         "from stackmark.spec import Spec; known_rows(None);"
         "near(Spec(workload='train/resnet50', params={'precision': 'fp32'}), 'images/s', 'NVIDIA H200', None);"
         "print(p.load_operators.cache_info().currsize, p.load.cache_info().currsize)"

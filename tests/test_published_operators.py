@@ -13,8 +13,6 @@ from stackmark.ledger.store import Ledger
 from stackmark.published.chips import parse_chip
 from stackmark.published.lookup import known_operators
 from stackmark.published.operators import (
-    DRIFTS,
-    SIZES,
     OperatorIndex,
     beside,
     beside_list,
@@ -25,8 +23,9 @@ from stackmark.published.operators import (
 from stackmark.published.table import FIELDS as COLUMNS
 from stackmark.published.table import Published, load, load_all, load_operators, row_of
 from stackmark.spec import Scalar
-from stackmark.workloads.op.lists import problems
-from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FIELDS, FORWARD, read_problem
+from stackmark.workloads.op.definition import problems, read_problem
+from stackmark.workloads.op.operators import OPERATORS
+from stackmark.workloads.op.problem import BACKWARD_INPUTS, BACKWARD_WEIGHTS, FORWARD
 from the_reference import reference_data
 
 INDEX = OperatorIndex(load_all())
@@ -152,7 +151,7 @@ def test_the_times_of_the_reference_are_all_there_and_no_others() -> None:
 def test_a_quantity_that_the_sheets_derived_is_in_no_row() -> None:
     assert {row.unit for row in load_operators()} == {"ms"}
     names = {name for row in load_operators() for name in row.extra}
-    assert names <= {name for sizes in SIZES.values() for name in sizes} | {
+    assert names <= {name for one in OPERATORS.values() for name in one.fields} | {
         "set", "algorithm", "multiply_bits", "add_bits", "dense_ms", "stddev_ms",
     }  # fmt: skip
 
@@ -316,11 +315,6 @@ def test_what_the_user_added_is_among_the_known(no_ledger: Path, tmp_path: Path)
 # --- the names are the same on both sides of the house ------------------------------------------------------------------
 
 
-def test_the_sizes_are_those_of_the_problems() -> None:
-    assert {op: list(sizes) for op, sizes in SIZES.items()} == {op: list(fields) for op, fields in FIELDS.items()}
-    assert {op: {name: field.default for name, field in fields.items()} for op, fields in FIELDS.items()} == SIZES
-
-
 def test_every_row_is_a_problem_that_could_be_run() -> None:
     for row in load_operators():
         shape = problem_of(row)
@@ -351,7 +345,14 @@ def test_the_importer_of_deepbenchs_output_has_the_same_names() -> None:
 
 def test_the_drifts_are_those_between_the_lists_and_the_sheets() -> None:
     """Of each size that differs, the list has the one and the sheets the other."""
-    for op, name, in_list, in_sheets in DRIFTS:
+    drifts = [
+        (op, name, in_list, in_sheets)
+        for op, one in OPERATORS.items()
+        for name, spelled in one.deepbench.spelled.items()
+        for in_sheets, in_list in spelled.items()
+    ]
+    assert len(drifts) == 3
+    for op, name, in_list, in_sheets in drifts:
         sets = (
             ("training",)
             if op == "all-reduce"

@@ -20,7 +20,7 @@ from asking import ask
 from recorded import load
 from stackmark.experiments.ceilings import of_experiment
 from stackmark.experiments.examine import Examined, examine
-from stackmark.experiments.listed import read_list
+from stackmark.experiments.operator_list import read_list
 from stackmark.ledger.store import Ledger
 from stackmark.show.ceilings import table_rows
 from stackmark.show.report.html import render_html

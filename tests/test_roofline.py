@@ -32,7 +32,7 @@ from stackmark.show.roofline_plot import _apart, roofline_png, roofline_svg
 from stackmark.spec import Scalar, Spec
 from stackmark.verdict.ceilings import Ceilings, Rate
 from stackmark.verdict.roofline import NO_CEILINGS, Point, Roofline, Standing, Work, doubts, say_standing, stand
-from stackmark.workloads.op.lists import sets_of
+from stackmark.workloads.op.definition import sets_of
 
 # An H200 as seen by hand: sustained and cold matrix rates, and a copy.
 H200 = Ceilings(
@@ -291,7 +291,7 @@ def test_ceilings_of_one_thread_are_no_limit_of_a_run_that_took_two_by_itself(bo
 
 
 def test_a_ceiling_that_is_not_to_be_believed_is_called_so(book: Path) -> None:
-    from stackmark.workloads.op.stretch import say_crowded
+    from stackmark.workloads.op.impl.timing import say_crowded
 
     with Ledger.open(str(book)) as ledger:
         store_ceilings(ledger, notes=say_crowded(0.53))

@@ -1,15 +1,16 @@
 """Which node this machine is, and what a comparison with a pod on it needs."""
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 
 from stackmark.errors import ClusterError, SpecError, WorkerError
-from stackmark.experiments.arms import AskedArm, read_arms
+from stackmark.experiments.arms import ArmRequest, read_arms
 from stackmark.experiments.one_machine import following, leading
-from stackmark.experiments.run import Resolved
+from stackmark.experiments.probing import Resolved
 from stackmark.kubernetes.client import connect
-from stackmark.kubernetes.same_node import Node, node_of, smallest_image
+from stackmark.kubernetes.nodes import Node, smallest_image
 from stackmark.machine import identity as machine
 from stackmark.places.place import Facts
 from stackmark.spec import Spec
@@ -23,31 +24,31 @@ def led(node: str | None, chip: object = CHIP) -> Resolved:
     return Resolved(Spec(workload="train/resnet20", params={}), {}, told, {"node": node} if node else {})
 
 
-def data(**info: str) -> dict[str, object]:
-    return {"metadata": {"name": "a"}, "status": {"nodeInfo": info, "images": []}}
+def data(images: Sequence[tuple[str, int]] = (), **info: str) -> dict[str, object]:
+    listed = [{"names": [name], "sizeBytes": size} for name, size in images]
+    return {"metadata": {"name": "a"}, "status": {"nodeInfo": info, "images": listed}}
 
 
 def test_a_node_is_named_in_the_ledger_as_its_own_host_names_itself() -> None:
     raw = "3d1219c7c4c5404aaa1f6d2a48adfda4"
-    assert node_of(data(machineID=raw)).machine_id == machine.app_specific_id(
-        bytes.fromhex(raw), machine.APPLICATION_ID
-    )
+    assert Node(data(machineID=raw)).machine_id == machine.app_specific_id(bytes.fromhex(raw), machine.APPLICATION_ID)
 
 
 @pytest.mark.parametrize("raw", ["", "uninitialized", "ab"])
 def test_a_node_without_an_id_has_none(raw: str) -> None:
-    assert node_of(data(machineID=raw, bootID="")) == Node("a", None, None, ())
+    node = Node(data(machineID=raw, bootID=""))
+    assert (node.boot_id, node.machine_id, node.images) == (None, None, [])
 
 
 def test_the_sandbox_s_image_is_taken_before_a_smaller_one_of_somebody_s() -> None:
     images = (("reg/app:1", 10), ("reg/pause:3.9", 300), ("reg/pause@sha256:00", 300), ("<none>:<none>", 1))
-    assert smallest_image(Node("a", None, None, images)) == "reg/pause:3.9"
-    assert smallest_image(Node("a", None, None, images[:1])) == "reg/app:1"
-    assert smallest_image(Node("a", None, None, images[2:])) is None
+    assert smallest_image(Node(data(images))) == "reg/pause:3.9"
+    assert smallest_image(Node(data(images[:1]))) == "reg/app:1"
+    assert smallest_image(Node(data(images[2:]))) is None
 
 
-def arm(place: str, **options: str) -> AskedArm:
-    return AskedArm(place, place, dict(options), {})
+def arm(place: str, **options: str) -> ArmRequest:
+    return ArmRequest(place, place, dict(options), {})
 
 
 def test_the_pod_is_asked_first_and_the_others_follow_its_gpu() -> None:
@@ -62,8 +63,8 @@ def test_the_pod_is_asked_first_and_the_others_follow_its_gpu() -> None:
 def test_what_was_typed_is_not_changed() -> None:
     arms = [
         arm("pod", node="mine"),
-        AskedArm("host", "host", {"gpus": "0"}, {}),
-        AskedArm("h", "host", {}, {"device": "cpu"}),
+        ArmRequest("host", "host", {"gpus": "0"}, {}),
+        ArmRequest("h", "host", {}, {"device": "cpu"}),
     ]
     assert [one.place_options for one in following(arms, 0, led("n"))] == [{"node": "mine"}, {"gpus": "0"}, {}]
 

@@ -22,9 +22,9 @@ from stackmark.experiments.sweep.rows import (
 from stackmark.experiments.sweep.slots import Slot, find_slots, looked_again
 from stackmark.experiments.sweep.sweep import examine, is_open
 from stackmark.ids import new_id
-from stackmark.kubernetes.options import PodOptions
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
+from stackmark.places.pod.options import PodOptions
 from stackmark.show.sweep import junit_cases, print_sweep, shown_lines, sweep_json, sweep_png, sweep_svg
 from stackmark.show.terminal import standard_output
 from stackmark.spec import Spec
@@ -222,8 +222,9 @@ class Sweep:
         }  # fmt: skip
         self.book.start(
             RunStart(
-                id=run_id, experiment_id=self.experiment.id, position=self.position, arm=slot, block=block,
-                attempt=number if suspect is None else suspect + 1, spec=SPEC, place="pod", started_unix_s=1e9 + self.position,
+                id=run_id, experiment_id=self.experiment.id, position=self.position, slot=slot, block=block,
+                suspect=suspect, pass_number=number if suspect is None else None, spec=SPEC, place="pod",
+                started_unix_s=1e9 + self.position,
                 machine_id="m", boot_id="b", driver_pid=1, handle=handle, stackmark_version="0",
             )
         )  # fmt: skip
@@ -432,7 +433,7 @@ def test_a_second_run_that_failed_is_not_made_again_and_one_that_was_cut_off_is(
     assert [slot.number for _, slot in left] == list(range(1, 8))
     run_id = new_id("r")
     book.start(
-        RunStart(id=run_id, experiment_id=sweep.experiment.id, position=50, arm=1, attempt=1, spec=SPEC, place="pod",
+        RunStart(id=run_id, experiment_id=sweep.experiment.id, position=50, slot=1, pass_number=1, spec=SPEC, place="pod",
                  started_unix_s=1e9, machine_id="m", boot_id="b", driver_pid=1, stackmark_version="0")
     )  # fmt: skip
     end = RunEnd(status="failed", ended_unix_s=1e9, failure_kind="interrupted", failure_message="it was interrupted")
@@ -609,7 +610,7 @@ def test_a_sweep_that_is_none_cannot_be_resumed_as_one(book: Ledger, tmp_path: P
     book.start_experiment(Experiment(id=new_id("x"), created_unix_s=1e9))
     done = ask("cluster", "sweep", "--resume", "last", "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert done.code == Exit.WRONG_USE
-    assert "is no sweep" in done.out + done.err
+    assert "not a sweep" in done.out + done.err
 
 
 def test_the_exit_code_names_what_was_found(book: Ledger, tmp_path: Path) -> None:

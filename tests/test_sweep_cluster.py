@@ -9,7 +9,10 @@ import pytest
 
 from asking import Answer, ask_process
 from clusters import TestCluster
+from stackmark.events import gathered_facts
+from stackmark.experiments.judging import read_stored
 from stackmark.ledger.store import Ledger
+from stackmark.places.place import Facts
 
 pytestmark = pytest.mark.cluster
 
@@ -60,6 +63,10 @@ def sweep(cluster: TestCluster, ledger: Path, *words: str) -> Answer:
     return ask_process(ledger, "cluster", "sweep", *words, *where, KUBECONFIG=cluster.kubeconfig)
 
 
+def facts_of(book: Ledger, run: str) -> Facts:
+    return gathered_facts(read_stored(book.stream(run)).stream.events)
+
+
 def test_every_gpu_of_every_node_is_measured_once_and_nothing_is_left(
     cluster: TestCluster, tmp_path: Path, spin: list[str], several: list[str]
 ) -> None:
@@ -72,6 +79,10 @@ def test_every_gpu_of_every_node_is_measured_once_and_nothing_is_left(
     assert len(set(devices)) == 2
     assert {one["state"] for one in found["devices"]} == {"measured"}
     assert "2 devices do not tell what is usual" in found["headline"]
+    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
+        inside = [facts_of(book, one["run"])["container"] for one in found["devices"]]
+    assert {facts.get("kubernetes_version") for facts in inside} == {cluster.cluster.version}
+    assert not any(facts.get("engine_version") for facts in inside)
     assert [job for job in cluster.jobs() if job["metadata"]["labels"].get("stackmark.io/sweep")] == []
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stackmark.workloads.train import nets, train
-from stackmark.workloads.train.choose import FUSED
-from stackmark.workloads.train.data import CopyFeed, open_feed
-from stackmark.workloads.train.step import Machine, build_model, build_optimizer, set_arithmetic
+from stackmark.workloads.train.impl import nets, train
+from stackmark.workloads.train.impl.choose import FUSED
+from stackmark.workloads.train.impl.data import CopyFeed, open_feed
+from stackmark.workloads.train.impl.step import Machine, build_model, build_optimizer, set_arithmetic
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import WorkloadFailure
 from train_rig import CPU, RecordingRig, arithmetic_is_left_as_found, losses, peeked, standing, train_params

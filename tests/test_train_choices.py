@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,20 +17,22 @@ from pydantic import ValidationError
 
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Scalar
-from stackmark.workloads import catalog
-from stackmark.workloads.devices import require_device
-from stackmark.workloads.train import choose as choosing
-from stackmark.workloads.train import train
-from stackmark.workloads.train.choose import choose
-from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads import registry
+from stackmark.workloads.impl.devices import require_device
+from stackmark.workloads.op.operators import OPERATORS
+from stackmark.workloads.train.definition import TrainParams
+from stackmark.workloads.train.impl import choose as choosing
+from stackmark.workloads.train.impl import train
+from stackmark.workloads.train.impl.choose import choose
 from stackmark.workloads.train.zoo import MODELS
-from stackmark.workloads.workload import Ready, WorkloadFailure
+from stackmark.workloads.workload import TimedSteps, WorkloadFailure
 from train_rig import RecordingRig, arithmetic_is_left_as_found, train_params
 
 __all__ = ["arithmetic_is_left_as_found"]
 
 AUTO = {name for name, field in TrainParams.model_fields.items() if field.is_required()}
 DOCS = Path(__file__).parent.parent / "docs" / "workloads.md"
+PACKAGE = Path(__file__).parent / "outside_package" / "my_package"
 
 
 def never(params: TrainParams) -> float:
@@ -359,11 +362,11 @@ def test_what_a_graph_cannot_replay_is_a_sentence(given: dict[str, Any], said: s
 
 
 def test_a_workload_is_found_by_its_name() -> None:
-    family, entry = catalog.find("train/resnet50")
+    family, entry = registry.find("train/resnet50")
     assert (family.name, entry.params, entry.sample) == ("train", 25_559_081, "image")
-    assert [e.name for e in catalog.entries()] == [
+    assert [e.name for e in registry.definitions()] == [
         *(f"train/{name}" for name in MODELS),
-        *(f"op/{name}" for name in catalog.OPERATORS),
+        *(f"op/{name}" for name in OPERATORS),
         "command/own",
         "check/vector-add",
     ]
@@ -375,7 +378,7 @@ def test_a_workload_is_found_by_its_name() -> None:
 )
 def test_a_name_that_nobody_knows_gets_the_nearest_suggested(name: str, nearest: str) -> None:
     with pytest.raises(SpecError, match=re.escape(nearest)) as failed:
-        catalog.find(name)
+        registry.find(name)
     assert failed.value.hint == "list them with: stackmark workloads"
 
 
@@ -391,33 +394,26 @@ def test_a_name_that_nobody_knows_gets_the_nearest_suggested(name: str, nearest:
 )
 def test_a_request_is_refused_for_what_can_be_seen_without_a_device(typed: dict[str, Scalar], said: str) -> None:
     with pytest.raises(SpecError, match=said):
-        catalog.check_request(Request(workload="train/resnet50", params=typed))
+        registry.check_request(Request(workload="train/resnet50", params=typed))
 
 
 def test_a_request_with_auto_in_it_is_let_through() -> None:
-    catalog.check_request(Request(workload="train/resnet50", params={"batch": "auto", "precision": "bf16"}))
-
-
-def documented_code(first_line: str) -> str:
-    """The block of code in the documentation that begins so."""
-    below = DOCS.read_text().partition(f"\n    {first_line}\n")[2]
-    lines = itertools.takewhile(lambda line: not line or line.startswith("    "), below.splitlines())
-    return "\n".join([first_line, *(line.removeprefix("    ") for line in lines)])
+    registry.check_request(Request(workload="train/resnet50", params={"batch": "auto", "precision": "bf16"}))
 
 
 TAKEN = """
-taken = Family("train", SortParams, "my_package.sorting", (Entry("train/resnet50", "Not ours", "image", 0, 0, 0, 0),))
+TAKEN = Family("train", SortParams, "my_package.sorting", (Definition("train/resnet50", "Not ours", "image"),))
 """
 
 
 @pytest.fixture
 def announce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Puts the documentation's example on the path as pip would, announced as is said."""
+    """Put another package on the path as pip would, announced as is said."""
 
     def write(points: str) -> None:
-        (tmp_path / "my_package").mkdir()
-        (tmp_path / "my_package" / "__init__.py").write_text(documented_code("from pydantic import Field") + TAKEN)
-        (tmp_path / "my_package" / "sorting.py").write_text(documented_code("import numpy"))
+        shutil.copytree(PACKAGE, tmp_path / "my_package")
+        with (tmp_path / "my_package" / "__init__.py").open("a") as file:
+            file.write(TAKEN)
         info = tmp_path / "my_package-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
@@ -430,30 +426,30 @@ def announce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 def test_another_package_brings_its_workloads(announce: Callable[[str], None]) -> None:
-    announce("sort = my_package:family")
-    family, entry = catalog.find("sort/quick")
+    announce("sort = my_package:FAMILY")
+    family, entry = registry.find("sort/quick")
     request, workload = Request(workload=entry.name, params={"size": 3}), family.load()
-    catalog.check_request(request)
+    registry.check_request(request)
     params, _ = workload.probe(request, RecordingRig())
     ready = next(workload.run("quick", params, RecordingRig()))
-    assert isinstance(ready, Ready)
+    assert isinstance(ready, TimedSteps)
     ready.step()
     assert (ready.samples_per_step, ready.sample) == (3, "number")
-    assert "train/resnet50" in [e.name for e in catalog.entries()]
+    assert "train/resnet50" in [e.name for e in registry.definitions()]
 
 
 def test_another_package_cannot_take_the_place_of_ours(announce: Callable[[str], None]) -> None:
-    announce("train = my_package:taken")
-    family, entry = catalog.find("train/resnet50")
+    announce("train = my_package:TAKEN")
+    family, entry = registry.find("train/resnet50")
     assert family.params is TrainParams
     assert entry.params == 25_559_081
 
 
-@pytest.mark.parametrize("point", ["no_such_module:family", "my_package:missing", "my_package:quick"])
+@pytest.mark.parametrize("point", ["no_such_module:FAMILY", "my_package:missing", "my_package:QUICK"])
 def test_a_package_whose_workloads_cannot_be_loaded_is_named(announce: Callable[[str], None], point: str) -> None:
     announce(f"sort = {point}")
     with pytest.raises(SpecError, match="the package my-package") as failed:
-        list(catalog.entries())
+        list(registry.definitions())
     assert failed.value.hint == "repair or remove it: pip uninstall my-package"
 
 

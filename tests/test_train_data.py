@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from stackmark.workloads.train.data import CopyFeed, Feed, open_feed
-from stackmark.workloads.train.folder import open_folder
+from stackmark.workloads.train.impl.data import CopyFeed, Feed, open_feed
+from stackmark.workloads.train.impl.folder import open_folder
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import WorkloadFailure
 from train_rig import CPU, arithmetic_is_left_as_found, peeked, standing, train_params

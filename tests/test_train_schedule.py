@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from stackmark.workloads.train import nets, train
-from stackmark.workloads.train.data import open_feed
-from stackmark.workloads.train.params import TrainParams
-from stackmark.workloads.train.schedule import Schedule, find_checkpoints, parse_schedule
-from stackmark.workloads.train.step import Machine
+from stackmark.workloads.train.definition import TrainParams
+from stackmark.workloads.train.impl import nets, train
+from stackmark.workloads.train.impl.data import open_feed
+from stackmark.workloads.train.impl.schedule import Schedule, find_checkpoints, parse_schedule
+from stackmark.workloads.train.impl.step import Machine
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import WorkloadFailure
 from train_rig import CPU, RecordingRig, arithmetic_is_left_as_found, losses, peeked, standing, train_params

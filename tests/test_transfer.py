@@ -10,11 +10,12 @@ import torch
 
 from asking import ask
 from fake_nvml import FakeNvml
-from stackmark.workloads.op import copy, kernel_files, links, transfer
-from stackmark.workloads.op.bench import Stand
-from stackmark.workloads.op.checking import refuse_wrong
-from stackmark.workloads.op.links import Pcie, host_limit, pcie_limit, pcie_of_kernel, peer_limit
-from stackmark.workloads.op.problem import Problem, read_problem
+from stackmark.workloads.op.definition import read_problem
+from stackmark.workloads.op.impl import copies, links
+from stackmark.workloads.op.impl.bench import Stand
+from stackmark.workloads.op.impl.checking import refuse_wrong
+from stackmark.workloads.op.impl.links import Pcie, host_limit, pcie_limit, pcie_of_kernel, peer_limit
+from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 
 CPU = Stand(torch.device("cpu"), "fp32", 1)
@@ -180,17 +181,17 @@ def two_nodes(root: Path) -> Path:
 
 def test_only_nodes_on_which_we_may_run_count(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    everywhere = kernel_files.nodes(root, frozenset(range(16)))
+    everywhere = links.nodes(root, frozenset(range(16)))
     assert {node: len(cpus) for node, cpus in everywhere.items()} == {0: 8, 1: 8}  # node 2 has memory alone
-    assert kernel_files.nodes(root, frozenset({5, 6})) == {1: frozenset({5, 6})}
-    assert kernel_files.nodes(tmp_path / "none", frozenset({0})) == {0: frozenset({0})}
+    assert links.nodes(root, frozenset({5, 6})) == {1: frozenset({5, 6})}
+    assert links.nodes(tmp_path / "none", frozenset({0})) == {0: frozenset({0})}
 
 
 @pytest.mark.parametrize(("written", "node"), [("1", 1), ("-1", 0), ("2", 0), ("", 0)])
 def test_a_gpu_that_the_kernel_cannot_place_is_near_the_first_node(tmp_path: Path, written: str, node: int) -> None:
     root = bus_of(two_nodes(tmp_path), "16.0 GT/s PCIe", "16")
     (root / "sys/bus/pci/devices" / ADDRESS / "numa_node").write_text(written)
-    assert kernel_files.near_node(ADDRESS, kernel_files.nodes(root, frozenset(range(16))), root) == node
+    assert links.near_node(ADDRESS, links.nodes(root, frozenset(range(16))), root) == node
 
 
 def test_pages_are_found_by_the_mapping_that_holds_an_address(tmp_path: Path) -> None:
@@ -200,28 +201,28 @@ def test_pages_are_found_by_the_mapping_that_holds_an_address(tmp_path: Path) ->
         "7f1000000000 default anon=100 dirty=100 active=0 N0=4 N1=96 kernelpagesize_kB=4\n"
         "7f2000000000 default file=/lib/x.so mapped=3 N1=3\n"
     )
-    assert kernel_files.pages_by_node(0x7F1000000200, tmp_path) == {0: 4, 1: 96}
-    assert kernel_files.pages_by_node(0x10, tmp_path) == {}
+    assert links.pages_by_node(0x7F1000000200, tmp_path) == {0: 4, 1: 96}
+    assert links.pages_by_node(0x10, tmp_path) == {}
 
 
 def test_a_buffer_is_touched_by_the_thread_that_asked_for_it() -> None:
     """On a machine with one node, all of it lies there; that it is on the node which was asked for shows on several."""
     before = os.sched_getaffinity(0)
-    node, cpus = next(iter(kernel_files.nodes().items()))
+    node, cpus = next(iter(links.nodes().items()))
     try:
-        transfer.bind_to(node)
-        buffer = transfer.HostBuffer(2**20, pinned=False, seed=7)
+        copies.bind_to(node)
+        buffer = copies.HostBuffer(2**20, pinned=False, seed=7)
         assert os.sched_getaffinity(0) == cpus or os.sched_getaffinity(0) <= cpus
     finally:
         os.sched_setaffinity(0, before)
-    assert transfer._misplaced(buffer.tensor, node) == ()
+    assert copies._misplaced(buffer.tensor, node) == ()
     assert buffer.tensor.unique().numel() > 200  # random bytes
-    assert not transfer.HostBuffer(2**20, pinned=False, seed=None).tensor.any()
+    assert not copies.HostBuffer(2**20, pinned=False, seed=None).tensor.any()
 
 
 def test_a_node_that_is_not_ours_is_refused() -> None:
     with pytest.raises(WorkloadFailure, match="may not run on NUMA node 99"):
-        transfer.bind_to(99)
+        copies.bind_to(99)
 
 
 # --- without a GPU --------------------------------------------------------------------------------------------------
@@ -230,7 +231,9 @@ def test_a_node_that_is_not_ours_is_refused() -> None:
 @needs_no_gpu
 def test_without_a_gpu_there_is_no_link_to_measure(tmp_path: Path) -> None:
     with pytest.raises(WorkloadFailure, match="no GPU is visible here: there is no link to measure") as failure:
-        transfer.prepare(Problem("transfer", {"bytes": 8, "from": "node0", "to": "cuda:0", "how": "pinned"}), CPU)
+        copies.prepare_transfer(
+            Problem("transfer", {"bytes": 8, "from": "node0", "to": "cuda:0", "how": "pinned"}), CPU
+        )
     assert failure.value.kind == "no_device"
     answer = ask("run", "op/transfer", "--ledger", str(tmp_path / "l.sqlite3"))
     assert answer.code == 3
@@ -247,18 +250,18 @@ needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU i
 def test_every_way_to_a_gpu_and_back_carries_every_byte() -> None:
     stand = Stand(torch.device("cuda:0"), "fp32", 1)
     torch.cuda.set_device(stand.device)
-    found = transfer.machine_problems(stand)
+    found = copies.machine_problems(stand)
     assert len(found) >= 5
     before = os.sched_getaffinity(0)
     try:
         for problem in found:
             small = Problem("transfer", {**problem.shape, "bytes": 3 * 2**20 + 5})
-            prepared = transfer.prepare(small, stand)
+            prepared = copies.prepare_transfer(small, stand)
             for number in range(prepared.copies):
                 prepared.call(number)
             compared = prepared.compare()
             assert compared.error == 0, problem
-            ways = 2 if problem.shape["how"] == transfer.BOTH_WAYS else 1
+            ways = 2 if problem.shape["how"] == copies.BOTH_WAYS else 1
             assert prepared.least_bytes == ways * (3 * 2**20 + 5)
             assert prepared.limit or prepared.notes, problem
     finally:
@@ -267,7 +270,7 @@ def test_every_way_to_a_gpu_and_back_carries_every_byte() -> None:
 
 @needs_a_gpu
 def test_pinned_memory_is_pinned_and_is_let_go() -> None:
-    buffer = transfer.HostBuffer(2**20, pinned=True, seed=1)
+    buffer = copies.HostBuffer(2**20, pinned=True, seed=1)
     assert buffer.tensor.is_pinned()
     kept = buffer.tensor
     del buffer
@@ -279,7 +282,7 @@ def test_pinned_memory_is_pinned_and_is_let_go() -> None:
 
 @pytest.mark.parametrize("size", [4, 4096, 1_000_003])
 def test_a_copy_is_compared_bit_by_bit(size: int) -> None:
-    prepared = copy.prepare(read_problem("copy", {"bytes": size}), CPU)
+    prepared = copies.prepare_copy(read_problem("copy", {"bytes": size}), CPU)
     for number in range(min(prepared.copies, 3)):
         prepared.call(number)
     compared = prepared.compare()
@@ -290,7 +293,7 @@ def test_a_copy_is_compared_bit_by_bit(size: int) -> None:
 
 
 def test_one_wrong_bit_of_a_copy_is_found() -> None:
-    prepared = copy.prepare(read_problem("copy", {"bytes": 4096}), CPU)
+    prepared = copies.prepare_copy(read_problem("copy", {"bytes": 4096}), CPU)
     prepared.call(0)
     prepared.outputs(0)[0].view(torch.uint8)[1234] ^= 1
     compared = prepared.compare()
@@ -301,4 +304,4 @@ def test_one_wrong_bit_of_a_copy_is_found() -> None:
 
 def test_copies_of_nan_are_equal_if_their_bits_are() -> None:
     line = torch.tensor([float("nan"), 1.0])
-    assert copy.compare_bits(line.clone(), line).error == 0.0
+    assert copies.compare_bits(line.clone(), line).error == 0.0

@@ -201,6 +201,12 @@ def test_a_reboot_or_an_hours_pause_begins_a_new_series() -> None:
     assert series_of(runs) == [0, 0, 0, 1, 2]
 
 
+def test_a_series_ends_after_a_day_unless_a_block_is_asked_about() -> None:
+    half_hours = [(1800.0 * number, 1800.0 * number + 1700.0, "x") for number in range(60)]
+    assert series_of(half_hours) == [0] * 48 + [1] * 12
+    assert series_of(half_hours, longest_s=math.inf) == [0] * 60
+
+
 def test_series_are_numbered_by_time_and_given_in_the_order_asked() -> None:
     assert series_of([(9000.0, 9001.0, "x"), (0.0, 1.0, "x"), (2.0, None, "x")]) == [1, 0, 0]
 

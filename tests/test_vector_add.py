@@ -8,8 +8,8 @@ import torch
 
 from asking import ask
 from stackmark.spec import Request
-from stackmark.workloads.check.params import CheckParams
-from stackmark.workloads.check.vector_add import DTYPES, LENGTHS, add_on, compare, devices_of
+from stackmark.workloads.check.definition import CheckParams
+from stackmark.workloads.check.impl.vector_add import DTYPES, LENGTHS, add_on, compare, devices_of
 from stackmark.workloads.workload import WorkloadFailure
 
 
@@ -68,7 +68,7 @@ def test_it_runs_as_every_other_workload_and_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_probe_takes_the_device_that_is_there() -> None:
-    from stackmark.workloads.check.vector_add import probe
+    from stackmark.workloads.check.impl.vector_add import probe
 
     class Rig:
         def part(self, name: str, note: str = "") -> None: ...

@@ -1,13 +1,15 @@
-"""The small writer of YAML, held against PyYAML's reader, which is somebody else's."""
+"""Manifests as YAML: whatever is written is read as it was, and by readers with other rules too."""
 
+import json
 import math
+import sys
 
 import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stackmark.kubernetes.yaml_text import document, documents
+from stackmark.kubernetes.manifest.yaml_text import document, documents
 
 # What readers take for something else than a text, and what ends a line or a text.
 TRAPS = [
@@ -61,8 +63,22 @@ def test_plain_words_stand_without_quotes() -> None:
     )
 
 
+def test_what_another_reader_takes_for_a_boolean_or_a_number_is_quoted() -> None:
+    for text in ("y", "N", "on", "1e3", "0o7", "1_000"):
+        assert document({"a": text}) == f'a: "{text}"\n'
+
+
+def test_without_a_yaml_package_it_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    data = {"a": ["y", 1e3, None, {"b": "1e3"}]}
+    written = documents([data, data], ["a remark"])
+    monkeypatch.undo()
+    assert list(yaml.safe_load_all(written)) == [data, data]
+    assert json.loads(written.split("---\n")[1]) == data
+
+
 def test_what_is_no_data_is_refused() -> None:
-    for wrong in ({1: "a"}, {"a": object()}, {"a": math.inf}, {"a": {"b"}}):
+    for wrong in ({"a": object()}, {"a": math.inf}, {"a": {"b"}}):
         with pytest.raises((TypeError, ValueError)):
             document(wrong)
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from stackmark.workloads.train import train
-from stackmark.workloads.train.params import TrainParams
+from stackmark.workloads.train.definition import TrainParams
+from stackmark.workloads.train.impl import train
 from stackmark.workloads.train.zoo import MODELS
-from stackmark.workloads.workload import Ready, Values
+from stackmark.workloads.workload import TimedSteps, Values
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def train_params(name: str, **given: Any) -> TrainParams:
 
 
 @contextmanager
-def standing(name: str, rig: RecordingRig | None = None, **given: Any) -> Iterator[Ready]:
+def standing(name: str, rig: RecordingRig | None = None, **given: Any) -> Iterator[TimedSteps]:
     """The workload at its first step; at the end it is let go on to its end, as the worker does."""
     session = train.run(name, train_params(name, **given), rig or RecordingRig())
     try:
@@ -52,7 +52,7 @@ def standing(name: str, rig: RecordingRig | None = None, **given: Any) -> Iterat
         session.close()
 
 
-def peeked(ready: Ready, steps: int) -> list[Values]:
+def peeked(ready: TimedSteps, steps: int) -> list[Values]:
     """What is read after each of so many steps."""
     assert ready.peek is not None
     found = []

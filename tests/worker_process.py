@@ -21,8 +21,8 @@ from pydantic import Field
 
 import stackmark
 from stackmark.spec import Params, Request, Scalar, Spec, Task
-from stackmark.workloads.catalog import Entry, Family
-from stackmark.workloads.workload import Ready, Rig, Values, WorkloadFailure
+from stackmark.workloads.definition import Definition, Family
+from stackmark.workloads.workload import Rig, TimedSteps, Values, WorkloadFailure
 
 SOURCE = Path(stackmark.__file__).parents[1]
 # Where a workload writes the ids of the processes that it started.
@@ -184,12 +184,12 @@ def probe(request: Request, _rig: Rig) -> tuple[Params, dict[str, str]]:
     return TrickParams.model_validate(trick("calm").params | request.typed()), {"device": "there is no other"}
 
 
-def run(name: str, params: Params, rig: Rig) -> Iterator[Ready]:
+def run(name: str, params: Params, rig: Rig) -> Iterator[TimedSteps]:
     assert isinstance(params, TrickParams)
     with rig.part("trick"):
         step = TRICKS[name](params)
     peek = PEEKS.get(name)
-    yield Ready(step, "cpu", "step", 1, peek=peek, peek_every=params.values_every)
+    yield TimedSteps(step, "cpu", "step", 1, peek=peek, peek_every=params.values_every)
     if name == "late":
         raise RuntimeError("too late")
 
@@ -323,5 +323,8 @@ TRICKS: dict[str, Callable[[TrickParams], Callable[[], None]]] = {
 }  # fmt: skip
 PEEKS = {"values": values, "nan": nan}
 FAMILY = Family(
-    "trick", TrickParams, "worker_process", tuple(Entry(f"trick/{name}", name, "step", 0, 1, 1, 1) for name in TRICKS)
+    "trick",
+    TrickParams,
+    "worker_process",
+    tuple(Definition(f"trick/{name}", name, "step", 0, 1, 1, 1) for name in TRICKS),
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fuzz.harness import Target, Try
-from stackmark.kubernetes.patch import patched_for, read_patch
+from stackmark.kubernetes.manifest.patch import patched_for, read_patch
 
 _JOB = {
     "apiVersion": "batch/v1",

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from fuzz.harness import Target, Try
 from stackmark.ledger.rows import of_spec
 from stackmark.spec import read_task
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 
 def _prepare(_folder: Path) -> Try:

@@ -22,30 +22,43 @@ from pydantic import JsonValue, ValidationError
 from rich.console import Console
 
 from stackmark.errors import Exit, SpecError, WorkerError, nearest_names
-from stackmark.experiments import listing
+from stackmark.experiments import operator_list
 from stackmark.experiments.arms import place_of, read_arms
 from stackmark.experiments.caches import remove_cache
 from stackmark.experiments.cleaning import clean_up as clean_up
-from stackmark.experiments.deciding import progress as progress_of
-from stackmark.experiments.designing import MARGIN, Asked, check_asked, prepare_places
+from stackmark.experiments.compare import (
+    CompareRequest,
+    carry_out,
+    check_compare,
+    design_of,
+    parts_in,
+    prepare_places,
+    start,
+)
+from stackmark.experiments.design import MARGIN
 from stackmark.experiments.examine import examine
-from stackmark.experiments.experiment import carry_out, design_of, parts_in, start
 from stackmark.experiments.groups import examine_groups
+from stackmark.experiments.kinds import FAULT as FAULT
+from stackmark.experiments.kinds import OPERATOR_LIST as OPERATOR_LIST
+from stackmark.experiments.kinds import SWEEP as SWEEP
+from stackmark.experiments.kinds import ExperimentKind as ExperimentKind
+from stackmark.experiments.kinds import kind_in
 from stackmark.experiments.list_specs import check_list, is_list
-from stackmark.experiments.listed import is_listed, read_list
 from stackmark.experiments.placing import place_kinds
+from stackmark.experiments.progress import StepTimes
+from stackmark.experiments.progress import progress as progress_of
+from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.result import ListRunResult, RunResult, reference_for, run_result, stored_run
 from stackmark.experiments.result import StoredRun as StoredRun
 from stackmark.experiments.result import list_result as list_result
-from stackmark.experiments.run import Place, measure
+from stackmark.experiments.run import measure
 from stackmark.experiments.trust import Part, allow, unknown
 from stackmark.experiments.typed import read_value
-from stackmark.experiments.watching import Watcher
-from stackmark.experiments.windows import StepTimes
 from stackmark.ledger.masking import hide_in_arguments
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import Kind, RunDetail
 from stackmark.ledger.store import Ledger as Ledger
+from stackmark.places.place import Place
 from stackmark.published.lookup import known_rows
 from stackmark.secrets_masking import masked_command
 from stackmark.show.lists import list_json, print_list
@@ -59,13 +72,12 @@ from stackmark.show.verdict import print_verdict, verdict_json
 from stackmark.spec import Request, Scalar, Spec, explain
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
-from stackmark.workloads.catalog import OWN_COMMAND, check_request, find
+from stackmark.workloads.command.definition import OWN_COMMAND
+from stackmark.workloads.registry import check_request, find
 
 LedgerLike = Ledger | str | os.PathLike[str] | None
 # A parameter or an option of a place; an option that may be repeated takes a list.
 Option = Scalar | Sequence[str]
-# Limits of different kinds, of which no sum and no mean says anything.
-CEILINGS = "op/ceilings"
 
 
 @contextmanager
@@ -159,10 +171,10 @@ class Experiment:
     def report(self, path: str | os.PathLike[str], *, margin: float | None = None) -> Path:
         return self.verdict(margin).report(path)
 
-    def is_list(self) -> bool:
-        """Tell whether it went through an operator list."""
+    def kind(self) -> ExperimentKind:
+        """Return what kind of experiment it is: a run, an operator list, a comparison …"""
         with opened(self.ledger) as book:
-            return is_listed(book, self.row)
+            return kind_in(book, self.row)
 
     def is_open(self) -> bool:
         """Tell whether runs of its design are missing, so that `resume` goes on."""
@@ -218,7 +230,7 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark show x-… --json` prints."""
         with opened(self.ledger) as book:
-            if is_listed(book, self.row):
+            if kind_in(book, self.row) is OPERATOR_LIST:
                 return list_json(list_result(book, self.row))
             runs = [row.model_dump(mode="json") for row in book.runs_of(self.id)]
         return {"experiment": self.row.model_dump(mode="json"), "runs": runs}
@@ -238,9 +250,9 @@ def carry_out_compare(
 def prepare_list(experiment: Experiment, confirm: Confirm, *, failed: bool = False) -> None:
     """Ask `confirm` whether what the ledger says may run, where anything is left to run."""
     with opened(experiment.ledger) as book:
-        before = read_list(book, experiment.row)
+        before = operator_list.read_list(book, experiment.row)
         if failed or not before.whole:
-            confirm(listing.parts_in(before), book.where)
+            confirm(operator_list.parts_in(before), book.where)
 
 
 def go_on_list(
@@ -253,7 +265,7 @@ def go_on_list(
 ) -> "Measurement":
     """Run what is missing of an operator list; with `failed` also, once, what failed."""
     with opened(experiment.ledger) as book:
-        listing.carry_on(experiment.row, book, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
+        operator_list.carry_out(experiment.row, book, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
         return Measurement(experiment.row, experiment.ledger, result=list_result(book, experiment.row))
 
 
@@ -414,9 +426,10 @@ class RunPlan:
 def check_run(request: Request) -> None:
     """Refuse what can be refused without a worker."""
     check_request(request)
-    if request.workload == CEILINGS:
-        raise SpecError(f"{CEILINGS} has a verb of its own", hint="measure them with: stackmark ceilings")
-    if request.workload.startswith("op/"):
+    wanted = find(request.workload)[1]
+    if wanted.verb:
+        raise SpecError(f"{wanted.name} has a verb of its own", hint=f"measure them with: stackmark {wanted.verb}")
+    if wanted.timed == "rows":
         check_list(request)
 
 
@@ -446,11 +459,11 @@ def carry_out_run(
     for sentence in clean_up(ledger):
         watcher.notice(sentence)
     if is_list(plan.request.workload):
-        begun = listing.begin(plan.request, plan.place, ledger, watcher, plan.runs, plan.command)
-        with around(begun.experiment):
-            listing.go_through(begun, plan.place, ledger, watcher, plan.time_limit_s)
-        found = list_result(ledger, begun.experiment, command=plan.command, choices=begun.resolved.choices)
-        return Measurement(begun.experiment, ledger, result=found)
+        started = operator_list.start(plan.request, plan.place, ledger, watcher, plan.runs, plan.command)
+        with around(started.experiment):
+            operator_list.go_through(started, plan.place, ledger, watcher, plan.time_limit_s)
+        found = list_result(ledger, started.experiment, command=plan.command, choices=started.resolved.choices)
+        return Measurement(started.experiment, ledger, result=found)
     rows = known_rows(ledger)
     measured = measure(
         plan.request, place=plan.place, ledger=ledger, runs=plan.runs, watcher=watcher,
@@ -499,7 +512,7 @@ def run(
 # --- compare ------------------------------------------------------------------------------------------------------------
 
 
-def start_compare(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
+def start_compare(asked: CompareRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
     """Probe the arms, and store the design: from here on it can be resumed."""
     # A ledger that is locked or read-only is found now, and not after the first run.
     ledger.writing(lambda _: None)
@@ -516,11 +529,11 @@ def plan_compare(
     kind: Kind = "compare",
     margin: float | None = None,
     **design: Any,
-) -> Asked:
-    """Refuse what can be refused without a worker. `design` are the further fields of `Asked`: blocks, seed …"""
+) -> CompareRequest:
+    """Refuse what can be refused without a worker. `design` are the further fields of `CompareRequest`: blocks, seed …"""
     read = read_arms(arms, request.workload, place_options or {})
-    asked = Asked(request=request, arms=read, kind=kind, margin=MARGIN if margin is None else margin, **design)
-    check_asked(asked)
+    asked = CompareRequest(request=request, arms=read, kind=kind, margin=MARGIN if margin is None else margin, **design)
+    check_compare(asked)
     return asked
 
 

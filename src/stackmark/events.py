@@ -22,6 +22,8 @@ from stackmark.units import END_OF_TIME_UNIX_S
 EVENT_PREFIX = '{"event":'
 # Container runtimes split log lines at 16 KiB; half of that leaves room for their own decoration.
 EVENT_LIMIT_BYTES = 8 * 1024
+# A line of output without an end is handed on in pieces of this size, so that it cannot fill the memory.
+LINE_LIMIT_BYTES = 64 * 1024
 # A foreign line may be endless (a progress bar without newlines): what is kept of it, and how many are kept.
 FOREIGN_LINE_BYTES = 4 * 1024
 FOREIGN_LINES_KEPT = 1000

@@ -1,11 +1,11 @@
-"""Which rank of a group a process is, and how much a group moves: what a worker, a workload and a verdict all need.
+"""Which rank of a group a process is: what a worker and a workload both need.
 
 A launcher says it in the environment, in torchrun's variables, which srun and job controllers set too; our own agent
 (worker/group.py) sets the same. Only a run of several ranks looks at them: a run of one that is started inside somebody's
 job, where RANK is 3, is still rank 0 of 1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stackmark.errors import SpecError
@@ -18,17 +18,6 @@ MOST_RANKS = 256
 # Devices that somebody else's log or a spec may claim. The largest systems in MLPerf have some ten thousand.
 MOST_DEVICES = 1_000_000
 
-# nccl-tests, doc/PERFORMANCE.md: "To obtain a bus bandwidth which should be independent of the number of ranks n, we apply a
-# correction factor to the algorithm bandwidth", S/t, where S is "the size in bytes of the total array": of an all-gather what
-# every rank has in the end, of a reduce-scatter what every rank has at first.
-_BUS_FACTORS: dict[str, Callable[[int], float]] = {
-    "all-reduce": lambda n: 2 * (n - 1) / n,
-    "all-gather": lambda n: (n - 1) / n,
-    "reduce-scatter": lambda n: (n - 1) / n,
-    "all-to-all": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-}
-
 
 @dataclass(frozen=True)
 class Rank:
@@ -37,11 +26,6 @@ class Rank:
     # Among those on its own machine: by it devices are given out, and cores shared.
     local_number: int
     local_size: int
-
-
-def bus_factor(op: str, ranks: int) -> float:
-    """What each rank's link carries, as a share of the array: the bus bandwidth by the algorithm bandwidth."""
-    return _BUS_FACTORS[op](ranks)
 
 
 def own_rank(environ: Mapping[str, str]) -> Rank | None:

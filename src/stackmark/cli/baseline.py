@@ -20,7 +20,7 @@ from stackmark.cli.options import (
     trust_option,
 )
 from stackmark.errors import SpecError
-from stackmark.workloads.catalog import check_request
+from stackmark.workloads.registry import check_request
 
 
 @click.group(

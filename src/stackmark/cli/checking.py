@@ -9,8 +9,8 @@ from stackmark.api import is_named
 from stackmark.cli.saying import notice, print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
-from stackmark.experiments.baselines import How, held_by, parts_in
-from stackmark.experiments.checking import RULES, Checked, check, decided
+from stackmark.experiments.baseline import SeriesOptions, held_by, parts_in
+from stackmark.experiments.check import RULES, Checked, check, decided
 from stackmark.experiments.cleaning import clean_up
 from stackmark.ledger.store import Ledger
 from stackmark.show.check import check_json, junit_case, print_check, stack_changed
@@ -51,7 +51,7 @@ def check_now(wanted: Check) -> Exit:
             with watching(quiet=wanted.as_json) as watcher:
                 for sentence in clean_up(book):
                     watcher.notice(sentence)
-                how = How(watcher, wanted.runs, wanted.time_limit_s, repeatable(wanted.asked))
+                how = SeriesOptions(watcher, wanted.runs, wanted.time_limit_s, repeatable(wanted.asked))
                 for one in check(book, wanted.name, how, margin=wanted.margin, anyway=wanted.anyway):
                     done.append(one)
                     if one.trouble:

@@ -22,7 +22,7 @@ from stackmark.cli.options import (
 )
 from stackmark.errors import SpecError
 from stackmark.spec import Request
-from stackmark.workloads.catalog import check_request
+from stackmark.workloads.registry import check_request
 
 
 @click.command(

@@ -7,13 +7,13 @@ from stackmark.api import Experiment, go_on_list, prepare_list
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, Terminated
-from stackmark.experiments.listed import ListResult
 from stackmark.experiments.result import ListRunResult
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.show.lists import print_list, say_missing
 from stackmark.show.live import watching
 from stackmark.show.terminal import standard_output
 from stackmark.spec import Spec
+from stackmark.verdict.operators import ListResult
 from stackmark.workloads.op.problem import say_rows
 
 DEEPBENCH = "deepbench"

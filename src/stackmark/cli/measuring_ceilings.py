@@ -13,14 +13,14 @@ from stackmark.experiments.arms import place_of
 from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.driver import machine_name
-from stackmark.experiments.listing import begin, go_through
+from stackmark.experiments.operator_list import go_through, start
 from stackmark.experiments.result import list_result
 from stackmark.ledger.store import Ledger
 from stackmark.show.ceilings import ceilings_json, print_ceilings
 from stackmark.show.live import watching
 from stackmark.show.terminal import standard_output
 from stackmark.spec import Request
-from stackmark.workloads.catalog import check_request
+from stackmark.workloads.registry import check_request
 
 ONE_PRECISION = "one_precision"
 
@@ -74,9 +74,9 @@ def _measure(request: Request, book: Ledger, wanted: CeilingsAsked) -> tuple[Kep
     with watching(quiet=wanted.as_json) as watcher:
         for sentence in clean_up(book):
             watcher.notice(sentence)
-        begun = begin(request, place, book, watcher, wanted.runs, repeatable(wanted.asked))
-        go_through(begun, place, book, watcher, wanted.time_limit_s)
-    measured = list_result(book, begun.experiment)
+        started = start(request, place, book, watcher, wanted.runs, repeatable(wanted.asked))
+        go_through(started, place, book, watcher, wanted.time_limit_s)
+    measured = list_result(book, started.experiment)
     found = of_experiment(measured.listed)
     if found is None:
         last = measured.runs[-1]

@@ -20,7 +20,8 @@ from stackmark.experiments.typed import extra_of, pattern_of, read_seconds, read
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AUTO, Request, Scalar
 from stackmark.units import parse_seconds, parse_share
-from stackmark.workloads.catalog import OWN_COMMAND, families, find
+from stackmark.workloads.command.definition import OWN_COMMAND
+from stackmark.workloads.registry import families, find
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -162,7 +163,7 @@ def read_margin(text: str) -> float:
         margin = parse_share(text)
     except SpecError as error:
         raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
-    from stackmark.experiments.designing import check_margin
+    from stackmark.experiments.design import check_margin
 
     check_margin(margin)
     return margin

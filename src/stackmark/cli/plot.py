@@ -34,6 +34,7 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
     from stackmark.experiments.examine import examine
+    from stackmark.experiments.kinds import FAULT, kind_of
     from stackmark.ledger.store import Ledger
     from stackmark.show.plot import plot_png, plot_svg
     from stackmark.show.writing import write_whole
@@ -46,7 +47,7 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
     chosen = read_margin(margin) if margin is not None else None
     with Ledger.open(ledger, create=False) as book:
         asked = book.experiment(experiment)
-        if asked.kind == "fault":
+        if kind_of(asked) is FAULT:
             from stackmark.cli.cluster_fault import draw
             from stackmark.experiments.fault_finding import examine_fault
 

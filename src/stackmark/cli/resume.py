@@ -1,5 +1,7 @@
 """`stackmark resume`."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -53,7 +55,7 @@ def command(
     Of a list of problems (`stackmark run op/gemm`) it takes those that are missing. EXPERIMENT is an id (x-…), any unique
     beginning of one, or `last`. Of one that is finished the verdict, or the table, is printed again.
     """
-    from stackmark.api import Ledger, clean_up, load
+    from stackmark.api import OPERATOR_LIST, SWEEP, ExperimentKind, Ledger, clean_up, load
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
 
@@ -65,16 +67,17 @@ def command(
     with Ledger.open(ledger, create=False) as book:
         notice(clean_up(book))
         found = load(experiment, book)
-        if found.is_list():
-            return _list(found, wanted, failed)
-        if failed:
+        kind = found.kind()
+        if failed and kind is not OPERATOR_LIST:
             raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
-        if found.row.kind == "sweep":
-            return _sweep(found, book, wanted)
-        return carry_on(found, wanted)
+        own: dict[ExperimentKind, Callable[[Experiment, Wanted], int]] = {
+            OPERATOR_LIST: partial(_list, failed=failed),
+            SWEEP: partial(_sweep, book=book),
+        }
+        return own.get(kind, carry_on)(found, wanted)
 
 
-def _list(found: "Experiment", wanted: "Wanted", failed: bool) -> int:
+def _list(found: "Experiment", wanted: "Wanted", *, failed: bool) -> int:
     from stackmark.cli.listing import resume_list
 
     if wanted.report or wanted.fail_on:
@@ -85,7 +88,7 @@ def _list(found: "Experiment", wanted: "Wanted", failed: bool) -> int:
     )  # fmt: skip
 
 
-def _sweep(found: "Experiment", book: "Ledger", wanted: "Wanted") -> int:
+def _sweep(found: "Experiment", wanted: "Wanted", *, book: "Ledger") -> int:
     from stackmark.cli import sweeping
 
     if wanted.report or wanted.fail_on or wanted.anyway:

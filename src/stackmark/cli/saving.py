@@ -11,12 +11,12 @@ from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit
 from stackmark.experiments.arms import place_of
-from stackmark.experiments.baselines import (
+from stackmark.experiments.baseline import (
     ADVICE,
     ENOUGH,
-    Held,
-    How,
-    Sat,
+    HeldWorkload,
+    SeriesOptions,
+    SeriesResult,
     held_by,
     held_like,
     held_so_far,
@@ -26,9 +26,9 @@ from stackmark.experiments.baselines import (
     save_stored,
 )
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.run import Place
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
+from stackmark.places.place import Place
 from stackmark.show.live import watching
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import Column, print_table, standard_output
@@ -66,54 +66,56 @@ def save_measured(requests: Sequence[Request], wanted: Save) -> Exit:
         known = held_so_far(book, wanted.name) if requests else held_by(book, wanted.name)
         again = [held_like(known, *one) for one in zip(requests, places, strict=True)] if requests else known
         confirm_trust(parts_in([one for one in again if one]), book.where, trusted=wanted.trusted)
-        work: list[Callable[[How], Sat]] = []
+        work: list[Callable[[SeriesOptions], SeriesResult]] = []
         for request, place in zip(requests, places, strict=True):
             like = held_like(known, request, place)
             work.append(_again(book, wanted.name, like) if like else _new(book, wanted.name, request, place))
         work += [] if requests else [_again(book, wanted.name, one) for one in known]
-        sat = []
+        series = []
         for one in work:
             # The bar is gone before a result is printed: both may go to one screen.
             with watching(quiet=wanted.as_json) as watcher:
                 for sentence in clean_up(book):
                     watcher.notice(sentence)
-                sat.append(one(How(watcher, wanted.runs, wanted.time_limit_s, repeatable(wanted.asked))))
-            _say(sat[-1], wanted.as_json)
+                series.append(one(SeriesOptions(watcher, wanted.runs, wanted.time_limit_s, repeatable(wanted.asked))))
+            _say(series[-1], wanted.as_json)
         holds = held_so_far(book, wanted.name)
-    _report(wanted.name, [_json(one) for one in sat], holds, wanted.as_json)
-    codes = [one.trouble.code if one.trouble else Exit.DONE for one in sat]
+    _report(wanted.name, [_json(one) for one in series], holds, wanted.as_json)
+    codes = [one.trouble.code if one.trouble else Exit.DONE for one in series]
     if len(codes) == 1:
         return codes[0]
     return Exit.PART_FAILED if any(codes) else Exit.DONE
 
 
-def _again(book: Ledger, name: str, held: Held) -> Callable[[How], Sat]:
+def _again(book: Ledger, name: str, held: HeldWorkload) -> Callable[[SeriesOptions], SeriesResult]:
     return lambda how: save_again(book, name, held, how)
 
 
-def _new(book: Ledger, name: str, request: Request, place: Place) -> Callable[[How], Sat]:
+def _new(book: Ledger, name: str, request: Request, place: Place) -> Callable[[SeriesOptions], SeriesResult]:
     return lambda how: save_new(book, name, request, place, how)
 
 
-def _say(sat: Sat, as_json: bool) -> None:
-    rate = sat.throughput
+def _say(series: SeriesResult, as_json: bool) -> None:
+    rate = series.throughput
     if rate and not as_json:
         runs = counted(rate.runs, "run")
-        click.echo(f"{safe_line(sat.label)}  {say_rate(rate.rate_per_s)} {sat.unit} ({runs})  {sat.experiment_id}")
-    if sat.trouble:
-        say(f"{sat.label}: {sat.trouble.message}", sat.trouble.hint)
+        click.echo(
+            f"{safe_line(series.label)}  {say_rate(rate.rate_per_s)} {series.unit} ({runs})  {series.experiment_id}"
+        )
+    if series.trouble:
+        say(f"{series.label}: {series.trouble.message}", series.trouble.hint)
 
 
-def _json(sat: Sat) -> dict[str, Any]:
-    rate = sat.throughput
+def _json(series: SeriesResult) -> dict[str, Any]:
+    rate = series.throughput
     return {
-        "workload": sat.label,
-        "experiment": sat.experiment_id or None,
+        "workload": series.label,
+        "experiment": series.experiment_id or None,
         "rate_per_s": rate.rate_per_s if rate else None,
-        "unit": sat.unit or None,
+        "unit": series.unit or None,
         "runs": rate.runs if rate else 0,
-        "error": sat.trouble.message if sat.trouble else None,
-        "hint": sat.trouble.hint or None if sat.trouble else None,
+        "error": series.trouble.message if series.trouble else None,
+        "hint": series.trouble.hint or None if series.trouble else None,
     }
 
 
@@ -128,7 +130,7 @@ def save_from(name: str, experiments: Sequence[str], ledger: str | None, as_json
     return Exit.DONE
 
 
-def _report(name: str, saved: list[dict[str, Any]], holds: Sequence[Held], as_json: bool) -> None:
+def _report(name: str, saved: list[dict[str, Any]], holds: Sequence[HeldWorkload], as_json: bool) -> None:
     if as_json:
         kept = [{"workload": one.label, "series": one.series, "runs": len(one.rows)} for one in holds]
         print_json({"baseline": name, "saved": saved, "holds": kept})

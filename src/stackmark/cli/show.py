@@ -1,11 +1,23 @@
 """`stackmark show`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import click
 
-from stackmark.api import Experiment, Ledger, StoredRun, clean_up, list_result, load, load_run
+from stackmark.api import (
+    FAULT,
+    OPERATOR_LIST,
+    Experiment,
+    ExperimentKind,
+    Ledger,
+    StoredRun,
+    clean_up,
+    list_result,
+    load,
+    load_run,
+)
 from stackmark.cli.listing import print_deepbench, show_list
 from stackmark.cli.options import check_format, format_option, json_option, ledger_option, not_empty
 from stackmark.cli.saying import notice, print_json
@@ -78,20 +90,31 @@ def _log(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: str | None) -> None:
-    if experiment.is_list():
-        found = list_result(book, experiment.row)
-        check_format(form, as_json, [found.spec.workload])
-        show_list(found, as_json, form)
-        if as_json:
-            print_json(experiment.to_dict())
-        return
-    if form:
+    kind = experiment.kind()
+    if form and kind is not OPERATOR_LIST:
         raise SpecError(f"{experiment.id} went through no list: there is nothing to print as DeepBench does")
-    if experiment.row.kind == "fault":
-        from stackmark.cli.cluster_fault import show_fault
+    own: dict[ExperimentKind, Callable[[Experiment, Ledger, bool], None]] = {
+        OPERATOR_LIST: partial(_show_list, form=form),
+        FAULT: _show_fault,
+    }
+    own.get(kind, _show_runs)(experiment, book, as_json)
 
-        show_fault(book, experiment.id, as_json)
-        return
+
+def _show_list(experiment: Experiment, book: Ledger, as_json: bool, *, form: str | None) -> None:
+    found = list_result(book, experiment.row)
+    check_format(form, as_json, [found.spec.workload])
+    show_list(found, as_json, form)
+    if as_json:
+        print_json(experiment.to_dict())
+
+
+def _show_fault(experiment: Experiment, book: Ledger, as_json: bool) -> None:
+    from stackmark.cli.cluster_fault import show_fault
+
+    show_fault(book, experiment.id, as_json)
+
+
+def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
     if as_json:
         print_json(experiment.to_dict())
         return

@@ -52,7 +52,7 @@ class Wanted:
 
 def sweep(request: Request, wanted: Wanted) -> Exit:
     check_files(wanted)
-    asked = lab.Asked(
+    asked = lab.SweepRequest(
         request=request,
         options=read_pod_options(wanted.place_options),
         nodes=wanted.nodes,

@@ -9,10 +9,10 @@ from stackmark.errors import Exit, WorkerError
 from stackmark.events import Event, Probe
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.placing import find_place
+from stackmark.experiments.recorder import Silent
 from stackmark.experiments.run import measure
 from stackmark.experiments.tf_cnn_flags import asks_for_help, help_text
 from stackmark.experiments.tf_cnn_mapping import ClassicPlan, plan
-from stackmark.experiments.watching import Silent
 from stackmark.ledger.store import Ledger
 from stackmark.show.benchmark_log import BenchmarkLog
 from stackmark.show.tf_cnn import ClassicPrinter

@@ -1,19 +1,18 @@
 """`stackmark workloads`."""
 
-from dataclasses import asdict
 from fnmatch import fnmatch
 
 import click
+from pydantic import JsonValue
 
 from stackmark.cli.options import json_option
 from stackmark.cli.saying import print_json
 from stackmark.errors import SpecError, nearest_names
 from stackmark.units import say_count
-from stackmark.workloads.catalog import Entry, entries
+from stackmark.workloads.definition import Definition
+from stackmark.workloads.registry import definitions
 
 NOT_COUNTED = "–"
-# The family whose workloads are lists of problems.
-OPERATORS = "op"
 
 
 @click.command(
@@ -30,40 +29,44 @@ Examples:
 @json_option
 def command(pattern: str, as_json: bool) -> int:
     """List what can be measured, with parameters, size and operations of one sample; of operators, their lists of problems."""
-    found = [entry for entry in entries() if fnmatch(entry.name, pattern)]
+    found = [entry for entry in definitions() if fnmatch(entry.name, pattern)]
     if not found:
-        known = nearest_names(pattern, [entry.name for entry in entries()])
+        known = nearest_names(pattern, [entry.name for entry in definitions()])
         raise SpecError(f"no workload is like {pattern!r}{known}", hint="list all with: stackmark workloads")
     if as_json:
-        print_json({"workloads": [{**asdict(entry), "sets": sets(entry)} for entry in found]})
+        print_json({"workloads": [as_dict(entry) for entry in found]})
     else:
         _print(found)
     return 0
 
 
-def sets(entry: Entry) -> dict[str, int | None]:
+def as_dict(entry: Definition) -> dict[str, JsonValue]:
+    counts = ("name", "title", "sample", "sequence_tokens", "params", "forward_macs", "training_flops")
+    return {**{name: getattr(entry, name) for name in counts}, "sets": dict(sets(entry))}
+
+
+def sets(entry: Definition) -> dict[str, int | None]:
     """Of an operator: its lists, and how many problems each has; None where only the machine knows. The first is the default."""
-    from stackmark.workloads.op.lists import problems, sets_of
-    from stackmark.workloads.op.problem import BY_MACHINE
+    from stackmark.workloads.op.definition import problems
 
-    family, _, op = entry.name.partition("/")
-    if family != OPERATORS:
+    if entry.operator is None:
         return {}
-    return {name: None if op in BY_MACHINE else len(problems(op, name)) for name in sets_of(op)}
+    op = entry.operator
+    return {name: None if rows is None else len(problems(op.name, name)) for name, rows in op.sets.items()}
 
 
-def _print(found: list[Entry]) -> None:
-    models = [entry for entry in found if not entry.name.startswith(f"{OPERATORS}/")]
-    operators = [entry for entry in found if entry.name.startswith(f"{OPERATORS}/")]
+def _print(found: list[Definition]) -> None:
+    lists = [entry for entry in found if entry.operator]
+    models = [entry for entry in found if not entry.operator]
     if models:
         _print_models(models)
-    if models and operators:
+    if models and lists:
         click.echo()
-    if operators:
-        _print_operators(operators)
+    if lists:
+        _print_operators(lists)
 
 
-def _print_operators(found: list[Entry]) -> None:
+def _print_operators(found: list[Definition]) -> None:
     from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (Column("operator", style="cyan"), Column("sets, with their problems", drop=1), Column("what it is"))
@@ -79,7 +82,7 @@ def _print_operators(found: list[Entry]) -> None:
     click.echo("Without --set the first one is taken.", err=True)
 
 
-def _print_models(found: list[Entry]) -> None:
+def _print_models(found: list[Definition]) -> None:
     from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (

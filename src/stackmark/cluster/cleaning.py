@@ -18,7 +18,7 @@ from typing import Literal
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json
-from stackmark.kubernetes.podjson import unix_s
+from stackmark.kubernetes.objects import unix_s
 from stackmark.units import say_seconds
 
 Fate = Literal["removed", "would go", "going", "stays", "refused"]

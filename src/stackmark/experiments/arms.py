@@ -18,13 +18,13 @@ from stackmark.experiments.typed import read_value, takes_several
 from stackmark.places.place import Place
 from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 OptionValue = JsonValue
 
 
 @dataclass(frozen=True)
-class AskedArm:
+class ArmRequest:
     label: str
     place: str
     place_options: dict[str, OptionValue]
@@ -33,7 +33,7 @@ class AskedArm:
 
 def read_arms(
     texts: Sequence[str], workload: str, shared: Mapping[str, OptionValue] | None = None, *, least: int = 2
-) -> list[AskedArm]:
+) -> list[ArmRequest]:
     """`shared` are place options for all arms whose place has them (`--image`, `--shm`); an arm's own come before."""
     if len(texts) < least:
         raise SpecError(
@@ -52,7 +52,7 @@ def read_arms(
     return _told_apart(arms)
 
 
-def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None = None) -> AskedArm:
+def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None = None) -> ArmRequest:
     place, *pieces = (piece.strip() for piece in text.split(","))
     text = masked_arm(text)  # what follows shows it, and stores it
     if not place:
@@ -90,7 +90,7 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
                 hint=f"keys of {place}: {', '.join(options.model_fields) or 'none'}; of the workload: stackmark run --help",
             )
     find_place(place, given)  # refuses what the place cannot take
-    return AskedArm(text.strip(), place, given, typed)
+    return ArmRequest(text.strip(), place, given, typed)
 
 
 def place_of(text: str, workload: str, options: Mapping[str, OptionValue]) -> Place:
@@ -147,7 +147,7 @@ def _parameter(arm: str, key: str, info: FieldInfo, values: list[str]) -> Scalar
     return value
 
 
-def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[AskedArm]) -> None:
+def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[ArmRequest]) -> None:
     known = {name for arm in arms for name in find_kind(arm.place).options.model_fields}
     for name in shared:
         if name not in known:
@@ -155,12 +155,12 @@ def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[AskedArm]) 
             raise SpecError(f"{option} is no option of {' or '.join(dict.fromkeys(arm.place for arm in arms))}")
 
 
-def _told_apart(arms: Sequence[AskedArm]) -> list[AskedArm]:
+def _told_apart(arms: Sequence[ArmRequest]) -> list[ArmRequest]:
     """Two equal arms are an A/A experiment: the second is called `host (2)`."""
     seen: dict[str, int] = {}
     named = []
     for arm in arms:
         seen[arm.label] = seen.get(arm.label, 0) + 1
         again = f"{arm.label} ({seen[arm.label]})" if seen[arm.label] > 1 else arm.label
-        named.append(AskedArm(again, arm.place, arm.place_options, arm.typed))
+        named.append(ArmRequest(again, arm.place, arm.place_options, arm.typed))
     return named

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stackmark.experiments.judging import Facts
-from stackmark.experiments.listed import ListedRuns, read_list
+from stackmark.experiments.operator_list import ListedRuns, read_list
 from stackmark.ledger.rows import RunDetail, RunFilter, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.published.chips import normalise_chip

@@ -22,7 +22,7 @@ def clean_up(ledger: Ledger) -> list[str]:
 
 def _jobs_left() -> list[str]:
     """Remove Jobs in a cluster that no ledger knows of: a probe's, and those that could not be removed before."""
-    from stackmark.kubernetes.notes import remove_orphans
+    from stackmark.kubernetes.orphans import remove_orphans
 
     return remove_orphans()
 

@@ -5,26 +5,24 @@ its id is made from the pod's UID and the worker's first moment, and the ledger 
 log is gone or has lost its beginning, is said and not stored: that a number is missing is not that a run failed.
 """
 
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stackmark import __version__
-from stackmark.errors import ClusterError, StackmarkError, StreamError
-from stackmark.events import Event, Hello, Probe, Stream
-from stackmark.experiments.judging import STDERR_PREFIX, judge
+from stackmark.errors import ClusterError, StackmarkError
+from stackmark.events import Event, Hello, Probe
+from stackmark.experiments.recorder import Output, finished_run, new_experiment, store_finished
 from stackmark.experiments.verify import verified_spec
-from stackmark.ids import derived_id, new_id
-from stackmark.kubernetes import podstatus
+from stackmark.ids import derived_id
+from stackmark.kubernetes import status
 from stackmark.kubernetes.client import Cluster, Json, connect
-from stackmark.kubernetes.finished import Told, find_pods, handle_of, options_of, read_pod, task_of
-from stackmark.kubernetes.same_node import Node
-from stackmark.kubernetes.trouble import explained
-from stackmark.ledger.rows import Experiment, RunRow, RunStart
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.refusals import explained
+from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, add_new, known_runs
+from stackmark.ledger.whole import WholeRun, known_runs
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
+from stackmark.places.pod.finished import FinishedPod, find_pods, handle_of, options_of, read_pod, task_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import counted
 
@@ -98,68 +96,51 @@ def _stored(
 ) -> list[RunRow]:
     """All new runs of one manifest, as an experiment of theirs."""
     request = next((task.request for _, task in runs if task and task.request), None)
-    experiment = Experiment(
-        id=new_id("x"),
-        created_unix_s=time.time(),
+    experiment = new_experiment(
         command=command,
         note=f"collected from the namespace {cluster.namespace} of {cluster.context}: {mark}",
-        request=request.model_dump(mode="json") if request else {},
+        request=request.model_dump(mode="json") if request else None,
     )
-    whole = [
-        WholeRun(run.start.model_copy(update={"experiment_id": experiment.id, "position": number}), run.end, run.lines)
-        for number, (run, _) in enumerate(runs)
-    ]
-    return [ledger.run(run_id) for run_id in add_new(ledger, experiment, whole)]
+    stored = store_finished(ledger, experiment, [run for run, _ in runs], only_new=True)
+    return [ledger.run(run_id) for run_id in stored]
 
 
-def _whole(cluster: Cluster, told: Told, nodes: dict[str, Node | None]) -> WholeRun | str:
+def _whole(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -> WholeRun | str:
     """The run, or why there is none."""
-    stream, broken = _stream(told)
+    output = Output.read(told.events)
     if told.missing and told.failure is None:
         return f"its log cannot be read whole: {told.missing}"
     task = task_of(told.pod)
     try:
-        spec = _spec(stream.events, task)
+        spec = _spec(output.stream.events, task)
     except StackmarkError as error:
         return error.message
     if spec is None:
         return "it does not say what it was to do"
-    hello = next((event for event in stream.events if isinstance(event, Hello)), None)
-    times = podstatus.timeline(told.pod, [])
+    hello = next((event for event in output.stream.events if isinstance(event, Hello)), None)
+    times = status.timeline(told.pod, [])
     began = _began(hello, times)
     stderr = tuple(told.others[-STDERR_LINES_KEPT:])
     # The cluster's own clock, which counts whole seconds.
     observed_s = times.ended - times.started + 1.0 if times.ended and times.started else None
-    end = judge(stream, Outcome(told.exit_code, told.failure, stderr), broken, spec=spec, observed_s=observed_s)
+    end = output.judge(Outcome(told.exit_code, told.failure, stderr), spec=spec, observed_s=observed_s)
     handle = handle_of(cluster, told, nodes)
-    start = RunStart(
-        id=derived_id("r", began, f"{told.uid} {began!r}"),
-        experiment_id="",
-        spec=spec,
+    return finished_run(
+        spec,
+        output,
+        end.model_copy(update={"ended_unix_s": times.ended or end.ended_unix_s}),
+        run_id=derived_id("r", began, f"{told.uid} {began!r}"),
         place="pod",
         place_options=options_of(told.pod),
         started_unix_s=began,
         machine_id=str(handle.get("node_machine_id") or ""),
         boot_id=str(handle.get("node_boot_id") or ""),
-        driver_pid=os.getpid(),
         handle=handle,
         stackmark_version=hello.versions.get("stackmark", __version__) if hello else __version__,
     )
-    ended = end.model_copy(update={"ended_unix_s": times.ended or end.ended_unix_s})
-    return WholeRun(start, ended, [*told.events, *(STDERR_PREFIX + line for line in stderr)])
 
 
-def _stream(told: Told) -> tuple[Stream, StreamError | None]:
-    stream = Stream()
-    try:
-        for line in told.events:
-            stream.feed(line)
-    except StreamError as error:
-        return stream, error
-    return stream, None
-
-
-def _began(hello: Hello | None, times: podstatus.Timeline) -> float:
+def _began(hello: Hello | None, times: status.Timeline) -> float:
     """Return when the worker began: by its own word if the cluster saw it there at that time, else by the cluster's."""
     seen = times.started or times.created or 0.0
     if hello is None:

@@ -15,13 +15,16 @@ design says by which ordering it was made, and keeps it.
 import math
 import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from stackmark.spec import Frozen, Scalar, Spec
+from stackmark.errors import SpecError
+from stackmark.ledger.rows import Experiment
+from stackmark.ledger.trouble import unreadable_design
+from stackmark.spec import Frozen, Scalar, Spec, explain
 
 # More arms than anybody reads a table of: a Williams design of nine has 18 sequences of nine runs.
 MOST_ARMS = 9
@@ -29,6 +32,8 @@ MOST_ARMS = 9
 MOST_BLOCKS = 20_000
 # How the order of a design is made: 1 is AB BA AB BA and the rows of one Williams square over and over, 2 is shuffled.
 ALTERNATING, SHUFFLED = 1, 2
+# What counts as a difference where nobody says.
+MARGIN = 0.01
 # Disturbed blocks are measured again, up to this share of the blocks that were planned.
 EXTRA_SHARE = 0.5
 
@@ -94,7 +99,7 @@ class Design(Frozen):
 
 
 class Finished(Frozen):
-    """A run that ended, as the plan needs to know it. `sitting` names a stretch of time without a reboot or a long pause."""
+    """A run that ended, as the plan needs to know it. `series` names a stretch of time without a reboot or a long pause."""
 
     arm: int
     block: int
@@ -102,7 +107,7 @@ class Finished(Frozen):
     good: bool
     # The driver was killed or interrupted: the run did not fail, it was not made.
     cut_off: bool = False
-    sitting: int = 0
+    series: int = 0
     # Other programs used more of the machine than usual while it ran.
     disturbed: bool = False
 
@@ -242,7 +247,7 @@ def whole_attempts(design: Design, finished: list[Finished]) -> dict[tuple[int, 
 
 
 def _is_whole(design: Design, runs: list[Finished]) -> bool:
-    one_series = len({run.sitting for run in runs}) == 1
+    one_series = len({run.series for run in runs}) == 1
     return one_series and all(run.good for run in runs) and {run.arm for run in runs} == set(range(len(design.arms)))
 
 
@@ -288,10 +293,42 @@ def _attempt(design: Design, finished: list[Finished], block: int) -> tuple[int,
     mine = [run for run in made if run.attempt == attempt]
     if any(not run.good for run in mine):
         return attempt, "failed", []
-    if len({run.sitting for run in mine}) > 1:
+    if len({run.series for run in mine}) > 1:
         # Torn apart by a reboot or a long pause: its runs are no pair any more.
         return attempt, "failed", []
     missing = [arm for arm in order if arm not in {run.arm for run in mine}]
     if not missing:
         return attempt, "whole", []
     return attempt, "open", missing
+
+
+def stored_design(experiment: Experiment) -> Design | None:
+    """The design of an experiment with arms; None where it has one arm and no order to keep."""
+    if experiment.design is None:
+        return None
+    try:
+        return Design.model_validate(experiment.design)
+    except ValidationError as error:
+        raise unreadable_design(experiment.id, explain(error)) from error
+
+
+def check_margin(margin: float) -> None:
+    if not 0 < margin < 0.5:
+        raise SpecError(
+            f"margin must be between 0 and 50 %, got {100 * margin:g} %",
+            hint="1 % is usual on a quiet GPU; `stackmark noise` tells what this machine can decide",
+        )
+
+
+def unasked_differences(arms: Sequence[Arm]) -> list[str]:
+    """Parameters in which arms differ though nobody typed them in an arm: consequences of what was typed."""
+    typed = {name for arm in arms for name in arm.typed}
+    names = sorted({name for arm in arms for name in arm.spec.params} - typed)
+    found = []
+    for name in names:
+        values = [arm.spec.params.get(name) for arm in arms]
+        if any(value != values[0] for value in values):
+            found.append(
+                f"{name}: {', '.join(f'{value} ({arm.label})' for arm, value in zip(arms, values, strict=True))}"
+            )
+    return found

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -26,17 +26,18 @@ from stackmark.errors import ClusterError, StackmarkError
 from stackmark.events import Facts as FactsEvent
 from stackmark.events import Failed, Metric, Result, gathered_facts
 from stackmark.experiments.manifesting import read_pod_options
-from stackmark.experiments.run import Listener
-from stackmark.experiments.watching import Silent
+from stackmark.experiments.recorder import Listener, Silent
+from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
-from stackmark.kubernetes.node import Node, tolerations_of
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.place import PodPlace
-from stackmark.places.place import Handle, Outcome, PlaceFailure
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.pods import Pods
+from stackmark.places.place import Handle, Outcome
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.place import PodPlace
 from stackmark.spec import Spec, Task
-from stackmark.workloads.check.params import CheckParams
+from stackmark.workloads.check.definition import CheckParams
 
 # Looking takes seconds; a driver that hangs is where it takes longer.
 LOOK_S, ADD_S = 120.0, 300.0
@@ -76,17 +77,14 @@ def wish_of(options: PodOptions, nodes: Sequence[str]) -> Wish:
         resource=options.resource,
         dra=options.dra,
         runtime_class=options.runtime_class,
-        tolerations=tolerations_of(options),
+        tolerations=options.all_tolerations(True),
         labels=options.labels_of_node,
         named=tuple(dict.fromkeys(nodes)),
     )
 
 
-@dataclass
 class _Listening(Listener):
     """Remembers what the place says of the pod, too."""
-
-    handle: Handle = field(default_factory=dict)
 
     def started(self, handle: Handle) -> None:
         self.handle = dict(handle)
@@ -257,10 +255,7 @@ class _Visitor:
         """Whatever this process made as a doctor, in the namespace that it works in."""
         selector = f"{names.KIND_LABEL}=doctor,{names.DRIVER_LABEL}={names.driver_label()}"
         with suppress(ClusterError):
-            for group, kind in (("/apis/batch/v1", "jobs"), ("/api/v1", "pods")):
-                listed = f"{group}/namespaces/{self._seen.namespace}/{kind}"
-                for one in self._cluster.items(listed, labelSelector=selector):
-                    self._cluster.delete(f"{listed}/{one['metadata']['name']}", grace_s=0)
+            Pods(self._cluster, self._seen.namespace, selector).remove_all()
 
 
 class _NotReady(Exception):

@@ -9,14 +9,33 @@ from typing import Literal
 from stackmark.errors import SpecError
 from stackmark.events import Hello, Metric, gathered_facts
 from stackmark.experiments import fairness
-from stackmark.experiments.deciding import Progress, disturbed_runs, finished_runs, judged_pairs, progress
-from stackmark.experiments.design import Arm, Assignment, Design, balanced, order_of, sequences_of, whole_attempts
-from stackmark.experiments.designing import MARGIN, check_margin, refuse_fault, refuse_sweep, stored_design
+from stackmark.experiments.design import (
+    MARGIN,
+    Arm,
+    Assignment,
+    Design,
+    balanced,
+    check_margin,
+    order_of,
+    sequences_of,
+    stored_design,
+    whole_attempts,
+)
 from stackmark.experiments.judging import read_stored, setup_parts, timed_run
+from stackmark.experiments.kinds import kind_of, require_arms
 from stackmark.experiments.limits import limits_of_run
-from stackmark.experiments.list_arms import arm_list_runs, arm_lists, list_doubts, list_ratios
-from stackmark.experiments.list_specs import is_list
-from stackmark.experiments.windows import StepTimes, runs_in, window_of, with_rates
+from stackmark.experiments.operator_list import arm_list_runs, arm_lists, list_doubts, list_ratios
+from stackmark.experiments.progress import (
+    Progress,
+    StepTimes,
+    disturbed_runs,
+    finished_runs,
+    judged_pairs,
+    progress,
+    runs_in,
+    window_of,
+    with_rates,
+)
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.published.lookup import known_rows, neighbours
@@ -29,7 +48,7 @@ from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
 from stackmark.verdict.throughput import throughput_over_runs
 from stackmark.verdict.window import Window
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 NEIGHBOURS = 3
 
@@ -39,8 +58,7 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     if margin is not None:
         check_margin(margin)
     experiment = ledger.experiment(experiment_id)
-    refuse_fault(experiment)
-    refuse_sweep(experiment)
+    require_arms(experiment)
     rows = ledger.runs_of(experiment.id)
     if not rows:
         raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
@@ -76,7 +94,7 @@ def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool
         return False
     if design is None or now is None:
         # A later piece of a list that was cut off is a part of it, and its rate that of a part.
-        return not (row.attempt and is_list(row.workload))
+        return not row.piece
     blocks = now.blocks if now.open else _judged(design, now)
     return row.block in blocks and blocks[row.block] == row.attempt
 
@@ -109,11 +127,12 @@ def read_run(
         if row.place == "pod" and isinstance(seconds := row.handle.get(f"{name}_s"), int | float)
     ]
     start_s = hello.time_unix_s - began - sum(seconds for _, seconds in waits) if hello else None
+    _, block, attempt = row.place_in_order
     run = ExaminedRun(
         run_id=row.id,
         arm=row.arm,
-        block=row.block,
-        attempt=row.attempt,
+        block=block,
+        attempt=attempt,
         role=row.role,
         status=row.status,
         counted=counted,
@@ -185,7 +204,7 @@ def _put_together(
         scope=fairness.scope(rows),
         held=held,
         not_held=not_held,
-        method=fairness.method(design, experiment.kind),
+        method=fairness.method(design, from_logs=kind_of(experiment).from_logs),
         warnings=(
             *list_doubts([arm.label for arm in arms], lists),
             *fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),

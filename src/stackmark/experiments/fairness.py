@@ -6,10 +6,9 @@ unknown rather than left out.
 
 from collections.abc import Collection, Sequence
 
-from stackmark.experiments.deciding import series_numbers
-from stackmark.experiments.design import SHUFFLED, Arm, Design, imbalance, sequences_of
-from stackmark.experiments.designing import unasked_differences
-from stackmark.ledger.rows import Kind, RunRow
+from stackmark.experiments.design import SHUFFLED, Arm, Design, imbalance, sequences_of, unasked_differences
+from stackmark.experiments.progress import series_numbers
+from stackmark.ledger.rows import RunRow
 from stackmark.units import counted, say_moment, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
@@ -172,12 +171,12 @@ def _restless(run: ExaminedRun) -> bool:
     return any(flag.startswith("not-settled") for flag in run.flags)
 
 
-def method(design: Design | None, kind: Kind) -> Sentences:
+def method(design: Design | None, *, from_logs: bool = False) -> Sentences:
     said = [
         "Each run is a fresh process and one sample; its steps are not independent and are never counted as such.",
         "A run's rate is its samples over the sum of its steady step times; set-up is timed apart.",
     ]
-    if kind == "import":
+    if from_logs:
         said = [
             "The runs were read from logs of another program; each is one sample, with the rate that the log states."
         ]

@@ -6,6 +6,7 @@ from stackmark.cluster.faults.record import FaultRecord, recovery
 from stackmark.errors import SpecError
 from stackmark.events import Hello, Result, Stream, measured_steps, read_event
 from stackmark.experiments.judging import read_stored
+from stackmark.experiments.kinds import FAULT, require
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.verdict.fault import DiskSeen, LogSeen, NewPod
@@ -16,8 +17,7 @@ from stackmark.verdict.interruption import interruption, step_ends
 def examine_fault(ledger: Ledger, experiment_id: str) -> FaultFinding:
     """What a stored fault shows. Nothing is asked but the ledger."""
     experiment = ledger.experiment(experiment_id)
-    if experiment.kind != "fault" or experiment.design is None:
-        raise SpecError(f"{experiment.id} is no fault: it was made by `stackmark {experiment.kind}`")
+    require(experiment, FAULT)
     try:
         record = FaultRecord.model_validate(experiment.design)
     except ValidationError as error:

@@ -5,36 +5,35 @@ cluster and seen of it stands in the experiment's design; fault_finding.py compu
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from stackmark.cluster.faults import means as all_means
 from stackmark.cluster.faults import safety
-from stackmark.cluster.faults.helper import left_behind
 from stackmark.cluster.faults.injecting import Injection
 from stackmark.cluster.faults.keeper import KeptPod
-from stackmark.cluster.faults.means import Means, Plan, Right, Setting, Target
-from stackmark.cluster.faults.newcomer import start_one, wanted_like
+from stackmark.cluster.faults.means import Means, Plan, Setting, Target
+from stackmark.cluster.faults.newcomer import newcomer_request, start_one
 from stackmark.cluster.faults.record import PARTS as PARTS
 from stackmark.cluster.faults.record import FaultRecord, Newcomer, Part
 from stackmark.errors import ClusterError, SpecError, StackmarkError, WorkerError
 from stackmark.experiments.hurting import HurtPlace, healing_at_once
-from stackmark.experiments.run import Slot, resolve, run_once
-from stackmark.experiments.trust import parts_of, remember
-from stackmark.experiments.watching import Watcher
+from stackmark.experiments.probing import resolve
+from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
 from stackmark.ids import new_id
+from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json, connect
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.podspec import pod_spec
-from stackmark.kubernetes.ready import Ready
-from stackmark.kubernetes.rights import RUN_RIGHTS
-from stackmark.kubernetes.same_node import nodes_here
+from stackmark.kubernetes.manifest.build import pod_spec
+from stackmark.kubernetes.nodes import nodes_here
+from stackmark.kubernetes.pods import Pods
+from stackmark.kubernetes.rights import RUN_RIGHTS, Right, missing_rights
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.spec import Params, Request, Task
-from stackmark.workloads.catalog import check_request, find
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.setup import PodSetup
+from stackmark.spec import Request
+from stackmark.workloads.registry import check_request, find
 
 # What else a fault takes beside its own time: set-up of pods before, and answers after.
 SLACK_S = 600.0
@@ -67,7 +66,7 @@ class Planned:
 
     asked: Asked
     place: KeptPod
-    ready: Ready
+    setup: PodSetup
     node: Json
     target: Target
     means: Means
@@ -91,8 +90,8 @@ def plan_fault(asked: Asked) -> Planned:
     node = safety.choose_node(nodes, asked.options.node, only)
     name = str(node["metadata"]["name"])
     place = KeptPod(asked.options.model_copy(update={"node": name}), kind="fault")
-    ready = place.prepare()
-    setting = _setting(asked, place, ready, nodes)
+    setup = place.prepare()
+    setting = _setting(asked, setup, nodes)
     chosen = all_means.make(asked.means, setting)
     hurt = name
     if asked.part == "api-server" and chosen.name == "helper" and not asked.stop_command:
@@ -101,30 +100,26 @@ def plan_fault(asked: Asked) -> Planned:
     if chosen.name != "script":
         safety.refuse_the_only_control_plane(target, nodes)
     plan = chosen.plan(target)
-    rights = tuple(dict.fromkeys((*_rights(ready.namespace), *safety.LOCK_RIGHTS, *plan.rights)))
+    rights = tuple(dict.fromkeys((*_rights(setup.namespace), *safety.LOCK_RIGHTS, *plan.rights)))
     return Planned(
-        asked, place, ready, node, target, chosen, plan,
+        asked, place, setup, node, target, chosen, plan,
         beside=tuple(safety.beside(cluster, hurt)),
         rights=rights,
-        missing=tuple(safety.missing_rights(cluster, rights)),
+        missing=tuple(missing_rights(cluster, rights)),
     )  # fmt: skip
 
 
 def _rights(namespace: str) -> tuple[Right, ...]:
     """For the run, its heartbeat on disk, the new pods, and to see the node."""
-    run = (
-        Right(one.verb, one.group, f"{one.resource}/{one.subresource}" if one.subresource else one.resource, namespace)
-        for one in RUN_RIGHTS
-    )
-    new = (Right("create", "", "pods", namespace), Right("create", "", "pods/exec", namespace))
-    return (*run, *new, Right("list", "", "nodes"), Right("get", "", "nodes"))
+    new = (Right("create", "", "pods"), Right("create", "", "pods", "exec"))
+    nodes = (Right("list", "", "nodes", namespace=None), Right("get", "", "nodes", namespace=None))
+    return (*(one.within(namespace) for one in (*RUN_RIGHTS, *new)), *nodes)
 
 
 def _check(asked: Asked) -> None:
     check_request(asked.request)
     all_means.choose(asked.means, asked.part)
-    family, _ = find(asked.request.workload)
-    if not issubclass(family.params, Params):
+    if find(asked.request.workload)[1].timed != "steps":
         raise SpecError(
             f"{asked.request.workload} is not measured step by step, and gaps between steps are what a fault shows",
             hint="take one that trains, e.g. train/resnet50",
@@ -139,16 +134,15 @@ def _check(asked: Asked) -> None:
         raise SpecError(f"--before: {asked.before_s:g} s are too few to know the usual step", hint="at least 3 s")
 
 
-def _setting(asked: Asked, place: KeptPod, ready: Ready, nodes: Sequence[Json]) -> Setting:
+def _setting(asked: Asked, setup: PodSetup, nodes: Sequence[Json]) -> Setting:
     """A helper is made like a bare pod of the worker's: image, mounts and account."""
-    bare = wanted_like(place.wanted_for(Task(do="probe", request=asked.request), new_id("r")), new_id("x"), 0)
-    spec = pod_spec(bare)
+    spec = pod_spec(newcomer_request(setup, new_id("x"), 0))
     own = asked.helper_image is not None
     return Setting(
-        cluster=ready.cluster,
+        cluster=setup.cluster,
         part=asked.part,
-        namespace=ready.namespace,
-        image=asked.helper_image or ready.image,
+        namespace=setup.namespace,
+        image=asked.helper_image or setup.image,
         plugin_selector=asked.plugin_selector,
         stop_command=asked.stop_command,
         start_command=asked.start_command,
@@ -163,7 +157,7 @@ def plan_lines(planned: Planned) -> list[tuple[str, str]]:
     """Exactly what would be done, with which rights, and what heals it."""
     asked, plan = planned.asked, planned.plan
     lines = [
-        ("trains", f"{asked.request.workload} in a pod on {planned.node_name}, in the namespace {planned.ready.namespace}: "
+        ("trains", f"{asked.request.workload} in a pod on {planned.node_name}, in the namespace {planned.setup.namespace}: "
          f"{asked.before_s:g} s, then the fault for {asked.seconds:g} s, then {asked.after_s:g} s"),
         *(("does", sentence) for sentence in plan.does),
         *(("heals", sentence) for sentence in plan.heals),
@@ -185,7 +179,7 @@ def plan_lines(planned: Planned) -> list[tuple[str, str]]:
 
 def fault(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
     """Trains, hurts, heals, waits, and stores; ClusterError where the fault could not be applied."""
-    asked, cluster = planned.asked, planned.ready.cluster
+    asked, cluster = planned.asked, planned.setup.cluster
     if planned.missing:
         raise ClusterError(
             f"rights are missing: {', '.join(map(str, planned.missing))}", hint="ask for a role that has them"
@@ -197,20 +191,20 @@ def fault(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
             return _hurt(planned, ledger, watcher)
         finally:
             with suppress(ClusterError):
-                left_behind(cluster, planned.ready.namespace, mark)
+                selector = f"{names.RUN_LABEL}={mark}"
+                Pods(cluster, planned.setup.namespace, selector).remove({mark}, grace_s=0)
 
 
 def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
-    asked, cluster = planned.asked, planned.ready.cluster
+    asked, cluster = planned.asked, planned.setup.cluster
     seconds = asked.before_s + planned.means.lead_s + asked.seconds + asked.after_s
     params = {**asked.request.params, "seconds": seconds}
     params.setdefault("at_least_steps", 0)
     request = asked.request.model_copy(update={"params": params})
     spec = resolve(request, planned.place, watcher).spec
-    worker = planned.place.wanted_for(Task(do="run", spec=spec), new_id("r"))
     injection = Injection(
-        cluster, planned.means, planned.target, planned.node_name, asked.options.resource, worker,
-        asked.before_s, asked.recover_s,
+        cluster, planned.means, planned.target, planned.node_name, asked.options.resource, planned.setup,
+        planned.place.gpus_for(spec), asked.before_s, asked.recover_s,
     )  # fmt: skip
     injection.look_before()
     first = _first_newcomer(planned, injection, watcher)
@@ -227,20 +221,15 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
         plan=(*planned.plan.does, *planned.plan.heals),
         newcomer_before=first,
     )
-    experiment = Experiment(
-        id=planned.target.mark,
-        created_unix_s=time.time(),
-        command=asked.command,
-        request=asked.request.model_dump(mode="json"),
-        kind="fault",
-        design=record.model_dump(mode="json"),
-    )
-    ledger.start_experiment(experiment)
     place = HurtPlace(planned.place, injection, watcher)
-    remember(parts_of([(spec, place.name, place.options())]))
+    experiment = new_experiment(
+        kind="fault", command=asked.command, request=asked.request.model_dump(mode="json"),
+        design=record.model_dump(mode="json"), experiment_id=planned.target.mark,
+    )  # fmt: skip
+    begin(ledger, experiment, [(spec, place.name, place.options())])
     try:
         with healing_at_once(injection.heal):
-            row, _ = run_once(spec, experiment.id, Slot(), place, ledger, watcher, None)
+            row, _ = Recorder(ledger, experiment.id).run(spec, Position(), place, watcher)
     except StackmarkError as error:
         # Why the fault could not be applied says more than that the run was ended for it.
         raise injection.error or error from None
@@ -259,8 +248,8 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
 def _first_newcomer(planned: Planned, injection: Injection, watcher: Watcher) -> Newcomer:
     watcher.notice(f"a pod is started on {planned.node_name} to see how long that takes while all is well")
     gpus = 1 if injection.free > 0 else 0
-    wanted = wanted_like(injection.worker, f"{planned.target.mark}-old", gpus)
-    seen = start_one(planned.ready.cluster, wanted, planned.asked.recover_s, threading.Event())
+    wanted = newcomer_request(planned.setup, f"{planned.target.mark}-old", gpus)
+    seen = start_one(planned.setup.cluster, wanted, planned.asked.recover_s, threading.Event())
     if seen.running_unix_s is None:
         raise ClusterError(
             f"nothing was hurt: a new pod did not start on {planned.node_name} even before: {seen.why}",

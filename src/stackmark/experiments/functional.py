@@ -10,7 +10,7 @@ from stackmark.cluster.cleaning import Left, clean
 from stackmark.errors import ClusterError, SpecError
 from stackmark.experiments.manifesting import read_pod_options
 from stackmark.kubernetes.client import connect
-from stackmark.kubernetes.trouble import explained
+from stackmark.kubernetes.refusals import explained
 
 
 def check_cluster(

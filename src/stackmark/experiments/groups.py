@@ -14,11 +14,11 @@ from statistics import fmean
 from stackmark.errors import SpecError
 from stackmark.events import Result
 from stackmark.experiments import fairness
-from stackmark.experiments.deciding import series_numbers
-from stackmark.experiments.designing import MARGIN, check_margin
+from stackmark.experiments.design import MARGIN, check_margin
 from stackmark.experiments.examine import arms_of, in_window, published_beside, read_run, title_of
 from stackmark.experiments.judging import read_stored
-from stackmark.experiments.windows import StepTimes, rates_in, runs_in, window_of, with_rates
+from stackmark.experiments.kinds import kind_of
+from stackmark.experiments.progress import StepTimes, rates_in, runs_in, series_numbers, window_of, with_rates
 from stackmark.ledger import spreads
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
@@ -101,7 +101,7 @@ def _of_experiment(ledger: Ledger, name: str) -> tuple[list[RunDetail], list[str
     experiment = ledger.experiment(name)
     rows = [row for row in ledger.runs_of(experiment.id) if row.role == "measured"]
     # The two arms of an A/A experiment are one and the same.
-    if len({row.arm for row in rows}) > 1 and experiment.kind != "noise":
+    if len({(row.arm, row.slot) for row in rows}) > 1 and not kind_of(experiment).is_one_side:
         raise SpecError(
             f"{experiment.id} has several arms, which are no one side",
             hint=f"its own verdict: stackmark verdict {experiment.id}; or name the runs of one arm (stackmark results)",
@@ -244,7 +244,7 @@ def _put_together(
         scope=fairness.scope(rows),
         held=(),
         not_held=tuple(doubts),
-        method=fairness.method(None, "import" if all(not row.boot_id for row in rows) else "run"),
+        method=fairness.method(None, from_logs=all(not row.boot_id for row in rows)),
         warnings=fairness.warnings(arms, runs, ""),
     )
     return in_window(shown, window)

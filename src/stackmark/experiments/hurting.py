@@ -18,7 +18,7 @@ from stackmark.cluster.faults.looking import Looking
 from stackmark.cluster.faults.record import Disk, State
 from stackmark.errors import StackmarkError
 from stackmark.events import Hello, Phase, Stream
-from stackmark.experiments.watching import Watcher
+from stackmark.experiments.recorder import Watcher
 from stackmark.places.place import Handle, Outcome, Watch
 from stackmark.spec import Spec, Task
 
@@ -45,8 +45,8 @@ class HurtPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         injection = self._injection
-        ready = self._place.prepare()
-        looking = Looking(ready.cluster, injection.node, injection.resource, ready.namespace, mark)
+        setup = self._place.prepare()
+        looking = Looking(setup.cluster, injection.node, injection.resource, setup.namespace, mark)
         listening = _Listening(watch, injection, self._watcher)
         looking.start()
         injection.start()
@@ -55,8 +55,8 @@ class HurtPlace:
             injection.ended.set()
             self._wait(outcome)
             if outcome.interruption is None and listening.pod:
-                python = ready.software.python if ready.software else "python3"
-                self.disk = read_disk(ready.cluster, ready.namespace, listening.pod, python, listening.stream.events)
+                python = setup.python
+                self.disk = read_disk(setup.cluster, setup.namespace, listening.pod, python, listening.stream.events)
             return outcome
         finally:
             injection.ended.set()

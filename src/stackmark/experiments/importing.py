@@ -5,27 +5,22 @@ then in the run's facts as said by hand; what contradicts the log is refused. A 
 is refused too, since two copies of one run would count as two. Each file is imported or refused by itself.
 """
 
-import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from stackmark import __version__
 from stackmark.errors import SpecError
-from stackmark.events import Stream
-from stackmark.experiments.judging import STDERR_PREFIX, judge
-from stackmark.ids import new_id
+from stackmark.experiments.recorder import Output, finished_run, new_experiment, store_finished
 from stackmark.ledger.importers import Format, find_format, format_of, results_of
 from stackmark.ledger.importers.found import Failure, Found
 from stackmark.ledger.importers.reading import Log, opened
 from stackmark.ledger.importers.speaking import spoken
-from stackmark.ledger.rows import Experiment, Json, RunDetail, RunEnd, RunStart, storable
+from stackmark.ledger.rows import Experiment, Json, RunDetail, RunEnd, storable
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, add_whole, imported_before
+from stackmark.ledger.whole import WholeRun, imported_before
 from stackmark.places.place import Outcome
 from stackmark.spec import Scalar, Spec, WorkloadName, explain
 
@@ -106,7 +101,7 @@ class _Said:
 
     found: Found
     spec: Spec
-    lines: list[str]
+    output: Output
     end: RunEnd
 
 
@@ -189,25 +184,18 @@ def _imported(sorted_out: _SortedOut, ledger: Ledger, by_hand: ByHand, command: 
 
 
 def _stored(whole: Sequence[_Whole], ledger: Ledger, by_hand: ByHand, command: str) -> Imported:
-    now = time.time()
-    experiment = Experiment(
-        id=new_id("x"),
-        created_unix_s=now,
-        command=command,
-        note=by_hand.note,
-        kind="import",
-        request=_request([one.read for one in whole], by_hand),
+    experiment = new_experiment(
+        kind="import", command=command, note=by_hand.note, request=_request([one.read for one in whole], by_hand)
     )
+    now = experiment.created_unix_s
     runs: list[WholeRun] = []
     done: list[ImportedFile] = []
     for one in whole:
-        of_file = [
-            _run(said, one.read.log, by_hand, experiment.id, len(runs) + i, now) for i, said in enumerate(one.said)
-        ]
+        of_file = [_run(said, one.read.log, by_hand, now) for said in one.said]
         runs += of_file
         log = one.read.log
         done.append(ImportedFile(log.name, log.sha256, one.read.kind.name, tuple(run.start.id for run in of_file)))
-    add_whole(ledger, experiment, runs)
+    store_finished(ledger, experiment, runs)
     return Imported(experiment, tuple(done), (), tuple(ledger.runs_of(experiment.id)))
 
 
@@ -262,10 +250,9 @@ def _said(found: Found, one: _Read, by_hand: ByHand) -> _Said:
         found = replace(found, figure=None, failure=failure, ranks=1, step_s=(), wall_s=None, rows=(), said=(),
                         when_unix_s=None)  # fmt: skip
         lines = spoken(found, _facts(found, one, by_hand, chip))
-    stream = Stream()
-    for line in lines:
-        stream.feed(line)
-    return _Said(found, spec, lines, judge(stream, Outcome(0)))
+    output = Output.read(lines)
+    end = output.judge(Outcome(0, stderr=tuple(line.raw for line in found.lines)))
+    return _Said(found, spec, output, end)
 
 
 def _clean(found: Found) -> Found:
@@ -287,27 +274,17 @@ def _storable(value: Scalar) -> Scalar:
     return storable(value)[:LONGEST_TEXT] if isinstance(value, str) else value
 
 
-def _run(said: _Said, log: Log, by_hand: ByHand, experiment_id: str, position: int, now: float) -> WholeRun:
-    start = RunStart(
-        id=new_id("r"),
-        experiment_id=experiment_id,
-        position=position,
-        spec=said.spec,
+def _run(said: _Said, log: Log, by_hand: ByHand, now: float) -> WholeRun:
+    """Make the record of a result. Its machine is not ours, and a log does not name its own."""
+    label: Json = {"label": by_hand.label} if by_hand.label else {}
+    return finished_run(
+        said.spec,
+        said.output,
+        _untold(said.end, said.found, now),
         place=by_hand.place,
         started_unix_s=now,
-        # Not ours, and a log does not name its own.
-        machine_id="",
-        boot_id="",
-        driver_pid=os.getpid(),
-        handle={
-            "sha256": log.sha256,
-            "file": _base(log),
-            **({"label": by_hand.label} if by_hand.label else {}),
-        },
-        stackmark_version=__version__,
+        handle={"sha256": log.sha256, "file": _base(log), **label},
     )
-    kept = [STDERR_PREFIX + line.raw for line in said.found.lines]
-    return WholeRun(start, _untold(said.end, said.found, now), [*said.lines, *kept])
 
 
 def _untold(end: RunEnd, found: Found, now: float) -> RunEnd:

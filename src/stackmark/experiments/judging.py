@@ -5,7 +5,7 @@ Everything derived here can be derived again: the stream is stored whole, and `j
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue, ValidationError
@@ -13,8 +13,9 @@ from pydantic import JsonValue, ValidationError
 from stackmark.errors import StreamError
 from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, by_rank, gathered_facts
 from stackmark.experiments.verify import impossible_result, known_kind
+from stackmark.failures import PlaceFailure
 from stackmark.ledger.rows import IMPORT, RunEnd
-from stackmark.places.place import Outcome, PlaceFailure, missing_facts
+from stackmark.places.place import Outcome, missing_facts
 from stackmark.spec import SCHEMA_VERSION, Spec, explain
 from stackmark.verdict.collectives import rows_apart, steps_apart
 from stackmark.verdict.steady import checked_steps
@@ -252,18 +253,31 @@ class Stored(NamedTuple):
     broken: StreamError | None
 
 
-def read_stored(lines: Iterable[str]) -> Stored:
+def read_lines(lines: Iterable[str]) -> tuple[Stream, StreamError | None]:
+    """Read a worker's lines up to the one where they break, if one does."""
     stream = Stream()
-    stderr = []
-    broken = None
     for line in lines:
-        if line.startswith(STDERR_PREFIX):
-            stderr.append(line.removeprefix(STDERR_PREFIX))
-        elif broken is None:
-            try:
-                stream.feed(line)
-            except StreamError as error:
-                broken = error
+        try:
+            stream.feed(line)
+        except StreamError as error:
+            return stream, error
+    return stream, None
+
+
+def read_stored(lines: Iterable[str]) -> Stored:
+    stderr = []
+
+    def output() -> Iterator[str]:
+        for line in lines:
+            if line.startswith(STDERR_PREFIX):
+                stderr.append(line.removeprefix(STDERR_PREFIX))
+            else:
+                yield line
+
+    every = output()
+    stream, broken = read_lines(every)
+    for _ in every:  # standard error also of what follows a broken line
+        pass
     return Stored(stream, stderr, broken)
 
 

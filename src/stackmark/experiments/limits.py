@@ -7,8 +7,7 @@ counted again from its spec, by the same table that a worker uses.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
+from stackmark.errors import SpecError
 from stackmark.events import Event, Result, gathered_facts
 from stackmark.experiments.ceilings import latest
 from stackmark.experiments.judging import read_stored
@@ -19,9 +18,8 @@ from stackmark.spec import Spec
 from stackmark.units import counted
 from stackmark.verdict.ceilings import Ceilings
 from stackmark.verdict.roofline import MEASURE, NO_CEILINGS, Standing, Work, doubts, say_standing, stand
-from stackmark.workloads.train.params import TrainParams
-from stackmark.workloads.train.traffic import bytes_of
-from stackmark.workloads.train.zoo import MODELS
+from stackmark.workloads.definition import SampleBytes
+from stackmark.workloads.registry import find
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,8 @@ def work_of(spec: Spec, result: Result | None, rate_per_s: float) -> Work | None
         return None
     least, called = result.least_bytes_per_sample, result.called_bytes_per_sample
     if called is None:
-        least, called = _counted_again(spec) or (least, None)
+        again = _counted_again(spec)
+        least, called = (again.least, again.called) if again else (least, None)
     return Work(
         rate_per_s=rate_per_s,
         operations=result.operations_per_sample,
@@ -108,12 +107,8 @@ def work_of(spec: Spec, result: Result | None, rate_per_s: float) -> Work | None
     )
 
 
-def _counted_again(spec: Spec) -> tuple[float, float] | None:
-    family, _, name = spec.workload.partition("/")
-    if family != "train" or name not in MODELS:
-        return None
+def _counted_again(spec: Spec) -> SampleBytes | None:
     try:
-        found = bytes_of(MODELS[name], TrainParams.model_validate(spec.params))
-    except ValidationError:  # of another version
+        return find(spec.workload)[1].sample_bytes(spec.params)
+    except SpecError:  # of a package that is not installed any more
         return None
-    return (found.least, found.called) if found else None

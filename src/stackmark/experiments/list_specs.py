@@ -2,22 +2,31 @@
 
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Spec
-from stackmark.workloads.catalog import find
-from stackmark.workloads.op.lists import problems, sets_of
-from stackmark.workloads.op.params import OpParams
-from stackmark.workloads.op.problem import BY_MACHINE, FIELDS, TYPED, Problem, read_rows, typed_problem
+from stackmark.workloads.definition import Definition
+from stackmark.workloads.op.definition import problems, sets_of, typed_problem
+from stackmark.workloads.op.problem import TYPED, Operator, Problem, read_rows
+from stackmark.workloads.registry import find
 
 # More rows than any list may have: the pattern of --rows has six digits.
 MOST_ROWS = 10**6
 
 
 def is_list(workload: str) -> bool:
-    """Whether a workload is gone through row by row."""
+    """Tell whether a workload is gone through row by row."""
+    found = _definition(workload)
+    return found is not None and found.timed == "rows"
+
+
+def _definition(workload: str) -> Definition | None:
     try:
-        family, _ = find(workload)
+        return find(workload)[1]
     except SpecError:  # of a package that is not installed any more
-        return False
-    return issubclass(family.params, OpParams)
+        return None
+
+
+def _operator(workload: str) -> Operator | None:
+    found = _definition(workload)
+    return found.operator if found else None
 
 
 def rows_of_spec(spec: Spec) -> tuple[int, ...]:
@@ -27,20 +36,23 @@ def rows_of_spec(spec: Spec) -> tuple[int, ...]:
 
 def problem_of(spec: Spec, index: int) -> Problem:
     """The problem that a row is; without its shape where only the machine knows it."""
-    op, params = spec.workload.partition("/")[2], spec.params
-    if typed := typed_problem(op, params):
+    op = spec.workload.partition("/")[2]
+    if _operator(spec.workload) is None:
+        return Problem(op)
+    if typed := typed_problem(op, spec.params):
         return typed
     try:
-        return problems(op, str(params.get("set")))[index]
+        return problems(op, str(spec.params.get("set")))[index]
     except (SpecError, IndexError):
         return Problem(op)
 
 
 def check_list(request: Request) -> None:
-    """Refuses what can be refused without a worker: a set, a row or a shape that there is not."""
-    op, params = request.workload.partition("/")[2], request.typed()
-    if not is_list(request.workload) or op not in FIELDS:
+    """Refuse what can be refused without a worker: a set, a row or a shape that there is not."""
+    operator, params = _operator(request.workload), request.typed()
+    if operator is None or not operator.fields:
         return
+    op = operator.name
     typed = typed_problem(op, params)
     name = str(params.get("set") or sets_of(op)[0])
     if typed and params.get("set", TYPED) != TYPED:
@@ -49,7 +61,7 @@ def check_list(request: Request) -> None:
         raise SpecError(
             "--set typed is the one problem that is typed, and none was", hint="give --m --n --k, or --shape"
         )
-    if op in BY_MACHINE:
+    if operator.by_machine:
         return
     count = 1 if typed else len(problems(op, name))
     if rows := params.get("rows"):
@@ -58,10 +70,12 @@ def check_list(request: Request) -> None:
 
 def length_of(spec: Spec) -> int | None:
     """How many problems its list has; None where only the machine knows."""
-    op = spec.workload.partition("/")[2]
-    if typed_problem(op, spec.params):
+    operator = _operator(spec.workload)
+    if operator is None or operator.by_machine:
+        return None
+    if typed_problem(operator.name, spec.params):
         return 1
     try:
-        return len(problems(op, str(spec.params.get("set"))))
+        return len(problems(operator.name, str(spec.params.get("set"))))
     except SpecError:
         return None

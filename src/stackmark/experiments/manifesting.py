@@ -19,18 +19,20 @@ from pydantic.fields import FieldInfo
 from stackmark import __version__
 from stackmark.errors import SpecError
 from stackmark.experiments.list_specs import check_list
-from stackmark.experiments.run import check_ranks
+from stackmark.experiments.probing import check_ranks
 from stackmark.experiments.typed import extra_of
-from stackmark.kubernetes import manifest as making
-from stackmark.kubernetes import names, yaml_text
+from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.pod_environment import SECRET_NAME
-from stackmark.kubernetes.wanted import Wanted
+from stackmark.kubernetes.manifest import build as making
+from stackmark.kubernetes.manifest import yaml_text
+from stackmark.kubernetes.manifest.build import SECRET_NAME
+from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.places.container.software import host_software
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.request import gpus_of, pod_request, remarks
 from stackmark.places.process import worker_environment
 from stackmark.spec import Request, Task, explain
-from stackmark.workloads.catalog import check_request, find
+from stackmark.workloads.registry import check_request, find
 
 Kind = Literal["job", "pod", "cronjob"]
 HOURLY = "0 * * * *"
@@ -89,29 +91,34 @@ def manifest_for(
     if kind != "cronjob" and (schedule is not None or history is not None):
         option = "--schedule" if schedule is not None else "--history"
         raise SpecError(f"{option} is for a CronJob, and a {kind} was asked for", hint="add --kind cronjob")
-    wanted = _wanted(request, options, kind)
+    wanted = _pod_request(request, options, kind)
     if kind == "cronjob":
         made = making.cronjob(wanted, schedule or HOURLY, history=making.HISTORY if history is None else history)
     else:
         made = making.job(wanted) if kind == "job" else making.pod(wanted)
     claim = making.claim_template(wanted)
-    warnings = [*making.remarks(wanted), *(_left_open(request) if kind == "cronjob" else ())]
-    return Printed((claim, made) if claim else (made,), tuple(_remarks(wanted, made, command)), tuple(warnings))
+    warnings = [
+        *remarks(options, wanted, Task(do="run", request=request)),
+        *(_left_open(request) if kind == "cronjob" else ()),
+    ]
+    return Printed(
+        (claim, made) if claim else (made,), tuple(_remarks(wanted, options, made, command)), tuple(warnings)
+    )
 
 
-def _wanted(request: Request, options: PodOptions, kind: Kind) -> Wanted:
+def _pod_request(request: Request, options: PodOptions, kind: Kind) -> PodRequest:
     task = Task(do="run", request=request)
     software = None
     if options.host_software == "yes":
         software = host_software(sys.executable, worker_environment(os.environ))
-    return Wanted(
+    return pod_request(
+        options,
         mark=_mark(request, options, kind),
         kind="canary" if kind == "cronjob" else "run",
-        options=options,
         namespace=options.namespace or "",
         image=options.image or (NOTHING if software else EXAMPLE_IMAGE),
         task=task,
-        gpus=making.gpus_of(options, task),
+        gpus=gpus_of(options, request),
         software=software,
         driven=False,
     )
@@ -134,7 +141,7 @@ def _left_open(request: Request) -> list[str]:
     return [said] if "batch" in left else []
 
 
-def _remarks(wanted: Wanted, made: Json, command: str) -> list[str]:
+def _remarks(wanted: PodRequest, options: PodOptions, made: Json, command: str) -> list[str]:
     kind, name = str(made["kind"]), names.object_name(wanted.mark)
     where = f" -n {wanted.namespace}" if wanted.namespace else ""
     collect = "stackmark results --from-cluster" + (f" --namespace {wanted.namespace}" if wanted.namespace else "")
@@ -144,22 +151,22 @@ def _remarks(wanted: Wanted, made: Json, command: str) -> list[str]:
     else:
         said.append(f"what it says: kubectl logs -f {kind.lower()}/{name}{where}")
         said.append(f"to keep it: {collect}")
-    if wanted.options.image is None and wanted.software is None:
+    if options.image is None and not wanted.host_software:
         said.append(
             f"the image {wanted.image} is an example: `stackmark image --build --push REF` makes yours, and --image REF "
             "names it"
         )
-    if wanted.software is not None:
+    if wanted.host_software:
         said.append(
             "the host's own software is that of the machine on which this was printed: it runs on that node alone"
-            + ("" if wanted.options.node else ", which --node pins it to")
+            + ("" if options.node else ", which --node pins it to")
         )
-    if by_name := wanted.options.named_variables:
+    if by_name := options.named_variables:
         literals = " ".join(f"--from-literal={name}=…" for name in by_name)
         said.append(
             f"variables that are given by name come from a Secret: kubectl create secret generic {SECRET_NAME}{where} {literals}"
         )
-    if wanted.options.openshift:
+    if options.openshift:
         said.append(
             "for OpenShift (SCC restricted-v2): the UID comes from the namespace's range, with group 0; an image writes only "
             "where group 0 may, and to /tmp (images of `stackmark image` do)"

@@ -11,11 +11,11 @@ from pathlib import Path
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import SpecError, nearest_names
-from stackmark.kubernetes.options import PodOptions
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.place import ContainerPlace, remove_left
 from stackmark.places.host import HostOptions, HostPlace
 from stackmark.places.place import Place, PlaceKind, PlaceOptions
+from stackmark.places.pod.options import PodOptions
 from stackmark.spec import explain
 
 
@@ -31,13 +31,13 @@ def _container(options: PlaceOptions, cache: Path | None) -> Place:
 
 def _pod(options: PlaceOptions, cache: Path | None) -> Place:
     assert isinstance(options, PodOptions)
-    from stackmark.kubernetes.place import PodPlace
+    from stackmark.places.pod.place import PodPlace
 
     return PodPlace(options, cache)
 
 
 def _remove_pod(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
-    from stackmark.kubernetes.removing import remove_left as remove_left_pod
+    from stackmark.kubernetes.orphans import remove_left as remove_left_pod
 
     return remove_left_pod(run_id, handle)
 

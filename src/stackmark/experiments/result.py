@@ -13,8 +13,8 @@ from stackmark.events import gathered_facts
 from stackmark.experiments.judging import Facts, judged_again, read_stored, setup_parts
 from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_measured, limits_of_run
 from stackmark.experiments.list_specs import is_list
-from stackmark.experiments.listed import ListedRuns, ListResult, read_list
-from stackmark.experiments.listed import run_result as one_run_of_list
+from stackmark.experiments.operator_list import ListedRuns, read_list
+from stackmark.experiments.operator_list import run_result as one_run_of_list
 from stackmark.experiments.run import Measured
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
@@ -31,8 +31,9 @@ from stackmark.published.near import Match
 from stackmark.published.operators import OperatorIndex
 from stackmark.published.table import Published
 from stackmark.spec import Request, Spec
+from stackmark.verdict.operators import ListResult
 from stackmark.verdict.throughput import Throughput
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def shown_run(measured: Measured) -> RunRow | None:
 
 
 def unit_of(workload: str) -> str:
-    return f"{find(workload)[1].sample}s/s"
+    return find(workload)[1].unit
 
 
 def run_result(

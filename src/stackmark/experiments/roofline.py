@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from stackmark.errors import SpecError
 from stackmark.events import Result
 from stackmark.experiments.ceilings import WORKLOAD as CEILINGS
-from stackmark.experiments.designing import refuse_fault, refuse_sweep, stored_design
+from stackmark.experiments.design import stored_design
 from stackmark.experiments.judging import read_stored
+from stackmark.experiments.kinds import OPERATOR_LIST, kind_in, require_arms
 from stackmark.experiments.limits import ceilings_for, threads_of, work_of
 from stackmark.experiments.list_specs import is_list, rows_of_spec
-from stackmark.experiments.listed import is_listed, read_list, rows_in
+from stackmark.experiments.operator_list import read_list, rows_in
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Scalar
@@ -88,9 +89,8 @@ def _threads(ledger: Ledger, row: RunDetail) -> int | None:
 
 
 def _add_experiment(gathered: _Gathered, ledger: Ledger, experiment: Experiment) -> None:
-    refuse_fault(experiment)
-    refuse_sweep(experiment)
-    if is_listed(ledger, experiment):
+    require_arms(experiment)
+    if kind_in(ledger, experiment) is OPERATOR_LIST:
         listed = read_list(ledger, experiment)
         if run := listed.shown_run():
             _add_list(gathered, run, listed.result, experiment.id, {})

@@ -18,7 +18,7 @@ from pathlib import Path
 from stackmark.errors import SpecError, nearest_names
 from stackmark.experiments.tf_cnn_flags import Flags, consistent, notices, one_device, parse, refuse
 from stackmark.spec import Request, Scalar
-from stackmark.workloads.catalog import check_request
+from stackmark.workloads.registry import check_request
 from stackmark.workloads.train.zoo import MODELS, Model
 
 DEFAULT_STEPS = 100

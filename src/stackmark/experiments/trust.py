@@ -27,7 +27,7 @@ from stackmark.experiments.driver import machine_name
 from stackmark.experiments.placing import find_kind
 from stackmark.experiments.typed import extra_of, pattern_of
 from stackmark.spec import Scalar, Spec
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 # Far more than anybody types; the oldest are forgotten, and asked about again.
 MOST_REMEMBERED = 20_000

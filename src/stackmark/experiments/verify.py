@@ -22,14 +22,13 @@ from pydantic.fields import FieldInfo
 
 from stackmark.errors import WorkerError
 from stackmark.events import FAILURE_EXIT_CODES, Event, OpRow, Result, Row, Steps, Stream
-from stackmark.experiments.list_specs import is_list, length_of, problem_of, rows_of_spec
+from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
 from stackmark.experiments.typed import extra_of
 from stackmark.places.place import OwnFiles, Place
 from stackmark.spec import Request, Scalar, Spec, explain
-from stackmark.workloads.catalog import find
-from stackmark.workloads.command.params import CommandParams, guess_unit
-from stackmark.workloads.op.counts import operations
-from stackmark.workloads.op.problem import BY_MACHINE
+from stackmark.workloads.command.definition import guess_unit
+from stackmark.workloads.op.definition import operations, say_problem
+from stackmark.workloads.registry import find, is_own_program
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
 GPU_UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,40}")
@@ -48,7 +47,7 @@ def folder_in(place: Place) -> str:
 
 def completed(request: Request, cwd: str = "") -> Request:
     """Fill in what a worker must not choose for a user's own program: its folder, and the unit of its figure."""
-    if find(request.workload)[0].params is not CommandParams:
+    if not is_own_program(request.workload):
         return request
     typed = {name: value for name, value in request.typed().items() if value != ""}
     own: dict[str, Scalar] = {"cwd": cwd} if cwd else {}
@@ -161,16 +160,16 @@ def _call_seconds(rows: Iterable[OpRow]) -> Iterable[float]:
 
 def _other_work(spec: Spec, results: Sequence[Result]) -> str | None:
     """Hold the unit of a training result against its definition: the rate is counted in it."""
-    family, _, _ = spec.workload.partition("/")
-    if family != "train":
-        return None
     entry = find(spec.workload)[1]
+    if not entry.samples_per_step:
+        return None
+    batch = spec.params.get(entry.samples_per_step)
     for result in results:
         if result.figure is not None:
-            return f"{spec.workload} counts {entry.sample}s in timed steps, and the worker sent a figure of its own"
-        if (result.sample, result.samples_per_step) != (entry.sample, spec.params.get("batch")):
+            return f"{spec.workload} counts {entry.samples} in timed steps, and the worker sent a figure of its own"
+        if (result.sample, result.samples_per_step) != (entry.sample, batch):
             return (
-                f"a step of {spec.workload} has {spec.params.get('batch')} {entry.sample}s, and the worker counted "
+                f"a step of {spec.workload} has {batch} {entry.samples}, and the worker counted "
                 f"{result.samples_per_step} of {result.sample[:40]!r}"
             )
     return None
@@ -178,8 +177,7 @@ def _other_work(spec: Spec, results: Sequence[Result]) -> str | None:
 
 def _other_rows(spec: Spec, events: Sequence[Event]) -> str | None:
     """Hold the rows of an operator list against the list: each is the problem that its number stands for."""
-    op = spec.workload.partition("/")[2]
-    if not is_list(spec.workload) or op in BY_MACHINE or length_of(spec) is None:
+    if length_of(spec) is None:
         return None
     wanted = set(rows_of_spec(spec))
     for event in events:
@@ -191,7 +189,7 @@ def _other_rows(spec: Spec, events: Sequence[Event]) -> str | None:
         problem = problem_of(spec, row.index)
         shape = {**problem.shape, **({"ranks": spec.ranks} if "ranks" in problem.shape else {})}
         if row.op != problem.op or dict(row.shape) != shape:
-            return f"row {row.index} is {problem}, and the worker timed another problem"
+            return f"row {row.index} is {say_problem(problem.op, problem.shape)}, and the worker timed another problem"
         if row.precision != spec.params.get("precision"):
             return f"row {row.index} was asked in {spec.params.get('precision')}, and the worker timed {row.precision[:40]!r}"
         counted = operations(problem)

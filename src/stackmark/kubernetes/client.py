@@ -69,12 +69,12 @@ class Cluster:
     def text(self, path: str, *, timeout_s: float = READ_S, **query: Query) -> str:
         return self._ask("GET", path, query, timeout_s=timeout_s).decode("utf-8", "replace")
 
-    def items(self, path: str, **query: Query) -> list[Json]:
-        """All of a list, page by page."""
+    def items(self, path: str, *, timeout_s: float = READ_S, **query: Query) -> list[Json]:
+        """List all, page by page."""
         found: list[Json] = []
         asked = {"limit": PAGE, **query}
         while True:
-            page = _object(self._ask("GET", path, asked))
+            page = _object(self._ask("GET", path, asked, timeout_s=timeout_s))
             found += page.get("items") or []
             asked["continue"] = (page.get("metadata") or {}).get("continue")
             if not asked["continue"]:

@@ -38,6 +38,11 @@ def object_name(mark: str) -> str:
     return f"stackmark-{mark.lower()}"
 
 
+def mark_of(name: str) -> str:
+    """The mark in the name of an object of ours."""
+    return name.removeprefix("stackmark-")
+
+
 def is_mark(text: str) -> bool:
     """Whether an object can be named after it."""
     return bool(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", f"stackmark-{text.lower()}"))

@@ -50,7 +50,7 @@ def patiently(ask: Callable[[], Answer], say: Say, patience_s: float = AWAY_S) -
                 known = isinstance(error, ApiError) and error.status in (401, 403)
                 if not known or now - refused_since > COMING_BACK_S:
                     raise
-            if now - began > patience_s:
+            if now - began >= patience_s:
                 raise
         time.sleep(AGAIN_S)
 

@@ -1,27 +1,42 @@
-"""The rights that a run in a pod uses, written once: checked before anything is created, and shown as a Role in docs/pods.md."""
+"""Rights in a cluster: those that a run in a pod uses, written once (docs/pods.md shows them as a Role), and how they are asked
+for before anything is created."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stackmark.errors import PlaceError
 from stackmark.kubernetes.client import Cluster, Json
 
+# The namespace that one works in.
+OWN = ""
+# Asked side by side: from far away each answer takes a noticeable moment.
+AT_ONCE = 16
+
 
 @dataclass(frozen=True)
 class Right:
-    """One verb on one kind of object, in the namespace of the run."""
+    """One verb on one kind of object; in the namespace that one works in, in a named one, or (None) in the whole cluster."""
 
     verb: str
     group: str
     resource: str
     subresource: str = ""
+    namespace: str | None = OWN
 
-    def __str__(self) -> str:
-        """As kubectl writes it: `create jobs.batch`, `get pods/log`."""
+    @property
+    def name(self) -> str:
+        """As kubectl writes it: `jobs.batch`, `pods/log`."""
         group = f".{self.group}" if self.group else ""
         part = f"/{self.subresource}" if self.subresource else ""
-        return f"{self.verb} {self.resource}{group}{part}"
+        return f"{self.resource}{group}{part}"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.name}{f' in {self.namespace}' if self.namespace else ''}"
+
+    def within(self, namespace: str) -> "Right":
+        """Name the namespace that one works in."""
+        return replace(self, namespace=namespace) if self.namespace == OWN else self
 
 
 # Every right that a run in a pod uses. To see nodes is not among them: where it is missing, the scheduler decides alone.
@@ -43,10 +58,16 @@ RUN_RIGHTS = (
 CLAIM_RIGHT = Right("create", "resource.k8s.io", "resourceclaimtemplates")
 
 
-def may(cluster: Cluster, verb: str, group: str, resource: str, subresource: str, namespace: str | None) -> bool:
-    """Ask the cluster whether this account may do something; without a namespace: in all of them."""
-    asked: Json = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
-    asked |= {"namespace": namespace} if namespace else {}
+def may(cluster: Cluster, right: Right) -> bool:
+    """Ask the cluster whether this account has a right."""
+    namespace = cluster.namespace if right.namespace == OWN else right.namespace
+    asked: Json = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": right.resource,
+        "subresource": right.subresource,
+        **({"namespace": namespace} if namespace else {}),
+    }
     body: Json = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
@@ -57,15 +78,11 @@ def may(cluster: Cluster, verb: str, group: str, resource: str, subresource: str
 
 
 def missing_rights(cluster: Cluster, rights: Iterable[Right]) -> list[Right]:
-    """Return those that the account does not have in the cluster's namespace."""
+    """Return those that the account does not have."""
     asked = list(rights)
-
-    def allowed(one: Right) -> bool:
-        return may(cluster, one.verb, one.group, one.resource, one.subresource, cluster.namespace)
-
-    # Asked side by side: from far away each answer takes a noticeable moment.
-    with ThreadPoolExecutor(len(asked), thread_name_prefix="rights") as pool:
-        return [right for right, yes in zip(asked, pool.map(allowed, asked), strict=True) if not yes]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rights") as pool:
+        answers = pool.map(lambda right: may(cluster, right), asked)
+        return [right for right, yes in zip(asked, answers, strict=True) if not yes]
 
 
 def check_rights(cluster: Cluster, rights: Iterable[Right]) -> None:

@@ -8,7 +8,14 @@ stream, which is kept whole. `RunRow` is a row without its spec, for lists; `Run
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from stackmark.events import LARGEST, SMALLEST
 from stackmark.spec import Frozen, Scalar, Spec
@@ -53,7 +60,8 @@ class Experiment(Frozen):
     request: Json = {}
     note: Text = ""
     kind: Kind = "run"
-    # The dump of plan.design.Design; None where there is one arm and no order to keep. Of a fault: what was done and seen.
+    # The dump of experiments.design.Design; None where there is one arm and no order to keep. Of a sweep: its plan. Of a fault:
+    # what was done and seen.
     design: Json | None = None
 
 
@@ -67,6 +75,10 @@ class RunStart(Frozen):
     block: int | None = Field(default=None, ge=0)
     attempt: int = Field(default=0, ge=0, description="0, or which repetition of its block it belongs to")
     role: Role = "measured"
+    slot: int | None = Field(default=None, ge=0, description="of a sweep: the device of a node")
+    suspect: int | None = Field(default=None, ge=0, description="of a sweep: the slot that a repetition is about")
+    pass_number: int | None = Field(default=None, ge=0, description="of a sweep or an operator list, from 0")
+    piece: int | None = Field(default=None, ge=0, description="of an operator list: which piece of its pass, from 0")
     spec: Spec
     place: Text
     place_options: Json = {}
@@ -113,6 +125,10 @@ class RunEnd(Frozen):
         if self.status == "done" and self.failure_kind is not None:
             raise ValueError("a run that is done has no failure_kind")
         return self
+
+
+# What only runs of a sweep or an operator list have.
+OWN_COLUMNS = frozenset({"slot", "suspect", "pass_number", "piece"})
 
 
 class Cursor(NamedTuple):
@@ -169,6 +185,28 @@ class RunRow(Frozen):
     block: Natural | None
     attempt: Natural
     role: Role
+    slot: Natural | None = None
+    suspect: Natural | None = None
+    pass_number: Natural | None = None
+    piece: Natural | None = None
+
+    @property
+    def place_in_order(self) -> tuple[int, int | None, int]:
+        """The run's arm, block and attempt as JSON has them, where a sweep and an operator list have none of their own."""
+        if self.slot is not None:
+            attempt = self.suspect + 1 if self.suspect is not None else self.pass_number or 0
+            return self.slot, self.block, attempt
+        if self.pass_number is not None:
+            return self.arm, self.pass_number, self.piece or 0
+        return self.arm, self.block, self.attempt
+
+    @model_serializer(mode="wrap")
+    def _as_json_has_it(self, dump: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        """Leave the kinds' own columns out: programs that read the JSON know the names that were there before."""
+        shown: dict[str, JsonValue] = dump(self)
+        arm, block, attempt = self.place_in_order
+        known = {name: value for name, value in shown.items() if name not in OWN_COLUMNS}
+        return {**known, "arm": arm, "block": block, "attempt": attempt}
 
     @property
     def cursor(self) -> Cursor:

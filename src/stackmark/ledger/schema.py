@@ -134,6 +134,10 @@ runs = Table(
     Column("block", Integer),
     Column("attempt", Integer, nullable=False),
     Column("role", Text, nullable=False),
+    Column("slot", Integer),
+    Column("suspect", Integer),
+    Column("pass_number", Integer),
+    Column("piece", Integer),
 )
 
 streams = Table(

@@ -13,15 +13,15 @@ _GOOD = (runs.c.status == "done", runs.c.role == "measured", runs.c.rate_per_s >
 
 
 def rates_by_arm(ledger: Ledger, workload: str, chip: str | None) -> list[list[float]]:
-    """Return the rates of a workload on a chip, one list for each arm of each experiment with two runs or more."""
-    query = select(runs.c.experiment_id, runs.c.arm, runs.c.spec_digest, runs.c.rate_per_s).where(
+    """Return the rates of a workload on a chip, one list for each arm (or slot) of each experiment with two runs or more."""
+    query = select(runs.c.experiment_id, runs.c.arm, runs.c.slot, runs.c.spec_digest, runs.c.rate_per_s).where(
         *_GOOD, runs.c.workload == workload, runs.c.chip == chip
     )
 
     def work(connection: Connection) -> list[list[float]]:
-        found: dict[tuple[str, int, str], list[float]] = {}
+        found: dict[tuple[str, int, int | None, str], list[float]] = {}
         for row in connection.execute(query):
-            found.setdefault((row.experiment_id, row.arm, row.spec_digest), []).append(row.rate_per_s)
+            found.setdefault((row.experiment_id, row.arm, row.slot, row.spec_digest), []).append(row.rate_per_s)
         return [rates for rates in found.values() if len(rates) > 1]
 
     return ledger.reading(work)
@@ -32,7 +32,7 @@ def largest_factor(ledger: Ledger) -> float | None:
     query = (
         select((func.max(runs.c.rate_per_s) / func.min(runs.c.rate_per_s)).label("factor"))
         .where(*_GOOD)
-        .group_by(runs.c.experiment_id, runs.c.arm, runs.c.spec_digest)
+        .group_by(runs.c.experiment_id, runs.c.arm, runs.c.slot, runs.c.spec_digest)
         .having(func.count() > 1)
     )
 

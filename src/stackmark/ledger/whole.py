@@ -8,14 +8,14 @@ from sqlalchemy import Connection, insert, select
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart, of_spec
 from stackmark.ledger.schema import experiments, runs, streams
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.streams import pack_lines
+from stackmark.ledger.streams import Lines, pack_lines
 
 
 @dataclass(frozen=True)
 class WholeRun:
     start: RunStart
     end: RunEnd
-    lines: Sequence[str]
+    lines: Lines
 
 
 def add_whole(ledger: Ledger, experiment: Experiment, found: Sequence[WholeRun]) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from stackmark.machine.orphans import start_ticks
 from stackmark.spec import Task
+from stackmark.workloads.registry import is_own_program
 
 SCRATCH = "scratch"
-OWN_COMMAND = "command/"
 _NAME = re.compile(r"stackmark-r-[0-9a-z-]+-(?P<namespace>\d+)\.(?P<pid>\d+)\.(?P<ticks>\d+)-[A-Za-z0-9_]+")
 
 
@@ -35,7 +35,7 @@ def private_folder(mark: str) -> Iterator[Path]:
 def runs_own_program(task: Task) -> bool:
     """Tell whether a task runs a user's own program, which may need a folder to write to."""
     asked = task.spec or task.request
-    return task.do == "run" and asked is not None and asked.workload.startswith(OWN_COMMAND)
+    return task.do == "run" and asked is not None and is_own_program(asked.workload)
 
 
 def scratch_folder(folder: Path, task: Task) -> Path | None:

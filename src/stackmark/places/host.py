@@ -16,6 +16,7 @@ from typing import ClassVar
 from pydantic import Field, JsonValue, field_validator
 
 from stackmark.errors import PlaceError, Terminated
+from stackmark.failures import killed
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
@@ -23,7 +24,6 @@ from stackmark.places.process import (
     Reading,
     end,
     ended_from_outside,
-    killed,
     oom_kills,
     polite_signal,
     send,

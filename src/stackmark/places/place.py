@@ -13,13 +13,11 @@ from typing import ClassVar, Protocol, Self, runtime_checkable
 from pydantic import JsonValue, model_validator
 
 from stackmark.errors import SpecError
+from stackmark.failures import PlaceFailure
 from stackmark.spec import Frozen, Spec, Task
 
 # What is kept of a worker's standard error: enough for a traceback of a compiler, not for a day of warnings.
 STDERR_LINES_KEPT = 400
-
-# The kind of a failure: the worker ended well, and the end of what it said was lost on the way.
-LOG_INCOMPLETE = "log_incomplete"
 
 Handle = dict[str, JsonValue]
 Facts = dict[str, dict[str, JsonValue]]
@@ -71,15 +69,6 @@ def missing_facts(facts: Facts) -> list[str]:
 def cache_variables(cache: Path | None) -> dict[str, str]:
     """What a worker's environment says of the shared cache; nothing where there is none."""
     return {name: str(cache / folder) for name, folder in CACHE_VARIABLES.items()} if cache else {}
-
-
-@dataclass(frozen=True)
-class PlaceFailure:
-    """What the place saw and the worker could not say."""
-
-    kind: str
-    message: str
-    hint: str = ""
 
 
 @dataclass(frozen=True)

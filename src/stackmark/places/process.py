@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import IO
 
 from stackmark.errors import Terminated, how_ended
-from stackmark.places.folders import OWN_COMMAND
-from stackmark.places.place import STDERR_LINES_KEPT, PlaceFailure, Watch
+from stackmark.events import LINE_LIMIT_BYTES
+from stackmark.failures import PlaceFailure
+from stackmark.places.place import STDERR_LINES_KEPT, Watch
 from stackmark.spec import LEDGER_VARIABLE, SPEC_VARIABLE, Task
 from stackmark.units import say_seconds
+from stackmark.workloads.registry import is_own_program
 
 # The worker says goodbye within its own grace of 5 s; then a little for the pipes.
 POLITE_S = 7.0
 # A worker that is gone may have left a child that holds its output open: how long to wait for the rest of it.
 DRAIN_S = 0.5
-LINE_LIMIT_BYTES = 64 * 1024
 # Without a time limit of the user's, a worker that says nothing for so long is ended. Ours say something at least at each
 # part of their set-up and each second that they measure; the longest silence is a compiler's, of minutes.
 SILENCE_S = 30 * 60.0
@@ -60,7 +61,7 @@ def silence_limit_s(task: Task, time_limit_s: float | None) -> float | None:
     if time_limit_s is not None:
         return None
     asked = task.spec or task.request
-    if asked is not None and asked.workload.startswith(OWN_COMMAND):
+    if asked is not None and is_own_program(asked.workload):
         return PROGRAM_SILENCE_S
     spans = [asked.params.get(name) for name in _SPANS] if asked is not None else []
     known = sum(float(span) for span in spans if isinstance(span, int | float))
@@ -196,26 +197,6 @@ def ended_from_outside(
 def polite_signal(interruption: BaseException | None) -> signal.Signals:
     """What a person's Ctrl-C was is Ctrl-C to the worker too."""
     return signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else signal.SIGTERM
-
-
-def signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in {int(s) for s in signal.Signals} else f"signal {number}"
-
-
-def killed(number: int, oom: bool) -> PlaceFailure:
-    name = signal_name(number)
-    if number == signal.SIGKILL and oom:
-        return PlaceFailure(
-            "out_of_host_memory", "the kernel's OOM killer ended the worker: the host, or its control group, ran out of memory",
-            "take a smaller --batch, fewer --data-workers, or give it more memory",
-        )  # fmt: skip
-    hints = {
-        signal.SIGKILL: "somebody sent kill -9, or a limit of the system did",
-        signal.SIGSEGV: "a library crashed; try --tune off, and see the log: stackmark show RUN --log",
-        signal.SIGBUS: "shared memory may be too small: df -h /dev/shm",
-    }
-    hint = hints.get(signal.Signals(number), "") if name.startswith("SIG") else ""
-    return PlaceFailure("killed", f"the worker was ended by {name}", hint)
 
 
 def oom_kills() -> int:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from stackmark.places.place import Facts, Outcome, PlaceFailure, Watch
+from stackmark.failures import PlaceFailure
+from stackmark.places.place import Facts, Outcome, Watch
 from stackmark.spec import Spec, Task
 
 

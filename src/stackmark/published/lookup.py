@@ -26,7 +26,7 @@ from stackmark.units import say_rate
 from stackmark.verdict.against_published import PUBLISHED_MARGIN, compare_published
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import PublishedNeighbour
-from stackmark.workloads.catalog import entries, find
+from stackmark.workloads.registry import definitions, find
 
 UNCERTAINTY = "published value of unknown uncertainty"
 # So many chips are named where none fits; the rest is counted.
@@ -265,9 +265,8 @@ class AddReport:
 
 def workload_names() -> frozenset[str]:
     """What a row may call its workload: ours, their forward passes, and what the shipped table names besides."""
-    ours = {entry.name for entry in entries()}
-    forward = {f"infer/{name.partition('/')[2]}" for name in ours if name.startswith("train/")}
-    return frozenset(ours | forward | {row.workload for row in load() if row.workload})
+    ours = {name for one in definitions() for name in (one.name, *one.published_as)}
+    return frozenset(ours | {row.workload for row in load() if row.workload})
 
 
 def add_file(path: Path, ledger: Ledger) -> AddReport:

@@ -1,8 +1,8 @@
 """Published times of single operators: those of exactly one problem, and the ones to stand beside a measurement of it.
 
 A problem is an operator with its shape; a row has its shape in `extra`, in the names that the problems have. Nothing near is
-taken for the same: a product with one more column may run another kernel and take twice the time. The exceptions are three
-sizes that DeepBench's lists and its sheets spell differently (DRIFTS): these are one problem, and it is said.
+taken for the same: a product with one more column may run another kernel and take twice the time. The exceptions are sizes that
+DeepBench's lists and its sheets spell differently (`Source.spelled` of an operator): these are one problem, and it is said.
 
 A list has hundreds of problems and the table thousands of rows, so rows are put into an index once.
 """
@@ -15,44 +15,13 @@ from functools import cache
 from stackmark.published.chips import Chip, chip_distance, parse_chip
 from stackmark.published.table import Published
 from stackmark.spec import Scalar
+from stackmark.workloads.op.definition import find_operator, known_operator, operator_of
+from stackmark.workloads.op.problem import Operator
 
-# Operator, size, the list's number, the sheets' number: one problem, spelled differently.
-DRIFTS: tuple[tuple[str, str, int, int], ...] = (
-    ("gemm", "k", 1536, 1530),
-    ("sparse-gemm", "m", 7860, 7680),
-    ("all-reduce", "floats", 16777217, 16777216),
-)
-_LISTED = {(op, name, in_sheets): in_list for op, name, in_list, in_sheets in DRIFTS}
-_DRIFTING = frozenset(op for op, *_ in DRIFTS)
 # How a row's note that speaks of such a size says so.
 DRIFT_WORDS = "in DeepBench's list"
 # The last part of a note: the precision in the source's own words, and no caveat.
 PRINTED_AS = "precision printed as "
-# The sizes of each operator's problems, and what one is where a row does not say it; None: it has to. These are the names of
-# `workloads/op/problem.py`, which this side of the house does not import; a test holds the two together.
-SIZES: dict[str, dict[str, Scalar]] = {
-    "gemm": {"m": None, "n": None, "k": None, "a_t": False, "b_t": False},
-    "batched-gemm": {"groups": None, "m": None, "n": None, "k": None, "a_t": False, "b_t": False},
-    "grouped-gemm": {"groups": None, "tokens": None, "n": None, "k": None},
-    "sparse-gemm": {"m": None, "n": None, "k": None, "a_t": False, "b_t": False, "sparsity": 0.9},
-    "conv": {
-        "w": None, "h": None, "c": None, "n": None, "k": None, "filter_w": None, "filter_h": None, "pad_w": 0, "pad_h": 0,
-        "stride_w": 1, "stride_h": 1, "pass": "forward",
-    },
-    "rnn": {"cell": "lstm", "hidden": None, "batch": None, "timesteps": None, "pass": "forward"},
-    "attention": {
-        "batch": None, "heads": None, "kv_heads": 0, "length": None, "kv_length": 0, "head": None, "causal": False,
-        "pass": "forward",
-    },
-    "layer-norm": {"rows": None, "width": None, "pass": "forward"},
-    "embedding": {"tokens": None, "vocabulary": None, "width": None, "pass": "forward"},
-    "optimizer": {"parameters": None, "kind": "adamw"},
-    "copy": {"bytes": None},
-    "transfer": {"bytes": None, "from": "", "to": "", "how": ""},
-    **{
-        op: {"floats": None, "ranks": 2} for op in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
-    },
-}  # fmt: skip
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "min": 60.0}
 # Of each precision, which others say most about it, best first; all others come after.
 _NEAREST_PRECISION: dict[str, tuple[str, ...]] = {
@@ -85,9 +54,9 @@ class OperatorIndex:
     def __init__(self, rows: Iterable[Published]) -> None:
         self._by_problem: dict[tuple[str, Key], list[Published]] = defaultdict(list)
         for row in rows:
-            if shape := problem_of(row):
-                op = operator_of(row)
-                self._by_problem[op, problem_key(op, shape)].append(row)
+            operator = operator_of(row.workload)
+            if operator and (shape := problem_of(row)):
+                self._by_problem[operator.name, problem_key(operator.name, shape)].append(row)
 
     def of(self, op: str, shape: Mapping[str, Scalar]) -> Sequence[Published]:
         """The rows of exactly this problem, in the order of their tables."""
@@ -96,42 +65,39 @@ class OperatorIndex:
 
 def problem_of(row: Published) -> dict[str, Scalar] | None:
     """The shape of a row that is a time of one problem of an operator; a user's own may be a rate, or say no shape."""
-    if not row.workload.startswith("op/") or row.unit not in _SECONDS:
+    operator = operator_of(row.workload)
+    if operator is None or not operator.fields or row.unit not in _SECONDS:
         return None
-    shape = shape_of(row)
+    shape = shape_of(operator, row)
     return None if None in shape.values() else shape
-
-
-def operator_of(row: Published) -> str:
-    return row.workload.removeprefix("op/")
 
 
 def seconds_of(row: Published) -> float:
     return row.value * _SECONDS[row.unit]
 
 
-def shape_of(row: Published) -> dict[str, Scalar]:
+def shape_of(operator: Operator, row: Published) -> dict[str, Scalar]:
     """The sizes of a row in the order of its operator's, in its own numbers; None for one that it should have and has not."""
-    sizes, said = SIZES.get(operator_of(row), _NO_OPERATOR), row.extra
-    values = [(name, said.get(name, unsaid)) for name, unsaid in sizes.items()]
-    return {name: value if isinstance(value, _SCALARS) else None for name, value in values}
+    values = {name: row.extra.get(name, axis.default) for name, axis in operator.fields.items()}
+    return {name: value if isinstance(value, _SCALARS) else None for name, value in values.items()}
 
 
-_NO_OPERATOR: dict[str, Scalar] = {"": None}
 _SCALARS = (str, int, float)
 
 
 def problem_key(op: str, shape: Mapping[str, Scalar]) -> Key:
     """Equal for what is the same problem, in whatever order and spelling."""
-    sizes = SIZES.get(op, _NO_OPERATOR)
-    if op not in _DRIFTING:
-        return tuple([shape.get(name, unsaid) for name, unsaid in sizes.items()])
-    return tuple([as_listed(op, name, shape.get(name, unsaid)) for name, unsaid in sizes.items()])
+    operator = known_operator(op)
+    if operator is None:
+        return ()
+    if not operator.deepbench.spelled:
+        return tuple([shape.get(name, axis.default) for name, axis in operator.fields.items()])
+    return tuple([as_listed(operator, name, shape.get(name, axis.default)) for name, axis in operator.fields.items()])
 
 
-def as_listed(op: str, name: str, value: Scalar) -> Scalar:
+def as_listed(operator: Operator, name: str, value: Scalar) -> Scalar:
     """A size in the list's own number where sheets have another."""
-    return _LISTED.get((op, name, value), value) if isinstance(value, int) else value
+    return operator.deepbench.spelled.get(name, {}).get(value, value) if isinstance(value, int) else value
 
 
 def caveats_of(row: Published) -> tuple[str, ...]:
@@ -233,15 +199,16 @@ def _same_model(one: Chip, other: Chip) -> bool:
 
 
 def _caveats(row: Published, op: str, shape: Mapping[str, Scalar], precision: str) -> Iterator[str]:
+    operator = find_operator(op)
     if row.precision != precision:
         yield f"{row.precision} instead of {precision}"
-    if op == "rnn":
-        yield "DeepBench leaves out the products with the layer's input, which a framework's layer does"
+    if operator.deepbench.caveat:
+        yield operator.deepbench.caveat
     said = caveats_of(row)
-    its = shape_of(row)
-    for of, name, _in_list, _in_sheets in DRIFTS:
+    its = shape_of(operator, row)
+    for name in operator.deepbench.spelled:
         # The row says it itself where its own size is the one that is not the list's.
-        if of == op and its[name] != shape.get(name) and not any(DRIFT_WORDS in words for words in said):
+        if its[name] != shape.get(name) and not any(DRIFT_WORDS in words for words in said):
             yield f"{name} = {its[name]} instead of {shape.get(name)}"
     yield from said
 

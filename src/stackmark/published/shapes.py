@@ -9,14 +9,21 @@ from dataclasses import dataclass, replace
 
 from stackmark.errors import SpecError
 from stackmark.published.chips import parse_chip
-from stackmark.published.operators import as_listed, caveats_of, operator_of, problem_of, seconds_of
+from stackmark.published.operators import as_listed, caveats_of, problem_of, seconds_of
 from stackmark.published.table import Published
 from stackmark.spec import Scalar
 from stackmark.units import counted
-from stackmark.workloads.op.lists import check_set, sets_of
-from stackmark.workloads.op.problem import FIELDS, read_problem, read_values
+from stackmark.workloads.op.definition import (
+    NAME,
+    check_set,
+    find_operator,
+    operator_of,
+    read_problem,
+    read_values,
+    sets_of,
+)
+from stackmark.workloads.op.problem import Operator
 
-FAMILY = "op/"
 EXAMPLE = "stackmark published search op/gemm --m 7680 --n 48000 --k 2560"
 _ROOM = 2**40
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -39,39 +46,43 @@ def read_asked(
     typed: dict[str, Scalar] = {name: value for name, value in sizes.items() if value is not None}
     if not typed and shape is None and set_name is None:
         return None
-    op = next((word.removeprefix(FAMILY) for word in words if word.startswith(FAMILY)), None)
-    if op is None:
+    named = next((word for word in words if word.startswith(f"{NAME}/")), None)
+    if named is None:
         raise SpecError("sizes and sets are those of an operator, and none was named", hint=f"like this: {EXAMPLE}")
+    op = named.removeprefix(f"{NAME}/")
     check_set(op, set_name if set_name is not None else sets_of(op)[0])
-    if op not in FIELDS:
+    fields = find_operator(op).fields
+    if not fields:
         raise SpecError(f"op/{op} has no sizes to look for")
     values = read_values(op, shape or "")
     if shape is not None and not values:
-        raise SpecError("--shape names no size", hint=f"sizes of op/{op} are {', '.join(FIELDS[op])}")
+        raise SpecError("--shape names no size", hint=f"sizes of op/{op} are {', '.join(fields)}")
     for name, value in values.items():
         if name in typed:
             raise SpecError(f"{name} was typed twice: --{name} {typed[name]} and --shape {name}={value}")
         typed[name] = value
-    return Asked(op, _checked(op, typed), set_name, tuple(word for word in words if word != f"{FAMILY}{op}"))
+    return Asked(op, _checked(op, typed), set_name, tuple(word for word in words if word != named))
 
 
 def _checked(op: str, typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The sizes as a problem has them. The others are filled with what fits to any: an image with room for every filter."""
-    filled = {name: 1 for name, size in FIELDS[op].items() if size.default is None}
-    filled |= {name: _ROOM for name in ("w", "h", "pad_w", "pad_h") if name in FIELDS[op]}
+    fields = find_operator(op).fields
+    filled = {name: 1 for name, size in fields.items() if size.default is None}
+    filled |= {name: _ROOM for name in ("w", "h", "pad_w", "pad_h") if name in fields}
     shape = read_problem(op, {**filled, **typed}).shape
-    return {name: shape[name] for name in FIELDS[op] if name in typed}
+    return {name: shape[name] for name in fields if name in typed}
 
 
 def matching(rows: Iterable[Published], asked: Asked) -> list[Published]:
     """The times of these sizes: shape by shape, the newest first, of those the shortest."""
-    wanted = {name: as_listed(asked.op, name, value) for name, value in asked.sizes.items()}
+    operator = find_operator(asked.op)
+    wanted = {name: as_listed(operator, name, value) for name, value in asked.sizes.items()}
     found: list[tuple[tuple[str, ...], Published]] = []
     for row in rows:
-        shape = problem_of(row) if row.workload == f"{FAMILY}{asked.op}" else None
+        shape = problem_of(row) if row.workload == f"{NAME}/{asked.op}" else None
         if shape is None or (asked.set_name is not None and row.extra.get("set") != asked.set_name):
             continue
-        if all(as_listed(asked.op, name, shape[name]) == value for name, value in wanted.items()):
+        if all(as_listed(operator, name, shape[name]) == value for name, value in wanted.items()):
             found.append((tuple(f"{value:>20}" for value in shape.values()), row))
     found.sort(key=lambda one: seconds_of(one[1]))
     found.sort(key=lambda one: one[1].date, reverse=True)
@@ -142,10 +153,11 @@ def is_timing(row: Published) -> bool:
 
 def table_of(rows: Sequence[Published]) -> OperatorTable:
     """Of rows of one operator."""
-    op = operator_of(rows[0])
+    operator = operator_of(rows[0].workload)
+    assert operator is not None, rows[0].workload
     shapes = [problem_of(row) or {} for row in rows]
     together = [
-        names for names in _together(op) if len({tuple(shape[name] for name in names) for shape in shapes}) == 1
+        names for names in _together(operator) if len({tuple(shape[name] for name in names) for shape in shapes}) == 1
     ]
     same = {name for names in together for name in names}
     letters: dict[str, str] = {}
@@ -160,7 +172,7 @@ def table_of(rows: Sequence[Published]) -> OperatorTable:
                 ms=f"{seconds_of(row) * 1000:,.10g}",
                 chip=f"{row.count} × {chip}" if row.count > 1 else chip,
                 precision=row.precision,
-                sizes=_say_sizes(op, {name: value for name, value in shape.items() if name not in same}),
+                sizes=_say_sizes(operator, {name: value for name, value in shape.items() if name not in same}),
                 notes=" ".join(sorted(letters[one] for one in words)),
                 date=row.date,
                 framework=row.framework,
@@ -168,9 +180,9 @@ def table_of(rows: Sequence[Published]) -> OperatorTable:
                 added=bool(row.added),
             )
         )
-    common = _say_sizes(op, {name: value for name, value in shapes[0].items() if name in same})
+    common = _say_sizes(operator, {name: value for name, value in shapes[0].items() if name in same})
     return OperatorTable(
-        f"op/{op} {common}".strip(), tuple(lines), tuple((letter, one) for one, letter in letters.items())
+        f"{rows[0].workload} {common}".strip(), tuple(lines), tuple((letter, one) for one, letter in letters.items())
     )
 
 
@@ -181,24 +193,22 @@ _PAIRS = {
     ("pad_w", "pad_h"): "pad",
     ("stride_w", "stride_h"): "stride",
 }
-# The first sizes of some, said as `7680×48000×2560`, an image as `14×14×512`.
-_FIRST = {"gemm": ("m", "n", "k"), "sparse-gemm": ("m", "n", "k"), "conv": ("w", "h", "c")}
 
 
-def _together(op: str) -> list[tuple[str, ...]]:
+def _together(operator: Operator) -> list[tuple[str, ...]]:
     """The names of an operator's sizes, those that are said as one in one."""
     paired = {name: pair for pair in _PAIRS for name in pair}
-    return list(dict.fromkeys(paired.get(name, (name,)) for name in FIELDS[op]))
+    return list(dict.fromkeys(paired.get(name, (name,)) for name in operator.fields))
 
 
-def _say_sizes(op: str, shape: Mapping[str, Scalar]) -> str:
+def _say_sizes(operator: Operator, shape: Mapping[str, Scalar]) -> str:
     """`512×24000×1530 TN`, `k=48 filter 5×5 pad 2 forward`: a word stands for itself."""
     said = []
-    first = _FIRST.get(op, ())
+    first = operator.product
     if first and shape.keys() >= set(first):
         said.append("×".join(f"{shape[name]}" for name in first))
         shape = {name: value for name, value in shape.items() if name not in first}
-    for names in _together(op):
+    for names in _together(operator):
         if not shape.keys() >= set(names):
             continue
         values = [shape[name] for name in names]

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from stackmark.errors import Exit
-from stackmark.experiments.checking import RULES, Checked, Rate
+from stackmark.experiments.check import RULES, Checked, Rate
 from stackmark.show.junit import Case, Outcome
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table

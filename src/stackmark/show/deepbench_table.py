@@ -14,12 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stackmark.spec import Scalar
 from stackmark.verdict.operators import ListResult, RowResult
+from stackmark.workloads.op.lists import FIRST_LAYER_CHANNELS, TRAINING
 
 WORDS = {"fp32": "float", "fp16": "half", "int8": "int8"}
 PASSES = ("forward", "backward-inputs", "backward-weights")
-# As in the lists themselves (workloads/op/lists.py), which are out of sight from here.
-FIRST_LAYER_CHANNELS = (1, 3)
-_TRAINING = "training"
 
 
 def deepbench_table(op: str, set_name: str, result: ListResult) -> str:
@@ -35,7 +33,7 @@ def left_out(set_name: str, result: ListResult) -> list[RowResult]:
 
 
 def _is_training(set_name: str, result: ListResult) -> bool:
-    return set_name == _TRAINING or any(row.shape.get("pass") in PASSES[1:] for row in result.good)
+    return set_name == TRAINING or any(row.shape.get("pass") in PASSES[1:] for row in result.good)
 
 
 def _whole(shape: Mapping[str, Scalar], passes: Mapping[str, RowResult], training: bool) -> bool:

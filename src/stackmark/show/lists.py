@@ -14,21 +14,22 @@ from rich.text import Text
 
 from stackmark.experiments.judging import setup_parts
 from stackmark.experiments.list_specs import length_of
-from stackmark.experiments.listed import ListedRuns, Pass
+from stackmark.experiments.operator_list import ListedRuns, Pass
 from stackmark.experiments.result import ListRunResult
 from stackmark.ledger.rows import RunRow
 from stackmark.medians import median_of
 from stackmark.show.facts import say_stack
-from stackmark.show.operators import PublishedTimes, bandwidths_over, print_rows, say_problem
+from stackmark.show.operators import PublishedTimes, bandwidths_over, print_rows
 from stackmark.show.result import run_flags, say_chip, say_memory, say_setup, say_throughput, throughput_json
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import Line, is_screen, print_lines
 from stackmark.spec import Scalar
 from stackmark.units import counted, say_rate, say_seconds
-from stackmark.verdict.operators import BYTES, ListRatio, ListResult, RowResult
+from stackmark.verdict.operators import ListRatio, ListResult, RowResult
 from stackmark.verdict.throughput import worth_of_runs
-from stackmark.workloads.catalog import find
-from stackmark.workloads.op.problem import TYPED
+from stackmark.workloads.op.definition import say_problem
+from stackmark.workloads.op.problem import BYTES_RATE, TYPED
+from stackmark.workloads.registry import find
 
 STYLES = {
     "rate": "bold green",
@@ -38,8 +39,6 @@ STYLES = {
     "chosen": "dim",
     "published": "dim",
 }
-# What a person wants to see of the settings; which rows they are is said apart.
-SHOWN = ("device", "precision", "set", "shape", "m", "n", "k", "row_seconds", "threads")
 REASONED = ("device", "precision", "set")
 # The flag that the rows themselves say better.
 ROWS_FAILED = "rows-failed"
@@ -78,12 +77,15 @@ def print_below(console: Console, title: str, lines: Sequence[Line], command: st
 
 def _all_lines(found: ListRunResult, times: PublishedTimes) -> list[Line]:
     listed = found.listed
-    lines: list[Line] = [("what", find(listed.spec.workload)[1].title)]
+    family, definition = find(listed.spec.workload)
+    lines: list[Line] = [("what", definition.title)]
     if said := say_subset(listed):
         lines.append(("problems", said))
     lines += list_lines(listed.result)
     lines += _runs(listed)
-    params = {name: value for name in SHOWN if (value := listed.spec.params.get(name)) not in (None, "", False)}
+    params = {
+        name: value for name in family.settings if (value := listed.spec.params.get(name)) not in (None, "", False)
+    }
     ranks = [f"ranks {listed.spec.ranks}"] if listed.spec.ranks > 1 else []
     said_params = [f"{name} {_say_value(name, value)}" for name, value in params.items() if value != 0]
     lines.append(("settings", ", ".join([*said_params, *ranks])))
@@ -186,7 +188,7 @@ def list_lines(result: ListResult) -> list[Line]:
 def _rate(result: ListResult) -> list[Line]:
     if result.aggregate is None:
         return []
-    what = "least bytes" if result.unit == BYTES else "operations"
+    what = "least bytes" if result.unit == BYTES_RATE else "operations"
     every = f"all {what} of {counted(result.counted, 'problem')} over the sum of the times of one call of each"
     if result.counted == 1:
         every = f"its {what} over the time of a call"

@@ -23,15 +23,15 @@ from rich.table import Column
 from rich.text import Text
 
 from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
-from stackmark.experiments.watching import Silent, Watcher
+from stackmark.experiments.recorder import Silent, Watcher
 from stackmark.ledger.rows import RunRow
-from stackmark.show.operators import say_problem
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.terminal import Voice, is_screen, standard_error
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import row_of
-from stackmark.workloads.catalog import find
+from stackmark.workloads.op.definition import say_problem
+from stackmark.workloads.registry import find
 
 PROBE_PHASES = {"import": "loading the framework", "trial": "trying a step", "model": "building the model"}
 # `⠋ run 10/10  first step 100 % 1,234,567 sequences/s 10 min 59 s left` has 66 characters, 42 without its rate.
@@ -396,7 +396,7 @@ def watching(quiet: bool) -> Iterator[Watcher]:
     """Progress goes to standard error, so that standard output holds the result and nothing else."""
     console = standard_error()
     if is_screen(console):
-        with LiveBar(console, unit_of=lambda workload: f"{find(workload)[1].sample}s") as bar:
+        with LiveBar(console, unit_of=lambda workload: find(workload)[1].samples) as bar:
             yield bar
     else:
         yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr)

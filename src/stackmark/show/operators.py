@@ -15,14 +15,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from stackmark.experiments.listed import ListedRuns
+from stackmark.experiments.operator_list import ListedRuns
 from stackmark.published.operators import BesidePublished, OperatorIndex, beside_list
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen
-from stackmark.spec import Scalar
-from stackmark.units import counted, say_rate, say_seconds, say_size
+from stackmark.units import say_rate, say_seconds
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
-from stackmark.verdict.operators import BYTES, SCALE, ListResult, RowResult
+from stackmark.verdict.operators import ListResult, RowResult
+from stackmark.workloads.op.definition import say_problem
+from stackmark.workloads.op.problem import BYTES_RATE, RATE_SCALE
 
 # Of a kernel's name on a screen: templates have hundreds of characters.
 KERNEL_CHARACTERS = 36
@@ -181,7 +182,7 @@ def _columns(result: ListResult, times: PublishedTimes) -> list[_Shown]:
         _Shown(Column(name, right=True, drop=max(6 - place, 4)), _beside(name))
         for place, name in enumerate(times.columns.values())
     ]
-    if result.unit != BYTES:
+    if result.unit != BYTES_RATE:
         shown.append(_Shown(Column("GB/s", right=True, drop=2), lambda row: _rate(row.result.gb_per_s)))
     if any(row.error is not None for row in rows):
         shown.append(_Shown(Column("error", right=True, drop=3), lambda row: _error(row.result)))
@@ -250,7 +251,7 @@ def _share(share: float | None) -> str:
 
 
 def _limit(row: RowResult) -> str:
-    return say_rate(row.limit_per_s / SCALE[row.unit]) if row.limit_per_s else ""
+    return say_rate(row.limit_per_s / RATE_SCALE[row.unit]) if row.limit_per_s else ""
 
 
 def _error(row: RowResult) -> str:
@@ -351,99 +352,3 @@ def _about(row: _Row) -> dict[str, str]:
 
 def _first_of(said: Sequence[str], of: int) -> str:
     return f"{said[0]} ({len(said)} of {of} rows; the first is shown)" if len(set(said)) > 1 else said[0]
-
-
-# --- a problem in few characters: `1760×16×1760 NN`, `56×56×64→64 3×3 n16 forward` --------------------------------------
-
-
-Shape = Mapping[str, Scalar]
-# The passes as DeepBench's columns call them.
-PASSES = {"forward": "fwd", "backward": "bwd", "backward-inputs": "bwd-in", "backward-weights": "bwd-w"}
-
-
-def say_problem(op: str, shape: Shape) -> str:
-    """In few characters; a shape that lacks what its operator has, as from a newer worker, by its names and values."""
-    say = _SAY.get(op)
-    try:
-        return say(shape) if say else _plain(shape)
-    except KeyError:
-        return _plain(shape)
-
-
-def _plain(shape: Shape) -> str:
-    return " ".join(
-        f"{value}" if isinstance(value, str) else f"{name}={_number(value)}" for name, value in shape.items()
-    )
-
-
-def _number(value: Scalar) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _letters(shape: Shape) -> str:
-    return "".join("T" if shape.get(name) else "N" for name in ("a_t", "b_t"))
-
-
-def _gemm(shape: Shape) -> str:
-    return f"{shape['m']}×{shape['n']}×{shape['k']} {_letters(shape)}"
-
-
-def _sparse(shape: Shape) -> str:
-    return f"{_gemm(shape)} {100 * float(str(shape['sparsity'])):g} %"
-
-
-def _conv(shape: Shape) -> str:
-    image = f"{shape['w']}×{shape['h']}×{shape['c']}→{shape['k']}"
-    words = [image, f"{shape['filter_w']}×{shape['filter_h']}", f"n{shape['n']}"]
-    for letter, name, usual in (("p", "pad", 0), ("s", "stride", 1)):
-        w, h = shape[f"{name}_w"], shape[f"{name}_h"]
-        if (w, h) != (usual, usual):
-            words.append(f"{letter}{w}" if w == h else f"{letter}{w}×{h}")
-    return " ".join([*words, _pass(shape)])
-
-
-def _rnn(shape: Shape) -> str:
-    return f"{shape['cell']} h{shape['hidden']} b{shape['batch']} t{shape['timesteps']} {_pass(shape)}"
-
-
-def _attention(shape: Shape) -> str:
-    heads = f"h{shape['heads']}" + (f"/{shape['kv_heads']}" if shape.get("kv_heads") else "")
-    length = f"l{shape['length']}" + (f"/{shape['kv_length']}" if shape.get("kv_length") else "")
-    causal = " causal" if shape.get("causal") else ""
-    return f"b{shape['batch']} {heads} {length} d{shape['head']}{causal} {_pass(shape)}"
-
-
-def _pass(shape: Shape) -> str:
-    return PASSES.get(str(shape["pass"]), str(shape["pass"]))
-
-
-def _transfer(shape: Shape) -> str:
-    how = f" {shape['how']}" if shape.get("how") else ""
-    return f"{shape['from']} → {shape['to']}{how} {_bytes(shape)}"
-
-
-def _bytes(shape: Shape) -> str:
-    return say_size(float(str(shape["bytes"])))
-
-
-def _collective(shape: Shape) -> str:
-    return f"{int(str(shape['floats'])):,} floats, {shape['ranks']} ranks"
-
-
-_SAY: dict[str, Callable[[Shape], str]] = {
-    "gemm": _gemm,
-    "batched-gemm": lambda shape: f"{shape['groups']} × {_gemm(shape)}",
-    "grouped-gemm": lambda shape: (
-        f"{counted(float(str(shape['groups'])), 'group')} {shape['tokens']}×{shape['n']}×{shape['k']}"
-    ),
-    "sparse-gemm": _sparse,
-    "conv": _conv,
-    "rnn": _rnn,
-    "attention": _attention,
-    "layer-norm": lambda shape: f"{shape['rows']}×{shape['width']} {_pass(shape)}",
-    "embedding": lambda shape: f"{shape['tokens']} of {shape['vocabulary']}×{shape['width']} {_pass(shape)}",
-    "optimizer": lambda shape: f"{shape['kind']} {int(str(shape['parameters'])):,}",
-    "copy": _bytes,
-    "transfer": _transfer,
-    **dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"), _collective),
-}

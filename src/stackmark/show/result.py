@@ -29,11 +29,10 @@ from stackmark.show.wording import say_spread
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_count, say_rate, say_seconds, say_size
 from stackmark.verdict.throughput import Throughput, worth_of_runs
-from stackmark.workloads.catalog import find
+from stackmark.workloads.registry import find
 
 STYLES = {"rate": "bold green", "failed": "red", "flag": "yellow", "published": "dim", "chosen": "dim"}
-# What a person wants to see of the settings, and why they were chosen; all of them are in the spec: stackmark show RUN.
-SHOWN = ("device", "batch", "precision", "tune", "layout", "optimizer", "data", "cmd", "cwd", "metric")
+# Of which settings it is said why they were chosen; all settings are in the spec: stackmark show RUN.
 REASONED = ("device", "batch", "precision", "tune")
 QUALITY = ("top_1_accuracy", "top_5_accuracy")
 _NUMBERS = re.compile(r"[\d.,]+")
@@ -119,7 +118,8 @@ def _steps(result: RunResult) -> list[Line]:
 
 def _settings(result: RunResult) -> list[Line]:
     params, choices = result.measured.spec.params, result.measured.choices
-    shown = {name: params[name] for name in SHOWN if name in params}
+    family, _ = find(result.spec.workload)
+    shown = {name: params[name] for name in family.settings if name in params}
     lines: list[Line] = [("settings", ", ".join(f"{name} {value}" for name, value in shown.items()))]
     chosen = [f"{name} {shown[name]}: {choices[name]}" for name in REASONED if name in shown and choices.get(name)]
     return [*lines, ("chosen", "\n".join(chosen))] if chosen else lines

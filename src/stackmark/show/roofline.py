@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pydantic import JsonValue
 from rich.console import Console
 
-from stackmark.show.operators import say_problem
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import NAME_WIDTH, Column, Line, is_screen, print_lines, print_table
 from stackmark.units import say_count, say_moment
@@ -21,6 +20,7 @@ from stackmark.verdict.roofline import (
     say_share,
     say_standing,
 )
+from stackmark.workloads.op.definition import say_problem
 
 # Said once under a table or a picture: what the bytes are, and what they are not.
 LEAST = (

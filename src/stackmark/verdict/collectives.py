@@ -16,14 +16,12 @@ from statistics import median
 
 from stackmark.events import OpRow
 from stackmark.medians import median_of
-from stackmark.ranks import bus_factor
 from stackmark.units import say_seconds
+from stackmark.workloads.op.definition import bus_factor, known_operator
 
 ALGORITHM, BUS, DEEPBENCH = "algorithm GB/s", "bus GB/s", "DeepBench's Gigabytes/sec"
 # Ranks whose own times differ by more than this are not alike.
 APART = 0.10
-# A broadcast's first rank only sends, and is done before the others have it: that says nothing of it.
-_UNEQUAL = ("broadcast",)
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def rows_apart(rows: Mapping[int, Sequence[OpRow]]) -> list[str]:
     own: dict[int, dict[int, float]] = {}
     for rank, of_rank in rows.items():
         for row in of_rank:
-            if row.own_s and not row.failure_kind and row.op not in _UNEQUAL:
+            if row.own_s and not row.failure_kind and _ranks_alike(row.op):
                 own.setdefault(row.index, {})[rank] = row.own_s
     found = [times for times in own.values() if _differ(times)]
     if not found:
@@ -88,6 +86,12 @@ def rows_apart(rows: Mapping[int, Sequence[OpRow]]) -> list[str]:
     rank = max(sorted(set(slowest)), key=slowest.count)
     its = [times for times, slow in zip(found, slowest, strict=True) if slow == rank]
     return [_say(max(its, key=_ratio), f"than another in {len(its)} of {len(own)} rows, at most")]
+
+
+def _ranks_alike(op: str) -> bool:
+    """Tell whether all ranks do the same; one that only sends is done before the others, which says nothing of it."""
+    operator = known_operator(op)
+    return operator is None or operator.exchange is None or operator.exchange.ranks_alike
 
 
 def steps_apart(step_s: Mapping[int, Sequence[float]]) -> list[str]:

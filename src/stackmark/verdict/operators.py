@@ -22,9 +22,8 @@ from stackmark.verdict.evidence import ALPHA, NO_SPREAD
 from stackmark.verdict.outliers import benjamini_hochberg
 from stackmark.verdict.student import t_cdf, t_quantile
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
+from stackmark.workloads.op.problem import BYTES_RATE, RATE_SCALE, rate_unit
 
-FLOATS, INTEGERS, BYTES = "TFLOP/s", "TOP/s", "GB/s"
-SCALE = {FLOATS: 1e12, INTEGERS: 1e12, BYTES: 1e9}
 # A standard deviation, of samples that are normal, from the median of the distances to their median.
 MAD_TO_SD = 1.4826
 
@@ -76,17 +75,17 @@ class RowResult:
 
     @property
     def unit(self) -> str:
-        return unit_of(self.operations, self.precision)
+        return rate_unit(self.operations, self.precision)
 
     @property
     def work(self) -> float | None:
         """What its rate is counted by: operations, or bytes."""
-        return self.least_bytes if self.unit == BYTES else self.operations
+        return self.least_bytes if self.unit == BYTES_RATE else self.operations
 
     @property
     def rate(self) -> float | None:
         """In `unit`."""
-        return self._per_s(self.work, SCALE[self.unit])
+        return self._per_s(self.work, RATE_SCALE[self.unit])
 
     @property
     def tflop_per_s(self) -> float | None:
@@ -108,7 +107,7 @@ class RowResult:
         """Of what the hardware's own description allows."""
         if not self.limit_per_s or self.rate is None:
             return None
-        return self.rate * SCALE[self.unit] / self.limit_per_s
+        return self.rate * RATE_SCALE[self.unit] / self.limit_per_s
 
     def _per_s(self, work: float | None, scale: float) -> float | None:
         return work / self.seconds / scale if work and self.seconds else None
@@ -153,11 +152,6 @@ class ListResult:
         if not rated:
             return None
         return min(rated, key=lambda row: row.rate or 0), max(rated, key=lambda row: row.rate or 0)
-
-
-def unit_of(operations: float | None, precision: str) -> str:
-    """Of what memory or a link limits on any chip no operations are counted."""
-    return BYTES if not operations else INTEGERS if precision == "int8" else FLOATS
 
 
 def row_of(rows: Sequence[OpRow]) -> RowResult:
@@ -241,7 +235,7 @@ def over_runs(runs: Sequence[Sequence[OpRow]], wanted: Sequence[int]) -> ListRes
         rows=rows,
         wanted=tuple(sorted(wanted)),
         missing=tuple(sorted(index for index, found in by_index.items() if not found)),
-        unit=next((row.unit for row in rows if row.work), BYTES),
+        unit=next((row.unit for row in rows if row.work), BYTES_RATE),
         whole=len(whole),
         aggregate=throughput_over_runs(aggregates) if aggregates else None,
         counted=counted,
@@ -258,13 +252,14 @@ def _aggregates(runs: Sequence[Sequence[OpRow]]) -> tuple[int, list[float]]:
     rates = []
     for run in timed:
         rows = [run[index] for index in common]
-        units = [unit_of(row.operations, row.precision) for row in rows]
+        units = [rate_unit(row.operations, row.precision) for row in rows]
         work = sum(
-            (row.least_bytes if unit == BYTES else row.operations) or 0 for row, unit in zip(rows, units, strict=True)
+            (row.least_bytes if unit == BYTES_RATE else row.operations) or 0
+            for row, unit in zip(rows, units, strict=True)
         )
         seconds = sum(_seconds(row) for row in rows)
         if work and seconds:
-            rates.append(work / seconds / SCALE[units[0]])
+            rates.append(work / seconds / RATE_SCALE[units[0]])
     return len(common), rates
 
 

@@ -1,8 +1,8 @@
 """A run against the limits of its machine: how much of the matrix rate and of the memory's bandwidth it reaches, and which of the
 two is the nearer.
 
-What a run does is known by two counts of bytes (workloads/train/nets/moving.py): the fewest that its matrix operators must move,
-and all that its operators move as they are called one by one. What an eager run moves is nearly the second; what a compiled
+What a run does is known by two counts of bytes (workloads/train/impl/nets/moving.py): the fewest that its matrix operators must
+move, and all that its operators move as they are called one by one. What an eager run moves is nearly the second; what a compiled
 one moves lies between the two. So a run is no point in the picture but a bar, from its intensity as called to the most that it
 can be.
 

@@ -22,6 +22,8 @@ from stackmark.verdict.ratio import Pair, judged
 
 # The pause after which a machine is no longer what it was: it has cooled, somebody has worked on it.
 PAUSE_S = 3600.0
+# A series of runs back to back ends after a day: what follows meets another day's temperature and load.
+LONGEST_SERIES_S = 24 * 3600.0
 NOT_INTERLEAVED = "the runs were not interleaved: what changed between the two sides over time is in the difference too"
 ONE_SERIES = (
     "logs do not say when their runs were made, so each side is one series: how far series of these machines differ is "
@@ -74,19 +76,22 @@ def _in_these_logs(comparison: Comparison) -> Comparison:
     )
 
 
-def series_of(runs: Sequence[tuple[float, float | None, str]]) -> list[int]:
+def series_of(runs: Sequence[tuple[float, float | None, str]], longest_s: float = LONGEST_SERIES_S) -> list[int]:
     """Return for each run (started, ended, boot id) the number of its series, in the order of time, from 0.
 
-    A reboot or an hour's pause begins a new one. Runs of several machines may be mixed: each boot has its own series.
+    A reboot, an hour's pause or the end of `longest_s` begins a new one. Runs of several machines may be mixed: each boot has its
+    own series.
     """
     numbers = [0] * len(runs)
     current: dict[str, int] = {}
+    began_unix_s: dict[str, float] = {}
     latest_unix_s: dict[str, float] = {}
     count = 0
     for index in sorted(range(len(runs)), key=lambda at: runs[at][0]):
         started, ended, boot = runs[index]
-        if boot not in current or started - latest_unix_s[boot] >= PAUSE_S:
-            current[boot] = count
+        paused = boot not in current or started - latest_unix_s[boot] >= PAUSE_S
+        if paused or started - began_unix_s[boot] >= longest_s:
+            current[boot], began_unix_s[boot] = count, started
             count += 1
         numbers[index] = current[boot]
         # A run that never ended lasted at least until it began; one inside another does not end the other.

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from stackmark.worker.stream import STEPS_PER_EVENT, Emitter
-from stackmark.workloads.workload import Ready, Values
+from stackmark.workloads.workload import TimedSteps, Values
 
 # How often the main thread looks whether the last event is complete: short against a run, long against a signal.
 POLL_S = 0.0005
@@ -118,7 +118,7 @@ class Stretch:
     """One stretch of steps: what the loop wrote, what the helper thread has emitted of it."""
 
     phase: str
-    ready: Ready
+    ready: TimedSteps
     steps: int
     marks: Marks
     first: int = 0
@@ -170,12 +170,14 @@ class Stretch:
         self.emitted = complete
 
 
-def run_stretch(emitter: Emitter, ready: Ready, phase: str, steps: int, first: int = 0) -> Stretch:
+def run_stretch(emitter: Emitter, ready: TimedSteps, phase: str, steps: int, first: int = 0) -> Stretch:
     """Runs and times `steps` steps, emitting as they complete."""
     return run_out(emitter, Stretch(phase, ready, steps, marks_for(ready.device, steps), first))
 
 
-def run_until(emitter: Emitter, ready: Ready, phase: str, most: int, enough: Callable[[float, int], bool]) -> Stretch:
+def run_until(
+    emitter: Emitter, ready: TimedSteps, phase: str, most: int, enough: Callable[[float, int], bool]
+) -> Stretch:
     """Runs and times steps on a CPU until it is enough, by the seconds passed and the steps done."""
     marks = CpuMarks(most)
     return run_out(emitter, Stretch(phase, ready, most, marks, enough=lambda done: enough(marks.elapsed_s(done), done)))

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from stackmark import events
 from stackmark.machine.facts import PROBLEM_CHARACTERS, TROUBLE
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.workload import Kernel, Ready
+from stackmark.workloads.workload import Kernel, TimedSteps
 
 SUBJECT = "kernels"
 # A step that takes longer is not done again just for its names.
@@ -24,7 +24,7 @@ HEAVIEST = 8
 NAME_CHARACTERS = 200
 
 
-def emit_kernels(emitter: Emitter, ready: Ready, step_s: float) -> None:
+def emit_kernels(emitter: Emitter, ready: TimedSteps, step_s: float) -> None:
     """Profiles a step where the workload can, and emits what it called."""
     if ready.profile is None:
         return

@@ -9,7 +9,7 @@ from stackmark import events
 from stackmark.spec import Params
 from stackmark.worker.clock import Stretch, run_stretch, run_until
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.workload import Ready
+from stackmark.workloads.workload import TimedSteps
 
 # Two successive chunks of about a second whose rates differ by less than this stand still; so do their clocks.
 STILL = 0.01
@@ -20,7 +20,7 @@ STRETCH_LIMIT = 3.0
 MOST_STEPS = 100_000
 
 
-def warm_up(emitter: Emitter, ready: Ready, params: Params, clock_mhz: Callable[[], float | None]) -> float:
+def warm_up(emitter: Emitter, ready: TimedSteps, params: Params, clock_mhz: Callable[[], float | None]) -> float:
     """Runs until nothing changes any more, or the time is up. Gives the step seconds of the last chunk."""
     emitter(events.Phase, phase="warm-up", state="begin", expected_s=params.warmup_seconds)
     begin = time.perf_counter()
@@ -68,7 +68,7 @@ def long_enough(params: Params, elapsed_s: float, done: int) -> bool:
     return elapsed_s >= params.seconds and done >= params.at_least_steps
 
 
-def measure(emitter: Emitter, ready: Ready, params: Params, step_s: float) -> Stretch:
+def measure(emitter: Emitter, ready: TimedSteps, params: Params, step_s: float) -> Stretch:
     """The measured part.
 
     A GPU runs behind the loop, so its number of steps is fixed beforehand, by the step time that warm-up ended with. A CPU's

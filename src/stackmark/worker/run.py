@@ -23,8 +23,9 @@ from stackmark.worker.measure import measure, warm_up
 from stackmark.worker.pauses import Heartbeat
 from stackmark.worker.resolving import resolved
 from stackmark.worker.stream import Emitter
-from stackmark.workloads.catalog import Family, find
-from stackmark.workloads.workload import Listed, Metric, Ready, Told, Whole, WorkloadFailure
+from stackmark.workloads.definition import Family
+from stackmark.workloads.registry import find
+from stackmark.workloads.workload import Metric, TimedFigure, TimedRows, TimedSteps, TimedWhole, WorkloadFailure
 
 UNITS = {"j": "J", "w": "W", "c": "°C", "mhz": "MHz", "mib": "MiB"}
 
@@ -80,9 +81,9 @@ def run(spec: Spec, emitter: Emitter) -> None:
     try:
         ready = next(course)
         emit_facts(emitter, params.device)
-        if isinstance(ready, Whole):
+        if isinstance(ready, TimedWhole):
             _measured_whole(emitter, ready, bench)
-        elif isinstance(ready, Listed):
+        elif isinstance(ready, TimedRows):
             _measured_list(emitter, ready, bench)
         else:
             assert isinstance(params, Params)
@@ -100,7 +101,7 @@ def read_params(family: Family, spec: Spec) -> AnyParams:
         raise WorkloadFailure("bad_parameter", f"{spec.workload}: {explain(error)}") from error
 
 
-def _measured(emitter: Emitter, ready: Ready, params: Params, bench: Bench) -> None:
+def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench) -> None:
     uuid = device_uuid(params.device)
     step_s = warm_up(emitter, ready, params, lambda: _clock_mhz(uuid))
     ready.reset()
@@ -128,7 +129,7 @@ def _measured(emitter: Emitter, ready: Ready, params: Params, bench: Bench) -> N
     emitter(events.Result, **result)
 
 
-def _measured_whole(emitter: Emitter, whole: Whole, bench: Bench) -> None:
+def _measured_whole(emitter: Emitter, whole: TimedWhole, bench: Bench) -> None:
     """What cannot be cut into steps is one step, without a warm-up; its rate is its own figure."""
     uuid = device_uuid(whole.device)
     if uuid is None and whole.device != "cpu":
@@ -140,7 +141,7 @@ def _measured_whole(emitter: Emitter, whole: Whole, bench: Bench) -> None:
     _emit_told(emitter, told, watched, bench.flags)
 
 
-def _measured_list(emitter: Emitter, listed: Listed, bench: Bench) -> None:
+def _measured_list(emitter: Emitter, listed: TimedRows, bench: Bench) -> None:
     """Each row goes out as it is done, so that one that was cut off keeps what it had."""
     rows: list[events.OpRow] = []
 
@@ -158,7 +159,7 @@ def _measured_list(emitter: Emitter, listed: Listed, bench: Bench) -> None:
     _emit_told(emitter, told, watched, [*bench.flags, *flags], rows=len(rows), rows_failed=len(failed))
 
 
-def _emit_told(emitter: Emitter, told: Told, watched: "Watched", flags: Sequence[str], **more: int) -> None:
+def _emit_told(emitter: Emitter, told: TimedFigure, watched: "Watched", flags: Sequence[str], **more: int) -> None:
     """The end of what has no steps: one step, and a figure of its own."""
     emitter.steps("measure", 0, [told.wall_s], [])
     emitter(events.Phase, phase="measure", state="end", seconds=round(told.wall_s, 6))
@@ -234,7 +235,7 @@ def _clock_mhz(uuid: str | None) -> float | None:
     return gpu.clock_sm_mhz if gpu else None
 
 
-def _check_loss(stretch: Stretch, ready: Ready) -> None:
+def _check_loss(stretch: Stretch, ready: TimedSteps) -> None:
     if stretch.not_finite_at is not None:
         raise WorkloadFailure(
             "not_finite",

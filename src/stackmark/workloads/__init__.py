@@ -1,1 +1,1 @@
-"""What is measured. `catalog` and every `params` module import no framework: the command line reads them."""
+"""What is measured: definitions, which import no framework, and under `impl` their implementations, which do."""

@@ -1,9 +1,9 @@
-"""What a workload is: a parameter model, a probe that completes it, and a function that sets itself up and yields.
+"""What a worker asks of an implementation: a probe that completes the parameters, and a function that sets itself up and yields.
 
-The function yields one `Ready` when it stands at its first measured step; the worker times its steps and then lets it go
+The function yields one `TimedSteps` when it stands at its first measured step; the worker times its steps and then lets it go
 on to its end. So a workload holds no clock and the worker knows no network. What cannot be cut into steps from outside (a
-user's own program) yields a `Whole` instead, which the worker runs once; a list of problems yields a `Listed`, which times
-each of them by rules of its own.
+user's own program) yields a `TimedWhole` instead, which the worker runs once; a list of problems yields `TimedRows`, which
+times each of them by rules of its own. Which of the three a workload is stands in its definition (`Definition.timed`).
 """
 
 from collections.abc import Callable, Generator
@@ -57,7 +57,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Ready:
+class TimedSteps:
     """A workload at its first step.
 
     `step` does one step, or enqueues it on the device. `peek` starts to read the loss of the step just done without
@@ -71,7 +71,7 @@ class Ready:
     peek: Callable[[], Callable[[], Values]] | None = None
     peek_every: int = 10
     operations_per_sample: float | None = None
-    # Bytes at the least, and as the framework calls its operators one by one (train/nets/moving.py).
+    # Bytes at the least, and as the framework calls its operators one by one (train/impl/nets/moving.py).
     least_bytes_per_sample: float | None = None
     called_bytes_per_sample: float | None = None
     # Called before a stretch of steps with how often it may peek: what `peek` needs is taken then, and not in the loop.
@@ -88,8 +88,8 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Told:
-    """How a `Whole` went: its own figure, and what was seen of it from outside."""
+class TimedFigure:
+    """How a `TimedWhole` went: its own figure, and what was seen of it from outside."""
 
     figure: Figure
     wall_s: float
@@ -98,25 +98,25 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Whole:
+class TimedWhole:
     """A workload that is run once, from its start to its end. `run` is handed who takes the lines that it prints.
 
     `facts` are what is known about it beforehand, kept under the subject `command`.
     """
 
-    run: Callable[[Callable[[str], None]], Told]
+    run: Callable[[Callable[[str], None]], TimedFigure]
     device: str
     facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Listed:
+class TimedRows:
     """A list of problems that is gone through once, in one process. `run` hands on each row as it is done.
 
-    A problem that cannot be done is a row with a failure, and the others go on; `Told.figure` is over the good ones.
+    A problem that cannot be done is a row with a failure, and the others go on; `TimedFigure.figure` is over the good ones.
     """
 
-    run: Callable[[Callable[[OpRow], None]], Told]
+    run: Callable[[Callable[[OpRow], None]], TimedFigure]
     device: str
     rows: int
     # What is known beforehand (threads, caches), kept under the subject `op`.
@@ -129,5 +129,5 @@ class Workload(Protocol):
     def probe(self, request: Request, rig: Rig) -> tuple[AnyParams, dict[str, str]]:
         """Completes a request for the device at hand; beside it, why each value was chosen."""
 
-    def run(self, name: str, params: AnyParams, rig: Rig) -> Generator[Ready | Whole | Listed, None, None]:
-        """Sets up, yields once, tears down. A `Ready` comes from a workload whose parameters are `Params`."""
+    def run(self, name: str, params: AnyParams, rig: Rig) -> Generator[TimedSteps | TimedWhole | TimedRows, None, None]:
+        """Sets up, yields once, tears down. A `TimedSteps` comes from a workload whose parameters are `Params`."""

@@ -1,22 +1,22 @@
 """What surrounds a pod: Pod Security, no token that it did not ask for, names and services."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from stackmark.cluster.checks import programs
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.own_namespace import ENFORCE, made_namespace, remove_namespace
 from stackmark.cluster.checks.work import Work, explained
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import manifest, names
+from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Json
+from stackmark.kubernetes.manifest.request import forbidden_by_restricted
 
 PORT = 18080
 
 
 def starts(work: Work) -> str:
     """The first pod: is there a shell in the image, and what else? All other cases need it."""
-    (name,) = work.create([work.pod(work.wanted("trial", programs.trial()))])
+    (name,) = work.create([work.pod(work.request("trial", programs.trial()))])
     try:
         work.wait([name], lambda pod: _phase(pod) == "Succeeded", "end")
     except CaseFailed as error:
@@ -29,25 +29,26 @@ def starts(work: Work) -> str:
     if programs.READY not in lines:
         raise CaseFailed(f"its shell said {lines[:3]}, and {programs.READY!r} was expected")
     work.tools = frozenset(line.removeprefix("has ") for line in lines if line.startswith("has "))
-    of = "the host's own software" if work.ready.software else f"the image {work.ready.image}"
+    of = "the host's own software" if work.setup.software else f"the image {work.setup.image}"
     return f"a shell of {of}; with it: {', '.join(sorted(work.tools)) or 'none of the tools for the network'}"
 
 
 def restricted(work: Work) -> str:
     """What we create runs in a namespace that enforces Pod Security's strictest level, as a user who is not root."""
     namespace = _restricted_namespace(work)
-    own = namespace != work.ready.namespace
+    own = namespace != work.setup.namespace
     try:
         # Folders of the host are what `restricted` forbids: without them there is nothing to run, and all else is as it was.
-        wanted = replace(work.wanted("restricted", programs.idle(), namespace=namespace), software=None)
-        forbidden = manifest.forbidden_by_restricted(wanted)
+        there = work.elsewhere(namespace, host_software=False)
+        request = there.request("restricted", programs.idle())
+        forbidden = forbidden_by_restricted(request)
         if forbidden:
             raise LeftOut(f"it was asked for what it forbids: {forbidden[0]}")
-        body = work.pod(wanted)
-        if work.ready.software is not None:
+        body = there.pod(request)
+        if work.setup.software is not None:
             work.cluster.create(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All")
             return "accepted, as a trial (dry run): without --image there is nothing to run without the host's folders"
-        return _run_restricted(work.elsewhere(namespace), body["metadata"]["name"], body)
+        return _run_restricted(there, body["metadata"]["name"], body)
     except ApiError as error:
         raise explained(error, "a pod in a namespace that enforces `restricted`") from error
     finally:
@@ -72,16 +73,16 @@ def _run_restricted(there: Work, name: str, body: Json) -> str:
 
 def _restricted_namespace(work: Work) -> str:
     with suppress(ApiError):
-        here = work.cluster.get(f"/api/v1/namespaces/{work.ready.namespace}")
+        here = work.cluster.get(f"/api/v1/namespaces/{work.setup.namespace}")
         if (here["metadata"].get("labels") or {}).get(ENFORCE) == "restricted":
-            return work.ready.namespace
+            return work.setup.namespace
     try:
         return made_namespace(work.cluster, f"{work.mark}-r", {ENFORCE: "restricted"})
     except ApiError as error:
         if error.status != 403:
             raise
         raise LeftOut(
-            f"the namespace {work.ready.namespace} does not enforce it, and another may not be made: {error.message}"
+            f"the namespace {work.setup.namespace} does not enforce it, and another may not be made: {error.message}"
         ) from error
 
 

@@ -12,6 +12,7 @@ from stackmark.cluster.checks.free import gpu_rooms, most_devices
 from stackmark.cluster.checks.seeing import look_inside
 from stackmark.cluster.checks.work import Work, node_of, runs
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.pods import each
 
 
 def exactly_its_devices(work: Work) -> str:
@@ -29,7 +30,7 @@ def exactly_its_devices(work: Work) -> str:
 def different_devices(work: Work) -> str:
     group = work.group("gpu-many")
     nodes = {name: node_of(pod) for name, pod in work.pods().items()}
-    found = work.each(group.pods, lambda name: (nodes[name], look_inside(work, name, group.gpus).names))
+    found = each(group.pods, lambda name: (nodes[name], look_inside(work, name, group.gpus).names))
     twice = shared(found)
     if twice:
         raise CaseFailed(
@@ -53,15 +54,15 @@ def cpu_beside_gpu(work: Work) -> str:
         gpu_rooms(work)
     group = work.groups.get("gpu-many") or work.start("gpu-beside", 1, programs.idle(), gpus=1, keep=False)
     at = {node_of(pod) for name, pod in work.pods().items() if name in group.pods}
-    wanted = work.pod(work.wanted("room", programs.idle()))
+    wanted = work.pod(work.request("room", programs.idle()))
     nodes = sorted(
         one["metadata"]["name"] for one in work.nodes() if one["metadata"]["name"] in at and room.takes(one, wanted)
     )
     if not nodes:
         raise LeftOut(f"the nodes with devices ({', '.join(sorted(at))}) keep pods without them off, by a taint")
     cpu = work.start("beside", max(2, min(work.many, 2 * len(nodes))), programs.idle(), nodes=nodes, keep=False)
-    work.each(cpu.pods, lambda name: look_inside(work, name, 0))
-    work.each(group.pods, lambda name: look_inside(work, name, group.gpus))
+    each(cpu.pods, lambda name: look_inside(work, name, 0))
+    each(group.pods, lambda name: look_inside(work, name, group.gpus))
     where = ", ".join(nodes)
     return f"{len(cpu.pods)} pods without a device beside {len(group.pods)} with one on {where}: they see none"
 
@@ -70,7 +71,7 @@ def more_than_any_node(work: Work) -> str:
     """It waits, it is said why, and it can be removed."""
     rooms = gpu_rooms(work, at_least=0)
     resource, asked = work.options.resource, max(one.devices for one in rooms) + 1
-    (name,) = work.create([work.pod(work.wanted("too-many", programs.idle(), gpus=asked))])
+    (name,) = work.create([work.pod(work.request("too-many", programs.idle(), gpus=asked))])
     pod = work.wait([name], lambda pod: bool(unschedulable(pod)) or runs(pod), "wait", early=False)[name]
     if runs(pod):
         raise CaseFailed(f"it asked for {asked} {resource}, no node has more than {asked - 1}, and it runs")
@@ -95,7 +96,7 @@ def more_than_are_free(work: Work) -> str:
     at, most = _fewest_free(work)
     if at.free > most:
         raise LeftOut(f"it would take all {at.free} free devices of {at.node}, and no more than {most} may be held")
-    bodies = [work.pod(work.wanted(f"surplus-{i}", programs.idle(), gpus=1, node=at.node)) for i in range(at.free + 1)]
+    bodies = [work.pod(work.request(f"surplus-{i}", programs.idle(), gpus=1, node=at.node)) for i in range(at.free + 1)]
     made = work.create(bodies)
     seen = work.wait(made, lambda pod: runs(pod) or bool(unschedulable(pod)), "run or wait")
     running, waiting = [name for name in made if runs(seen[name])], [name for name in made if not runs(seen[name])]
@@ -103,7 +104,7 @@ def more_than_are_free(work: Work) -> str:
         raise CaseFailed(
             f"{len(running)} of {len(made)} pods run, and {at.node} had {at.free} free {work.options.resource}"
         )
-    found = work.each(running, lambda name: (at.node, look_inside(work, name, 1).names))
+    found = each(running, lambda name: (at.node, look_inside(work, name, 1).names))
     if shared(found):
         raise CaseFailed(f"{', '.join(shared(found))} was given to more than one pod")
     sentence = work.why(seen[waiting[0]])

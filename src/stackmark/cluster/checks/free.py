@@ -6,8 +6,8 @@ from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.work import SUITE_LABEL, Work
 from stackmark.kubernetes.client import ApiError, Json
-from stackmark.kubernetes.node import Node
-from stackmark.kubernetes.shortage import ACTIVE, holders_among
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.why import ACTIVE, holders_among
 from stackmark.units import counted
 
 
@@ -28,14 +28,14 @@ def gpu_rooms(work: Work, at_least: int = 1) -> list[room.Room]:
             f"it cannot be known which devices are free: {error.message}",
             hint="these cases need the right to list nodes and pods of the whole cluster",
         ) from error
-    wanted = work.pod(work.wanted("room", programs.idle(), gpus=1))
+    wanted = work.pod(work.request("room", programs.idle(), gpus=1))
     found = [one for one in room.rooms(nodes, pods, resource, wanted) if one.devices]
     if not found:
         raise LeftOut(_no_devices(nodes, resource))
     left = room.left_by_quota(_quotas(work), {f"requests.{resource}": 1})
     free = sum(one.free for one in found)
     if left is not None and left < at_least:
-        raise LeftOut(f"the quota of the namespace {work.ready.namespace} leaves {left} {resource}")
+        raise LeftOut(f"the quota of the namespace {work.setup.namespace} leaves {left} {resource}")
     if sum(one.devices for one in found) < at_least:
         raise LeftOut(f"it needs {at_least} {resource}, and the nodes that take our pods have {found[0].devices}")
     if free < at_least:

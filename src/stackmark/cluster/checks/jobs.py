@@ -4,11 +4,11 @@ from stackmark.cluster.checks import programs
 from stackmark.cluster.checks.case import CaseFailed, Scope
 from stackmark.cluster.checks.lifecycle import Do, first_wrong
 from stackmark.cluster.checks.work import Work
-from stackmark.kubernetes import manifest, podstatus
+from stackmark.kubernetes import names, status
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.manifest import build
+from stackmark.kubernetes.pods import BATCH, Awaited, each
 from stackmark.units import counted
-
-BATCH = "/apis/batch/v1"
 
 
 def completes(scope: Scope) -> Do:
@@ -19,7 +19,7 @@ def completes(scope: Scope) -> Do:
         failed = [name for name in made if _condition(jobs[name]) != "Complete"]
         if failed:
             raise CaseFailed(f"the Job {failed[0]} is {_condition(jobs[failed[0]])}: {_why(work, failed[0])}")
-        work.each(made, lambda name: _check_log(work, name))
+        each(made, lambda name: _check_log(work, name))
         are = "Job is" if count == 1 else "Jobs are"
         return f"{count} {are} complete, and what was written can be read after the end"
 
@@ -34,7 +34,7 @@ def fails(work: Work) -> str:
     pods = _pods(work, name)
     if len(pods) != 1:
         raise CaseFailed(f"it was tried {len(pods)} times, and none was to be tried again (backoffLimit: 0)")
-    code = podstatus.exit_code(pods[0])
+    code = status.exit_code(pods[0])
     if code != programs.CODE:
         raise CaseFailed(f"its pod ended with code {programs.CODE}, and its status says {code}")
     reasons = [str(one.get("reason")) for one in (job.get("status") or {}).get("conditions") or ()]
@@ -43,9 +43,9 @@ def fails(work: Work) -> str:
 
 def _created(work: Work, name: str, count: int, code: int) -> tuple[str, ...]:
     bodies = [
-        work.ours(manifest.job(work.wanted(f"{name}-{number}", programs.ends_with(code)))) for number in range(count)
+        work.ours(build.job(work.request(f"{name}-{number}", programs.ends_with(code)))) for number in range(count)
     ]
-    made = work.each(bodies, lambda body: work.cluster.create(work.path("jobs", group=BATCH), body))
+    made = each(bodies, lambda body: work.cluster.create(work.path("jobs", group=BATCH), body))
     return tuple(str(one["metadata"]["name"]) for one in made)
 
 
@@ -79,11 +79,8 @@ def _pods(work: Work, job: str) -> list[Json]:
 
 def _why(work: Work, job: str) -> str:
     pods = _pods(work, job)
-    if pods:
-        return work.why(pods[0])
-    found = work.cluster.get(work.path("jobs", job, BATCH))
-    refused = podstatus.job_refused(found, work.events(found))
-    return refused.message if refused else "it has no pod yet"
+    one = Awaited(names.mark_of(job), by_job=True, pod=pods[0] if pods else None)
+    return work.all_pods.explain(one).sentence
 
 
 def _check_log(work: Work, job: str) -> None:

@@ -7,6 +7,7 @@ from stackmark.cluster.checks import programs
 from stackmark.cluster.checks.case import CaseFailed, Scope
 from stackmark.cluster.checks.free import count_of_gpu_pods
 from stackmark.cluster.checks.work import Work, ended, node_of
+from stackmark.kubernetes.pods import each
 from stackmark.units import counted
 
 Do = Callable[[Work], str]
@@ -29,7 +30,7 @@ def create(kind: str, scope: Scope) -> Do:
 def logs(kind: str, scope: Scope) -> Do:
     def do(work: Work) -> str:
         group = work.group(f"{kind}-{scope}")
-        work.each(group.pods, lambda name: _whole_log(work, name))
+        each(group.pods, lambda name: _whole_log(work, name))
         of = f"each of {len(group.pods)} pods" if len(group.pods) > 1 else "the pod"
         return f"{programs.LINES:,} numbered lines of {of}, complete and in order"
 
@@ -65,7 +66,7 @@ def execute(kind: str, scope: Scope) -> Do:
     def do(work: Work) -> str:
         group = work.group(f"{kind}-{scope}")
         for code in (0, programs.CODE):
-            work.each(group.pods, lambda name, code=code: _answer(work, name, code))  # type: ignore[misc]
+            each(group.pods, lambda name, code=code: _answer(work, name, code))  # type: ignore[misc]
         of = f"{len(group.pods)} pods at once: each" if len(group.pods) > 1 else "the pod"
         return f"{of} answered on both streams, with exit codes 0 and {programs.CODE}"
 
@@ -130,7 +131,7 @@ def _wait_for_words(work: Work, pod: str) -> None:
 
 def long_line(work: Work) -> str:
     """Runtimes write a line of more than 16 KiB in pieces; whoever reads the log gets it whole."""
-    (name,) = work.create([work.pod(work.wanted("long-line", programs.long_line()))])
+    (name,) = work.create([work.pod(work.request("long-line", programs.long_line()))])
     work.wait([name], ended, "end")
     lines = work.log(name).splitlines()
     wrong = first_wrong(lines, ["7".rjust(programs.LONG_LINE, "0"), "end"])

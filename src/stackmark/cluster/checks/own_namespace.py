@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from stackmark.errors import ClusterError, PlaceError, SpecError, Terminated
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster
-from stackmark.kubernetes.options import PodOptions
+from stackmark.places.pod.options import PodOptions
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
 Notice = Callable[[str], None]

@@ -8,11 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.matching import matches, untolerated
-from stackmark.kubernetes.node import Node
-from stackmark.kubernetes.quantities import quantity, requests
-
-FINISHED = ("Succeeded", "Failed")
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.objects import has_ended, matches, quantity, requests, untolerated
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ def asks(pod: Json, resource: str) -> float:
 
 def holds(pod: Json) -> bool:
     """Whether it still has what it asked for: it has a node, and has not ended."""
-    return bool((pod.get("spec") or {}).get("nodeName")) and (pod.get("status") or {}).get("phase") not in FINISHED
+    return bool((pod.get("spec") or {}).get("nodeName")) and not has_ended(pod)
 
 
 def rooms(nodes: Iterable[Json], pods: Iterable[Json], resource: str, wanted: Json) -> list[Room]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from stackmark.cluster.checks import programs, room
 from stackmark.cluster.checks.work import Work
 from stackmark.kubernetes.client import ApiError
-from stackmark.kubernetes.options import PodOptions
+from stackmark.places.pod.options import PodOptions
 
 # What a pod of a check takes, unless it was told: enough for a shell, and for Python where a case uses it.
 CPUS, MEMORY, SHM = "0.05", "128MiB", "16MiB"
@@ -20,7 +20,7 @@ def sized(options: PodOptions, namespace: str) -> PodOptions:
 def fitting(work: Work, wanted: int, notice: Callable[[str], None]) -> int:
     """How many are many: as asked, but no more than there is room for."""
     most = wanted
-    body = work.pod(work.wanted("room", programs.idle()))
+    body = work.pod(work.request("room", programs.idle()))
     limits: dict[str, int] = {}
     nodes = work.nodes()
     if nodes:

@@ -18,8 +18,8 @@ from stackmark.cluster.checks.table import STARTS, chosen
 from stackmark.cluster.checks.work import Work, explained
 from stackmark.errors import ClusterError, Terminated
 from stackmark.kubernetes.client import ApiError, connect
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.place import PodPlace
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.place import PodPlace
 
 MANY, LIMIT_S = 10, 120.0
 # The first pod's image may have to be pulled.
@@ -64,8 +64,8 @@ def check(
         cluster = connect(options.context, options.kubeconfig, options.namespace)
         with namespace_for(cluster, options, watcher.notice) as namespace:
             small = sized(options, namespace)
-            ready = PodPlace(small, kind="check").prepare()
-            work = Work(ready, _mark_of(namespace), MANY, limit_s, own_namespace=options.namespace is None)
+            setup = PodPlace(small, kind="check").prepare()
+            work = Work(setup, _mark_of(namespace), MANY, limit_s, own_namespace=options.namespace is None)
             work.many = fitting(work, many or MANY, watcher.notice)
             done: list[Checked] = []
             try:
@@ -81,7 +81,7 @@ def check(
 
 
 def _suite(work: Work, done: Sequence[Checked]) -> Suite:
-    cluster, ready = work.cluster, work.ready
+    cluster, setup = work.cluster, work.setup
     version = "unknown"
     with suppress(ClusterError):
         version = cluster.version
@@ -89,9 +89,9 @@ def _suite(work: Work, done: Sequence[Checked]) -> Suite:
         cluster.context,
         cluster.server,
         version,
-        ready.namespace,
-        ready.image,
-        ready.software is not None,
+        setup.namespace,
+        setup.image,
+        setup.software is not None,
         work.many,
         tuple(done),
     )
@@ -141,5 +141,5 @@ def _clear(work: Work, watcher: Watcher) -> None:
         work.remove_leftovers(wait_for_all=not work.own_namespace)
     except ClusterError as error:
         watcher.notice(
-            f"pods of the check were left in {work.ready.namespace}: {error.message}; later: stackmark cluster clean"
+            f"pods of the check were left in {work.setup.namespace}: {error.message}; later: stackmark cluster clean"
         )

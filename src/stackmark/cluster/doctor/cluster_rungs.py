@@ -2,7 +2,7 @@
 
 from stackmark.cluster.doctor import advice
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, unknown, warning
-from stackmark.cluster.doctor.seen import Right, Seen, Wish
+from stackmark.cluster.doctor.seen import RightReview, Seen, Wish
 
 # The first version that this program is tried against.
 OLDEST = (1, 28)
@@ -33,10 +33,10 @@ def permissions(seen: Seen, wish: Wish) -> Result:
     findings = []
     if seen.namespace_trouble:
         findings.append(_namespace(seen))
-    missing = [right for right in seen.rights if right.allowed is False]
-    needed = [right for right in missing if right.needed]
+    missing = [one for one in seen.rights if one.allowed is False]
+    needed = [one.right for one in missing if one.needed]
     if needed:
-        said = ", ".join(f"{right.verb} {right.name}" for right in needed)
+        said = ", ".join(map(str, needed))
         findings.append(
             failure(
                 "missing-rights",
@@ -50,12 +50,12 @@ def permissions(seen: Seen, wish: Wish) -> Result:
                 ),
             )
         )
-    findings += [_less_seen(seen, right) for right in missing if not right.needed]
+    findings += [_less_seen(seen, one) for one in missing if not one.needed]
     findings += _quota(seen, wish)
-    untold = [right for right in seen.rights if right.allowed is None]
+    untold = [one for one in seen.rights if one.allowed is None]
     if seen.rights and len(untold) == len(seen.rights) and not findings:
         return unknown("permissions", None, "the API server does not say what one may do", command)
-    have = sum(right.allowed is True for right in seen.rights)
+    have = sum(one.allowed is True for one in seen.rights)
     policy = seen.namespace_labels.get(ENFORCED)
     level = f"; Pod Security {policy}" if policy else ""
     evidence = f"{have} of {len(seen.rights)} rights in the namespace {seen.namespace}{level}"
@@ -68,7 +68,7 @@ def may_run_pods(seen: Seen) -> str | None:
         return "the API server does not answer"
     if seen.namespace_trouble:
         return seen.namespace_trouble
-    lacks = [f"{right.verb} {right.name}" for right in seen.rights if right.needed and right.allowed is False]
+    lacks = [str(one.right) for one in seen.rights if one.needed and one.allowed is False]
     return f"one may not {', '.join(lacks)} in the namespace {seen.namespace}" if lacks else None
 
 
@@ -79,12 +79,13 @@ def _namespace(seen: Seen) -> Finding:
     return failure("namespace", seen.namespace_trouble, do)
 
 
-def _less_seen(seen: Seen, right: Right) -> Finding:
-    where = f" -n {seen.namespace}" if right.namespaced else ""
+def _less_seen(seen: Seen, review: RightReview) -> Finding:
+    right = review.right
+    where = f" -n {seen.namespace}" if right.namespace is not None else ""
     return warning(
         "less-seen",
-        f"one may not {right.verb} {right.name}: {right.loses}",
-        (f"$ {seen.kubectl} auth can-i {right.verb} {right.name}{where}",),
+        f"one may not {right}: {review.loses}",
+        (f"$ {seen.kubectl} auth can-i {right}{where}",),
     )
 
 

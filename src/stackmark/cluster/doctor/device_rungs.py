@@ -10,7 +10,7 @@ from stackmark.cluster.doctor.hardware_rungs import gpus_on_bus
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.node import Node, holders
+from stackmark.kubernetes.nodes import Node, holders
 
 # Parts of names and of images of the device plugins that people run.
 PLUGINS = {
@@ -128,7 +128,7 @@ def free(node: Node, seen: Seen, wish: Wish) -> int | None:
     """Devices that nobody holds; None where that cannot be told."""
     if wish.dra or seen.pods is None or not node.known:
         return None
-    return node.allocatable(wish.resource) - sum(count for _, count in holders(seen.pods, node.name, wish.resource))
+    return node.free(wish.resource, seen.pods)
 
 
 def in_slices(seen: Seen, node: str, wish: Wish) -> int | None:

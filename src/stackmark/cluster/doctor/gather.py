@@ -4,24 +4,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from stackmark.cluster.doctor.seen import Right, Seen, Several
+from stackmark.cluster.doctor.seen import RightReview, Seen, Several
 from stackmark.errors import ClusterError
 from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
-from stackmark.kubernetes.node import Node
-from stackmark.kubernetes.rights import RUN_RIGHTS, may
-from stackmark.kubernetes.shortage import ACTIVE
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.rights import RUN_RIGHTS, Right, missing_rights
+from stackmark.kubernetes.why import ACTIVE
 
 # Reading a kubelet's configuration goes through the API server to each node: of so many nodes at most.
 MOST_KUBELETS = 50
 KUBELET_S = 5.0
 Answer = TypeVar("Answer")
-RIGHTS: tuple[Right, ...] = (
-    *(Right(one.verb, one.resource, one.group, one.subresource) for one in RUN_RIGHTS),
-    Right("list", "nodes", namespaced=False, needed=False, loses="no node can be looked at but one that is named (--node)"),
-    Right("get", "nodes", subresource="proxy", namespaced=False, needed=False,
-          loses="the kubelet's CPU and topology policies are told by what a pod gets"),
-    Right("list", "pods", namespaced=False, needed=False, loses="who holds the GPUs cannot be said"),
-    Right("list", "daemonsets", "apps", namespaced=False, needed=False, loses="the device plugin is known by its resource alone"),
+RIGHTS: tuple[RightReview, ...] = (
+    *(RightReview(right) for right in RUN_RIGHTS),
+    RightReview(Right("list", "", "nodes", namespace=None), needed=False,
+                loses="no node can be looked at but one that is named (--node)"),
+    RightReview(Right("get", "", "nodes", "proxy", namespace=None), needed=False,
+                loses="the kubelet's CPU and topology policies are told by what a pod gets"),
+    RightReview(Right("list", "", "pods", namespace=None), needed=False, loses="who holds the GPUs cannot be said"),
+    RightReview(Right("list", "apps", "daemonsets", namespace=None), needed=False,
+                loses="the device plugin is known by its resource alone"),
 )  # fmt: skip
 
 
@@ -51,9 +53,9 @@ def _all(cluster: Cluster, seen: Seen, named: Sequence[str]) -> Seen:
         user=_user(cluster),
         namespace_trouble=trouble,
         namespace_labels=labels,
-        rights=tuple(replace(right, allowed=_allowed(cluster, right)) for right in RIGHTS),
+        rights=_rights(cluster),
         nodes=nodes,
-        pods=_items(cluster, "/api/v1/pods", fieldSelector=ACTIVE),
+        pods=_items(cluster, "/api/v1/pods", ACTIVE),
         daemonsets=_items(cluster, "/apis/apps/v1/daemonsets"),
         runtime_classes=_items(cluster, "/apis/node.k8s.io/v1/runtimeclasses"),
         device_classes=_items(cluster, "/apis/resource.k8s.io/v1/deviceclasses") if claims else None,
@@ -99,9 +101,10 @@ def _user(cluster: Cluster) -> str:
     return str((((answer or {}).get("status") or {}).get("userInfo") or {}).get("username") or "")
 
 
-def _allowed(cluster: Cluster, right: Right) -> bool | None:
-    namespace = cluster.namespace if right.namespaced else None
-    return _tried(lambda: may(cluster, right.verb, right.group, right.resource, right.subresource, namespace))
+def _rights(cluster: Cluster) -> tuple[RightReview, ...]:
+    """Ask for all at once; where the API server does not say what one may do, none is known."""
+    missing = _tried(lambda: missing_rights(cluster, [one.right for one in RIGHTS]))
+    return tuple(replace(one, allowed=None if missing is None else one.right not in missing) for one in RIGHTS)
 
 
 def _namespace(cluster: Cluster) -> tuple[str, dict[str, str]]:
@@ -114,8 +117,8 @@ def _namespace(cluster: Cluster) -> tuple[str, dict[str, str]]:
     return (f"the namespace {cluster.namespace} is being deleted" if ending else ""), labels
 
 
-def _items(cluster: Cluster, path: str, **query: str) -> Several:
-    return _tried(lambda: cluster.items(path, **query))
+def _items(cluster: Cluster, path: str, selector: str | None = None) -> Several:
+    return _tried(lambda: cluster.items(path, fieldSelector=selector))
 
 
 def _tried(ask: Callable[[], Answer]) -> Answer | None:

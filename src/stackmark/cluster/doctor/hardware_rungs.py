@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from stackmark.cluster.doctor import advice
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.cluster.doctor.seen import Facts, Look, NodeVisit, Seen, Wish
-from stackmark.kubernetes.node import PCI_VENDORS, Node
+from stackmark.kubernetes.nodes import PCI_VENDORS, Node
 
 # A driver of the kernel that takes the GPU and is of no use for computing, with what to do.
 OTHER_DRIVERS = {

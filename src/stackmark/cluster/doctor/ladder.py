@@ -17,7 +17,7 @@ from stackmark.cluster.doctor.hardware_rungs import driver_in, gpus_on_bus
 from stackmark.cluster.doctor.results import OF_THE_CLUSTER, RUNGS, Report, Result, Rung, skipped
 from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
 from stackmark.errors import SpecError, nearest_names
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
 
 # Rungs that a person who measures CPUs has no use for.
 OF_GPUS: tuple[Rung, ...] = ("pci", "driver", "runtime", "device-plugin", "allocatable")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.cluster.doctor.seen import Look, NodeVisit, Seen, Wish
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.node import Node, untolerated
+from stackmark.kubernetes.nodes import Node, untolerated
 
 # True is bad of these; the last are node-problem-detector's own.
 BAD_WHEN_TRUE = (

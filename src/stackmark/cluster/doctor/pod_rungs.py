@@ -13,7 +13,7 @@ from stackmark.cluster.doctor.device_rungs import free, say_holders
 from stackmark.cluster.doctor.hardware_rungs import device_nodes, driver_in
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, taking, unknown, warning
 from stackmark.cluster.doctor.seen import Facts, Look, NodeVisit, Seen, Wish
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
 
 # What a runtime gives a container that has no volume there.
 SMALL_SHM_MIB = 64

@@ -9,31 +9,21 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.rights import Right
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
 Several = list[Json] | None
 
 
 @dataclass(frozen=True)
-class Right:
-    """Whether one may do something. `needed` is without which no pod of ours runs; the rest is for looking only."""
+class RightReview:
+    """Whether one has a right. Without one that is `needed` no pod of ours runs; the rest is for looking only."""
 
-    verb: str
-    resource: str
-    group: str = ""
-    subresource: str = ""
-    namespaced: bool = True
+    right: Right
     needed: bool = True
     # What cannot be told without it.
     loses: str = ""
     allowed: bool | None = None
-
-    @property
-    def name(self) -> str:
-        """As kubectl writes it: jobs.batch, pods/log."""
-        group = f".{self.group}" if self.group else ""
-        sub = f"/{self.subresource}" if self.subresource else ""
-        return f"{self.resource}{group}{sub}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +106,7 @@ class Seen:
     trouble_hint: str = ""
     namespace_trouble: str = ""
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
-    rights: tuple[Right, ...] = ()
+    rights: tuple[RightReview, ...] = ()
     nodes: Several = None
     pods: Several = None
     daemonsets: Several = None

@@ -13,12 +13,15 @@ import re
 import threading
 import time
 
-from stackmark.cluster.faults.means import Plan, Right, Setting, Target
+from stackmark.cluster.faults.means import Plan, Setting, Target
 from stackmark.cluster.faults.record import Done
 from stackmark.cluster.faults.services import Commands, commands_for, distribution_of
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
-from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.kubernetes.client import ApiError, Json, Unreachable
+from stackmark.kubernetes.pods import Awaited, NotReached, Pods
+from stackmark.kubernetes.rights import Right
+from stackmark.kubernetes.status import exit_code
 
 # Between the helper's start and the fault: its first line is through the log by then.
 DELAY_S = 2.0
@@ -122,9 +125,9 @@ class Helper:
                 f"a second one on the host, {GUARD_S:g} s after that, should the first have died: the same command",
             ),
             rights=(
-                Right("create", "", "pods", space),
-                Right("delete", "", "pods", space),
-                Right("get", "", "pods/log", space),
+                Right("create", "", "pods", namespace=space),
+                Right("delete", "", "pods", namespace=space),
+                Right("get", "", "pods", "log", namespace=space),
             ),
             warnings=tuple(warnings),
         )
@@ -135,7 +138,7 @@ class Helper:
         self._cluster.create(path, self.manifest(target))
         asked = time.time()
         try:
-            self._wait_for_start(f"{path}/{name}", target)
+            self._wait_for_start(target)
             planned = time.time() + DELAY_S
             return self._wait_for_end(f"{path}/{name}", target, heal, planned)
         finally:
@@ -199,26 +202,19 @@ class Helper:
     def _pod_name(self, target: Target) -> str:
         return f"{names.object_name(target.mark)}-helper"
 
-    def _wait_for_start(self, path: str, target: Target) -> None:
-        deadline = time.monotonic() + START_S
-        while True:
-            pod = self._cluster.get(path)
-            status = pod.get("status") or {}
-            state = next((one.get("state") or {} for one in status.get("containerStatuses") or ()), {})
-            if "running" in state or status.get("phase") in ("Running", "Succeeded"):
-                return
-            waiting = state.get("waiting") or {}
-            ended = state.get("terminated") or {}
-            if ended or status.get("phase") == "Failed" or time.monotonic() > deadline:
-                why = ended.get("message") or waiting.get("message") or waiting.get("reason") or status.get("message")
-                if ended:
-                    why = f"it ended with code {ended.get('exitCode')}: {self._said(path)}"
-                raise ClusterError(
-                    f"the helper on {target.node} did not start: {why or status.get('phase')}",
-                    hint="it needs an image with sh, nsenter and chroot: --helper-image",
-                    command=f"kubectl -n {self._setting.namespace} describe pod {self._pod_name(target)}",
-                )
-            time.sleep(LOOK_S)
+    def _wait_for_start(self, target: Target) -> None:
+        name, namespace = self._pod_name(target), self._setting.namespace
+        pods = Pods(self._cluster, namespace, f"{names.RUN_LABEL}={target.mark}", patience_s=0.0)
+        one = Awaited(target.mark)
+        try:
+            pods.wait([one], _has_started, START_S)
+        except NotReached as error:
+            said = f": {pods.last_words(name)}" if one.phase == "ended" else ""
+            raise ClusterError(
+                f"the helper on {target.node} did not start: {error.message}{said}",
+                hint="it needs an image with sh, nsenter and chroot: --helper-image",
+                command=f"kubectl -n {namespace} describe pod {name}",
+            ) from error
 
     def _wait_for_end(self, path: str, target: Target, heal: threading.Event, planned: float) -> Done:
         """Its log has the moments once it is over; the API server or the kubelet may take their time to hand it out."""
@@ -245,12 +241,6 @@ class Helper:
         except (Unreachable, ApiError):
             return False
         return True
-
-    def _said(self, path: str) -> str:
-        try:
-            return self._cluster.text(f"{path}/log", timeout_s=5).strip()[-300:] or "it said nothing"
-        except (Unreachable, ApiError) as error:
-            return error.message
 
     def _gone(self, path: str) -> bool:
         try:
@@ -292,8 +282,5 @@ class Helper:
             return
 
 
-def left_behind(cluster: Cluster, namespace: str, mark: str) -> int:
-    """Removes what helpers and newcomers of one fault left."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    found = cluster.items(path, labelSelector=f"{names.RUN_LABEL}={mark}")
-    return sum(cluster.delete(f"{path}/{pod['metadata']['name']}", grace_s=0) for pod in found)
+def _has_started(one: Awaited) -> bool:
+    return one.phase == "running" or (one.pod is not None and exit_code(one.pod) == 0)

@@ -6,16 +6,16 @@ it: healing comes first, and is waited for.
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from stackmark.cluster.faults.looking import allocatable
 from stackmark.cluster.faults.means import Means, Target
-from stackmark.cluster.faults.newcomer import free_devices, start_one, wanted_like
+from stackmark.cluster.faults.newcomer import newcomer_request, start_one
 from stackmark.cluster.faults.record import Done, Newcomer
 from stackmark.errors import ClusterError, StackmarkError
-from stackmark.kubernetes import manifest
-from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.client import ApiError, Cluster
+from stackmark.kubernetes.nodes import Node
+from stackmark.places.pod.setup import PodSetup
 
 LOOK_S = 0.5
 ANSWER_S = 3.0
@@ -31,7 +31,9 @@ class Injection:
     # Where the workload trains; the target's node may be a control plane.
     node: str
     resource: str
-    worker: manifest.Wanted
+    setup: PodSetup
+    # Devices that the worker itself holds.
+    worker_gpus: int
     before_s: float
     recover_s: float
     measuring: threading.Event = field(default_factory=threading.Event)
@@ -88,7 +90,7 @@ class Injection:
         """Healthy is: the API answers, the node is ready with all its devices, and a new pod has started on it."""
         deadline = time.monotonic() + self.recover_s
         gpus = 1 if self.free > 0 else 0
-        wanted = wanted_like(self.worker, f"{self.target.mark}-new", gpus)
+        wanted = newcomer_request(self.setup, f"{self.target.mark}-new", gpus)
         self.newcomer = start_one(self.cluster, wanted, self.recover_s, self.heal)
         while not self.heal.is_set():
             self.sick = self._what_is_wrong()
@@ -101,18 +103,20 @@ class Injection:
 
     def look_before(self) -> None:
         """What the node has, while all is well."""
-        node = self.cluster.get(f"/api/v1/nodes/{self.node}")
-        self.had = allocatable(node, self.resource)
-        self.free = free_devices(self.cluster, node, self.resource) - self.worker.gpus
+        node = Node(self.cluster.get(f"/api/v1/nodes/{self.node}"))
+        self.had = node.offers(self.resource)
+        with suppress(ApiError):  # one may not see the others' pods
+            pods = self.cluster.items("/api/v1/pods", fieldSelector=f"spec.nodeName={self.node}")
+            self.free = node.free(self.resource, pods) - self.worker_gpus
 
     def _what_is_wrong(self) -> str:
         try:
-            node: Json = self.cluster.get(f"/api/v1/nodes/{self.node}", timeout_s=ANSWER_S)
+            node = Node(self.cluster.get(f"/api/v1/nodes/{self.node}", timeout_s=ANSWER_S))
         except ClusterError as error:
             return error.message
-        if not Node(node).ready:
+        if not node.ready:
             return f"{self.node} is not ready"
-        has = allocatable(node, self.resource)
+        has = node.offers(self.resource)
         if self.had is not None and (has or 0) < self.had:
             return f"{self.node} offers {has or 0} of {self.had} {self.resource}"
         if self.newcomer is not None and self.newcomer.running_unix_s is None:

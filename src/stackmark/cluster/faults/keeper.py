@@ -11,11 +11,11 @@ from dataclasses import replace
 from stackmark.cluster.faults.record import MISSING_KEPT, Disk
 from stackmark.errors import ClusterError, StreamError
 from stackmark.events import Event, Steps, read_event
-from stackmark.kubernetes import manifest
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.place import PodPlace
-from stackmark.kubernetes.podspec import pod_spec
-from stackmark.kubernetes.ready import Ready
+from stackmark.kubernetes.manifest.build import pod_spec, sleeper
+from stackmark.kubernetes.manifest.request import PodRequest, VolumeMount
+from stackmark.places.pod.place import PodPlace
+from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import COPY_VARIABLE, Task
 
 CONTAINER = "keeper"
@@ -23,44 +23,24 @@ FOLDER = "/stackmark-heartbeat"
 FILE = f"{FOLDER}/events.jsonl"
 VOLUME = "heartbeat"
 # Longer than any run that is hurt: the pod's own deadline comes first.
-WAIT = "import signal,time; signal.signal(15, lambda *_: exit()); time.sleep(1e6)"
+WAIT_S = 1e6
 PRINT = "import shutil,sys; shutil.copyfileobj(open(sys.argv[1],'rb'), sys.stdout.buffer)"
-# What of the worker's environment a Python needs to start at all.
-NEEDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "HOME")
 READ_S, PAUSE_S = 60.0, 1.0
 
 
 class KeptPod(PodPlace):
     """A pod whose worker keeps its heartbeat on disk as well."""
 
-    def wanted(self, ready: Ready, task: Task, mark: str, time_limit_s: float | None = None) -> manifest.Wanted:
-        wanted = super().wanted(ready, task, mark, time_limit_s)
-        return with_keeper(wanted) if task.do == "run" else wanted
-
-    def wanted_for(self, task: Task, mark: str) -> manifest.Wanted:
-        """What its worker would be, without a keeper: for what else is started beside it."""
-        return super().wanted(self.prepare(), task, mark)
+    def request(self, setup: PodSetup, task: Task, mark: str, time_limit_s: float | None = None) -> PodRequest:
+        request = super().request(setup, task, mark, time_limit_s)
+        return with_keeper(request, setup.python) if task.do == "run" else request
 
 
-def with_keeper(wanted: manifest.Wanted) -> manifest.Wanted:
-    volume: tuple[Json, Json] = ({"name": VOLUME, "emptyDir": {}}, {"name": VOLUME, "mountPath": FOLDER})
-    kept = replace(
-        wanted,
-        volumes=(*wanted.volumes, volume),
-        variables={**wanted.variables, COPY_VARIABLE: FILE},
-    )
+def with_keeper(request: PodRequest, python: str) -> PodRequest:
+    volume: VolumeMount = ({"name": VOLUME, "emptyDir": {}}, {"name": VOLUME, "mountPath": FOLDER})
+    kept = replace(request, volumes=(*request.volumes, volume), env={**request.env, COPY_VARIABLE: FILE})
     worker: Json = pod_spec(kept)["containers"][0]
-    size = {"cpu": "100m", "memory": "64Mi"}
-    keeper: Json = {
-        "name": CONTAINER,
-        "image": worker["image"],
-        "imagePullPolicy": worker["imagePullPolicy"],
-        "command": [worker["command"][0], "-S", "-c", WAIT],
-        "env": [one for one in worker["env"] if one["name"] in NEEDED and "value" in one],
-        "resources": {"requests": size, "limits": size},
-        "securityContext": worker["securityContext"],
-        "volumeMounts": worker["volumeMounts"],
-    }
+    keeper = sleeper(worker, CONTAINER, python, WAIT_S, {"cpu": "100m", "memory": "64Mi"})
     return replace(kept, sidecars=(*kept.sidecars, keeper))
 
 

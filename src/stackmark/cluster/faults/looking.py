@@ -6,8 +6,10 @@ import time
 from stackmark.cluster.faults.record import State
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names
+from stackmark.kubernetes import objects as at
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.node import Node
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.status import restarts
 
 LOOK_S = 0.5
 # One that does not answer within this does not answer: the next look comes sooner than a longer wait would end.
@@ -46,26 +48,18 @@ class Looking:
     def look(self) -> State:
         now = time.time()
         try:
-            node = self._cluster.get(f"/api/v1/nodes/{self._node}", timeout_s=ANSWER_S)
+            node = Node(self._cluster.get(f"/api/v1/nodes/{self._node}", timeout_s=ANSWER_S))
             selector = f"{names.RUN_LABEL}={self._run_id}"
             pods = self._cluster.get(self._pods, timeout_s=ANSWER_S, labelSelector=selector).get("items") or []
         except ClusterError:
             return State(at_unix_s=now, reachable=False)
         pod: Json = pods[0] if pods else {}
-        status = pod.get("status") or {}
-        workers = [one for one in status.get("containerStatuses") or () if one.get("name") == names.CONTAINER]
         return State(
             at_unix_s=now,
             reachable=True,
-            ready=Node(node).ready,
-            allocatable=allocatable(node, self._resource),
-            pod_uid=(pod.get("metadata") or {}).get("uid"),
-            pod_phase=status.get("phase"),
-            restarts=sum(int(one.get("restartCount") or 0) for one in workers) if pod else None,
+            ready=node.ready,
+            allocatable=node.offers(self._resource),
+            pod_uid=at.metadata(pod).get("uid"),
+            pod_phase=at.status(pod).get("phase"),
+            restarts=restarts(pod) if pod else None,
         )
-
-
-def allocatable(node: Json, resource: str) -> int | None:
-    """None where the node has never heard of such a device."""
-    found = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
-    return int(found) if found is not None and str(found).isdecimal() else None

@@ -14,23 +14,10 @@ from typing import Protocol
 from stackmark.cluster.faults.record import Done, Part
 from stackmark.errors import SpecError, nearest_names
 from stackmark.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.rights import Right
 
 # By this variable a test cluster's means is named once for all commands.
 VARIABLE = "STACKMARK_CLUSTER_MEANS"
-
-
-@dataclass(frozen=True)
-class Right:
-    """A right that is needed, in the words of RBAC; no namespace: in the whole cluster."""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str | None = None
-
-    def __str__(self) -> str:
-        what = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {what}{f' in {self.namespace}' if self.namespace else ''}"
 
 
 @dataclass(frozen=True)

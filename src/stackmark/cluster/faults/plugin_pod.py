@@ -6,10 +6,11 @@ Nothing has to be healed: the DaemonSet does it by itself the moment nobody dele
 import threading
 import time
 
-from stackmark.cluster.faults.means import Plan, Right, Setting, Target
+from stackmark.cluster.faults.means import Plan, Setting, Target
 from stackmark.cluster.faults.record import Done
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes.client import Json, Unreachable
+from stackmark.kubernetes.rights import Right
 
 # Labels that the vendors' manifests and charts give their plugins' pods.
 SELECTORS = (
@@ -61,8 +62,8 @@ class PluginPod:
             ),
             heals=("its DaemonSet starts it again by itself, as soon as nobody deletes it any more",),
             rights=(
-                Right("list", "", "pods"),
-                *(Right("delete", "", "pods", space) for space in spaces),
+                Right("list", "", "pods", namespace=None),
+                *(Right("delete", "", "pods", namespace=space) for space in spaces),
             ),
         )
 
@@ -83,11 +84,9 @@ class PluginPod:
         return Done(begun_unix_s=began, over_unix_s=time.time(), said=(f"deleted: {', '.join(deleted) or 'none'}",))
 
     def _pods(self, node: str) -> list[Json]:
-        on_node = {"fieldSelector": f"spec.nodeName={node}"}
-        if self._selector:
-            return self._cluster.items("/api/v1/pods", labelSelector=self._selector, **on_node)
-        found = self._cluster.items("/api/v1/pods", **on_node)
-        return [pod for pod in found if _is_plugin(pod)]
+        on_node = f"spec.nodeName={node}"
+        found = self._cluster.items("/api/v1/pods", labelSelector=self._selector, fieldSelector=on_node)
+        return [pod for pod in found if self._selector or _is_plugin(pod)]
 
 
 def name_of(pod: Json) -> str:

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
-from stackmark.cluster.faults.means import Right, Target
+from stackmark.cluster.faults.means import Target
 from stackmark.cluster.faults.services import control_planes
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json
-from stackmark.kubernetes.node import Node
-from stackmark.kubernetes.rights import may
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.objects import has_ended
+from stackmark.kubernetes.rights import Right
 
 ALLOWED = "stackmark.io/allow-faults"
 LOCK = "stackmark-fault"
@@ -25,7 +26,6 @@ LOCK_NAMESPACE = "default"
 # After so long without a heartbeat of its node the default tolerations end, and every pod of it is evicted.
 EVICTION_S = 300.0
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
-FINISHED = ("Succeeded", "Failed")
 
 
 def allow_command(node: str) -> str:
@@ -100,25 +100,12 @@ def beside(cluster: Cluster, node: str) -> list[str]:
         if error.status == 403:
             return []  # one may not see them
         raise
-    return [
-        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        for pod in pods
-        if (pod.get("status") or {}).get("phase") not in FINISHED
-    ]
-
-
-def missing_rights(cluster: Cluster, rights: Sequence[Right]) -> list[Right]:
-    missing = []
-    for right in rights:
-        resource, _, sub = right.resource.partition("/")
-        if not may(cluster, right.verb, right.group, resource, sub, right.namespace):
-            missing.append(right)
-    return missing
+    return [f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods if not has_ended(pod)]
 
 
 LOCK_RIGHTS = (
-    Right("create", "coordination.k8s.io", "leases", LOCK_NAMESPACE),
-    Right("delete", "coordination.k8s.io", "leases", LOCK_NAMESPACE),
+    Right("create", "coordination.k8s.io", "leases", namespace=LOCK_NAMESPACE),
+    Right("delete", "coordination.k8s.io", "leases", namespace=LOCK_NAMESPACE),
 )
 
 

@@ -5,37 +5,31 @@ several, each pod has a second container that only waits (`hold`), so that the n
 whose worker has ended and whose holder lives is a seat: the device is taken, and known by the facts that the worker told.
 """
 
-import copy
 import math
 import time
 from dataclasses import dataclass, field
 
-from stackmark.errors import StreamError
-from stackmark.events import Stream
 from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.slots import Slot
-from stackmark.kubernetes import manifest, names, podjson, podstatus
+from stackmark.kubernetes import names, objects
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.ready import Ready
+from stackmark.kubernetes.manifest import build
+from stackmark.kubernetes.pods import Awaited
 from stackmark.ledger.rows import Json
 from stackmark.places.place import Outcome
+from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Task
 
 SWEEP_LABEL = "stackmark.io/sweep"
 HOLD = "hold"
-# Ends when it is asked to; as process 1 it would not, without a handler.
-HOLDING = (
-    "import signal, sys; [signal.signal(n, lambda *_: sys.exit(0)) for n in (2, 15)]; signal.alarm({s}); signal.pause()"
-)
 # A Python that waits takes some 10 MiB; this is what it may take.
 HOLD_LIMITS = {"cpu": "10m", "memory": "64Mi"}
 
 
 @dataclass
-class Flight:
+class Flight(Awaited):
     """One pod on its way."""
 
-    mark: str
     slot: Slot
     task: Task
     holds: bool
@@ -46,12 +40,9 @@ class Flight:
     number: int = 0
     # 0 where it never was.
     launched_unix_s: float = 0.0
-    # By the monotonic clock; `began` does not count the time in which the API server was away.
+    # By the monotonic clock, also while the API server was away.
     launched: float = field(default_factory=time.monotonic)
-    began: float = field(default_factory=time.monotonic)
-    runs_since: float | None = None
-    stuck_looked: float = 0.0
-    pod: ApiObject | None = None
+    by_job: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -62,43 +53,26 @@ class Landed:
     lines: tuple[str, ...]
     outcome: Outcome
 
-    def stream(self) -> tuple[Stream, StreamError | None]:
-        """Its events, up to the line that is broken, if one is."""
-        stream = Stream()
-        for line in self.lines:
-            try:
-                stream.feed(line)
-            except StreamError as error:
-                return stream, error
-        return stream, None
-
 
 def job_of(
-    flight: Flight, sweep_id: str, plan: SweepPlan, ready: Ready, *, limit_s: float, holding_s: float
+    flight: Flight, sweep_id: str, plan: SweepPlan, setup: PodSetup, *, limit_s: float, holding_s: float
 ) -> ApiObject:
     # Their sum, since the holder lives in the same pod.
-    deadline_s = limit_s + ready.options.wait_s + (holding_s if flight.holds else 0.0)
-    wanted = manifest.Wanted(
-        mark=flight.mark,
-        kind="sweep",
-        options=ready.options,
-        namespace=ready.namespace,
-        image=ready.image,
+    deadline_s = limit_s + setup.options.wait_s + (holding_s if flight.holds else 0.0)
+    request = setup.request(
+        flight.mark,
+        "sweep",
         task=flight.task,
         node=flight.slot.node,
         gpus=plan.gpus,
-        software=ready.software,
         deadline_s=math.ceil(deadline_s) + 120,
-        claim_version=ready.claim_version,
-        about={"engine_version": ready.cluster.version},
     )
-    made = manifest.job(wanted)
+    made = build.job(request)
     template = made["spec"]["template"]
     for labelled in (made, template):
         labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
     if flight.holds:
-        python = ready.software.python if ready.software else "python3"
-        template["spec"]["containers"].append(holder(template["spec"], python, holding_s, asks=plan.holders_ask))
+        template["spec"]["containers"].append(holder(template["spec"], setup.python, holding_s, asks=plan.holders_ask))
     return made
 
 
@@ -107,31 +81,25 @@ def holder(pod_spec: ApiObject, python: str, seconds: float, *, asks: bool = Tru
     containers = pod_spec["containers"]
     # A user's patch may have named it otherwise.
     worker = next((one for one in containers if one["name"] == names.CONTAINER), containers[0])
-    kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts", "workingDir")
-    made: ApiObject = {"name": HOLD, **{key: copy.deepcopy(worker[key]) for key in kept if key in worker}}
-    made["command"] = [python, "-S", "-c", HOLDING.format(s=math.ceil(seconds))]
-    if asks:
-        # Requests equal limits here too, or the pod would lose its class.
-        made["resources"] = {"requests": dict(HOLD_LIMITS), "limits": dict(HOLD_LIMITS)}
-    return made
+    return build.sleeper(worker, HOLD, python, seconds, HOLD_LIMITS if asks else None)
 
 
 def is_seat(flight: Flight) -> bool:
     """Whether its worker has ended and its holder has not."""
     if not flight.holds or flight.pod is None:
         return False
-    return podstatus.phase_of(flight.pod) == "ended" and bool(podjson.state(flight.pod, "running", HOLD))
+    return flight.phase == "ended" and bool(objects.state(flight.pod, "running", HOLD))
 
 
-def handle_of(flight: Flight, ready: Ready) -> Json:
+def handle_of(flight: Flight, setup: PodSetup) -> Json:
     """What the ledger keeps, to find the pod again."""
     made: Json = {
-        "context": ready.cluster.context,
-        "kubeconfig": ready.options.kubeconfig,
-        "namespace": ready.namespace,
+        "context": setup.cluster.context,
+        "kubeconfig": setup.options.kubeconfig,
+        "namespace": setup.namespace,
         "job": names.object_name(flight.mark),
-        "image": ready.image,
-        "software": "host" if ready.software else "image",
+        "image": setup.image,
+        "software": "host" if setup.software else "image",
         "launched_unix_s": flight.launched_unix_s,
         "node": flight.slot.node,
         "node_boot_id": flight.slot.machine,

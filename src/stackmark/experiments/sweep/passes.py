@@ -13,8 +13,8 @@ from stackmark.experiments.sweep.plan import SweepPlan
 from stackmark.experiments.sweep.rows import blocks_left, first_rows, missing_slots, second_pass_left
 from stackmark.experiments.sweep.runs import Runs
 from stackmark.experiments.sweep.slots import Slot
+from stackmark.failures import PlaceFailure
 from stackmark.ledger.rows import RunRow
-from stackmark.places.place import PlaceFailure
 from stackmark.units import counted
 
 
@@ -80,8 +80,8 @@ def _hold_measured(runs: Runs, rows: Sequence[RunRow], waiting: Iterable[Slot], 
     measured: dict[str, set[str]] = {}
     for row in first_rows(rows, number).values():
         device = row.handle.get("device")
-        if row.arm in nodes and device and row.status == "done":
-            measured.setdefault(nodes[row.arm], set()).add(str(device))
+        if row.slot in nodes and device and row.status == "done":
+            measured.setdefault(nodes[row.slot], set()).add(str(device))
     held = sorted({slot.node for slot in waiting if runs.seats.needed(slot)} & measured.keys())
     runs.seats.take(held)
     for node in held:

@@ -7,13 +7,14 @@ from typing import Literal
 from pydantic import ValidationError
 
 from stackmark.errors import SpecError
+from stackmark.experiments.kinds import SWEEP, require
 from stackmark.experiments.sweep.slots import Slot, devices_by_node
-from stackmark.kubernetes import podjson
+from stackmark.kubernetes import objects
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.options import PodOptions
-from stackmark.kubernetes.quantities import quantity, say
+from stackmark.kubernetes.objects import quantity, say_amount
 from stackmark.ledger.rows import Experiment, Json
 from stackmark.ledger.trouble import unreadable_design
+from stackmark.places.pod.options import PodOptions
 from stackmark.spec import Frozen, Spec, explain
 from stackmark.units import MIB
 from stackmark.verdict.repeated_devices import MOST_UNASKED
@@ -66,8 +67,7 @@ class SweepPlan(Frozen):
 
 
 def plan_of(experiment: Experiment) -> SweepPlan:
-    if experiment.kind != "sweep" or experiment.design is None:
-        raise SpecError(f"{experiment.id} is no sweep: it was made by `stackmark {experiment.kind}`")
+    require(experiment, SWEEP)
     try:
         plan = SweepPlan.model_validate(experiment.design)
         PodOptions.model_validate(plan.place_options)
@@ -96,16 +96,16 @@ def holders_ask(
     counts = devices_by_node(slots)
     fits = True
     for node in nodes:
-        name = podjson.name(node)
+        name = objects.name(node)
         if counts[name] < 2:
             continue
         for what, each in asked.items():
-            there = quantity((podjson.status(node).get("allocatable") or {}).get(what, "0"))
+            there = quantity((objects.status(node).get("allocatable") or {}).get(what, "0"))
             if counts[name] * each > there:
                 most = f"{int(there / counts[name])}" if what == "cpu" else f"{int(there / counts[name] // MIB)}m"
                 raise SpecError(
-                    f"{counts[name]} pods of {say(what, each)} do not fit on {name}, which has {say(what, there)}: each holds "
-                    "its device until all of the node were measured",
+                    f"{counts[name]} pods of {say_amount(what, each)} do not fit on {name}, which has {say_amount(what, there)}: "
+                    "each holds its device until all of the node were measured",
                     hint=f"ask for less: --{'cpus' if what == 'cpu' else what} {most}",
                 )
             fits = fits and counts[name] * (each + quantity(holder[what])) <= there

@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from pydantic import JsonValue
 
-from stackmark.experiments.deciding import CUT_OFF
+from stackmark.experiments.progress import CUT_OFF
 from stackmark.experiments.sweep.plan import MORE_RUNS, SweepPlan, at_once_sentence
 from stackmark.experiments.sweep.slots import Slot, devices_by_node
 from stackmark.ledger.rows import Experiment, RunFilter, RunRow
@@ -95,12 +95,17 @@ OF_NODE = (
 def first_rows(rows: Sequence[RunRow], number: int = 0) -> dict[int, RunRow]:
     """Of each slot the run of the first pass that counts: the last that is done, else the last. Or of pass `number`."""
     found: dict[int, RunRow] = {}
-    of_pass = (row for row in rows if row.block is None and row.attempt == number)
+    of_pass = (row for row in rows if row.pass_number == number)
     for row in sorted(of_pass, key=lambda row: row.position):
-        before = found.get(row.arm)
+        before = found.get(_slot(row))
         if before is None or before.status != "done" or row.status == "done":
-            found[row.arm] = row
+            found[_slot(row)] = row
     return found
+
+
+def _slot(row: RunRow) -> int:
+    """Return the slot of a run; one without, which only a damaged ledger has, belongs to none."""
+    return -1 if row.slot is None else row.slot
 
 
 def visits_of(plan: SweepPlan, rows: Sequence[RunRow]) -> list[Visit]:
@@ -115,9 +120,9 @@ def _with_more_runs(visits: Sequence[Visit], plan: SweepPlan, rows: Sequence[Run
     nodes = {slot.number: slot.node for slot in plan.slots}
     counts = devices_by_node(plan.slots)
     logs: dict[tuple[str, str], list[float]] = {}
-    for row in sorted((row for row in rows if row.block is None and row.attempt), key=lambda row: row.position):
-        if row.status == "done" and row.rate_per_s and row.arm in nodes:
-            node = nodes[row.arm]
+    for row in sorted((row for row in rows if row.pass_number), key=lambda row: row.position):
+        if row.status == "done" and row.rate_per_s and row.slot in nodes:
+            node = nodes[row.slot]
             device = row.handle.get("device") if plan.gpus else node
             if not device and counts[node] == 1:
                 device = "#1"
@@ -177,14 +182,14 @@ def second_pass_left(plan: SweepPlan, rows: Sequence[RunRow]) -> list[tuple[int,
     the device has a number already; one whose driver was ended is."""
     if not plan.more_runs:
         return []
-    visits = visits_of(plan, [row for row in rows if row.block is None and not row.attempt])
+    visits = visits_of(plan, [row for row in rows if row.pass_number == 0])
     nodes = {visit.node for members in open_cohorts(visits, plan.margin, plan.most_unasked) for visit in members}
     counts = devices_by_node(plan.slots)
     nameless = {visit.node for visit in visits if plan.gpus and _is_nameless(visit, counts)}
     made = {
-        (row.attempt, row.arm)
+        (row.pass_number, row.slot)
         for row in rows
-        if row.block is None and row.attempt and row.status != "running" and row.failure_kind not in ENDED_BY_DRIVER
+        if row.pass_number and row.status != "running" and row.failure_kind not in ENDED_BY_DRIVER
     }
     return [
         (number, slot)
@@ -199,7 +204,7 @@ def repetitions_of(plan: SweepPlan, rows: Sequence[RunRow], visits: Sequence[Vis
     devices = {visit.slot: visit.device for visit in visits}
     found = {}
     for one in suspicions(visits, plan.margin, plan.blocks):
-        again = [row for row in rows if row.block is not None and row.attempt == one.flagged + 1]
+        again = [row for row in rows if row.suspect == one.flagged]
         cannot = _cannot_repeat(plan, visits, one)
         if cannot or one.reference is None:
             found[one.flagged] = Repetition(one.flagged, (), (), cannot)
@@ -213,7 +218,7 @@ def repetitions_of(plan: SweepPlan, rows: Sequence[RunRow], visits: Sequence[Vis
             if why:
                 trouble = why
             elif row.rate_per_s and row.block is not None:
-                logs.setdefault(row.block, {})[row.arm] = math.log(row.rate_per_s)
+                logs.setdefault(row.block, {})[_slot(row)] = math.log(row.rate_per_s)
         whole = [block for _, block in sorted(logs.items()) if one.flagged in block and one.reference in block]
         found[one.flagged] = Repetition(
             one.reference,
@@ -244,8 +249,8 @@ def _not_counted(row: RunRow, devices: Mapping[int, str], gpus: int) -> str:
     if row.status != "done":
         return row.failure_message or f"{row.id} is {row.status}"
     known = row.handle.get("device")
-    if gpus and known and devices.get(row.arm) != known:
-        return f"the node gave {known} where {devices.get(row.arm)} was meant"
+    if gpus and known and devices.get(_slot(row)) != known:
+        return f"the node gave {known} where {devices.get(_slot(row))} was meant"
     return ""
 
 
@@ -261,8 +266,8 @@ def blocks_left(plan: SweepPlan, rows: Sequence[RunRow]) -> list[tuple[int, int,
             continue
         done: dict[int, set[int]] = {}
         for row in rows:
-            if row.block is not None and row.attempt == one.flagged + 1 and row.status == "done":
-                done.setdefault(row.block, set()).add(row.arm)
+            if row.block is not None and row.suspect == one.flagged and row.status == "done":
+                done.setdefault(row.block, set()).add(_slot(row))
         left += [
             (one.flagged, one.reference, block)
             for block in range(one.blocks)

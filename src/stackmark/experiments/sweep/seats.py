@@ -8,9 +8,10 @@ device, all others of its node are held, and the one that is meant is given up j
 from collections.abc import Callable, Collection, Sequence
 
 from stackmark.events import gathered_facts
+from stackmark.experiments.judging import read_lines
 from stackmark.experiments.sweep.flight import Flight, Landed
 from stackmark.experiments.sweep.plan import SweepPlan
-from stackmark.experiments.sweep.pods import Pods
+from stackmark.experiments.sweep.pods import SweepPods
 from stackmark.experiments.sweep.rows import device_in
 from stackmark.experiments.sweep.slots import Slot, devices_by_node
 from stackmark.ids import new_id
@@ -22,7 +23,7 @@ MOST_HOLDING_S = 4 * 3600.0
 
 
 class Seats:
-    def __init__(self, plan: SweepPlan, pods: Pods, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: SweepPlan, pods: SweepPods, say: Callable[[str], None]) -> None:
         self._plan, self._pods, self._say = plan, pods, say
         self._devices = devices_by_node(plan.slots)
         # By node: which device is held by whom.
@@ -57,7 +58,7 @@ class Seats:
             self._say(f"a device of {flight.slot.node} cannot be held: {failure.message}")
             self._pods.remove([flight.mark])
         else:
-            facts = gathered_facts(landed.stream()[0].events)
+            facts = gathered_facts(read_lines(landed.lines)[0].events)
             self.keep(flight, device_in(facts, self._plan.gpus))
 
     def keep(self, flight: Flight, device: str | None) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import podjson
+from stackmark.kubernetes import objects
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.node import Node, tolerations_of, untolerated
-from stackmark.kubernetes.options import PodOptions
+from stackmark.kubernetes.nodes import Node, untolerated
 from stackmark.machine.identity import boot_id
+from stackmark.places.pod.options import PodOptions
 from stackmark.spec import Frozen
 
 # Labels of NVIDIA's own discovery: whether one GPU is handed out several times over.
@@ -99,7 +99,7 @@ def _left_out(node: Node, options: PodOptions, gpus: int) -> str:
         return f"--node names {options.node}"
     # Those of a node in trouble are the node controller's own: that is a row with its reason, not a node left out.
     taints = [taint for taint in node.taints if not taint["key"].startswith("node.kubernetes.io/")]
-    keeping_off = untolerated(taints, tolerations_of(options))
+    keeping_off = untolerated(taints, options.all_tolerations(True))
     if keeping_off:
         return f"nothing tolerates its taint; take it with --toleration {keeping_off[0]}"
     shared = node.labels.get(SHARING, "none")
@@ -135,7 +135,7 @@ def _whole_trouble(node: Node) -> str:
     """Why nothing at all can run there now."""
     if node.cordoned:
         return "the node is cordoned: it takes no new pods"
-    ready = podjson.condition(node.data, "Ready")
+    ready = objects.condition(node.data, "Ready")
     if ready and ready.get("status") != "True":
         return f"the node is not ready: {ready.get('message') or ready.get('reason') or 'it does not say why'}"
     return ""

@@ -1,24 +1,23 @@
 """`cluster sweep`: the same run on every GPU of every node; which one is slow?
 
 The request is resolved once, by a probe in the first slot, and the spec is frozen for all. Every run is a row of the ledger, in
-an experiment of the kind `sweep` whose design is the plan (plan.py). `arm` is the slot's number. A run of the first or the second
-pass has no block; `attempt` is 0 in the first pass, and in the second which run of each device it is, from 1. A run that repeats
-a suspected device, or the good one with it, has a block, and `attempt` is then the suspected slot's number plus one, so that
-several suspicions are told apart. So a sweep that was killed goes on with what is missing.
+an experiment of the kind `sweep` whose design is the plan (plan.py). A row has its `slot`. In a pass over all slots it has a
+`pass_number`: 0 in the first, and in the second which run of each device it is, from 1. A run that repeats a suspected device, or
+the good one with it, has a block and the slot that is the `suspect`, so that several suspicions are told apart. So a sweep that
+was killed goes on with what is missing.
 
     sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
-      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod), stuck (why it waits)
+      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod)
       └────▶ rows (what the ledger shows)
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stackmark.errors import ClusterError, PlaceError, SpecError
-from stackmark.experiments.designing import check_margin
-from stackmark.experiments.driver import claim
-from stackmark.experiments.run import resolve
+from stackmark.experiments.design import check_margin
+from stackmark.experiments.probing import resolve
+from stackmark.experiments.recorder import Recorder, Watcher, begin, new_experiment
 from stackmark.experiments.sweep.flight import HOLD_LIMITS
 from stackmark.experiments.sweep.passes import first_pass, repeat, second_pass
 from stackmark.experiments.sweep.plan import (
@@ -36,24 +35,22 @@ from stackmark.experiments.sweep.plan import (
 from stackmark.experiments.sweep.rows import blocks_left, missing_slots, read_swept, second_pass_left
 from stackmark.experiments.sweep.runs import Looker, Runs
 from stackmark.experiments.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
-from stackmark.experiments.trust import Part, parts_of, remember
-from stackmark.experiments.watching import Watcher
-from stackmark.ids import new_id
+from stackmark.experiments.trust import Part, parts_of
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.client import Json as ApiObject
-from stackmark.kubernetes.options import LONGEST_DEADLINE_S, PodOptions
-from stackmark.kubernetes.place import PodPlace
-from stackmark.kubernetes.ready import Ready, has_resource
-from stackmark.kubernetes.trouble import explained
+from stackmark.kubernetes.refusals import explained
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.spec import AUTO, Request
+from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
+from stackmark.places.pod.place import PodPlace
+from stackmark.places.pod.setup import PodSetup
+from stackmark.spec import Request
 from stackmark.verdict.swept import Swept
-from stackmark.workloads.catalog import check_request, check_spec, find
+from stackmark.workloads.registry import check_request, check_spec, find
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """What a person asked of a sweep. `nodes` is a label selector as kubectl takes it."""
 
     request: Request
@@ -68,14 +65,14 @@ class Asked:
     command: str = ""
 
 
-def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
+def start(asked: SweepRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
     """Finds the slots, probes in the first of them, and stores the plan: from here on `resume` can go on."""
     check_margin(asked.margin)
     check_request(asked.request)
     if asked.options.dra:
         raise SpecError("a sweep asks for GPUs by number, not by a claim", hint="leave --dra out")
-    ready = PodPlace(asked.options, kind="sweep").prepare()
-    gpus = _gpus(asked, ready)
+    place = PodPlace(asked.options, kind="sweep")
+    ready, gpus = place.prepare(), place.gpus_for(asked.request)
     nodes = _nodes(ready, asked.nodes)
     slots = _slots(nodes, ready, gpus, watcher)
     ask = not gpus or holders_ask(nodes, slots, ready.options, HOLD_LIMITS)
@@ -104,17 +101,13 @@ def start(asked: Asked, ledger: Ledger, watcher: Watcher) -> Experiment:
         per_machine=per_machine,
         holders_ask=ask,
     )
-    experiment = Experiment(
-        id=new_id("x"),
-        created_unix_s=time.time(),
+    experiment = new_experiment(
+        kind="sweep",
         command=asked.command,
         request=request.model_dump(mode="json"),
-        kind="sweep",
         design=plan.model_dump(mode="json"),
     )
-    ledger.start_experiment(experiment)
-    remember(parts_in(plan))
-    return experiment
+    return begin(ledger, experiment, [(plan.spec, "pod", plan.place_options)])
 
 
 def parts_in(plan: SweepPlan) -> list[Part]:
@@ -122,22 +115,13 @@ def parts_in(plan: SweepPlan) -> list[Part]:
     return parts_of([(plan.spec, "pod", plan.place_options)])
 
 
-def _gpus(asked: Asked, ready: Ready) -> int:
-    """GPUs of a run: as typed; else one, unless the workload was told to run on the CPU or the cluster has none."""
-    if asked.options.gpu_count is not None:
-        return asked.options.gpu_count
-    on_cpu = str(asked.request.params.get("device", AUTO)) == "cpu"
-    return 0 if on_cpu or not has_resource(ready, ready.options.resource) else 1
-
-
 def _fast(request: Request) -> Request:
     """As in a comparison: a compiler's choices differ from process to process, and devices are compared by one run each."""
-    if "tune" not in find(request.workload)[0].params.model_fields or "tune" in request.params:
-        return request
-    return request.model_copy(update={"params": {"tune": "fast", **request.params}})
+    defaults = find(request.workload)[0].compared_with
+    return request.model_copy(update={"params": {**defaults, **request.params}})
 
 
-def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:
+def _nodes(ready: PodSetup, selector: str | None = None) -> list[ApiObject]:
     try:
         return ready.cluster.items("/api/v1/nodes", labelSelector=selector)
     except ClusterError as error:
@@ -148,7 +132,7 @@ def _nodes(ready: Ready, selector: str | None = None) -> list[ApiObject]:
         raise explained(error, "the nodes are listed") from error
 
 
-def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher) -> list[Slot]:
+def _slots(nodes: Sequence[ApiObject], ready: PodSetup, gpus: int, watcher: Watcher) -> list[Slot]:
     found = find_slots(nodes, ready.options, gpus)
     slots = found.slots
     for sentence in found.notices:
@@ -170,7 +154,7 @@ def _slots(nodes: Sequence[ApiObject], ready: Ready, gpus: int, watcher: Watcher
 
 def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
     """Visits what is missing, then runs again what is suspected. Interruptions pass through: what was finished is stored."""
-    with claim(ledger, experiment.id):
+    with Recorder(ledger, experiment.id).claim():
         _carry_out(experiment, ledger, looker, time_limit_s)
 
 
@@ -201,4 +185,4 @@ def examine(ledger: Ledger, experiment: Experiment) -> Swept:
     return read_swept(ledger, experiment, plan_of(experiment))
 
 
-__all__ = ["Asked", "Looker", "Swept", "carry_out", "examine", "is_open", "parts_in", "plan_of", "start"]
+__all__ = ["Looker", "SweepRequest", "Swept", "carry_out", "examine", "is_open", "parts_in", "plan_of", "start"]

@@ -28,10 +28,10 @@ from stackmark.places.container.software import (
     within,
     without_home,
 )
-from stackmark.places.folders import OWN_COMMAND
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.process import PACKAGE_ROOT
 from stackmark.spec import ABOUT_VARIABLE, AUTO, LEDGER_VARIABLE, SCRATCH_VARIABLE, SPEC_VARIABLE, Scalar, Task
+from stackmark.workloads.registry import is_own_program
 
 # Where our code lies in an image that has none of its own.
 CODE_FOLDER = "/opt/stackmark-code"
@@ -210,7 +210,7 @@ def paths_of(task: Task, mounted: Sequence[str] = ()) -> tuple[list[str], list[s
     read: list[str] = []
     written: list[str] = []
     folder = HOME
-    if asked.workload.startswith(OWN_COMMAND) and (own := _folder_of_program(asked.params.get("cwd"), mounted)):
+    if is_own_program(asked.workload) and (own := _folder_of_program(asked.params.get("cwd"), mounted)):
         folder = own
         if not within(own, mounted):
             read.append(own)
@@ -252,7 +252,7 @@ def _folder_of_program(cwd: Scalar, mounted: Sequence[str]) -> str | None:
 
 def program_of(task: Task, folder: str, environment: Mapping[str, str]) -> tuple[str, ...]:
     asked = task.spec or task.request
-    command = asked.params.get("cmd") if asked and asked.workload.startswith(OWN_COMMAND) else None
+    command = asked.params.get("cmd") if asked and is_own_program(asked.workload) else None
     return program_folders(str(command), folder, environment) if command else ()
 
 

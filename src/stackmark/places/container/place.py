@@ -23,6 +23,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stackmark.errors import PlaceError, Terminated
+from stackmark.failures import PlaceFailure, killed, signal_name
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.container import bare_image, checks, gpus, trouble
 from stackmark.places.container.engine import DRIVER_LABEL, Engine, container_name, find_engine
@@ -30,16 +31,14 @@ from stackmark.places.container.launch import Image, Launch, driver_lives, launc
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import host_software
 from stackmark.places.folders import private_folder, scratch_folder
-from stackmark.places.place import Facts, Handle, Outcome, PlaceFailure, Watch
+from stackmark.places.place import Facts, Handle, Outcome, Watch
 from stackmark.places.process import (
     Reading,
     end,
     ended_from_outside,
-    killed,
     oom_kills,
     polite_signal,
     send,
-    signal_name,
     silence_limit_s,
     worker_environment,
 )

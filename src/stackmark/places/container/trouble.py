@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stackmark.errors import PlaceError
-from stackmark.places.place import PlaceFailure
+from stackmark.failures import PlaceFailure
 
 SHOWN_CHARACTERS = 400
 _RLIMITS = {"4": "core", "6": "nproc", "7": "nofile", "8": "memlock", "3": "stack", "13": "nice", "14": "rtprio"}

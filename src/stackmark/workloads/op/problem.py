@@ -1,18 +1,34 @@
-"""A problem: one operator with its shape, as a list has it or a person types it. How much work it is: counts.py."""
+"""Operators and their problems: the types of a definition, and the numbers of a list's rows. No framework.
+
+A problem is one operator with its shape, as a list has it or a person types it. What an operator is stands in one `Operator`:
+its sizes, how much work a problem is, its lists, its words. operators.py has ours; definition.py answers questions by name.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stackmark.errors import SpecError, nearest_names
+from stackmark.errors import SpecError
 from stackmark.spec import Scalar
 
 FORWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, BACKWARD = "forward", "backward-inputs", "backward-weights", "backward"
+# The largest whole number of which neither JSON nor a double loses a digit.
+LARGEST = 2**53 - 1
+# The name of a set that is the one problem a person typed.
+TYPED = "typed"
+
+# What rates are counted in, and how many of it make one.
+FLOATS_RATE, INTEGERS_RATE, BYTES_RATE = "TFLOP/s", "TOP/s", "GB/s"
+RATE_SCALE = {FLOATS_RATE: 1e12, INTEGERS_RATE: 1e12, BYTES_RATE: 1e9}
+
+Shape = Mapping[str, Scalar]
+# A row of a list before it is read: what it was taken from (DeepSpeech, a layer of a transformer), and its sizes.
+ListRow = tuple[str, Shape]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One number of a shape: at least this, and what it is where it was not typed (None: it must be)."""
+    """One size of a shape: at least this, and what it is where it was not typed (None: it must be)."""
 
     least: int = 1
     default: Scalar = None
@@ -24,8 +40,7 @@ class Axis:
 class Problem:
     op: str
     # In the order of its operator's fields.
-    shape: Mapping[str, Scalar] = field(default_factory=dict)
-    # What it was taken from: DeepSpeech, a layer of a transformer.
+    shape: Shape = field(default_factory=dict)
     application: str = ""
 
     def number(self, name: str) -> int:
@@ -36,208 +51,80 @@ class Problem:
     def word(self, name: str) -> str:
         return str(self.shape[name])
 
-    def __str__(self) -> str:
-        return say_shape(self.op, self.shape)
+
+def rate_unit(operations: float | None, precision: str) -> str:
+    """The unit of a problem's rate: bytes where no operations are counted, since memory or a link limits it on any chip."""
+    return BYTES_RATE if not operations else INTEGERS_RATE if precision == "int8" else FLOATS_RATE
 
 
-def say_shape(op: str, shape: Mapping[str, Scalar]) -> str:
-    """`1760×16×1760 TN` for a GEMM, names and numbers for the others."""
-    if op == "gemm":
-        letters = "".join("T" if shape.get(name) else "N" for name in ("a_t", "b_t"))
-        return f"{shape.get('m')}×{shape.get('n')}×{shape.get('k')} {letters}"
+def plain_shape(shape: Shape) -> str:
+    """Write a shape by its names and values: `w=56 h=56 forward`. A word stands for itself."""
     return " ".join(
-        f"{value}" if isinstance(value, str) else f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in shape.items()
+        f"{value}" if isinstance(value, str) else f"{name}={_number(value)}" for name, value in shape.items()
     )
 
 
-FIELDS: dict[str, dict[str, Axis]] = {
-    "gemm": {"m": Axis(), "n": Axis(), "k": Axis(), "a_t": Axis(0, False), "b_t": Axis(0, False)},
-    # `groups` matrices of one shape in one call; a_t and b_t as in gemm.
-    "batched-gemm": {"groups": Axis(), "m": Axis(), "n": Axis(), "k": Axis(), "a_t": Axis(0, False), "b_t": Axis(0, False)},
-    # A mixture of experts: `tokens` rows fall to `groups` matrices of k × n, unevenly.
-    "grouped-gemm": {"groups": Axis(), "tokens": Axis(), "n": Axis(), "k": Axis()},
-    "sparse-gemm": {
-        "m": Axis(), "n": Axis(), "k": Axis(), "a_t": Axis(0, False), "b_t": Axis(0, False),
-        "sparsity": Axis(0, 0.9),
-    },
-    "conv": {
-        "w": Axis(), "h": Axis(), "c": Axis(), "n": Axis(), "k": Axis(), "filter_w": Axis(), "filter_h": Axis(),
-        "pad_w": Axis(0, 0), "pad_h": Axis(0, 0), "stride_w": Axis(1, 1), "stride_h": Axis(1, 1),
-        "pass": Axis(0, FORWARD, (FORWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS)),
-    },
-    "rnn": {
-        "cell": Axis(0, "lstm", ("vanilla", "lstm", "gru")), "hidden": Axis(), "batch": Axis(), "timesteps": Axis(),
-        "pass": Axis(0, FORWARD, (FORWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, BACKWARD)),
-    },
-    "attention": {
-        "batch": Axis(), "heads": Axis(), "kv_heads": Axis(1, 0), "length": Axis(), "kv_length": Axis(1, 0), "head": Axis(),
-        "causal": Axis(0, False), "pass": Axis(0, FORWARD, (FORWARD, BACKWARD)),
-    },
-    "layer-norm": {"rows": Axis(), "width": Axis(), "pass": Axis(0, FORWARD, (FORWARD, BACKWARD))},
-    "embedding": {"tokens": Axis(), "vocabulary": Axis(), "width": Axis(), "pass": Axis(0, FORWARD, (FORWARD, BACKWARD))},
-    "optimizer": {"parameters": Axis(), "kind": Axis(0, "adamw", ("adamw", "momentum"))},
-    "copy": {"bytes": Axis()},
-    "transfer": {"bytes": Axis(), "from": Axis(0, ""), "to": Axis(0, ""), "how": Axis(0, "")},
-    "all-reduce": {"floats": Axis(), "ranks": Axis(2, 2)},
-    "all-gather": {"floats": Axis(), "ranks": Axis(2, 2)},
-    "reduce-scatter": {"floats": Axis(), "ranks": Axis(2, 2)},
-    "all-to-all": {"floats": Axis(), "ranks": Axis(2, 2)},
-    "broadcast": {"floats": Axis(), "ranks": Axis(2, 2)},
-}  # fmt: skip
-# Whose rows depend on the machine, and not on a list.
-BY_MACHINE = {"transfer": "links", "ceilings": "machine"}
-# The name of a set that is the one problem a person typed, and what a product of matrices is typed with.
-TYPED = "typed"
-MATRIX = ("m", "n", "k", "a_t", "b_t")
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
+def _number(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(int(value)) if isinstance(value, bool) else str(value)
 
 
-# The largest whole number of which neither JSON nor a double loses a digit.
-LARGEST = 2**53 - 1
+@dataclass(frozen=True)
+class Exchange:
+    """What an operator of several ranks moves."""
+
+    # By the number of ranks: the bytes that each rank's link carries, as a share of the array.
+    bus_factor: Callable[[int], float]
+    # Whether all ranks do the same, so that one that takes longer is a straggler.
+    ranks_alike: bool = True
 
 
-def read_problem(op: str, typed: Mapping[str, Scalar]) -> Problem:
-    """A problem from names and values as a person or a table has them; what is wrong is a sentence."""
-    fields = FIELDS[op]
-    if unknown := [name for name in typed if name not in fields]:
-        raise SpecError(
-            f"op/{op} has no {unknown[0]!r}{nearest_names(unknown[0], list(fields))}",
-            hint=f"its shape is {', '.join(fields)}",
-        )
-    shape: dict[str, Scalar] = {}
-    for name, wanted in fields.items():
-        value = typed.get(name, wanted.default)
-        if value is None:
-            raise SpecError(f"op/{op} needs {name}", hint=f"its shape is {', '.join(fields)}")
-        shape[name] = _value(op, name, wanted, value)
-    problem = Problem(op, shape)
-    for check in _CHECKS.get(op, ()):
-        check(problem)
-    return problem
+@dataclass(frozen=True)
+class Source:
+    """How one published source differs from the operator measured here."""
+
+    # By the name of a size: the source's number, and the number of the list that is the same problem.
+    spelled: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    # What is to be said next to each of its times.
+    caveat: str = ""
 
 
-def _value(op: str, name: str, wanted: Axis, value: Scalar) -> Scalar:
-    if wanted.words:
-        if value not in wanted.words:
-            raise SpecError(f"{name} of op/{op} is one of {', '.join(wanted.words)}, not {value!r}")
-        return value
-    if isinstance(wanted.default, str):
-        return str(value)
-    if isinstance(wanted.default, bool):
-        if value in (0, 1, "0", "1", "yes", "no", "true", "false"):
-            return value in (1, "1", "yes", "true")
-        raise SpecError(f"{name} of op/{op} is 0 or 1, not {value!r}")
-    try:
-        number = float(str(value)) if isinstance(wanted.default, float) else int(str(value))
-    except ValueError as error:
-        raise SpecError(f"{name} of op/{op} is a number, not {value!r}") from error
-    if isinstance(number, float):
-        if not 0 <= number < 1:
-            raise SpecError(f"{name} of op/{op} is a share below 1, not {value!r}")
-        return number
-    if number == wanted.default:
-        return number
-    if not wanted.least <= number <= LARGEST:
-        raise SpecError(f"{name} of op/{op} is a whole number from {wanted.least} to {LARGEST:,}, not {value!r}")
-    return number
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """The definition of an operator. `implementation` is `module:constant`, imported by a worker alone."""
 
+    name: str
+    title: str
+    implementation: str
+    # The names of a problem's sizes, in the order of its shape.
+    fields: Mapping[str, Axis] = field(default_factory=dict)
+    # What `--set` may name; the first is taken where none is named. None: the rows depend on the machine.
+    sets: Mapping[str, Callable[[], Iterable[ListRow]] | None] = field(default_factory=dict)
+    # Every operand read once and every result written once, by problem and precision.
+    least_bytes: Callable[[Problem, str], float] = lambda _problem, _precision: 0.0
+    # Operations of one call; None for what memory limits on any chip, where bytes say more.
+    operations: Callable[[Problem], float] | None = None
+    # Operations that are done for each one that is counted, for a guess of how long a row takes.
+    work: float = 1.0
+    # Raises SpecError for sizes that do not fit together.
+    check: Callable[[Problem], None] = lambda _problem: None
+    # A problem in few characters, for a column of a table.
+    say: Callable[[Shape], str] = plain_shape
+    # Sizes that are said as one in a title: `7680×48000×2560`.
+    product: tuple[str, ...] = ()
+    # Whether it only moves bytes: then it is measured in fp32 unless another precision is typed.
+    moves: bool = False
+    # Parameters that give a problem without --shape.
+    options: tuple[str, ...] = ()
+    # Set for an operator of several ranks.
+    exchange: Exchange | None = None
+    # The command that measures it, where `run` does not.
+    verb: str = ""
+    deepbench: Source = field(default_factory=Source)
 
-def read_shape(op: str, text: str) -> Problem:
-    """`w=56,h=56,c=64` as typed after --shape."""
-    return read_problem(op, read_values(op, text))
-
-
-def read_values(op: str, text: str) -> dict[str, Scalar]:
-    """The same, apart, and not checked: it may be a part of a shape."""
-    typed: dict[str, Scalar] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals or not value.strip():
-            raise SpecError(f"--shape: {part!r} is not name=value", hint=f"its shape is {', '.join(FIELDS[op])}")
-        if name.strip() in typed:
-            raise SpecError(f"--shape: {name.strip()} was typed twice", hint="give it once")
-        typed[name.strip()] = value.strip()
-    return typed
-
-
-def typed_problem(op: str, params: Mapping[str, Scalar]) -> Problem | None:
-    """The one problem of --m --n --k or --shape; None where a list is meant."""
-    matrix = {name: params[name] for name in MATRIX if params.get(name)}
-    if zeros := [name for name in ("m", "n", "k") if matrix and name not in matrix and params.get(name) == 0]:
-        raise SpecError(f"op/gemm needs {zeros[0]} of at least 1", hint=f"give it with --{zeros[0]}")
-    shape = str(params.get("shape") or "")
-    if matrix and shape:
-        raise SpecError(f"both --shape and {_option(matrix)} were given", hint="give one of them")
-    if matrix and op != "gemm":
-        raise SpecError(f"{_option(matrix)} is of op/gemm", hint=f"give the shape of op/{op} with --shape name=value,…")
-    if matrix:
-        return read_problem(op, matrix)
-    if not shape:
-        return None
-    if op in BY_MACHINE:
-        raise SpecError(f"op/{op} takes no --shape: its rows are what this machine has")
-    if op in COLLECTIVES and "ranks" in shape:
-        raise SpecError("the group's size is no part of its --shape", hint="give it with --ranks")
-    return read_shape(op, shape)
-
-
-def _option(matrix: Mapping[str, Scalar]) -> str:
-    return f"--{next(iter(matrix)).replace('_', '-')}"
-
-
-def conv_output(problem: Problem) -> tuple[int, int]:
-    """Width and height of what a convolution gives."""
-    size = problem.number
-    return (
-        (size("w") + 2 * size("pad_w") - size("filter_w")) // size("stride_w") + 1,
-        (size("h") + 2 * size("pad_h") - size("filter_h")) // size("stride_h") + 1,
-    )
-
-
-def _check_conv(problem: Problem) -> None:
-    if min(conv_output(problem)) < 1:
-        raise SpecError(
-            f"the filter of {problem} is larger than its padded image: there would be no output",
-            hint="take a smaller filter, or a larger pad",
-        )
-
-
-def _check_attention(problem: Problem) -> None:
-    heads, kv_heads = problem.number("heads"), problem.number("kv_heads")
-    if kv_heads and heads % kv_heads:
-        raise SpecError(
-            f"{heads} heads cannot share {kv_heads} heads of keys evenly", hint="take a kv_heads that divides heads"
-        )
-    length, keys = problem.number("length"), problem.number("kv_length")
-    if problem.shape["causal"] and keys not in (0, length):
-        raise SpecError(
-            f"a causal mask over {length} queries and {keys} keys could begin at the first key or end at the last",
-            hint="take causal=0 for the step of a decoder, whose query sees all keys, or kv_length as long as length",
-        )
-
-
-def _check_sparse(problem: Problem) -> None:
-    if problem.shape["a_t"]:
-        raise SpecError(
-            "the libraries would turn a transposed sparse matrix round at each call, and that would be timed",
-            hint="take a_t=0 with m and k as the product has them",
-        )
-
-
-def _check_norm(problem: Problem) -> None:
-    if problem.number("width") < 2:
-        raise SpecError(
-            "a row of one element is its own mean: there is nothing to normalise", hint="take a width of 2 or more"
-        )
-
-
-_CHECKS: dict[str, tuple[Callable[[Problem], None], ...]] = {
-    "conv": (_check_conv,),
-    "attention": (_check_attention,),
-    "sparse-gemm": (_check_sparse,),
-    "layer-norm": (_check_norm,),
-}
+    @property
+    def by_machine(self) -> bool:
+        """Whether its rows depend on the machine, and not on a list."""
+        return None in self.sets.values()
 
 
 _ROW = re.compile(r"[0-9]{1,9}")

@@ -1,0 +1,398 @@
+"""The kind `compare`: arms measured in interleaved blocks. `noise` is the same with one arm twice.
+
+Before the first run everything is fixed in a design (design.py) and stored. A probe in the first arm's place turns the request
+into the spec, and all arms have that spec. An arm that types parameters of its own is probed in its own place with everything
+that defines the work held as the first arm has it; only how the work is done on a device (layout, CUDA graph, length of the run)
+is chosen anew, and what came out different is said.
+
+Then the plan says what comes next (progress.py), a run is made, and the plan is asked again with what the ledger holds. Nothing
+that matters is kept in memory, so an experiment that was killed goes on with `resume`. A failed run fails its block; the block is
+repeated whole, at the end, in its own order.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stackmark.errors import PlaceError, SpecError, WorkerError
+from stackmark.experiments.arms import ArmRequest
+from stackmark.experiments.caches import cache_folder, remove_cache, remove_forgotten, root
+from stackmark.experiments.design import (
+    MARGIN,
+    SHUFFLED,
+    Arm,
+    Assignment,
+    Design,
+    StoppingRule,
+    check_margin,
+    order_of,
+    sequences_of,
+    stored_design,
+    whole_blocks,
+)
+from stackmark.experiments.driver import boot_name, idle_cpus, machine_name
+from stackmark.experiments.kinds import require_blocks
+from stackmark.experiments.list_specs import is_list, rows_of_spec
+from stackmark.experiments.one_machine import beside_the_driver, following, leading
+from stackmark.experiments.placing import find_kind, find_place
+from stackmark.experiments.probing import Resolved, resolve
+from stackmark.experiments.progress import Progress, StepTimes, progress
+from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
+from stackmark.experiments.trust import Part, parts_of
+from stackmark.experiments.typed import extra_of
+from stackmark.experiments.verify import folder_in
+from stackmark.ledger.rows import Experiment, Kind, RunRow
+from stackmark.ledger.store import Ledger
+from stackmark.ledger.trouble import unreadable_design
+from stackmark.places.place import Place, Prepared
+from stackmark.spec import Request, Scalar, Spec
+from stackmark.verdict.rules import RULES
+from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT
+from stackmark.verdict.sequential import planned_looks, stopping_rule
+from stackmark.workloads.op.problem import say_rows
+from stackmark.workloads.registry import check_spec, find
+
+# At s_d 0.4 %, as on one quiet GPU, six blocks decide at 1 %.
+BLOCKS = 6
+# Until decided: as many blocks as 90 % power takes at s_d 1 % and a margin of 1 % (13), and half as many again.
+MOST_BLOCKS = 20
+# A primer has to reach its first steps and no more: that is when kernels are compiled and loaded.
+PRIMER_S, PRIMER_STEPS = 1.0, 10
+# Of a list a few rows, each for a moment. No operator compiles anything that is kept from process to process: what a library
+# chooses for a shape it chooses anew in each, so the other rows would fill no cache.
+PRIMER_ROWS, PRIMER_ROW_S = 3, 0.1
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What a person asked of an experiment."""
+
+    request: Request
+    arms: Sequence[ArmRequest]
+    kind: Kind = "compare"
+    blocks: int | None = None
+    margin: float = MARGIN
+    until_decided: bool = False
+    pause_s: float = 0.0
+    most_repeats: int = 2
+    seed: int | None = None
+    primers: bool = True
+    command: str = ""
+
+
+def make_design(asked: CompareRequest, watcher: Watcher) -> tuple[Design, list[Resolved]]:
+    """Probes what must be probed. The seed decides the order; without one it is drawn, and stored."""
+    check_compare(asked)
+    blocks, rule = _blocks(asked, watcher)
+    prepare_places(asked.arms)
+    placed, resolved = _resolve(asked, beside_the_driver(asked.arms, watcher), watcher)
+    arms = [
+        Arm(label=arm.label, place=arm.place, place_options=arm.place_options, typed=arm.typed, spec=found.spec)
+        for arm, found in zip(placed, resolved, strict=True)
+    ]
+    design = Design(
+        arms=arms,
+        blocks=blocks,
+        seed=secrets.randbelow(2**31) if asked.seed is None else asked.seed,
+        margin=asked.margin,
+        most_repeats=asked.most_repeats,
+        pause_s=asked.pause_s,
+        primers=asked.primers,
+        rule=rule,
+        ordering=SHUFFLED,
+        rules=RULES,
+        repeats_disturbed=True,
+        # Where a pod is compared with a pod, on whatever node, this machine's load says nothing.
+        idle_cpus=None if all(find_kind(arm.place).leads for arm in placed) else idle_cpus(),
+    )
+    return design, resolved
+
+
+def check_compare(asked: CompareRequest) -> None:
+    """What can be refused without a worker."""
+    check_margin(asked.margin)
+    if asked.until_decided and asked.blocks and asked.blocks > MOST_LOOKED_AT:
+        raise SpecError(
+            f"--until-decided ends after at most {MOST_LOOKED_AT} blocks, not {asked.blocks}",
+            hint=f"give --blocks {MOST_LOOKED_AT} or fewer, or a wider --margin",
+        )
+
+
+def prepare_places(arms: Sequence[ArmRequest] | Sequence[Arm]) -> None:
+    """A place that is not there is found before the first run, and not after the minutes of the other arms."""
+    seen: list[object] = []
+    for arm in arms:
+        if (arm.place, arm.place_options) in seen:
+            continue
+        seen.append((arm.place, arm.place_options))
+        with naming(arm.label):
+            place = find_place(arm.place, arm.place_options)
+            if isinstance(place, Prepared):
+                place.prepare()
+
+
+@contextmanager
+def naming(label: str) -> Iterator[None]:
+    """Says in which arm something went wrong."""
+    try:
+        yield
+    except (SpecError, WorkerError, PlaceError) as error:
+        kind = next(kind for kind in (SpecError, WorkerError, PlaceError) if isinstance(error, kind))
+        raise kind(f"the arm {label!r}: {error.message}", hint=error.hint, command=error.command) from error
+
+
+def _blocks(asked: CompareRequest, watcher: Watcher) -> tuple[int, StoppingRule | None]:
+    arms = len(asked.arms)
+    wanted = asked.blocks or (MOST_BLOCKS if asked.until_decided else BLOCKS)
+    blocks, rule = whole_blocks(arms, wanted), None
+    if asked.until_decided:
+        rule = _rule(arms, blocks)
+        blocks = rule.looks[-1]
+    if asked.blocks and blocks != wanted:
+        size = sequences_of(arms)
+        why = f"the order of {arms} arms is balanced in multiples of {size} blocks"
+        if rule and blocks == rule.looks[0]:
+            why = "--until-decided looks for the first time then"
+        watcher.notice(f"--blocks {wanted} is made {blocks}: {why}")
+    return blocks, rule
+
+
+def _rule(arms: int, blocks: int) -> StoppingRule:
+    """All pairs of arms stop together, so they share what may be spent."""
+    size = sequences_of(arms)
+    looks = planned_looks(min(blocks, MOST_LOOKED_AT // size * size), size)
+    levels = stopping_rule(looks, comparisons=max(1, arms * (arms - 1) // 2))
+    return StoppingRule(
+        kind=levels.kind,
+        alpha=levels.alpha,
+        looks=list(levels.looks),
+        levels=list(levels.one_sided),
+        levels_95=list(levels.two_sided),
+    )
+
+
+def _resolve(
+    asked: CompareRequest, arms: Sequence[ArmRequest], watcher: Watcher
+) -> tuple[list[ArmRequest], list[Resolved]]:
+    """The arms where they will run, and what each of them means there. The leading arm is asked first."""
+    family, _ = find(asked.request.workload)
+    base = asked.request.model_copy(update={"params": {**family.compared_with, **asked.request.params}})
+    lead = leading(arms)
+    first = arms[lead]
+    request = base.model_copy(update={"params": {**base.params, **first.typed}})
+    with naming(first.label):
+        resolved = resolve(request, find_place(first.place, first.place_options), watcher)
+    placed = following(arms, lead, resolved)
+    held = held_by(base, resolved.spec, first.typed)
+    found = []
+    for number, arm in enumerate(placed):
+        if number == lead or (not arm.typed and not first.typed):
+            found.append(replace(resolved, spec=_in_own_folder(resolved.spec, base, arm)))
+            continue
+        own = base.model_copy(update={"params": {**base.params, **held, **arm.typed}})
+        with naming(arm.label):
+            found.append(resolve(own, find_place(arm.place, arm.place_options), watcher))
+    return placed, found
+
+
+def _in_own_folder(spec: Spec, request: Request, arm: ArmRequest) -> Spec:
+    """A user's program runs where the driver stands, in every arm that has that folder, whichever arm was probed."""
+    if "cwd" not in spec.params or request.typed().get("cwd"):
+        return spec
+    cwd = folder_in(find_place(arm.place, arm.place_options))
+    return spec.model_copy(update={"params": {**spec.params, "cwd": cwd}})
+
+
+def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str, Scalar]:
+    """What the first arm's spec decides for the others: the work itself, without what only that arm typed."""
+    fields = find(request.workload)[0].params.model_fields
+    return {
+        name: value
+        for name, value in spec.params.items()
+        if name in fields
+        and name not in typed
+        and (name in request.typed() or not extra_of(fields[name]).get("follows"))
+    }
+
+
+def start(asked: CompareRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
+    """Makes the design and stores it: from here on `resume` can go on."""
+    remove_forgotten()
+    design, _ = make_design(asked, watcher)
+    experiment = new_experiment(
+        kind=asked.kind,
+        command=asked.command,
+        request=asked.request.model_dump(mode="json"),
+        design=design.model_dump(mode="json"),
+    )
+    return begin(ledger, experiment, [(arm.spec, arm.place, arm.place_options) for arm in design.arms])
+
+
+def parts_in(design: Design) -> list[Part]:
+    """What of a design's arms is not to be run unless it was typed here or confirmed."""
+    return parts_of((arm.spec, arm.place, arm.place_options) for arm in design.arms)
+
+
+def design_of(experiment: Experiment) -> Design:
+    require_blocks(experiment)
+    design = stored_design(experiment)
+    if design is None:
+        raise unreadable_design(experiment.id, "it is missing")
+    return design
+
+
+def carry_out(
+    experiment: Experiment,
+    ledger: Ledger,
+    watcher: Watcher,
+    *,
+    time_limit_s: float | None = None,
+    anyway: bool = False,
+) -> Progress:
+    """Runs what is missing, and says how far it came. Interruptions pass through: what was finished is stored."""
+    design = design_of(experiment)
+    for arm in design.arms:
+        check_spec(arm.spec)
+    recorder = Recorder(ledger, experiment.id)
+    with recorder.claim():
+        before = recorder.rows()
+        session = _Session(experiment, design, recorder, watcher, time_limit_s, anyway)
+        watcher.experiment_begins([arm.label for arm in design.arms], design.blocks)
+        times = StepTimes(ledger)
+        now = progress(design, before, times)
+        if isinstance(now.next, Assignment):
+            session.check_machine(before)
+            session.prime(before)
+        while isinstance(now.next, Assignment):
+            if now.again:
+                watcher.notice(f"other programs disturbed block {now.next.block + 1}: it is measured again")
+            session.run(now.next)
+            now = progress(design, recorder.rows(), times)
+        remove_cache(experiment.id)
+    return now
+
+
+class _Session:
+    """One driver's stretch of an experiment."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        design: Design,
+        recorder: Recorder,
+        watcher: Watcher,
+        time_limit_s: float | None,
+        anyway: bool,
+    ) -> None:
+        self._experiment, self._design, self._recorder, self._watcher = experiment, design, recorder, watcher
+        self._time_limit_s, self._anyway = time_limit_s, anyway
+        self._made = False
+        # Emptied since, by whatever cleans such folders: the arms are primed again.
+        self._primed = (root() / experiment.id).is_dir()
+        self._cache: Path = cache_folder(experiment.id)
+        self._places: list[Place] = [find_place(arm.place, arm.place_options, self._cache) for arm in design.arms]
+
+    def check_machine(self, before: Sequence[RunRow]) -> None:
+        """An experiment belongs to the machine it began on."""
+        elsewhere = [row for row in before if row.status == "done" and row.machine_id != machine_name()]
+        if elsewhere and not self._anyway:
+            raise SpecError(
+                f"{self._experiment.id} was begun on another machine: its verdict would be about two machines",
+                hint="resume it there, begin anew here, or take --anyway",
+            )
+
+    def prime(self, before: Sequence[RunRow]) -> None:
+        """One short unmeasured run of each arm fills the caches that all arms share, and shows that each arm works."""
+        if not self._design.primers:
+            return
+        for arm in order_of(self._design, 0):
+            if not (self._primed and any(_still_primed(row, arm) for row in before)):
+                self._prime(arm)
+
+    def _prime(self, arm: int) -> None:
+        asked = self._design.arms[arm]
+        row = self._run_once(primer_spec(asked.spec), arm, Position(arm=arm, role="primer", label=asked.label))
+        if row.status != "done":
+            raise WorkerError(
+                f"the arm {asked.label!r} failed in its first run, which only fills the caches: {row.failure_message}",
+                hint=row.failure_hint,
+                command=f"stackmark show {row.id} --log",
+            )
+        self._check_chip(row, asked.label)
+
+    def run(self, wanted: Assignment) -> None:
+        arm = self._design.arms[wanted.arm]
+        position = Position(arm=wanted.arm, block=wanted.block, attempt=wanted.attempt, label=arm.label)
+        try:
+            row = self._run_once(arm.spec, wanted.arm, position)
+        except PlaceError as error:
+            # Its row says that it failed, so its block is repeated; whoever looks on should know why.
+            self._watcher.notice(f"the arm {arm.label} could not be run: {error.message}")
+            return
+        if row.status == "done":
+            self._check_chip(row, arm.label)
+
+    def _run_once(self, spec: Spec, arm: int, position: Position) -> RunRow:
+        if self._made and self._design.pause_s:
+            time.sleep(self._design.pause_s)
+        self._made = True
+        number = self._recorder.next_number()
+        numbered = replace(position, number=number, of=max(self._in_all(self._recorder.rows()), number + 1))
+        row, _ = self._recorder.run(spec, numbered, self._places[arm], self._watcher, self._time_limit_s)
+        return row
+
+    def _in_all(self, so_far: Sequence[RunRow]) -> int:
+        """How many runs it will have been, should none fail from here on."""
+        arms = len(self._design.arms)
+        wasted = sum(1 for row in so_far if row.role == "measured" and row.status != "done")
+        return (arms if self._design.primers else 0) + arms * self._design.blocks + wasted
+
+    def _check_chip(self, row: RunRow, label: str) -> None:
+        """The same chip for all arms. Where an arm types its own device, another chip is the question."""
+        if self._anyway or any("device" in arm.typed for arm in self._design.arms) or self._names_machines():
+            return
+        rows = [one for one in self._recorder.rows() if one.status == "done"]
+        elsewhere = next((one for one in rows if one.ran_on != row.ran_on), None)
+        if elsewhere:
+            raise PlaceError(
+                f"the arm {label!r} ran on another machine than {elsewhere.id}: two machines differ by more than a layer costs",
+                hint="pin one node for all arms (node=), or take --anyway",
+            )
+        if row.chip_uuid is None:
+            return
+        other = next((one for one in rows if one.chip_uuid and one.chip_uuid != row.chip_uuid), None)
+        if other:
+            raise PlaceError(
+                f"the arm {label!r} ran on {row.chip} {row.chip_uuid}, and {other.id} on {other.chip_uuid}: two chips "
+                "differ by more than a container costs",
+                hint="pin one chip for all arms (device=, gpus=), begin anew on this chip, or take --anyway",
+            )
+
+    def _names_machines(self) -> bool:
+        """Whether arms name several nodes: then another machine is the question."""
+        return len({str(arm.place_options["node"]) for arm in self._design.arms if "node" in arm.place_options}) > 1
+
+
+def primer_spec(spec: Spec) -> Spec:
+    """The same work, cut short."""
+    params = dict(spec.params)
+    for name, most in (
+        ("seconds", PRIMER_S),
+        ("warmup_seconds", PRIMER_S),
+        ("steps", PRIMER_STEPS),
+        ("at_least_steps", 0),
+        ("row_seconds", PRIMER_ROW_S),
+    ):
+        value = params.get(name)
+        if isinstance(value, int | float):
+            params[name] = min(value, most)
+    if is_list(spec.workload) and (rows := rows_of_spec(spec)):
+        params["rows"] = say_rows(rows[:PRIMER_ROWS])
+    return spec.model_copy(update={"params": params})
+
+
+def _still_primed(row: RunRow, arm: int) -> bool:
+    return row.role == "primer" and row.arm == arm and row.status == "done" and row.boot_id == boot_name()

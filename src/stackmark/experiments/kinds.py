@@ -1,0 +1,113 @@
+"""The kinds of experiments: the one table in which a command finds what a stored experiment is.
+
+Each kind has a file of its own, and the files offer the same under the same names: `start` probes and stores the plan,
+`carry_out` makes the runs that are missing, `parts_in` names what must be trusted before that, and `examine` (or `read_…`) says
+what the stored runs show, without running anything.
+
+| kind | its file |
+|---|---|
+| run | run.py; collecting.py for pods that nobody waited for |
+| operator list | operator_list.py |
+| compare, noise | compare.py; design.py has the order of the runs, progress.py the next one, examine.py the verdict |
+| import | importing.py |
+| check | check.py; baseline.py has what it is held against |
+| sweep | sweep/ |
+| fault | faulting.py; fault_finding.py has what it shows |
+"""
+
+from dataclasses import dataclass
+
+from stackmark.errors import SpecError
+from stackmark.experiments.list_specs import is_list
+from stackmark.ledger.rows import Experiment
+from stackmark.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class ExperimentKind:
+    """What an experiment of this kind is called, and which questions it answers."""
+
+    name: str
+    title: str
+    made_by: str
+    # The command that fits, where another was tried; `{id}` stands for the experiment.
+    see: str
+    # Its runs belong to arms: `verdict`, `report`, `plot` and `roofline` take it.
+    has_arms: bool = True
+    # The runs come in blocks, in an order that was fixed before the first of them.
+    has_blocks: bool = False
+    # All arms are one and the same.
+    is_one_side: bool = False
+    # The runs were read from logs of another program: they cannot be made again.
+    from_logs: bool = False
+
+
+RUN = ExperimentKind("run", "an experiment of one arm", "stackmark run", "see its runs: stackmark show {id}")
+# Stored as a run: its workload tells it apart.
+OPERATOR_LIST = ExperimentKind(
+    "operator list", "an operator list of one arm", "stackmark run", "see its table: stackmark show {id}"
+)
+COMPARE = ExperimentKind(
+    "compare", "a comparison", "stackmark compare", "see its verdict: stackmark verdict {id}", has_blocks=True
+)
+NOISE = ExperimentKind(
+    "noise",
+    "a comparison of one arm with itself",
+    "stackmark noise",
+    "see its verdict: stackmark verdict {id}",
+    has_blocks=True,
+    is_one_side=True,
+)
+IMPORT = ExperimentKind(
+    "import", "an import of logs", "stackmark import", "see its runs: stackmark show {id}", from_logs=True
+)
+CHECK = ExperimentKind("check", "a check against a baseline", "stackmark check", "see its runs: stackmark show {id}")
+SWEEP = ExperimentKind(
+    "sweep",
+    "a sweep of a cluster",
+    "stackmark cluster sweep",
+    "see what it showed, or go on with it: stackmark cluster sweep --resume {id}",
+    has_arms=False,
+)
+FAULT = ExperimentKind(
+    "fault", "a fault in a cluster", "stackmark cluster fault", "see it: stackmark show {id}", has_arms=False
+)
+KINDS = {kind.name: kind for kind in (RUN, OPERATOR_LIST, COMPARE, NOISE, IMPORT, CHECK, SWEEP, FAULT)}
+
+
+def kind_of(experiment: Experiment) -> ExperimentKind:
+    """Return the kind as it is stored: an operator list is a run here."""
+    return KINDS[experiment.kind]
+
+
+def kind_in(ledger: Ledger, experiment: Experiment) -> ExperimentKind:
+    """Return the kind as a person sees it. Rows of an imported log are runs of their own, not a list."""
+    kind = kind_of(experiment)
+    rows = ledger.runs_of(experiment.id) if kind is RUN else []
+    return OPERATOR_LIST if rows and is_list(rows[0].workload) else kind
+
+
+def require(experiment: Experiment, wanted: ExperimentKind) -> None:
+    """Refuse an experiment of another kind."""
+    if kind_of(experiment) is not wanted:
+        raise _other_kind(experiment, wanted.title)
+
+
+def require_arms(experiment: Experiment) -> None:
+    """Refuse an experiment whose runs are not those of arms: nothing can be compared in it."""
+    if not kind_of(experiment).has_arms:
+        raise _other_kind(experiment, "an experiment with arms")
+
+
+def require_blocks(experiment: Experiment) -> None:
+    """Refuse an experiment that has no order of runs to go on with."""
+    if not kind_of(experiment).has_blocks:
+        raise _other_kind(experiment, "a comparison in blocks")
+
+
+def _other_kind(experiment: Experiment, wanted: str) -> SpecError:
+    kind = kind_of(experiment)
+    return SpecError(
+        f"{experiment.id} is {kind.title}, made by `{kind.made_by}`, and not {wanted}",
+        hint=kind.see.format(id=experiment.id),
+    )

@@ -1,0 +1,129 @@
+"""Ask a worker before anything is measured: what a request means in its place, and what the stack there is.
+
+A probe turns the request, in which values may be `auto`, into the spec that is frozen for all runs. Its answer is verified
+(verify.py) before anything is decided by it.
+"""
+
+from dataclasses import dataclass
+
+from stackmark.errors import PlaceError, SpecError, WorkerError, nearest_names
+from stackmark.events import Facts as FactsEvent
+from stackmark.events import Failed, Probe, Stream, gathered_facts
+from stackmark.experiments.judging import Facts
+from stackmark.experiments.list_specs import check_list
+from stackmark.experiments.recorder import Listener, Silent, Watcher, all_stored
+from stackmark.experiments.verify import completed, folder_in, verified_spec
+from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
+from stackmark.ids import new_id
+from stackmark.places.place import Handle, Outcome, Place
+from stackmark.spec import Request, Spec, Task
+from stackmark.workloads.registry import check_request, definitions, find
+
+# A probe builds a model and tries a step or two; a minute is usual on a slow machine, this is where it is stuck.
+PROBE_LIMIT_S = 900.0
+FACTS_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A spec that was verified against its request, with the worker's reasons and facts, and what the place knows of it."""
+
+    spec: Spec
+    choices: dict[str, str]
+    facts: Facts
+    handle: Handle
+
+
+def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
+    """Ask a worker in that place what the request means there, and verify its answer."""
+    check_request(request)
+    check_ranks(request)
+    check_list(request)
+    request = completed(request, folder_in(place))
+    watcher.probing(request)
+    listener, outcome = _probe(request, place, watcher)
+    if lost := _lost_end(outcome):
+        watcher.notice(f"the probe is repeated: {lost.message}")
+        listener, outcome = _probe(request, place, watcher)
+    if _lost_end(outcome):
+        raise _probe_failed(listener.stream, outcome)
+    if listener.broken:
+        raise listener.broken
+    probe = next((event for event in listener.stream.events if isinstance(event, Probe)), None)
+    if probe is None:
+        raise _probe_failed(listener.stream, outcome)
+    probe = probe.model_copy(update={"spec": verified_spec(request, probe.spec)})
+    watcher.probed(probe)
+    return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events), listener.handle)
+
+
+def _probe(request: Request, place: Place, watcher: Watcher) -> tuple[Listener, Outcome]:
+    listener, mark = Listener(watcher), new_id("r")
+    outcome = place.run(Task(do="probe", request=request), listener, mark=mark, time_limit_s=PROBE_LIMIT_S)
+    all_stored(place, mark, watcher)
+    if outcome.interruption:
+        raise outcome.interruption
+    return listener, outcome
+
+
+def _lost_end(outcome: Outcome) -> PlaceFailure | None:
+    """The failure of a worker that ended well and whose last lines are lost: another try may keep them."""
+    return outcome.failure if outcome.failure and outcome.failure.kind == LOG_INCOMPLETE else None
+
+
+def check_ranks(request: Request) -> None:
+    """Refuses ranks for what is done by one process, and one rank for what is an exchange of several."""
+    allowed = find(request.workload)[1].ranks
+    if request.ranks > allowed.most:
+        known = ", ".join(one.name for one in definitions() if one.ranks.most > 1)
+        raise SpecError(f"{request.workload} runs as one rank", hint=f"only {known} take --ranks today")
+    if request.ranks < allowed.least:
+        raise SpecError(f"{request.workload} is an exchange of several ranks", hint="say how many: --ranks 2")
+    device = request.typed().get("device", "cpu")
+    if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):
+        raise SpecError(
+            f"--device {device}: the ranks of a group take the GPUs from cuda:0 on, one each",
+            hint="choose among them with --gpus, or with CUDA_VISIBLE_DEVICES",
+        )
+
+
+def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:
+    if outcome.failure:
+        return PlaceError(f"the probe failed: {outcome.failure.message}", hint=outcome.failure.hint or None)
+    closed = stream.ended()
+    if isinstance(closed, Failed):
+        kind = SpecError if closed.kind in ("bad_parameter", "bad_task") else WorkerError
+        return kind(closed.message, hint=closed.hint or None)
+    last = " ".join(outcome.stderr[-3:])
+    return PlaceError(f"the probe ended with code {outcome.exit_code} and said nothing: {last}")
+
+
+@dataclass(frozen=True)
+class StackFacts:
+    """What the stack is, as a worker in some place sees it, and what it could not find out."""
+
+    facts: Facts
+    problems: list[str]
+
+
+def look(place: Place, subjects: tuple[str, ...] = ()) -> StackFacts:
+    """Ask a worker in that place for its facts: all subjects, or those that were named."""
+    listener = Listener(Silent())
+    outcome = place.run(Task(do="facts"), listener, mark=new_id("r"), time_limit_s=FACTS_LIMIT_S)
+    if outcome.interruption:
+        raise outcome.interruption
+    facts = gathered_facts(listener.stream.events)
+    if listener.broken or not facts:
+        raise PlaceError(f"the worker told no facts: {listener.broken or ' '.join(outcome.stderr[-3:])}")
+    unknown = [name for name in subjects if name not in facts]
+    if unknown:
+        raise SpecError(
+            f"there is no subject {unknown[0]!r}{nearest_names(unknown[0], list(facts))}", hint=", ".join(facts)
+        )
+    problems = [
+        problem
+        for event in listener.stream.events
+        if isinstance(event, FactsEvent) and (not subjects or event.subject in subjects)
+        for problem in event.problems
+    ]
+    return StackFacts({name: facts[name] for name in subjects or facts}, problems)

@@ -1,0 +1,37 @@
+"""Why a worker ended, where it could not say so itself: what a place, a node or a cluster saw of its end."""
+
+import signal
+from dataclasses import dataclass
+
+# The worker ended well, and the end of what it printed was lost on the way.
+LOG_INCOMPLETE = "log_incomplete"
+
+
+@dataclass(frozen=True)
+class PlaceFailure:
+    """A failure that the place saw. `kind` is for programs; its meaning never changes."""
+
+    kind: str
+    message: str
+    hint: str = ""
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in {int(s) for s in signal.Signals} else f"signal {number}"
+
+
+def killed(number: int, oom: bool) -> PlaceFailure:
+    """Describe the end of a worker by a signal; `oom` tells whether the kernel's OOM killer struck meanwhile."""
+    name = signal_name(number)
+    if number == signal.SIGKILL and oom:
+        return PlaceFailure(
+            "out_of_host_memory", "the kernel's OOM killer ended the worker: the host, or its control group, ran out of memory",
+            "take a smaller --batch, fewer --data-workers, or give it more memory",
+        )  # fmt: skip
+    hints = {
+        signal.SIGKILL: "somebody sent kill -9, or a limit of the system did",
+        signal.SIGSEGV: "a library crashed; try --tune off, and see the log: stackmark show RUN --log",
+        signal.SIGBUS: "shared memory may be too small: df -h /dev/shm",
+    }
+    hint = hints.get(signal.Signals(number), "") if name.startswith("SIG") else ""
+    return PlaceFailure("killed", f"the worker was ended by {name}", hint)

@@ -1,0 +1,1 @@
+"""What is created in a cluster, as plain data."""

@@ -1,0 +1,322 @@
+"""What is created in a cluster: a Job, a Pod or a CronJob with one container, and a claim for devices.
+
+The Job is the unit: `backoffLimit: 0` and a policy that fails it when its pod is disrupted, since a pod that was silently
+started again is a corrupted measurement (to ignore disruptions, as services do, would start another one). The deadline stands
+on the pod: on the Job it would delete the pod, and its log with it. The finished Job goes after a day, with all that belongs
+to it, even where nobody comes back for it.
+
+Accepted by Pod Security `restricted` and by OpenShift's `restricted-v2`, unless the request asks for what they forbid.
+"""
+
+import copy
+import math
+from fractions import Fraction
+
+from stackmark.errors import SpecError
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.manifest.patch import patched_for
+from stackmark.kubernetes.manifest.request import WORK_FOLDER, PodRequest, VolumeMount
+
+# A driver that lost its cluster for a night still finds its pod's log.
+TTL_S = 86_400
+# An hour's worth of canaries for a day: each finished pod is an object in the cluster and a log on a node.
+HISTORY = 24
+# A canary that could not be started for so long (a paused controller) is left out: its hour is over.
+STARTING_DEADLINE_S = 600
+# The worker says its last event within 5 s of being asked to go.
+GRACE_S = 10
+# The name of the claim in the pod, where GPUs are asked by one (DRA).
+CLAIM = "gpus"
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+# Where a printed manifest looks for variables that were given by name.
+SECRET_NAME = "stackmark-env"  # noqa: S105 - a name
+# A measurement is not moved to save a node: those who remove nodes ask these two before they evict.
+NOT_TO_BE_MOVED = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+# From the pod's own description (downward API). Limits that were not set read as what the node has.
+FROM_POD = {
+    "STACKMARK_NODE": "spec.nodeName",
+    "STACKMARK_POD": "metadata.name",
+    "STACKMARK_NAMESPACE": "metadata.namespace",
+    "STACKMARK_POD_UID": "metadata.uid",
+}
+# What of a worker's environment a Python needs to start at all.
+PYTHON_NEEDS = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "HOME")
+FROM_LIMITS = {
+    "STACKMARK_CPU_LIMIT_MILLI": ("limits.cpu", "1m"),
+    "STACKMARK_MEMORY_LIMIT_BYTES": ("limits.memory", "1"),
+}
+
+
+def job(request: PodRequest) -> Json:
+    return _patched(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": _metadata(request, queued=True),
+            "spec": {**_job_spec(request), "ttlSecondsAfterFinished": TTL_S},
+        },
+        request,
+    )
+
+
+def pod(request: PodRequest) -> Json:
+    """Make a pod without a Job around it."""
+    template = _template(request)
+    metadata = {**_metadata(request, queued=True), "annotations": template["metadata"]["annotations"]}
+    return _patched({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}, request)
+
+
+def cronjob(request: PodRequest, schedule: str, *, history: int = HISTORY) -> Json:
+    """Make a CronJob that runs one Job at a time. What bounds the number of finished ones is the history, and no time to live:
+    it would delete results that nobody has collected yet."""
+    template = {"metadata": {"labels": _labels(request, queued=True)}, "spec": _job_spec(request)}
+    return _patched(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "metadata": _metadata(request),
+            "spec": {
+                "schedule": _schedule(schedule),
+                "concurrencyPolicy": "Forbid",
+                "startingDeadlineSeconds": STARTING_DEADLINE_S,
+                "successfulJobsHistoryLimit": history,
+                "failedJobsHistoryLimit": history,
+                "jobTemplate": template,
+            },
+        },
+        request,
+    )
+
+
+def _schedule(text: str) -> str:
+    """Refuse what a shell made of a schedule without quotes; the rest is the API server's to verify."""
+    words = text.split()
+    if len(words) != 5 and not (len(words) == 1 and text.strip().startswith("@")):
+        raise SpecError(
+            f"the schedule {text!r} has {len(words)} fields, and cron's has five",
+            hint='write it like "0 * * * *" (minute, hour, day of month, month, day of week), in quotes',
+        )
+    return " ".join(words)
+
+
+def claim_template(request: PodRequest) -> Json | None:
+    """Make the template of the claim for a pod's devices; None where they are not asked for by a claim."""
+    if not request.by_claim:
+        return None
+    devices: Json = {"deviceClassName": request.device_class, "allocationMode": "ExactCount", "count": request.gpus}
+    named: Json = (
+        {"name": CLAIM, **devices} if request.claim_version == "v1beta1" else {"name": CLAIM, "exactly": devices}
+    )
+    return {
+        "apiVersion": f"resource.k8s.io/{request.claim_version}",
+        "kind": "ResourceClaimTemplate",
+        "metadata": _metadata(request),
+        "spec": {"metadata": {"labels": _labels(request)}, "spec": {"devices": {"requests": [named]}}},
+    }
+
+
+def sleeper(container: Json, name: str, python: str, seconds: float, resources: Json | None = None) -> Json:
+    """Make a container that only waits, with the image, mounts and account of another one and none of its devices."""
+    kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts", "workingDir")
+    made: Json = {"name": name, **{key: copy.deepcopy(container[key]) for key in kept if key in container}}
+    made["command"] = list(sleeping(python, seconds))
+    needed = [one for one in container.get("env") or () if one["name"] in PYTHON_NEEDS and "value" in one]
+    if needed:
+        made["env"] = needed
+    if resources:
+        # Requests equal limits here too, or the pod would lose its class.
+        made["resources"] = {"requests": dict(resources), "limits": dict(resources)}
+    return made
+
+
+def sleeping(python: str, seconds: float) -> tuple[str, ...]:
+    """Return a command that waits until it is asked to end; as process 1 it would not hear that without a handler."""
+    program = (
+        "import signal, sys; [signal.signal(n, lambda *_: sys.exit(0)) for n in (2, 14, 15)]; "
+        f"signal.alarm({math.ceil(seconds)}); signal.pause()"
+    )
+    return (python, "-S", "-c", program)
+
+
+def pod_spec(request: PodRequest) -> Json:
+    volumes = _volumes(request)
+    made: Json = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": request.deadline_s,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _security_of_pod(request),
+        "tolerations": [dict(one) for one in request.tolerations],
+        "containers": [_container(request, [mount for _, mount in volumes]), *request.sidecars],
+        "volumes": [volume for volume, _ in volumes],
+    }
+    if request.node_labels:
+        made["nodeSelector"] = dict(request.node_labels)
+    if request.node:
+        made["affinity"] = _pinned(request.node)
+    for key, value in (
+        ("runtimeClassName", request.runtime_class),
+        ("serviceAccountName", request.service_account),
+        ("priorityClassName", request.priority_class),
+    ):
+        if value:
+            made[key] = value
+    if request.pull_secrets:
+        made["imagePullSecrets"] = [{"name": name} for name in request.pull_secrets]
+    if request.host_network:
+        made |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if request.by_claim:
+        template = names.object_name(request.mark)
+        made["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": template}]
+    return made
+
+
+def cpu_quantity(cpus: Fraction) -> str:
+    """Write CPUs as Kubernetes does: `2`, or in thousandths `1500m`."""
+    return str(cpus.numerator) if cpus.denominator == 1 else f"{round(cpus * 1000)}m"
+
+
+def _resources(request: PodRequest) -> Json:
+    """Requests equal limits: with CPUs and memory the pod is then of the class Guaranteed."""
+    limits: dict[str, str] = {}
+    if request.cpus is not None:
+        limits["cpu"] = cpu_quantity(request.cpus)
+    if request.memory_bytes is not None:
+        limits["memory"] = str(request.memory_bytes)
+    if request.gpus and not request.device_class:
+        limits[request.resource] = str(request.gpus)
+    if request.rdma:
+        limits[request.rdma[0]] = str(request.rdma[1])
+    made: Json = {"requests": dict(limits), "limits": limits} if limits else {}
+    if request.by_claim:
+        made["claims"] = [{"name": CLAIM}]
+    return made
+
+
+def _container(request: PodRequest, mounts: list[Json]) -> Json:
+    made: Json = {
+        "name": names.CONTAINER,
+        "image": request.image,
+        "imagePullPolicy": request.pull,
+        # No shell, and not the image's entry point: what runs is what is written here.
+        "command": [_literal(word) for word in request.command],
+        "workingDir": request.folder,
+        "env": _variables(request),
+        "resources": _resources(request),
+        "securityContext": _security(request),
+        # Where the log cannot be had, its end stands in the pod's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    return {key: value for key, value in made.items() if value != {}}
+
+
+def _literal(text: str) -> str:
+    """Keep a text as it stands: Kubernetes replaces `$(NAME)` in values and commands, and reads `$$` as `$`."""
+    return text.replace("$", "$$")
+
+
+def _variables(request: PodRequest) -> list[Json]:
+    plain: list[Json] = [{"name": name, "value": _literal(value)} for name, value in request.env.items()]
+    secret: list[Json] = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET_NAME, "key": name}}} for name in request.secret_env
+    ]
+    fields: list[Json] = [
+        {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+        for name, path in FROM_POD.items()
+    ]
+    limits: list[Json] = [
+        {
+            "name": name,
+            "valueFrom": {
+                "resourceFieldRef": {"containerName": names.CONTAINER, "resource": resource, "divisor": divisor}
+            },
+        }
+        for name, (resource, divisor) in FROM_LIMITS.items()
+    ]
+    return [*plain, *secret, *fields, *limits]
+
+
+def _volumes(request: PodRequest) -> list[VolumeMount]:
+    made: list[VolumeMount] = [
+        (
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(request.shm_bytes)}},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
+        ),
+        ({"name": "tmp", "emptyDir": {}}, {"name": "tmp", "mountPath": WORK_FOLDER}),
+        *request.volumes,
+    ]
+    taken = {mount["mountPath"] for _, mount in made}
+    return made + [pair for pair in request.host_folders if pair[1]["mountPath"] not in taken]
+
+
+def _security_of_pod(request: PodRequest) -> Json:
+    made: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if request.uid != 0:
+        made["runAsNonRoot"] = True
+    if request.uid is not None:
+        made["runAsUser"] = request.uid
+    if request.gid is not None:
+        made["runAsGroup"] = request.gid
+    if request.selinux_type:
+        made["seLinuxOptions"] = {"type": request.selinux_type}
+    return made
+
+
+def _security(request: PodRequest) -> Json:
+    capabilities: Json = {"drop": ["ALL"]}
+    added = [name.upper().removeprefix("CAP_") for name in request.capabilities]
+    if request.host_software and request.uid == 0:
+        added.append("DAC_OVERRIDE")  # root reads every file on the host, and shall here
+    if added:
+        capabilities["add"] = list(dict.fromkeys(added))
+    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+
+
+def _pinned(node: str) -> Json:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def _job_spec(request: PodRequest) -> Json:
+    made: Json = {
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        },
+        # A pod that is being ended still holds its devices: none is started beside it.
+        "podReplacementPolicy": "Failed",
+        "template": _template(request),
+    }
+    if request.queue:
+        # Kueue lets it go when its turn has come.
+        made["suspend"] = True
+    return made
+
+
+def _template(request: PodRequest) -> Json:
+    annotations = dict(NOT_TO_BE_MOVED)
+    if request.networks:
+        annotations[NETWORKS] = ",".join(request.networks)
+    return {"metadata": {"labels": _labels(request), "annotations": annotations}, "spec": pod_spec(request)}
+
+
+def _metadata(request: PodRequest, *, queued: bool = False) -> Json:
+    where = {"namespace": request.namespace} if request.namespace else {}
+    return {"name": names.object_name(request.mark), **where, "labels": _labels(request, queued=queued)}
+
+
+def _labels(request: PodRequest, *, queued: bool = False) -> dict[str, str]:
+    made = names.labels(request.kind, request.mark)
+    if not request.driven:
+        del made[names.DRIVER_LABEL]
+    if queued and request.queue:
+        made[KUEUE_QUEUE] = request.queue
+    return made
+
+
+def _patched(made: Json, request: PodRequest) -> Json:
+    return made if request.patch is None else patched_for(copy.deepcopy(made), request.patch)

@@ -1,0 +1,151 @@
+"""Pods that nobody waited for: those of printed manifests, canaries most of all. Found by their labels when they have ended, and
+read once more from the beginning."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from pydantic import JsonValue
+
+from stackmark.errors import ClusterError, PlaceError, SpecError
+from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
+from stackmark.kubernetes import names, status
+from stackmark.kubernetes import objects as at
+from stackmark.kubernetes.client import Cluster, Json
+from stackmark.kubernetes.log.follow import PodLog
+from stackmark.kubernetes.log.lines import Closing
+from stackmark.kubernetes.nodes import Node, find_node
+from stackmark.kubernetes.objects import quantity
+from stackmark.kubernetes.pods import cut_short, failure_of_pod
+from stackmark.places.place import Handle
+from stackmark.places.pod.options import GPU_RESOURCE
+from stackmark.spec import SPEC_VARIABLE, Task, read_task
+
+# What a manifest was printed for and no driver waits for.
+SELECTOR = f"{names.SELECTOR},{names.KIND_LABEL} in (canary,run),!{names.DRIVER_LABEL}"
+
+
+@dataclass(frozen=True)
+class Pods:
+    """Those that have ended, oldest first, and how many have not."""
+
+    ended: tuple[Json, ...]
+    unfinished: int
+
+
+@dataclass
+class FinishedPod:
+    """What a pod said, and what its status says of it."""
+
+    pod: Json
+    events: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    # Why the log is not whole; empty where it is.
+    missing: str = ""
+    failure: PlaceFailure | None = None
+    exit_code: int | None = None
+
+    @property
+    def name(self) -> str:
+        return at.name(self.pod)
+
+    @property
+    def uid(self) -> str:
+        return str(at.metadata(self.pod).get("uid") or "")
+
+    @property
+    def mark(self) -> str:
+        """The manifest that it came from."""
+        return str((at.metadata(self.pod).get("labels") or {}).get(names.RUN_LABEL) or "")
+
+
+def find_pods(cluster: Cluster) -> Pods:
+    found = cluster.items(f"/api/v1/namespaces/{quote(cluster.namespace)}/pods", labelSelector=SELECTOR)
+    ended = [pod for pod in found if status.phase_of(pod) in ("ended", "gone")]
+    ended.sort(key=lambda pod: str(at.metadata(pod).get("creationTimestamp")))
+    return Pods(tuple(ended), len(found) - len(ended))
+
+
+def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
+    told = FinishedPod(pod, exit_code=status.exit_code(pod))
+    uid = str(at.metadata(pod).get("uid") or "")
+    log = PodLog(cluster, at.namespace(pod), at.name(pod), uid=uid)
+    try:
+        end = log.read(told.events.append, told.others.append)
+        told.missing = "" if end.complete else end.why or "it is not whole"
+    except PlaceError as error:
+        told.missing = error.message
+    told.failure = failure_of_pod(cluster, pod)
+    task = task_of(pod)
+    if told.failure is None and not told.missing and task is not None:
+        told.failure = cut_short(cluster, pod, Closing.of(task, told.events))
+    return told
+
+
+def task_of(pod: Json) -> Task | None:
+    """What the worker was to do, as the manifest says it."""
+    variables = _worker(pod).get("env") or ()
+    text = next((one.get("value") for one in variables if one.get("name") == SPEC_VARIABLE), None)
+    try:
+        return read_task(str(text).replace("$$", "$")) if text else None
+    except SpecError:
+        return None
+
+
+def options_of(pod: Json) -> dict[str, JsonValue]:
+    """What was asked of the pod, as `--on pod` would have it; as much of it as a pod still says."""
+    container = _worker(pod)
+    limits = (container.get("resources") or {}).get("limits") or {}
+    found: dict[str, JsonValue] = {"image": container.get("image")}
+    if devices := [name for name in limits if name.endswith("/gpu") or "/mig-" in name]:
+        found |= {"gpus": str(limits[devices[0]])} | ({"resource": devices[0]} if devices[0] != GPU_RESOURCE else {})
+    if "cpu" in limits:
+        found["cpus"] = f"{quantity(limits['cpu']):g}"
+    if "memory" in limits:
+        found["memory"] = str(round(quantity(limits["memory"])))
+    return found
+
+
+def _worker(pod: Json) -> Json:
+    containers: list[Json] = at.spec(pod).get("containers") or []
+    return next((one for one in containers if one.get("name") == names.CONTAINER), {})
+
+
+def handle_of(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -> Handle:
+    """As a run that was waited for has it; `nodes` remembers what was asked before."""
+    pod = told.pod
+    name = at.spec(pod).get("nodeName")
+    if name and name not in nodes:
+        nodes[name] = None
+        with suppress(ClusterError):
+            nodes[name] = find_node(cluster, name)
+    node = nodes.get(name) if name else None
+    owners = at.metadata(pod).get("ownerReferences") or ()
+    job = next((str(one.get("name")) for one in owners if one.get("kind") == "Job"), None)
+    times = status.timeline(pod, [], _job(cluster, pod, job) if job else None)
+    return {
+        "context": cluster.context,
+        "namespace": at.namespace(pod),
+        "job": job,
+        "manifest": told.mark,
+        "pod": told.name,
+        "pod_uid": told.uid,
+        "node": name,
+        "node_boot_id": node.boot_id if node else None,
+        "node_machine_id": node.machine_id if node else None,
+        "image": options_of(pod).get("image"),
+        "image_id": status.image_id(pod),
+        "launched_unix_s": times.created,
+        "queue_s": times.queue_s,
+        "start_s": times.start_s,
+        "run_s": times.run_s,
+        "restarts": status.restarts(pod),
+        "log": {"complete": not told.missing and (told.failure is None or told.failure.kind != LOG_INCOMPLETE)},
+    }
+
+
+def _job(cluster: Cluster, pod: Json, name: str) -> Json | None:
+    """The Job of a pod; None where it is gone, or one may not look."""
+    with suppress(ClusterError):
+        return cluster.get(f"/apis/batch/v1/namespaces/{quote(at.namespace(pod))}/jobs/{quote(name)}")
+    return None

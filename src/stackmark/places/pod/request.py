@@ -1,0 +1,300 @@
+"""From a pod's options and a worker's task to the request that a manifest is made from.
+
+The worker's container gets its task, what it cannot see from inside, and what it may know of the driver's environment. With the
+host's own software the settings of the libraries under test come along, as they do into a container; into an image they do not:
+a Job that was made on a laptop must not depend on that laptop's shell. Which GPUs there are to see is the cluster's business in
+both cases.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from stackmark.errors import SpecError
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.manifest.build import FROM_LIMITS, FROM_POD
+from stackmark.kubernetes.manifest.patch import read_patch
+from stackmark.kubernetes.manifest.request import WORK_FOLDER, PodRequest, VolumeMount, forbidden_by_restricted
+from stackmark.machine.orphans import MARK_VARIABLE
+from stackmark.places.container.launch import FILE_ENDINGS, HOST_ONLY, PATH_PARAMETERS, TUNING, paths_of, program_of
+from stackmark.places.container.software import (
+    PROGRAM_FOLDERS,
+    HostSoftware,
+    outermost,
+    user_name,
+    within,
+    without_home,
+)
+from stackmark.places.place import CACHE_VARIABLES, cache_variables
+from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
+from stackmark.places.process import worker_environment
+from stackmark.secrets_masking import value_of
+from stackmark.spec import (
+    ABOUT_VARIABLE,
+    AUTO,
+    LEDGER_VARIABLE,
+    SCRATCH_VARIABLE,
+    SPEC_LIMIT_BYTES,
+    SPEC_VARIABLE,
+    Request,
+    Spec,
+    Task,
+)
+from stackmark.units import GIB
+
+# Each in lower and in upper case: programs read one or the other.
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy")
+# The device plugin says which GPUs there are; the driver's own numbers mean others, or none.
+VISIBLE_DEVICES = "_VISIBLE_DEVICES"
+# The number that `stackmark image` gives its images too. Kubernetes wants to see one that is not 0; which, is all the same.
+USER_ID = 1001
+# Half of the memory, as Linux gives a host's /dev/shm; without a limit of memory so much, none of which is taken before use.
+SHM_BYTES = 8 * GIB
+WORKER = ("-P", "-m", "stackmark.worker")
+LOADER_CACHE = "/etc/ld.so.cache"
+SELINUX = Path("/sys/fs/selinux/enforce")
+# A pod without a limit of its own: so many times what the spec says it measures, and this for its set-up.
+DEADLINE_TIMES, DEADLINE_SETUP_S = 5.0, 3600.0
+
+
+def pod_request(
+    options: PodOptions,
+    *,
+    mark: str,
+    kind: names.Kind,
+    namespace: str,
+    image: str,
+    task: Task | None = None,
+    command: tuple[str, ...] = (),
+    node: str | None = None,
+    gpus: int = 0,
+    software: HostSoftware | None = None,
+    cache: str | None = None,
+    deadline_s: int = 3600,
+    variables: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    claim_version: str = "v1",
+    driven: bool = True,
+    about: Mapping[str, object] | None = None,
+) -> PodRequest:
+    """Make the request for a worker's task, or for a command of one's own.
+
+    `environment` is the driver's, this process's where None; `about` is what the worker cannot see and its facts shall say.
+    """
+    known = worker_environment(os.environ if environment is None else environment)
+    folders, folder = _host_folders(software, task, cache, gpus, known) if software else ((), WORK_FOLDER)
+    values = _variables(options, known, software, cache) | dict(variables or {}) | options.variables
+    if task is not None:
+        values[SPEC_VARIABLE] = _task_text(task)
+    values[ABOUT_VARIABLE] = json.dumps(
+        {**_about(options, gpus, software, image), **(about or {})}, separators=(",", ":")
+    )
+    if driven:
+        values |= {name: value_of(name, known) for name in options.named_variables}
+    uid, gid = _user(options, software)
+    return PodRequest(
+        mark=mark,
+        kind=kind,
+        namespace=namespace,
+        image=image,
+        command=command or (software.python if software else "python3", *WORKER),
+        env=values,
+        secret_env=() if driven else options.named_variables,
+        folder=folder,
+        uid=uid,
+        gid=gid,
+        host_software=software is not None,
+        host_folders=folders,
+        selinux_type=_selinux_type() if software else None,
+        cpus=options.cpu_count,
+        memory_bytes=options.memory_bytes,
+        shm_bytes=_shm_bytes(options),
+        gpus=gpus,
+        resource=options.resource,
+        device_class=options.dra,
+        claim_version=claim_version,
+        rdma=options.rdma_request,
+        node=node or options.node,
+        node_labels=options.labels_of_node,
+        tolerations=options.all_tolerations(bool(gpus)),
+        queue=options.queue,
+        runtime_class=options.runtime_class,
+        service_account=options.service_account,
+        priority_class=options.priority_class,
+        pull=options.pull,
+        pull_secrets=options.pull_secret,
+        host_network=options.host_network,
+        networks=options.network_attachment,
+        capabilities=options.cap,
+        deadline_s=options.deadline_s or deadline_s,
+        driven=driven,
+        patch=read_patch(options.patch) if options.patch else None,
+    )
+
+
+def gpus_of(options: PodOptions, asked: Spec | Request | None, offered: Callable[[], bool] = lambda: True) -> int:
+    """Count the GPUs of a run: as typed; else one for each rank, unless it runs on the CPU or the cluster offers none.
+
+    `offered` is asked only where neither the options nor the workload decide.
+    """
+    if options.gpu_count is not None:
+        return options.gpu_count
+    device = str(asked.params.get("device", AUTO)) if asked else AUTO
+    if device == "cpu" or (device == AUTO and not offered()):
+        return 0
+    return asked.ranks if asked else 1
+
+
+def deadline_of(task: Task, time_limit_s: float | None) -> int:
+    """Return the pod's own deadline, for the case that nobody is there to end it: well after the driver's limit."""
+    if time_limit_s == math.inf:
+        return LONGEST_DEADLINE_S
+    if time_limit_s is not None:
+        return math.ceil(time_limit_s) + 120
+    params = task.spec.params if task.spec else task.request.params if task.request else {}
+    spans = [params.get(name) for name in ("seconds", "warmup_seconds", "timeout")]
+    known = sum(float(span) for span in spans if isinstance(span, int | float))
+    return math.ceil(DEADLINE_SETUP_S + DEADLINE_TIMES * known)
+
+
+def remarks(options: PodOptions, request: PodRequest, task: Task | None) -> list[str]:
+    """List what a person should know of what they asked for, a sentence each."""
+    said = forbidden_by_restricted(request)
+    if request.cpus is not None and request.cpus.denominator != 1:
+        said.append(
+            f"{options.cpus} CPUs are no whole number: the pod is guaranteed its time, and gets no CPUs of its own from a "
+            "static CPU manager"
+        )
+    if (request.cpus is None) != (request.memory_bytes is None):
+        missing = "memory" if request.memory_bytes is None else "cpus"
+        said.append(f"without {missing} the pod is not of the class Guaranteed: it may be evicted first, or throttled")
+    asked = (task.spec or task.request) if task else None
+    params = asked.params if asked and not request.host_software else {}
+    for name in PATH_PARAMETERS:
+        if isinstance(value := params.get(name), str) and "/" in value:
+            said.append(f"{name}: {value} is a path in the pod, where a volume has to be mounted: --patch FILE")
+    if options.shm_bytes and request.memory_bytes and options.shm_bytes >= request.memory_bytes:
+        said.append(f"shared memory of {options.shm} counts as memory, of which the pod has {options.memory}")
+    return said
+
+
+def carried(environment: Mapping[str, str], *, software: bool) -> dict[str, str]:
+    """Pick the driver's settings of the libraries under test; with the host's software also where its files are."""
+    return {name: environment[name] for name in sorted(environment) if _passes(name, software)}
+
+
+def proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the proxies of the environment, each in both cases, whichever it is written in there."""
+    found: dict[str, str] = {}
+    for name in PROXIES:
+        value = environment.get(name) or environment.get(name.upper())
+        if value:
+            found[name] = environment.get(name) or value
+            found[name.upper()] = environment.get(name.upper()) or value
+    return found
+
+
+def _variables(
+    options: PodOptions, environment: Mapping[str, str], software: HostSoftware | None, cache: str | None
+) -> dict[str, str]:
+    values: dict[str, str] = {"HOME": WORK_FOLDER}
+    if software is not None:
+        values |= carried(environment, software=True) | {"HOME": WORK_FOLDER, "USER": user_name(environment)}
+        values |= cache_variables(Path(cache) if cache else None)
+    if options.env_from_proxy:
+        values |= proxies(environment)
+    return values
+
+
+def _passes(name: str, software: bool) -> bool:
+    own = (SPEC_VARIABLE, MARK_VARIABLE, ABOUT_VARIABLE, SCRATCH_VARIABLE, LEDGER_VARIABLE, *FROM_POD, *FROM_LIMITS)
+    if name in CACHE_VARIABLES or name in own or name.endswith(VISIBLE_DEVICES):
+        return False
+    tuning = name.startswith(TUNING)
+    return tuning or name.startswith(HOST_ONLY) if software else tuning and not name.endswith(FILE_ENDINGS)
+
+
+def _task_text(task: Task) -> str:
+    """Nobody holds a pod's standard input, so the task says that its end means nothing."""
+    text = task.model_copy(update={"lifeline": False}).model_dump_json(exclude_defaults=True)
+    if len(text.encode()) > SPEC_LIMIT_BYTES:
+        raise SpecError(f"the task has more than the {SPEC_LIMIT_BYTES} bytes that a pod's variable takes")
+    return text
+
+
+def _about(options: PodOptions, gpus: int, software: HostSoftware | None, image: str) -> Json:
+    by = "none" if not gpus else f"a claim of {options.dra}" if options.dra else options.resource
+    return {"software": "image" if software is None else "host", "image": image, "gpus_by": by}
+
+
+def _user(options: PodOptions, software: HostSoftware | None) -> tuple[int | None, int | None]:
+    """UID and GID; None where it is not for us to say."""
+    if options.user is not None:
+        return options.uid_gid
+    if software is not None:
+        return os.getuid(), os.getgid()  # the host's files may be read by their owner only
+    return (None, None) if options.openshift else (USER_ID, None)
+
+
+def _shm_bytes(options: PodOptions) -> int:
+    if options.shm_bytes is not None:
+        return options.shm_bytes
+    return options.memory_bytes // 2 if options.memory_bytes else SHM_BYTES
+
+
+# The host's own software
+
+
+def _host_folders(
+    software: HostSoftware, task: Task | None, cache: str | None, gpus: int, environment: Mapping[str, str]
+) -> tuple[tuple[VolumeMount, ...], str]:
+    """Mount the host's own software, read-only, each folder at its own path; return the mounts and the folder to work in.
+
+    Only where the driver runs on the pod's node, which the place sees to. The image under them may be any that the node has, also
+    one without a file in it, so the root's links (/bin, /lib64) are mounted as well, and the loader's cache where no GPU is asked
+    for: with one, NVIDIA's hooks write a cache of their own, and a mount there would end the pod before it begins.
+    """
+    read: list[str] = []
+    written: list[str] = []
+    folder = WORK_FOLDER
+    if task is not None:
+        read, written, folder = paths_of(task)
+        read += without_home(program_of(task, folder, environment))
+    if cache:
+        written.append(cache)
+    written_all = outermost(written)
+    targets = {path: True for path in outermost([*software.folders, *read]) if not within(path, written_all)}
+    made = [_mounted(number, path, path, read_only) for number, (path, read_only) in enumerate(targets.items())]
+    made += [_mounted(len(made) + number, path, path, False) for number, path in enumerate(written_all)]
+    for link, target in root_links().items():
+        made.append(_mounted(len(made), target, link, True))
+    if not gpus and os.path.isfile(LOADER_CACHE):
+        made.append(_mounted(len(made), LOADER_CACHE, LOADER_CACHE, True))
+    return tuple(made), folder
+
+
+def root_links(root: Path = Path("/")) -> dict[str, str]:
+    """`/bin` and its like where they are links, each with the folder that it means."""
+    return {
+        f"/{name}": os.path.realpath(root / name)
+        for name in PROGRAM_FOLDERS
+        if (root / name).is_symlink() and (root / name).is_dir()
+    }
+
+
+def _selinux_type() -> str | None:
+    """The host's folders carry the host's labels, which a container may not read, and must not be relabelled."""
+    return "spc_t" if SELINUX.exists() else None
+
+
+def _mounted(number: int, source: str, target: str, read_only: bool) -> VolumeMount:
+    # With its kind, so that a folder that is not there is an error: without, some runtimes make an empty one.
+    kind = "File" if os.path.isfile(source) else "Directory"
+    name = f"host-{number}"
+    mount: Json = {"name": name, "mountPath": target}
+    if read_only:
+        mount["readOnly"] = True
+    return {"name": name, "hostPath": {"path": source, "type": kind}}, mount

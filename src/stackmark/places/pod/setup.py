@@ -1,0 +1,166 @@
+"""Before the first run: is there a cluster, may one work in it, and what will its pods be made of?
+
+Everything that can be known beforehand is said beforehand, in a sentence: a right that is missing is named at once, and not
+after a Job that nobody can read.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stackmark.errors import ClusterError, PlaceError
+from stackmark.kubernetes import names
+from stackmark.kubernetes.client import ApiError, Cluster, Unreachable, connect
+from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.kubernetes.nodes import is_missing, smallest_image, this_node
+from stackmark.kubernetes.rights import CLAIM_RIGHT, RUN_RIGHTS, check_rights
+from stackmark.places.container.software import HostSoftware, host_software
+from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.request import pod_request
+from stackmark.spec import Task
+
+
+@dataclass(frozen=True)
+class PodSetup:
+    """What holds for all pods of a place: found once."""
+
+    cluster: Cluster
+    namespace: str
+    image: str
+    software: HostSoftware | None
+    # Where the pod must run; the host's own software is only there.
+    node: str | None
+    # As they were typed, and with what the cluster itself decides.
+    options: PodOptions
+    claim_version: str = "v1"
+
+    @property
+    def python(self) -> str:
+        return self.software.python if self.software else "python3"
+
+    def request(
+        self,
+        mark: str,
+        kind: names.Kind,
+        *,
+        task: Task | None = None,
+        command: tuple[str, ...] = (),
+        options: PodOptions | None = None,
+        node: str | None = None,
+        gpus: int = 0,
+        cache: str | None = None,
+        deadline_s: int = 3600,
+        variables: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> PodRequest:
+        """Make the request for a pod in this cluster; `options` where they differ from the place's own."""
+        return pod_request(
+            options or self.options,
+            mark=mark,
+            kind=kind,
+            namespace=self.namespace,
+            image=self.image,
+            task=task,
+            command=command,
+            node=node or self.node,
+            gpus=gpus,
+            software=self.software,
+            cache=cache if self.software else None,
+            deadline_s=deadline_s,
+            variables=variables,
+            environment=environment,
+            claim_version=self.claim_version,
+            about={"kubernetes_version": self.cluster.version},
+        )
+
+
+def find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
+    """Find the cluster, check the rights in it, and decide what pods are made of."""
+    cluster = connect(options.context, options.kubeconfig, options.namespace)
+    _check_namespace(cluster)
+    check_rights(cluster, (*RUN_RIGHTS, CLAIM_RIGHT) if options.dra else RUN_RIGHTS)
+    claims = _claim_version(cluster, options.dra) if options.dra else "v1"
+    if options.user is None and options.host_software != "yes" and _is_openshift(cluster):
+        options = options.model_copy(update={"openshift": True})
+    if options.image is not None and options.host_software != "yes":
+        if options.node is not None and is_missing(cluster, options.node):
+            raise PlaceError(
+                f"the cluster has no node {options.node!r}",
+                command=f"kubectl --context {cluster.context} get nodes",
+            )
+        return PodSetup(cluster, cluster.namespace, options.image, None, options.node, options, claims)
+    why = "without --image a pod runs the host's own software, which needs stackmark to run on a node"
+    if options.host_software == "no":
+        raise PlaceError("a pod needs an image, and none was named", hint="give --image; `stackmark image` makes one")
+    node = this_node(
+        cluster, options.node, why if options.image is None else "the host's own software is only on this machine"
+    )
+    image = options.image or smallest_image(node)
+    if image is None:
+        raise PlaceError(
+            f"the node {node.name} names no image that is there, and a pod needs one, if only to put the host's folders into",
+            hint="give any image that it can have: --image registry.k8s.io/pause:3.10",
+        )
+    software = host_software(sys.executable, environment)
+    return PodSetup(cluster, cluster.namespace, image, software, node.name, options, claims)
+
+
+def _check_namespace(cluster: Cluster) -> None:
+    try:
+        found = cluster.get(f"/api/v1/namespaces/{cluster.namespace}")
+    except ApiError as error:
+        if error.status == 404:
+            raise PlaceError(
+                f"the cluster has no namespace {cluster.namespace!r}",
+                hint="give --namespace, or make it",
+                command=f"kubectl --context {cluster.context} create namespace {cluster.namespace}",
+            ) from error
+        if error.status != 403:
+            raise
+        return  # few may look at namespaces; the Job will tell
+    if (found.get("status") or {}).get("phase") == "Terminating":
+        raise PlaceError(
+            f"the namespace {cluster.namespace} is being deleted: nothing can be made in it",
+            hint="take another: --namespace",
+        )
+
+
+def _is_openshift(cluster: Cluster) -> bool:
+    """OpenShift gives each namespace a range of UIDs, and refuses a pod that brings its own."""
+    try:
+        cluster.get("/apis/security.openshift.io/v1")
+    except ApiError:
+        return False
+    return True
+
+
+def _claim_version(cluster: Cluster, device_class: str) -> str:
+    """Under which version the cluster serves claims for devices, and that it has this class of them."""
+    try:
+        served = [str(one["version"]) for one in cluster.get("/apis/resource.k8s.io").get("versions") or ()]
+        known = next(version for version in ("v1", "v1beta2", "v1beta1") if version in served)
+    except (ApiError, StopIteration) as error:
+        raise PlaceError(
+            "the cluster knows no claims for devices (DRA): resource.k8s.io is not served",
+            hint="leave --dra out, and ask by --gpus",
+        ) from error
+    path = f"/apis/resource.k8s.io/{known}/deviceclasses"
+    try:
+        classes = [str(one["metadata"]["name"]) for one in cluster.items(path)]
+    except ApiError:
+        return known  # one may not list them; the pod will tell
+    if device_class not in classes:
+        has = f"; it has {', '.join(classes)}" if classes else ", nor any other: a DRA driver brings them"
+        raise PlaceError(f"the cluster has no device class {device_class!r}{has}", command="kubectl get deviceclasses")
+    return known
+
+
+def has_resource(cluster: Cluster, resource: str) -> bool:
+    """Tell whether any node has such a device; true where one may not look."""
+    try:
+        nodes = cluster.items("/api/v1/nodes")
+    except Unreachable:
+        raise
+    except ClusterError:
+        return True
+    return any(str(((node.get("status") or {}).get("capacity") or {}).get(resource, "0")) != "0" for node in nodes)

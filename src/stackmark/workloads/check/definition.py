@@ -1,0 +1,43 @@
+"""The family `check/`: which device, and how much is added on it."""
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from stackmark.spec import AnyParams
+from stackmark.workloads.definition import Definition, Family, MetricType
+
+CHECK: JsonDict = {"group": "The check of a device (check/vector-add)"}
+
+
+class CheckParams(AnyParams):
+    seed: int = Field(default=1, ge=0, lt=2**31, description="of the vectors' values")
+    # 2^24 of four bytes are 64 MiB: past every cache but a few, and small enough for a tenth of a shared GPU.
+    elements: int = Field(
+        default=2**24,
+        ge=1,
+        le=2**31,
+        description="length of the longest vectors; shorter ones are added too",
+        json_schema_extra=CHECK,
+    )
+    every_gpu: bool = Field(
+        default=False,
+        description="add on every GPU that is to be seen, and not on --device alone",
+        json_schema_extra=CHECK,
+    )
+
+
+FAMILY = Family(
+    "check",
+    CheckParams,
+    "stackmark.workloads.check.impl.vector_add",
+    (
+        Definition(
+            "check/vector-add",
+            "Two vectors added on the device, each sum compared with the host's",
+            "run",
+            timed="whole",
+            metric=MetricType("vector add", "GB/s"),
+        ),
+    ),
+    shown=("device",),
+)

@@ -1,0 +1,1 @@
+"""The implementation of `command/`: start a program and read its figure."""

@@ -1,0 +1,153 @@
+"""What a workload is, without a framework: everything that help, documents, verdicts and reports need to know of it.
+
+A definition says what is measured; its implementation (workloads/*/impl, or a module of another package) does it, and is
+imported by a worker alone. Other people's packages announce theirs by the entry point group `stackmark.workloads`: its object
+is a `Family`, or an `Operator`, which joins `op/`.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Literal, cast
+
+from stackmark.errors import SpecError
+from stackmark.ranks import MOST_RANKS
+from stackmark.spec import AnyParams, Params, Scalar
+from stackmark.workloads.op.problem import Operator
+from stackmark.workloads.workload import Workload
+
+GROUP = "stackmark.workloads"
+
+
+@dataclass(frozen=True)
+class MetricType:
+    """The figure that a run gives: what it is called, what it is counted in, and which way is better."""
+
+    name: str
+    unit: str
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How many processes may make one run together."""
+
+    least: int = 1
+    most: int = 1
+
+
+ONE_RANK, SEVERAL_RANKS = Ranks(), Ranks(2, MOST_RANKS)
+
+
+@dataclass(frozen=True)
+class SampleBytes:
+    """Bytes that are moved for one sample: at the least, and as the framework calls its operators one by one."""
+
+    least: float
+    called: float
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One workload. Counts are of one forward pass of one sample; 0: not counted."""
+
+    name: str
+    title: str
+    # What is counted, in the singular: image, sequence, call, run.
+    sample: str
+    sequence_tokens: int = 0
+    params: int = 0
+    forward_macs: int = 0
+    training_flops: int = 0
+    # How it is timed: step by step, whole from its start to its end, or row by row of a list of problems.
+    timed: Literal["steps", "whole", "rows"] = "steps"
+    # None: the figure depends on the problem or on the user's program, and each result says what it is.
+    metric: MetricType | None = None
+    ranks: Ranks = ONE_RANK
+    # The parameter that says how many samples a step has; empty: a result may count what it likes.
+    samples_per_step: str = ""
+    # Bytes of a sample by the parameters of a spec, for results that do not have them; None: not known.
+    sample_bytes: Callable[[Mapping[str, Scalar]], SampleBytes | None] = lambda _params: None
+    # Set for a list of problems of one operator.
+    operator: Operator | None = None
+    # Names under which others publish the same network: `infer/NAME` is its forward pass.
+    published_as: tuple[str, ...] = ()
+
+    @property
+    def samples(self) -> str:
+        return f"{self.sample}s"
+
+    @property
+    def unit(self) -> str:
+        """What a rate is counted in, where a result does not say it."""
+        return self.metric.unit if self.metric else f"{self.samples}/s"
+
+    @property
+    def verb(self) -> str:
+        """The command that measures it, where `run` does not."""
+        return self.operator.verb if self.operator else ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Workloads with the same parameters and one implementation, whose module is a `Workload`."""
+
+    name: str
+    params: type[AnyParams]
+    module: str
+    definitions: tuple[Definition, ...]
+    # Whether it runs a program of the user's, who decides its folder and the unit of its figure.
+    own_program: bool = False
+    # The parameters that a result shows; all of them are in the spec. Empty: those that are not of every workload.
+    shown: tuple[str, ...] = ()
+    # What a comparison takes where nothing was typed: choices that differ from process to process would be noise in it.
+    compared_with: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        own = (name for name in self.params.model_fields if name not in Params.model_fields)
+        return self.shown or ("device", *own)
+
+    def load(self) -> Workload:
+        """Import the implementation, and with it the framework: only a worker does this."""
+        return cast(Workload, import_module(self.module))
+
+
+def operator_definition(family: str, operator: Operator) -> Definition:
+    """The workload that goes through the problems of an operator."""
+    return Definition(
+        f"{family}/{operator.name}",
+        operator.title,
+        "call",
+        timed="rows",
+        ranks=SEVERAL_RANKS if operator.exchange else ONE_RANK,
+        operator=operator,
+    )
+
+
+def outside() -> tuple[Family | Operator, ...]:
+    """What other packages announce. One that is not what it should be is an error that names its package."""
+    return _outside(tuple(sys.path))
+
+
+@cache
+def _outside(_path: tuple[str, ...]) -> tuple[Family | Operator, ...]:
+    return tuple(_loaded(point) for point in entry_points(group=GROUP))
+
+
+def _loaded(point: EntryPoint) -> Family | Operator:
+    try:
+        found: object = point.load()
+    except (ImportError, AttributeError) as error:
+        found = error
+    if isinstance(found, Family | Operator):
+        return found
+    package = point.dist.name if point.dist else point.value
+    raise SpecError(
+        f"the package {package} announces the workloads {point.name!r}, but {point.value} is neither a Family nor an "
+        f"Operator: {found}",
+        hint=f"repair or remove it: pip uninstall {package}",
+    )

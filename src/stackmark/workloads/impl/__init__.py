@@ -1,0 +1,1 @@
+"""What several implementations need of a device."""

@@ -1,9 +1,0 @@
-"""Where a worker comes in: threads are pinned before the framework is loaded, and then the family is op.py."""
-
-from stackmark.workloads.op import pinning
-
-pinning.settle()
-
-from stackmark.workloads.op.op import probe, run  # noqa: E402
-
-__all__ = ["probe", "run"]

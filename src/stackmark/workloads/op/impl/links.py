@@ -1,0 +1,343 @@
+"""What the links of a GPU allow: its way to the host (PCIe) and to other GPUs (NVLink), by their generation and width.
+
+The driver's library is asked first and the kernel's files after it; neither may be there. A GPU that rests lowers the
+generation of its link, so whoever asks keeps it busy meanwhile. Per direction, PCIe gives its transfers a second times its
+lanes less its encoding (8b/10b up to generation 2, 128b/130b from 3 on, 242 of 256 bytes of a flit in 6); what packets cost
+besides is said apart, because it depends on the payload that two partners agreed on, which is 256 bytes on nearly all
+servers and which only root can read.
+
+No framework is imported here, so that the arithmetic can be tested, and used, where there is none.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+# --- the driver's library ---------------------------------------------------------------------------------------------
+#
+# The driver's library (NVML), asked by the names of its own functions; neither it nor its package need be there.
+
+
+class Driver:
+    """The driver's library, open. A call that this chip or driver does not know answers None."""
+
+    def __init__(self, module: object) -> None:
+        self._module = module
+        error = getattr(module, "NVMLError", OSError)
+        is_error = isinstance(error, type) and issubclass(error, Exception)
+        self._errors: tuple[type[Exception], ...] = (error if is_error else OSError, AttributeError)
+
+    def ask(self, name: str, *arguments: object) -> object:
+        return self._call(name, arguments)[1]
+
+    def do(self, name: str) -> bool:
+        """A call that answers nothing: whether it worked."""
+        return self._call(name, ())[0]
+
+    def _call(self, name: str, arguments: tuple[object, ...]) -> tuple[bool, object]:
+        try:
+            return True, getattr(self._module, name)(*arguments)
+        except self._errors:
+            return False, None
+
+    def count(self, name: str, *arguments: object) -> int | None:
+        value = self.ask(name, *arguments)
+        return value if isinstance(value, int) else None
+
+    def word(self, name: str, *arguments: object) -> str:
+        value = self.ask(name, *arguments)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
+
+    def gpu(self, uuid: str) -> object:
+        """The handle of the GPU with this UUID, with or without its `GPU-`; None of a slice, whose links are its GPU's."""
+        for index in range(self.count("nvmlDeviceGetCount") or 0):
+            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+            if handle is not None and _bare(self.word("nvmlDeviceGetUUID", handle)) == _bare(uuid):
+                return handle
+        return None
+
+
+@contextmanager
+def driver(module: object = None) -> Iterator[Driver | None]:
+    """The library between its init and its shutdown; None where there is no driver, or no package to ask it by."""
+    found = _open(module)
+    try:
+        yield found
+    finally:
+        if found:
+            found.ask("nvmlShutdown")
+
+
+def _open(module: object) -> Driver | None:
+    try:
+        module = importlib.import_module("pynvml") if module is None else module
+    except ImportError:
+        return None
+    found = Driver(module)
+    return found if found.do("nvmlInit") else None
+
+
+def _bare(uuid: str) -> str:
+    return uuid.strip().lower().removeprefix("gpu-")
+
+
+# --- the kernel's files -----------------------------------------------------------------------------------------------
+#
+# What the kernel's files say of this machine: its NUMA nodes, their CPUs, near which a GPU hangs, and where pages lie.
+
+
+ROOT = Path("/")
+
+
+def nodes(root: Path = ROOT, allowed: frozenset[int] | None = None) -> dict[int, frozenset[int]]:
+    """The NUMA nodes that have CPUs on which this process may run, with those CPUs; one node 0 where the kernel shows none."""
+    may = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
+    found = {}
+    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        if cpus := read_cpus(read_text(folder / "cpulist")) & may:
+            found[int(folder.name[4:])] = cpus
+    return found or {0: may}
+
+
+def near_node(address: str, among: Mapping[int, frozenset[int]], root: Path = ROOT) -> int:
+    """The node that a GPU hangs on; the first, where the kernel does not know (-1) or we may not run there."""
+    node = read_number(read_text(root / "sys/bus/pci/devices" / (address or "none") / "numa_node"))
+    return node if node is not None and node in among else min(among)
+
+
+def read_cpus(text: str) -> frozenset[int]:
+    """`0-3,8` as numbers."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def pages_by_node(start: int, root: Path = ROOT) -> dict[int, int]:
+    """Where the pages of the mapping that holds this address lie, as far as the kernel tells."""
+    best: tuple[int, str] | None = None
+    for line in read_text(root / "proc/self/numa_maps").splitlines():
+        begin = int(line.partition(" ")[0], 16)
+        if begin <= start and (best is None or begin > best[0]):
+            best = begin, line
+    words = best[1].split() if best else []
+    counts = (word.partition("=") for word in words if word.startswith("N") and "=" in word)
+    return {int(name[1:]): int(value) for name, _, value in counts if name[1:].isdigit() and value.isdigit()}
+
+
+def read_number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# --- what a link allows -----------------------------------------------------------------------------------------------
+
+# Transfers a second of a lane by generation, and how much of them is data.
+GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+ENCODING = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 242 / 256}
+# A packet: framing and sequence number 4, header with a 64-bit address 16, check sum 4; and the payload that is usual.
+PACKET_BYTES, PAYLOAD_BYTES = 24, 256
+# Of one NVLink in one direction, as published, by compute capability: the library's own numbering of versions changed its
+# meaning between drivers. Hopper has generation 4 at the rate of 2 and 3, with more links; consumer Ampere has slower ones.
+NVLINK_BYTES_PER_S = {
+    (6, 0): 20e9,
+    (7, 0): 25e9,
+    (7, 5): 25e9,
+    (8, 0): 25e9,
+    (8, 6): 14.0625e9,
+    (9, 0): 25e9,
+    (10, 0): 50e9,
+    (10, 3): 50e9,
+}
+# Chips that reach their own host by NVLink-C2C and not by PCIe, with the published rate of a direction.
+CHIP_TO_CHIP = {"GH200": 450e9, "GB200": None, "GB300": None}
+SWITCH = 2  # the kind of a link's other end, by the library's ABI
+MOST_LINKS = 36
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a way allows in one direction, in bytes a second and in words; None where nothing tells."""
+
+    bytes_per_s: float | None
+    words: str
+    notes: tuple[str, ...] = ()
+
+    def both_ways(self) -> "Limit":
+        if self.bytes_per_s is None:
+            return self
+        return Limit(2 * self.bytes_per_s, f"both directions of {self.words}", self.notes)
+
+
+@dataclass(frozen=True)
+class Pcie:
+    """A link as it runs, and as it could at most on this board."""
+
+    generation: int
+    width: int
+    generation_max: int | None = None
+    width_max: int | None = None
+
+    @property
+    def bytes_per_s(self) -> float:
+        return pcie_bytes_per_s(self.generation, self.width)
+
+
+def pcie_bytes_per_s(generation: int, width: int) -> float:
+    """One direction, after encoding."""
+    return GIGATRANSFERS[generation] * 1e9 * width * ENCODING[generation] / 8
+
+
+def after_packets(bytes_per_s: float) -> float:
+    """What is left of it for data, where packets carry the usual 256 bytes."""
+    return bytes_per_s * PAYLOAD_BYTES / (PAYLOAD_BYTES + PACKET_BYTES)
+
+
+def pcie_limit(pcie: Pcie | None) -> Limit:
+    if pcie is None:
+        return Limit(None, "", ("neither the driver nor the kernel says how the link runs",))
+    rate = pcie.bytes_per_s
+    usual = after_packets(rate) if pcie.generation < 6 else rate  # a flit's headers are in its encoding
+    words = f"PCIe {pcie.generation}.0 ×{pcie.width}: {rate / 1e9:.1f} GB/s a direction after encoding"
+    if usual < rate:
+        words += f", about {usual / 1e9:.1f} with packets of {PAYLOAD_BYTES} bytes"
+    notes = []
+    if pcie.generation_max and pcie.generation < pcie.generation_max:
+        notes.append(
+            f"the link runs at generation {pcie.generation} under load, and could at {pcie.generation_max}: "
+            "look at the slot, a riser, or the board's settings"
+        )
+    if pcie.width_max and pcie.width < pcie.width_max:
+        notes.append(
+            f"the link has {pcie.width} of {pcie.width_max} lanes: look at the slot, the GPU's seat, or the board's settings"
+        )
+    return Limit(rate, words, tuple(notes))
+
+
+def nvlinks_limit(links: int, capability: tuple[int, int]) -> Limit:
+    """What so many links of a GPU allow together."""
+    rate = NVLINK_BYTES_PER_S.get(capability)
+    if rate is None:
+        return Limit(None, f"{links} NVLinks of a kind whose rate is not in our table")
+    words = f"{links} NVLinks of {rate / 1e9:.4g} GB/s a direction, as published: {links * rate / 1e9:.4g} GB/s"
+    return Limit(links * rate, words)
+
+
+def host_limit(uuid: str, address: str, root: Path = ROOT, module: object = None) -> Limit:
+    """What the way between a GPU and its host allows, as it is now."""
+    with driver(module) as nvml:
+        handle = nvml.gpu(uuid) if nvml else None
+        if nvml and handle is not None:
+            name = nvml.word("nvmlDeviceGetName", handle)
+            for chip, rate in CHIP_TO_CHIP.items():
+                if chip in name:
+                    said = f": {rate / 1e9:.0f} GB/s a direction, as published" if rate else ""
+                    return Limit(rate, f"NVLink-C2C{said}")
+            found = _pcie_of_driver(nvml, handle)
+            if found:
+                return pcie_limit(found)
+    return pcie_limit(pcie_of_kernel(address, root))
+
+
+def _pcie_of_driver(nvml: Driver, handle: object) -> Pcie | None:
+    generation = nvml.count("nvmlDeviceGetCurrPcieLinkGeneration", handle)
+    width = nvml.count("nvmlDeviceGetCurrPcieLinkWidth", handle)
+    if generation not in GIGATRANSFERS or not width:
+        return None
+    return Pcie(
+        generation,
+        width,
+        nvml.count("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        nvml.count("nvmlDeviceGetMaxPcieLinkWidth", handle),
+    )
+
+
+def pcie_of_kernel(address: str, root: Path = ROOT) -> Pcie | None:
+    """From the kernel's files of a device: `16.0 GT/s PCIe` and `16`."""
+    folder = root / "sys/bus/pci/devices" / address
+    now, most = (_generation(read_text(folder / f"{which}_link_speed")) for which in ("current", "max"))
+    width, widest = (read_number(read_text(folder / f"{which}_link_width")) for which in ("current", "max"))
+    # The kernel writes 0 lanes, or 63 or 255, for a link that it cannot read.
+    if not address or now is None or not width or width > 32:
+        return None
+    return Pcie(now, width, most, widest if widest and widest <= 32 else None)
+
+
+def _generation(speed: str) -> int | None:
+    try:
+        wanted = float(speed.partition(" ")[0])
+    except ValueError:
+        return None
+    return next((generation for generation, rate in GIGATRANSFERS.items() if rate == wanted), None)
+
+
+def peer_limit(uuid: str, other: str, peer_access: bool, module: object = None) -> Limit:
+    """What the way between two GPUs allows: their NVLinks, or PCIe, straight or through the host's memory."""
+    with driver(module) as nvml:
+        here, there = (nvml.gpu(uuid), nvml.gpu(other)) if nvml else (None, None)
+        if nvml is None or here is None or there is None:
+            return Limit(None, "", ("the driver does not say how the GPUs are linked",))
+        links = _nvlinks_to(nvml, here, _bus(nvml.ask("nvmlDeviceGetPciInfo", there)))
+        if links and peer_access:
+            return nvlinks_limit(links, _capability(nvml, here))
+        slower = min(
+            (pcie for handle in (here, there) if (pcie := _pcie_of_driver(nvml, handle))),
+            key=lambda pcie: pcie.bytes_per_s,
+            default=None,
+        )
+    limit = pcie_limit(slower)
+    way = "straight over" if peer_access else "through the host's memory, over"
+    return Limit(limit.bytes_per_s, f"{way} {limit.words}" if limit.words else "", limit.notes)
+
+
+def _nvlinks_to(nvml: Driver, handle: object, bus: str) -> int:
+    """Active links that end at that GPU, or at a switch, which leads to all."""
+    count = 0
+    for link in range(MOST_LINKS):
+        active = nvml.count("nvmlDeviceGetNvLinkState", handle, link)
+        if active is None:
+            break
+        if not active:
+            continue
+        far = _bus(nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link))
+        count += far == bus or nvml.count("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) == SWITCH
+    return count
+
+
+def _capability(nvml: Driver, handle: object) -> tuple[int, int]:
+    value = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
+    return (int(value[0]), int(value[1])) if isinstance(value, tuple | list) and len(value) == 2 else (0, 0)
+
+
+def memory_limit(uuid: str, module: object = None) -> Limit:
+    """What a GPU's own memory allows by its bus and its highest clock; two transfers a clock, as the driver counts clocks."""
+    with driver(module) as nvml:
+        handle = nvml.gpu(uuid) if nvml else None
+        if nvml is None or handle is None:
+            return Limit(None, "")
+        bits = nvml.count("nvmlDeviceGetMemoryBusWidth", handle)
+        mhz = nvml.count("nvmlDeviceGetMaxClockInfo", handle, 2)
+    if not bits or not mhz:
+        return Limit(None, "")
+    rate = bits / 8 * mhz * 1e6 * 2
+    return Limit(rate, f"memory of {bits} bits at {mhz} MHz, twice a clock: {rate / 1e9:.0f} GB/s")
+
+
+def _bus(info: object) -> str:
+    """The library pads the domain to eight digits; the kernel has four."""
+    bus = getattr(info, "busId", None)
+    bus = bus.decode() if isinstance(bus, bytes) else bus
+    return bus.lower()[-12:] if isinstance(bus, str) else ""

@@ -1,0 +1,231 @@
+"""A process group, from joining it to leaving it, and the few words that its ranks exchange outside of what is timed.
+
+gloo on the CPU, NCCL on GPUs. Beside the group that is timed there is a second one of gloo, by which the ranks wait for each
+other and agree: what is measured is then all that the first one does. The ranks decide nothing by themselves. After each sample
+they exchange one message, the largest of each of a few numbers, and all of them compute the same next step from it; time is
+what rank 0's clock says. So all of them make the same calls, without which a collective never ends.
+
+A rank that lost another is told by its library in many words; it says `lost_rank` here, and whoever started the group knows
+which one died, and of what.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import torch
+
+from stackmark.ranks import STORE_VARIABLE, Rank, own_rank
+from stackmark.workloads.op.impl import links
+from stackmark.workloads.op.impl.links import driver
+from stackmark.workloads.workload import WorkloadFailure
+
+# The longest that any call waits for the others. A collective of a gigabyte takes seconds; a rank may come a minute late,
+# from a cold disk. Whoever wants it shorter has --time-limit.
+TIMEOUT_S = 120.0
+_TRANSPORT = re.compile(r"\bvia ((?:P2P|SHM|NET|COLLNET|NVLS)(?:/[A-Za-z]+)*)")
+
+
+@dataclass(frozen=True)
+class Group:
+    rank: Rank
+    device: torch.device
+    backend: str
+    # For the words beside: never timed.
+    control: "torch.distributed.ProcessGroup"
+    log: "NcclLog"
+
+    def barrier(self) -> None:
+        torch.distributed.barrier(group=self.control)
+
+    def most(self, *numbers: float) -> list[float]:
+        """The largest of each over all ranks; the same at all of them."""
+        told = torch.tensor(numbers, dtype=torch.float64)
+        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX, group=self.control)
+        return [float(number) for number in told.tolist()]
+
+    def agreed(self, failure: WorkloadFailure | None) -> WorkloadFailure | None:
+        """The failure of the first rank that has one, known to all: then none of them begins."""
+        mine = (failure.kind, failure.message, failure.hint) if failure else None
+        said: list[tuple[str, str, str] | None] = [None] * self.rank.size
+        torch.distributed.all_gather_object(said, mine, group=self.control)
+        for number, found in enumerate(said):
+            if found:
+                kind, message, hint = found
+                return WorkloadFailure(kind, f"rank {number}: {message}", hint)
+        return None
+
+    def notes(self) -> list[str]:
+        """How the ranks lie and talk, as far as it can be told."""
+        rank = self.rank
+        if rank.local_size == rank.size:
+            lie = f"{rank.size} ranks on this machine"
+        else:
+            lie = f"{rank.size} ranks, {rank.local_size} of them on the machine of rank 0"
+        if self.device.type == "cuda":
+            version = ".".join(map(str, torch.cuda.nccl.version()))
+            way = ", ".join(transports(self.log.read())) or "by a way that it does not tell"
+            return [f"NCCL {version} {way}", f"{lie}, a GPU each"]
+        interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        cores = len(os.sched_getaffinity(0))
+        threads = torch.get_num_threads()
+        return [
+            f"gloo by TCP{f' over {interface}' if interface else ''}",
+            f"{lie}, {threads} of its {cores} cores for each{_crowded(rank.local_size * threads, cores)}",
+        ]
+
+    def limit(self) -> links.Limit:
+        """What each rank's own link allows in one direction: the least of all ranks."""
+        if self.device.type == "cpu":
+            where = "through this machine's memory" if self.rank.local_size == self.rank.size else "through a network"
+            return links.Limit(None, f"{where}: no link to hold it against")
+        own = link_of(self.device)
+        said: list[links.Limit | None] = [None] * self.rank.size
+        torch.distributed.all_gather_object(said, own, group=self.control)
+        known = [limit for limit in said if limit]
+        if any(limit.bytes_per_s is None for limit in known):
+            return links.Limit(None, "the driver does not say how all GPUs are linked")
+        return min(known, key=lambda limit: limit.bytes_per_s or 0.0)
+
+
+def _crowded(threads: int, cores: int) -> str:
+    return f" (together {threads} threads: more than there are)" if threads > cores else ""
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Group]:
+    """The group that this process was started for."""
+    rank = own_rank(os.environ)
+    if rank is None or rank.size < 2:
+        raise WorkloadFailure("bad_parameter", "a collective is an exchange of several ranks", "take --ranks 2")
+    backend = require_group(device, rank.local_size)
+    log = NcclLog(backend)
+    with lost_ranks():
+        _join(backend, rank, device)
+        control = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_S))
+        yield Group(rank, device, backend, control, log)
+        # Rank 0 keeps the store: it goes last. After a failure nobody waits, and the process ends without ceremony.
+        torch.distributed.barrier(group=control)
+        torch.distributed.destroy_process_group()
+
+
+def require_group(device: torch.device, local_size: int) -> str:
+    """The backend of a group on such devices; where there is none, a sentence."""
+    distributed = torch.distributed
+    if not distributed.is_available():
+        raise WorkloadFailure(
+            "missing_package", f"this PyTorch ({torch.__version__}) was built without torch.distributed",
+            "install a build that has it: pip install 'stackmark[torch]'",
+        )  # fmt: skip
+    if device.type == "cpu":
+        if not distributed.is_gloo_available():
+            raise WorkloadFailure("missing_package", f"this PyTorch ({torch.__version__}) was built without gloo")
+        return "gloo"
+    count = torch.cuda.device_count()
+    if local_size > count:
+        raise WorkloadFailure(
+            "no_device", f"{local_size} ranks need a GPU each, and PyTorch sees {count} here",
+            f"take --ranks {count}, or --device cpu" if count > 1 else "take --device cpu",
+        )  # fmt: skip
+    if not distributed.is_nccl_available():
+        raise WorkloadFailure("missing_package", f"this PyTorch ({torch.__version__}) was built without NCCL")
+    return "nccl"
+
+
+def _join(backend: str, rank: Rank, device: torch.device) -> None:
+    timeout = timedelta(seconds=TIMEOUT_S)
+    # Told its device, NCCL connects at once: else the first collective would guess, and pay for it.
+    bound = device if backend == "nccl" else None
+    listening = os.environ.get(STORE_VARIABLE)
+    if listening is None:
+        # Somebody else's launcher, who says it all in the environment.
+        torch.distributed.init_process_group(backend, timeout=timeout, device_id=bound)
+        return
+    store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        rank.size,
+        is_master=rank.number == 0,
+        timeout=timeout,
+        master_listen_fd=int(listening) if listening else None,
+    )
+    torch.distributed.init_process_group(
+        backend, store=store, rank=rank.number, world_size=rank.size, timeout=timeout, device_id=bound
+    )
+
+
+@contextmanager
+def lost_ranks() -> Iterator[None]:
+    """Tells the loss of another rank from what is wrong with this one."""
+    try:
+        yield
+    except RuntimeError as error:  # DistError and its like are RuntimeErrors too
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if not _is_loss(error, said):
+            raise
+        raise WorkloadFailure(
+            "lost_rank", f"another rank is gone, or did not answer within {TIMEOUT_S:g} s: {said[:300]}",
+            "see what the others said: stackmark show RUN --log",
+        ) from error  # fmt: skip
+
+
+def _is_loss(error: RuntimeError, said: str) -> bool:
+    """gloo names the file of its transport, NCCL the kind of its error; the store has an error of its own."""
+    distributed = torch.distributed
+    if isinstance(error, distributed.DistNetworkError | distributed.DistStoreError):
+        return True
+    return any(mark in said for mark in ("gloo/transport", "ncclRemoteError", "Timed out", "timed out"))
+
+
+class NcclLog:
+    """What NCCL writes about its channels when it sets itself up, kept in memory: it says by which way each goes.
+
+    A person who asked for NCCL's log gets it where they asked for it, and then the way is not told here.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self._descriptor: int | None = None
+        if backend != "nccl" or any(name in os.environ for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE")):
+            return
+        self._descriptor = os.memfd_create("nccl-log")
+        os.environ |= {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT",
+            "NCCL_DEBUG_FILE": f"/proc/self/fd/{self._descriptor}",
+        }
+
+    def read(self) -> str:
+        if self._descriptor is None:
+            return ""
+        size = os.fstat(self._descriptor).st_size
+        return os.pread(self._descriptor, size, 0).decode("utf-8", "replace")
+
+
+def transports(log: str) -> list[str]:
+    """The ways of NCCL's channels, each once: `via P2P/CUMEM`, `via SHM/direct`."""
+    return [f"via {way}" for way in dict.fromkeys(_TRANSPORT.findall(log))]
+
+
+def link_of(device: torch.device, module: object = None) -> links.Limit:
+    """What a GPU can send to the others: all its active NVLinks together, or its PCIe where it has none."""
+    properties = torch.cuda.get_device_properties(device)
+    return outside_limit(f"GPU-{properties.uuid}", (properties.major, properties.minor), module)
+
+
+def outside_limit(uuid: str, capability: Sequence[int], module: object = None) -> links.Limit:
+    with driver(module) as nvml:
+        handle = nvml.gpu(uuid) if nvml else None
+        active = 0
+        if nvml and handle is not None:
+            states = (nvml.count("nvmlDeviceGetNvLinkState", handle, link) for link in range(links.MOST_LINKS))
+            active = sum(state or 0 for state in states)
+    if not active:
+        return links.host_limit(uuid, "", module=module)
+    limit = links.nvlinks_limit(active, (capability[0], capability[1]))
+    if limit.bytes_per_s is None:
+        return limit
+    # In NVSwitch's own reductions an all-reduce sends each byte once, and not twice.
+    return replace(limit, notes=("a switch that adds up itself (NVLS) can exceed it in an all-reduce",))

@@ -1,0 +1,91 @@
+"""The table of what can be measured: our families, and those of other packages. Imports no framework.
+
+The command line reads names, parameters and help texts from here. A built-in family stands in `families`; other packages
+announce theirs by the entry point group `stackmark.workloads` (definition.py).
+"""
+
+from collections.abc import Iterator
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from stackmark.errors import SpecError, nearest_names
+from stackmark.spec import Request, Spec, explain
+from stackmark.workloads.check import definition as check
+from stackmark.workloads.command import definition as command
+from stackmark.workloads.definition import Definition, Family, outside
+from stackmark.workloads.op import definition as op
+from stackmark.workloads.train import definition as train
+
+
+def families() -> dict[str, Family]:
+    """Ours, and those of other packages; a name of ours cannot be taken by another."""
+    table = {one.name: one for one in (train.FAMILY, op.family(), command.FAMILY, check.FAMILY)}
+    for one in outside():
+        if isinstance(one, Family):
+            table.setdefault(one.name, one)
+    return table
+
+
+def definitions() -> Iterator[Definition]:
+    for family in families().values():
+        yield from family.definitions
+
+
+def find(workload: str) -> tuple[Family, Definition]:
+    """The family and definition of a name; an unknown name is an error with the nearest ones."""
+    table = families()
+    family = table.get(workload.partition("/")[0])
+    for one in family.definitions if family else ():
+        if one.name == workload:
+            assert family is not None
+            return family, one
+    known = [one.name for one in definitions()]
+    raise SpecError(
+        f"there is no workload {workload!r}{nearest_names(workload, known)}", hint="list them with: stackmark workloads"
+    )
+
+
+def is_own_program(workload: str) -> bool:
+    """Tell whether a workload runs a program of the user's."""
+    family = families().get(workload.partition("/")[0])
+    return family is not None and family.own_program
+
+
+def check_request(request: Request) -> None:
+    """Refuses what can be refused without seeing the device: names, types and ranges of what was typed."""
+    family, _ = find(request.workload)
+    fields = family.params.model_fields
+    for name, field in fields.items():
+        if field.is_required() and name not in request.typed() and not _may_be_auto(field):
+            raise SpecError(
+                f"{request.workload} needs --{name.replace('_', '-')}: {field.description}",
+                hint="see: stackmark run --help",
+            )
+    for name, value in request.typed().items():
+        if name not in fields:
+            raise SpecError(
+                f"{request.workload} has no parameter {name!r}{nearest_names(name, list(fields))}",
+                hint="list them with: stackmark run --help",
+            )
+        try:
+            TypeAdapter(fields[name].rebuild_annotation()).validate_python(value)
+        except ValidationError as error:
+            option = f"--{name.replace('_', '-')}"
+            raise SpecError(f"{option}: {explain(error)}", hint="see: stackmark run --help") from error
+
+
+def check_spec(spec: Spec) -> None:
+    """Refuse a stored spec that its workload does not know: another name, a field too many, a value out of bounds."""
+    family, _ = find(spec.workload)
+    try:
+        family.params.model_validate(spec.params)
+    except ValidationError as error:
+        raise SpecError(
+            f"the stored spec of {spec.workload} is not one that this stackmark runs: {explain(error)}",
+            hint="it was changed, or made by another version: measure anew",
+        ) from error
+
+
+def _may_be_auto(field: FieldInfo) -> bool:
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("auto"))

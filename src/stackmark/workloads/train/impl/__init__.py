@@ -1,0 +1,1 @@
+"""The implementation of `train/`: networks, steps and data, on the framework."""

@@ -1,0 +1,314 @@
+"""Images from disk: an ImageFolder tree or CIFAR-10's own files, through a real input pipeline.
+
+Worker processes read, decode, crop and flip; batches travel as bytes and become normalised floats on the device. This is
+PyTorch's DataLoader with Pillow. torchvision would be the usual dataset here; it is not used because its builds must match
+the torch build exactly, and beside a CPU build of torch there is none.
+"""
+
+import io
+import math
+import os
+import pickle
+import signal
+import struct
+import threading
+import traceback
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from stackmark.workloads.train.definition import TrainParams
+from stackmark.workloads.train.impl import nets
+from stackmark.workloads.train.zoo import Model
+from stackmark.workloads.workload import WorkloadFailure
+
+IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
+SPLITS = {True: ("train",), False: ("val", "validation", "test")}
+# Of the random crop, as in the Inception paper and everywhere since.
+CROP_AREA, CROP_ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
+CIFAR_RECORD = 1 + 3 * 32 * 32
+CIFAR_PAD = 4
+
+Source = Generator[nets.Sample, None, None]
+
+
+class UnreadableImage(Exception):
+    """Made in a reading process; the loader makes it anew in ours, from one text with the traceback before it."""
+
+
+class Folder(Protocol):
+    classes: int
+
+    def __len__(self) -> int: ...
+    def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
+        """An image as bytes, 3 × height × width, and its label; cropped and flipped by chance where one is given."""
+
+
+def open_folder(path: Path, model: Model, training: bool) -> Folder:
+    """What a path holds, found by looking; a folder that holds nothing we read is a sentence."""
+    if not model.image_px:
+        raise WorkloadFailure("bad_data", f"{model.name} reads tokens, not images", "take --data device or --data host")
+    try:
+        return _find(path, model, training)
+    except OSError as error:
+        raise WorkloadFailure("bad_data", f"the folder {path} cannot be read: {error}") from error
+
+
+def _find(path: Path, model: Model, training: bool) -> Folder:
+    if not path.is_dir():
+        raise WorkloadFailure("bad_data", f"there is no folder {path}", "--data takes device, host or a folder")
+    for root in (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"):
+        if (root / "data_batch_1").is_file() or (root / "data_batch_1.bin").is_file():
+            return CifarFiles(root, training, model.image_px)
+    if any(path.glob("*-of-*")) or any(path.glob("*.tfrecord*")):
+        raise WorkloadFailure(
+            "bad_data",
+            f"{path} holds TFRecord files, which are not read here",
+            "unpack them to one folder of images a class (ImageFolder)",
+        )
+    return _open_tree(path, model.image_px, training)
+
+
+def _open_tree(path: Path, px: int, training: bool) -> "ImageTree":
+    """The wanted split of a tree, or the whole of a tree without splits. Labels are numbered by the training split."""
+    train, held_out = (next((path / n for n in SPLITS[side] if (path / n).is_dir()), None) for side in (True, False))
+    root = (train if training else held_out) or path
+    if root == path and (train or held_out):
+        raise WorkloadFailure(
+            "bad_data",
+            f"{path} has {(train or held_out or path).name}/ but no {' or '.join(f'{n}/' for n in SPLITS[training])}",
+            "training reads train/CLASS/*.jpg, eval reads val/CLASS/*.jpg",
+        )
+    return ImageTree(root, px, _class_names(train or root))
+
+
+def _class_names(root: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+
+
+class ImageTree:
+    """`root/CLASS/….jpg`: one folder a class; a class's label is its place in `folders`."""
+
+    def __init__(self, root: Path, px: int, folders: list[str]) -> None:
+        self._px = px
+        unknown = sorted(set(_class_names(root)) - set(folders))
+        if unknown:
+            raise WorkloadFailure("bad_data", f"{root} has a class that the training images do not have: {unknown[0]}")
+        self._items = [
+            (os.path.join(found, name), label)
+            for label, folder in enumerate(folders)
+            for found, _, names in sorted(os.walk(root / folder))
+            for name in sorted(names)
+            if os.path.splitext(name)[1].lower() in IMAGE_ENDINGS
+        ]
+        self.classes = len(folders)
+        if not self._items:
+            raise WorkloadFailure(
+                "bad_data",
+                f"no images were found below {root}",
+                "expected: FOLDER/train/CLASS/*.jpg, or CIFAR-10's files",
+            )
+        try:
+            import PIL.Image  # noqa: F401
+        except ImportError as error:
+            raise WorkloadFailure(
+                "missing_package", "images from a folder need Pillow", "pip install 'stackmark[data]'"
+            ) from error
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
+        from PIL import Image
+
+        path, label = self._items[index]
+        try:
+            with Image.open(path) as image:
+                picture = image.convert("RGB")
+        except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
+            # All that Pillow raises for bad files.
+            raise UnreadableImage(f"the image {path} cannot be read: {error}") from error
+        box = _random_box(*picture.size, chance) if chance else _centre_box(*picture.size)
+        picture = picture.resize((self._px, self._px), Image.Resampling.BILINEAR, box=box)
+        if chance and chance.random() < 0.5:
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous(), label
+
+
+def _random_box(width: int, height: int, chance: Random) -> tuple[float, float, float, float]:
+    for _ in range(10):
+        area = width * height * chance.uniform(*CROP_AREA)
+        aspect = math.exp(chance.uniform(math.log(CROP_ASPECT[0]), math.log(CROP_ASPECT[1])))
+        w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
+        if w <= width and h <= height:
+            left, top = chance.uniform(0, width - w), chance.uniform(0, height - h)
+            return left, top, left + w, top + h
+    return _centre_box(width, height)
+
+
+def _centre_box(width: int, height: int) -> tuple[float, float, float, float]:
+    """The middle seven eighths of the short side: 224 of 256, as everybody validates."""
+    side = min(width, height) * 0.875
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+class CifarFiles:
+    """CIFAR-10 as its authors publish it, the Python or the binary version, held in memory: 180 MB."""
+
+    classes = 10
+
+    def __init__(self, root: Path, training: bool, px: int) -> None:
+        if px != 32:
+            raise WorkloadFailure(
+                "bad_data", f"{root} holds CIFAR-10 images of 32 pixels and the model takes {px}",
+                "take a CIFAR-10 model, such as train/resnet56, or a folder of larger images",
+            )  # fmt: skip
+        names = [f"data_batch_{i}" for i in range(1, 6)] if training else ["test_batch"]
+        found = [file for name in names for file in (root / name, root / f"{name}.bin") if file.is_file()]
+        if not found:
+            raise WorkloadFailure("bad_data", f"{root} lacks {', '.join(names)}")
+        parts = [_cifar_part(file) for file in found]
+        self._images = torch.from_numpy(np.concatenate([images for images, _ in parts]))
+        self._labels = np.concatenate([labels for _, labels in parts])
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
+        image, label = self._images[index], int(self._labels[index])
+        if chance is None:
+            return image, label
+        padded = torch.nn.functional.pad(image, (CIFAR_PAD,) * 4)
+        top, left = chance.randint(0, 2 * CIFAR_PAD), chance.randint(0, 2 * CIFAR_PAD)
+        image = padded[:, top : top + 32, left : left + 32]
+        return (image.flip(2) if chance.random() < 0.5 else image).contiguous(), label
+
+
+def _cifar_part(file: Path) -> tuple[Any, Any]:
+    images, labels = _cifar_binary(file) if file.suffix == ".bin" else _cifar_pickle(file)
+    if len(images) != len(labels) or not len(labels) or labels.min() < 0 or labels.max() >= CifarFiles.classes:
+        # On a GPU a label that is out of range ends the process instead of raising.
+        raise WorkloadFailure("bad_data", f"{file} is not a CIFAR-10 file: its labels are not 0 … 9, one an image")
+    return images, labels
+
+
+def _cifar_binary(file: Path) -> tuple[Any, Any]:
+    raw = np.frombuffer(file.read_bytes(), dtype=np.uint8)
+    if raw.size == 0 or raw.size % CIFAR_RECORD:
+        raise WorkloadFailure("bad_data", f"{file} is not a CIFAR-10 file: {raw.size} bytes are no whole records")
+    records = raw.reshape(-1, CIFAR_RECORD)
+    return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
+
+
+class _CifarUnpickler(pickle.Unpickler):
+    """CIFAR-10's Python files are pickles of arrays. A pickle can run anything, so only arrays are let through."""
+
+    _ALLOWED = {
+        ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"),
+        ("numpy.core.numeric", "_frombuffer"), ("numpy._core.numeric", "_frombuffer"),
+    }  # fmt: skip
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 file needs")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _cifar_pickle(file: Path) -> tuple[Any, Any]:
+    try:
+        data = _CifarUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
+        images = np.asarray(data[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
+        return images, np.asarray(data[b"labels"], dtype=np.int64)
+    except (pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError, AttributeError, IndexError) as error:
+        raise WorkloadFailure("bad_data", f"{file} is not a CIFAR-10 file: {error}") from error
+
+
+class _Images(Dataset[tuple[Tensor, int]]):
+    def __init__(self, folder: Folder, chance: Random | None) -> None:
+        self._folder, self.chance = folder, chance
+
+    def __len__(self) -> int:
+        return len(self._folder)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self._folder.read(index, self.chance)
+
+
+class _Endless(Sampler[int]):
+    """Epoch after epoch in one stream: a loader that ended would stop its workers at each epoch, inside the measurement."""
+
+    def __init__(self, size: int, seed: int, shuffle: bool) -> None:
+        self._size, self._seed, self._shuffle = size, seed, shuffle
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed)
+        while True:
+            order: Sequence[int] = range(self._size)
+            if self._shuffle:
+                order = torch.randperm(self._size, generator=generator).tolist()
+            yield from order
+
+
+def _begin_worker(_index: int) -> None:
+    """A reading process has no part in the worker's signals: it ends when it is told to, or when its parent is gone."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    info = get_worker_info()
+    if info is not None and isinstance(info.dataset, _Images) and info.dataset.chance:
+        # torch's seed of this process: the run's and the process's number.
+        info.dataset.chance.seed(info.seed)
+
+
+def batches(folder: Folder, params: TrainParams, pin: bool) -> Source:
+    """Batches without end; closing it ends the reading processes."""
+    training = params.mode == "train"
+    loader = DataLoader(
+        _Images(folder, Random(params.seed) if training and params.distortions else None),
+        batch_size=params.batch,
+        sampler=_Endless(len(folder), params.seed, shuffle=training),
+        num_workers=params.data_workers,
+        pin_memory=pin,
+        worker_init_fn=_begin_worker,
+        generator=torch.Generator().manual_seed(params.seed),
+        prefetch_factor=4 if params.data_workers else None,
+    )
+    try:
+        for images, labels in _begin(loader):
+            yield nets.Sample((images,), (labels,))
+    except UnreadableImage as error:
+        # Else the error's own frames hold the loader until a garbage collection, which ends its processes only in 10 s.
+        traceback.clear_frames(error.__traceback__)
+        said = _last_line(error).removeprefix(f"{UnreadableImage.__module__}.{UnreadableImage.__name__}: ")
+        raise WorkloadFailure("bad_data", said) from error
+    except (OSError, EOFError, RuntimeError) as error:
+        # A process that dies while it hands a batch over is seen as a broken connection, else as a RuntimeError.
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            raise
+        hint = "take fewer --data-workers, or give it more memory and a larger /dev/shm"
+        raise WorkloadFailure("bad_data", f"a reading process was lost: {_last_line(error)}", hint) from error
+
+
+def _begin(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Starts the reading processes, without torch's handler of SIGCHLD.
+
+    It raises in whatever the main thread happens to do when one of them dies. Without it the loss is noticed where a
+    batch is waited for, within five seconds.
+    """
+    before = signal.getsignal(signal.SIGCHLD)
+    iterator = iter(loader)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, before)
+    return iterator
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]
