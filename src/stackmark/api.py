@@ -13,7 +13,7 @@ is stored, `ok` is false, and `raise_for_failure` turns it into an error. Handle
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 from rich.console import Console
 
-from stackmark.errors import Exit, SpecError, WorkerError, nearest_names
+from stackmark.errors import Exit, SpecError, StreamError, WorkerError, nearest_names
+from stackmark.events import EVENT_PREFIX, Log, read_event
 from stackmark.experiments import operator_list
-from stackmark.experiments.arms import place_of, read_arms
+from stackmark.experiments.arms import place_and_params, place_of, read_arms
 from stackmark.experiments.caches import remove_cache
 from stackmark.experiments.cleaning import clean_up as clean_up
 from stackmark.experiments.compare import (
@@ -37,7 +38,9 @@ from stackmark.experiments.compare import (
 )
 from stackmark.experiments.design import MARGIN
 from stackmark.experiments.examine import examine
+from stackmark.experiments.fault_finding import FaultFinding, examine_fault
 from stackmark.experiments.groups import examine_groups
+from stackmark.experiments.judging import STDERR_PREFIX
 from stackmark.experiments.kinds import FAULT as FAULT
 from stackmark.experiments.kinds import OPERATOR_LIST as OPERATOR_LIST
 from stackmark.experiments.kinds import SWEEP as SWEEP
@@ -48,15 +51,20 @@ from stackmark.experiments.placing import place_kinds
 from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.progress import progress as progress_of
 from stackmark.experiments.recorder import Watcher
-from stackmark.experiments.result import ListRunResult, RunResult, reference_for, run_result, stored_run
+from stackmark.experiments.result import ListRunResult as ListRunResult
+from stackmark.experiments.result import RunResult as RunResult
 from stackmark.experiments.result import StoredRun as StoredRun
 from stackmark.experiments.result import list_result as list_result
+from stackmark.experiments.result import reference_for, run_result, stored_run
+from stackmark.experiments.roofline import roofline as roofline
 from stackmark.experiments.run import measure
 from stackmark.experiments.trust import Part, allow, unknown
 from stackmark.experiments.typed import read_value
 from stackmark.ledger.masking import hide_in_arguments
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import Kind, RunDetail
+from stackmark.ledger.rows import RunFilter as RunFilter
+from stackmark.ledger.rows import RunRow as RunRow
 from stackmark.ledger.store import Ledger as Ledger
 from stackmark.places.place import Place
 from stackmark.published.lookup import known_rows
@@ -210,6 +218,11 @@ class Experiment:
             self.remove_cache()
         return self.verdict()
 
+    def fault(self) -> FaultFinding:
+        """Return what a fault in a cluster did to the run that it interrupted."""
+        with opened(self.ledger) as book:
+            return examine_fault(book, self.id)
+
     def remove_cache(self) -> None:
         """Remove the compiled kernels that its runs shared."""
         remove_cache(self.id)
@@ -291,6 +304,21 @@ class Run:
     @property
     def id(self) -> str:
         return self.row.id
+
+    def events(self) -> list[str]:
+        """Return the lines of its stream that are events."""
+        return [line for line in self.lines if line.startswith(EVENT_PREFIX)]
+
+    def log(self) -> Iterator[str]:
+        """Return what is no event, and the lines that came in events: what a user's own program printed."""
+        for number, line in enumerate(self.lines, 1):
+            if not line.startswith(EVENT_PREFIX):
+                yield line.removeprefix(STDERR_PREFIX)
+                continue
+            with suppress(StreamError):
+                event = read_event(line, number)
+                if isinstance(event, Log):
+                    yield event.line
 
     def judged(self) -> StoredRun:
         """Compute its numbers again from its events."""
@@ -447,6 +475,13 @@ def plan_run(
     """Plan a measurement. `on` is a place as an arm names it: `container,shm=1g`."""
     place = place_of(on, request.workload, place_options or {})
     return RunPlan(request, place, runs, time_limit_s, published, margin, command)
+
+
+def plan_arm(request: Request, arm: str, **more: Any) -> RunPlan:
+    """Plan a measurement of one arm, which may type parameters of its own; `more` are the arguments of `plan_run`."""
+    place, typed = place_and_params(arm, request.workload, more.pop("place_options", None) or {})
+    request = request.model_copy(update={"params": {**request.params, **typed}})
+    return RunPlan(request, place, **more)
 
 
 Around = Callable[[ExperimentRow], AbstractContextManager[None]]

@@ -124,7 +124,7 @@ def command(
 
     with Ledger.open(ledger) as book:
         found = _do(planned, book, as_json)
-    _print(found, as_json)
+    print_fault_finding(found, as_json)
     if output is not None:
         draw(found, output)
     return Exit.DONE if found.healthy else Exit.CLUSTER_FAILED
@@ -192,7 +192,7 @@ def _print_plan(planned: "Planned", as_json: bool) -> None:
     print_plan(standard_output(), f"{planned.target.part} on {planned.target.node}", lines)
 
 
-def _print(found: "FaultFinding", as_json: bool) -> None:
+def print_fault_finding(found: "FaultFinding", as_json: bool) -> None:
     from stackmark.show.faults import fault_json, print_fault
     from stackmark.show.terminal import standard_output
 
@@ -202,13 +202,6 @@ def _print(found: "FaultFinding", as_json: bool) -> None:
         print_json(fault_json(found))
         return
     print_fault(standard_output(), found)
-
-
-def show_fault(book: "Ledger", experiment_id: str, as_json: bool) -> None:
-    """For `stackmark show`: the same again, from what was stored."""
-    from stackmark.experiments.fault_finding import examine_fault
-
-    _print(examine_fault(book, experiment_id), as_json)
 
 
 def draw(found: "FaultFinding", output: Path) -> None:

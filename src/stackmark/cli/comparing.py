@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import click
 from pydantic import JsonValue
 
-from stackmark.api import Experiment, Ledger, Verdict, carry_out_compare, plan_compare, start_compare
+from stackmark.api import Experiment, Ledger, Verdict, carry_out_compare, plan_arm, plan_compare, start_compare
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError, Terminated, WorkerError
-from stackmark.experiments.arms import read_arms
-from stackmark.ledger.rows import Kind
 from stackmark.show.live import watching
 from stackmark.show.report import check_target
 from stackmark.show.result import error_json
@@ -52,7 +51,7 @@ class Wanted:
     ledger: str | None = None
     as_json: bool = False
     asked: Sequence[str] = ()
-    kind: Kind = "compare"
+    kind: Literal["compare", "noise"] = "compare"
 
 
 def compare(request: Request, wanted: Wanted) -> Exit:
@@ -155,10 +154,9 @@ def _against_published(request: Request, wanted: Wanted) -> Exit:
             )
     from stackmark.cli.measuring import Session, measure_all
 
-    (arm,) = read_arms(wanted.arms, request.workload, wanted.place_options, least=1)
-    session = Session(
-        arm.place, wanted.ledger, wanted.blocks, wanted.time_limit_s, wanted.as_json, wanted.asked,
-        published=wanted.published, place_options=arm.place_options, margin=wanted.margin,
-        fail_on=wanted.fail_on,
+    plan = plan_arm(
+        request, wanted.arms[0], place_options=wanted.place_options, runs=wanted.blocks,
+        time_limit_s=wanted.time_limit_s, published=wanted.published, margin=wanted.margin,
+        command=repeatable(wanted.asked),
     )  # fmt: skip
-    return measure_all([request.model_copy(update={"params": {**request.params, **arm.typed}})], session)
+    return measure_all([plan], Session(wanted.ledger, wanted.as_json, wanted.fail_on))

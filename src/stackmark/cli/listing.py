@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stackmark.api import Experiment, go_on_list, prepare_list
+from stackmark.api import Experiment, ListRunResult, go_on_list, prepare_list
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, Terminated
-from stackmark.experiments.result import ListRunResult
-from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.show.lists import print_list, say_missing
 from stackmark.show.live import watching
 from stackmark.show.terminal import standard_output
@@ -31,7 +29,7 @@ def resume_list(
 ) -> Exit:
     """Run what is missing, then show all of it: of one that is whole, what it showed before."""
     prepare_list(experiment, lambda parts, where: confirm_trust(parts, where, trusted=trusted), failed=failed)
-    with unfinished_list(experiment.row, ledger), watching(quiet=as_json) as watcher:
+    with unfinished_list(experiment.id, ledger), watching(quiet=as_json) as watcher:
         found = go_on_list(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
     assert isinstance(found.result, ListRunResult)
     if as_json:
@@ -41,14 +39,14 @@ def resume_list(
 
 
 @contextmanager
-def unfinished_list(experiment: ExperimentRow, ledger: str | None) -> Iterator[None]:
+def unfinished_list(experiment_id: str, ledger: str | None) -> Iterator[None]:
     """Where somebody ends it: what there is, and how to go on."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
         there = ("--ledger", ledger) if ledger else ()
-        again, look = (repeatable([verb, experiment.id, *there]) for verb in ("resume", "show"))
-        say(f"{experiment.id} is not finished", f"go on with: {again}\nsee what there is: {look}")
+        again, look = (repeatable([verb, experiment_id, *there]) for verb in ("resume", "show"))
+        say(f"{experiment_id} is not finished", f"go on with: {again}\nsee what there is: {look}")
         raise
 
 

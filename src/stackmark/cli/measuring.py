@@ -4,53 +4,33 @@ Standard output holds results and nothing else. With `--json` that is one object
 whatever happened to each request stands in it, and what went wrong is said in words on standard error as well.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import JsonValue
-
-from stackmark.api import Ledger, Measurement, RunPlan, carry_out_run, is_named, plan_run
+from stackmark.api import Ledger, Measurement, RunPlan, RunResult, carry_out_run, is_named
 from stackmark.cli.listing import show_list, unfinished_list
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.saying import print_json, say
 from stackmark.errors import Exit, LedgerError, StackmarkError
-from stackmark.experiments.result import RunResult
 from stackmark.show.live import watching
 from stackmark.show.result import error_json
 from stackmark.show.terminal import standard_output
-from stackmark.spec import Request
 
 
 @dataclass(frozen=True)
 class Session:
-    """What was typed beside the requests; `asked` is the whole command line."""
+    """Where results are kept, and how they are shown."""
 
-    place: str
     ledger: str | None
-    runs: int | None
-    time_limit_s: float | None
     as_json: bool
-    asked: Sequence[str]
-    # Free text that names a published row to hold the result against.
-    published: str | None = None
-    # Options of the place that were given on their own: --shm 1g.
-    place_options: Mapping[str, JsonValue] = field(default_factory=dict)
-    # Against the published row: another margin than the usual 5 %, and which verdicts end with their own exit code.
-    margin: float | None = None
+    # Which verdicts against a published row end with their own exit code.
     fail_on: Sequence[str] = ()
     # Another program's table instead of ours.
     form: str | None = None
 
 
-def measure_all(requests: Sequence[Request], session: Session) -> Exit:
-    plans = [
-        plan_run(
-            request, on=session.place, place_options=session.place_options, runs=session.runs,
-            time_limit_s=session.time_limit_s, published=session.published, margin=session.margin,
-            command=repeatable(session.asked),
-        )
-        for request in requests
-    ]  # fmt: skip
+def measure_all(plans: Sequence[RunPlan], session: Session) -> Exit:
+    """Measure one after another; what fails is said, and stops no other."""
     results: list[dict[str, Any]] = []
     codes: list[Exit] = []
     with Ledger.open(session.ledger) as book:
@@ -84,7 +64,7 @@ def _measured(plan: RunPlan, book: Ledger, session: Session) -> Measurement:
     """Measure one request and print its result. A failure is also said on standard error where nothing else said it."""
     # The bar is gone before a result is printed: both may go to one screen.
     with watching(quiet=session.as_json) as watcher:
-        found = carry_out_run(plan, book, watcher, lambda experiment: unfinished_list(experiment, session.ledger))
+        found = carry_out_run(plan, book, watcher, lambda experiment: unfinished_list(experiment.id, session.ledger))
     if not isinstance(found.result, RunResult):
         show_list(found.result, session.as_json, session.form)
     elif session.as_json:

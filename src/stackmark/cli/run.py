@@ -80,11 +80,19 @@ def command(
     """
     options = taken_place_options(typed)
     requests = read_requests(asked_workloads(workload, typed), typed)
-    from stackmark.api import check_run
+    from stackmark.api import check_run, plan_run
     from stackmark.cli.measuring import Session, measure_all
+    from stackmark.cli.saying import repeatable
 
     for request in requests:
         check_run(request)
     check_format(form, as_json, [request.workload for request in requests])
     limit_s = seconds_of("--time-limit", time_limit)
-    return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked, published, options, form=form))
+    plans = [
+        plan_run(
+            request, on=place, place_options=options, runs=runs, time_limit_s=limit_s, published=published,
+            command=repeatable(asked),
+        )
+        for request in requests
+    ]  # fmt: skip
+    return measure_all(plans, Session(ledger, as_json, form=form))

@@ -1,7 +1,6 @@
 """`stackmark show`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 
 import click
@@ -21,9 +20,7 @@ from stackmark.api import (
 from stackmark.cli.listing import print_deepbench, show_list
 from stackmark.cli.options import check_format, format_option, json_option, ledger_option, not_empty
 from stackmark.cli.saying import notice, print_json
-from stackmark.errors import SpecError, StreamError
-from stackmark.events import EVENT_PREFIX, Log, read_event
-from stackmark.experiments.judging import STDERR_PREFIX
+from stackmark.errors import SpecError
 from stackmark.show.runs import print_run, print_runs, run_json
 from stackmark.show.safe import safe
 from stackmark.show.terminal import standard_output
@@ -55,11 +52,10 @@ def command(run: str, what: str | None, form: str | None, ledger: str | None, as
     if stored is not None:
         _show_run(stored, as_json, form)
     elif what == "events":
-        for line in found.lines:
-            if line.startswith(EVENT_PREFIX):
-                click.echo(safe(line))
+        for line in found.events():
+            click.echo(safe(line))
     elif what == "log":
-        for line in _log(found.lines):
+        for line in found.log():
             click.echo(safe(line))
     else:
         click.echo(found.row.spec.canonical())
@@ -75,18 +71,6 @@ def _show_run(run: StoredRun, as_json: bool, form: str | None) -> None:
         print_json(run_json(run))
     else:
         print_run(run, standard_output())
-
-
-def _log(lines: Sequence[str]) -> Iterator[str]:
-    """What is no event, and the lines that came in events: what a user's own program printed."""
-    for number, line in enumerate(lines, 1):
-        if not line.startswith(EVENT_PREFIX):
-            yield line.removeprefix(STDERR_PREFIX)
-            continue
-        with suppress(StreamError):
-            event = read_event(line, number)
-            if isinstance(event, Log):
-                yield event.line
 
 
 def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: str | None) -> None:
@@ -108,10 +92,10 @@ def _show_list(experiment: Experiment, book: Ledger, as_json: bool, *, form: str
         print_json(experiment.to_dict())
 
 
-def _show_fault(experiment: Experiment, book: Ledger, as_json: bool) -> None:
-    from stackmark.cli.cluster_fault import show_fault
+def _show_fault(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
+    from stackmark.cli.cluster_fault import print_fault_finding
 
-    show_fault(book, experiment.id, as_json)
+    print_fault_finding(experiment.fault(), as_json)
 
 
 def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:

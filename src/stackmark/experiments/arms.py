@@ -98,13 +98,19 @@ def place_of(text: str, workload: str, options: Mapping[str, OptionValue]) -> Pl
 
     A parameter of the workload is refused there: it has its own option.
     """
-    arm = read_arms([text], workload, options, least=1)[0]
-    if arm.typed:
-        name = next(iter(arm.typed))
+    place, typed = place_and_params(text, workload, options)
+    if typed:
+        name = next(iter(typed))
         raise SpecError(
             f"{name} in {text!r} is a parameter of the workload", hint=f"give it as --{name.replace('_', '-')}"
         )
-    return find_place(arm.place, arm.place_options)
+    return place
+
+
+def place_and_params(text: str, workload: str, options: Mapping[str, OptionValue]) -> tuple[Place, dict[str, Scalar]]:
+    """Return the place of a single arm, and the parameters that it types."""
+    (arm,) = read_arms([text], workload, options, least=1)
+    return find_place(arm.place, arm.place_options), arm.typed
 
 
 def _without_secrets(name: str, value: OptionValue) -> OptionValue:
