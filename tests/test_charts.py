@@ -16,7 +16,7 @@ import examined_sample as sample
 from stackmark.errors import SpecError
 from stackmark.show.plot import plot_png, plot_svg
 from stackmark.show.report.charts import forest, rates, setup, steps
-from stackmark.show.report.charts.scale import Scale, factor_ticks, ticks
+from stackmark.show.report.charts.shapes import Scale, factor_ticks, ticks
 from stackmark.show.report.markup import Markup
 from stackmark.verdict.comparison import Interval
 from stackmark.verdict.examined import Examined

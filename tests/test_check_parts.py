@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from stackmark.errors import Exit
 from stackmark.events import gathered_facts
+from stackmark.experiments.baseline import Trouble
+from stackmark.experiments.check import Checked, Rate
 from stackmark.experiments.judging import read_stored
-from stackmark.show.check import CheckLine, print_check
+from stackmark.show.check import print_check
 from stackmark.verdict.examined import FactDifference
 from stackmark.verdict.nightly import CUSUM_LIMIT, Nights, cusum, judge_nights, part
 from stackmark.verdict.series import compare_series
-from stackmark.verdict.stack import stack_changes
+from stackmark.verdict.stack import StackChange, stack_changes
 
 RECORDED = Path(__file__).parent / "data" / "h200_gpt2.jsonl"
 BEFORE = (100.35, 99.65, 100.10)
@@ -146,19 +149,23 @@ def test_the_image_of_the_hosts_own_software_is_made_anew_and_says_nothing() -> 
     assert len(stack_changes(container("image", "sha256:1"), container("image", "sha256:2"))) == 1
 
 
-def line(label: str, ratio: float, **more: Any) -> CheckLine:
+def checked(label: str, before: float, now: float | None, **more: Any) -> Checked:
+    rates = {"before": Rate(before, 3, 9), "now": Rate(now, 1, 3) if now else None}
+    change = (StackChange("kernel", "6.1", "6.2"),)
+    return Checked(label, label, "host", "images/s", 1.0, **{**rates, "stack_changed": change, **more})
+
+
+def line(label: str, ratio: float, **more: Any) -> Checked:
     before = [[log(12_345.6)], [log(12_346.0)], [log(12_344.0)]]
     seen = compare_series("before-driver-580", "now", before, [[one[0] + log(ratio)] for one in before], 0.01)
-    return CheckLine(label, "images/s", 12_345.6, 12_345.6 * ratio, seen, 3, **more)
+    return checked(label, 12_345.6, 12_345.6 * ratio, comparison=seen, **more)
 
 
-def printed(
-    lines: list[CheckLine], width: int | None = None, changed: tuple[str, ...] = ("kernel 6.1 → 6.2",)
-) -> list[str]:
+def printed(lines: list[Checked], width: int | None = None) -> list[str]:
     out = StringIO()
     screen = {"force_terminal": True, "width": width, "color_system": None} if width else {}
     console = Console(file=out, highlight=False, emoji=False, _environ={"TERM": "xterm"}, **screen)  # type: ignore[arg-type]
-    print_check(lines, changed, console, "stackmark check before-driver-580")
+    print_check(lines, console, "stackmark check before-driver-580")
     return [text.rstrip() for text in out.getvalue().splitlines()]
 
 
@@ -181,26 +188,27 @@ def test_a_narrow_screen_keeps_the_ratio_and_the_verdict() -> None:
 def test_what_else_differs_is_shown_only_beside_a_difference_and_three_of_it() -> None:
     differs = [FactDifference("cpu", f"key_{rank}", ("a", "b"), "why", 90 - rank) for rank in range(4)]
     differs.append(FactDifference("packages", "click", ("1", "2"), "not known to matter", 5))
-    slower = printed([line("train/gpt2", 0.95, differs=differs)])
+    slower = printed([line("train/gpt2", 0.95, changed=tuple(differs))])
     assert [text.split()[1] for text in slower if text.startswith("differs")] == [
         "cpu.key_0:",
         "cpu.key_1:",
         "cpu.key_2:",
     ]
-    assert not any(text.startswith("differs") for text in printed([line("train/gpt2", 1.0, differs=differs)]))
+    assert not any(text.startswith("differs") for text in printed([line("train/gpt2", 1.0, changed=tuple(differs))]))
 
 
 def test_a_sentence_about_all_workloads_is_said_once_and_about_one_with_its_name() -> None:
-    shown = printed([line("train/a", 1.0, doubts=["common"]), line("train/b", 1.0, doubts=["common", "its own"])])
+    shown = printed([line("train/a", 1.0, doubts=("common",)), line("train/b", 1.0, doubts=("common", "its own"))])
     notes = [text.removeprefix("note").strip() for text in shown if text.startswith("note")]
     assert notes == ["common", "train/b: its own"]
 
 
 def test_hostile_text_reaches_no_terminal() -> None:
-    bad = CheckLine(
-        "train/x\x1b[2J", "u", 1.0, None, None, 1, trouble="\x1b]0;title\x07 a\nb", hint="\x9b", failed=True
-    )
-    for shown in (printed([bad], 100, ("\x1b[31mred",)), printed([bad], None, ("\x1b[31mred",))):
+    trouble = Trouble("\x1b]0;title\x07 a\nb", "\x9b", Exit.RUN_FAILED)
+    red = (StackChange("\x1b[31mred", "", ""),)
+    bad = checked("train/x\x1b[2J", 1.0, None, trouble=trouble)
+    seen = line("train/gpt2", 1.0, stack_changed=red)
+    for shown in (printed([bad, seen], 100), printed([bad, seen])):
         text = "\n".join(shown)
         assert "\x1b[2J" not in text
         assert "\x1b]0" not in text
@@ -210,9 +218,9 @@ def test_hostile_text_reaches_no_terminal() -> None:
 
 def test_earlier_checks_are_a_second_line_and_an_alarm_is_said() -> None:
     found = judged(*GOOD, 98.0, 98.1)
-    one = CheckLine(
-        "train/gpt2", "images/s", 100.0, 98.1, found.tonight, 3,
-        lately=98.05, lately_comparison=found.lately, alarm=found.alarm.sentence,
+    one = checked(
+        "train/gpt2", 100.0, 98.1, comparison=found.tonight, lately=Rate(98.05, 2, 6), lately_comparison=found.lately,
+        alarm=found.alarm,
     )  # fmt: skip
     shown = printed([one])
     rows = [text for text in shown if text.endswith("SLOWER")]

@@ -90,7 +90,7 @@ class Replay:
         self.use(ReplayPlace(*streams, failure=failure, exit_code=exit_code))
 
     def use(self, place: ReplayPlace) -> None:
-        self.monkeypatch.setattr("stackmark.cli.measuring.find_place", lambda *_: place)
+        self.monkeypatch.setattr("stackmark.experiments.arms.find_place", lambda *_: place)
 
     def failing(self, message: str, hint: str = "") -> list[str]:
         return [
@@ -408,7 +408,7 @@ def test_what_a_killed_driver_left_is_said_beside_json_too(replay: Replay, ledge
 def test_a_password_is_not_repeated(replay: Replay, monkeypatch: pytest.MonkeyPatch, ledger_file: Path) -> None:
     replay.put(replay.probe, replay.lines)
     opened = Ledger.open
-    monkeypatch.setattr("stackmark.cli.measuring.Ledger.open", lambda _: opened(str(ledger_file)))
+    monkeypatch.setattr("stackmark.ledger.store.Ledger.open", lambda _: opened(str(ledger_file)))
     answer = ask(*CHEAP, "--runs", "1", "--ledger", "postgresql://me:s3cret@db/x")
     assert "s3cret" not in answer.out + answer.err
     assert "postgresql://me:***@db/x" in answer.out

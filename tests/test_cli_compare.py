@@ -14,7 +14,7 @@ import pytest
 
 from asking import Answer, ask
 from experiment_asking import OWN, is_a_sentence, ledger_of_a_command, rows_of
-from stackmark.cli.comparing import exit_code
+from stackmark.api import load
 from stackmark.errors import Exit
 from stackmark.experiments import caches
 from stackmark.ledger import address
@@ -130,11 +130,9 @@ def test_a_verdict_that_was_not_named_is_no_failure() -> None:
 
 
 def test_one_arm_alone_has_no_verdict_to_fail_on(ledger_file: Path) -> None:
-    from stackmark.experiments.examine import examine
-
     assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1").code == Exit.DONE
     with Ledger.open(str(ledger_file)) as book:
-        assert exit_code(examine(book, "last"), ["slower", "inconclusive", "different"]) == Exit.DONE
+        assert load("last", book).verdict().exit_code(["slower", "inconclusive", "different"]) == Exit.DONE
 
 
 @pytest.mark.parametrize(("name", "begins"), [("report.html", "<!doctype html>"), ("report.md", "#")])

@@ -20,14 +20,14 @@ from stackmark.cluster.checks.devices import seen_in, shared, wrong_count
 from stackmark.cluster.checks.lifecycle import first_wrong
 from stackmark.cluster.checks.programs import idle, numbered
 from stackmark.cluster.checks.room import fitting, sized
-from stackmark.cluster.checks.suite import AREAS, CASES, chosen
-from stackmark.cluster.checks.work import CaseFailed, Work, runs
+from stackmark.cluster.checks.suite import AREAS, CASES, Suite, chosen
+from stackmark.cluster.checks.work import CaseFailed, Checked, Work, runs
 from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.place import PodPlace
-from stackmark.show.cluster_checks import CaseLine, junit_case, print_checks
+from stackmark.show.cluster_checks import junit_case, print_checks
 
 # What `programs.devices` prints: with MIG and the driver's tool, with CDI, and with a stand-in.
 MIG = """env NVIDIA_VISIBLE_DEVICES MIG-5f0e
@@ -146,13 +146,13 @@ def test_create_logs_exec_and_delete_are_cases_for_one_and_many_with_devices_and
 
 
 def test_a_failed_case_stands_below_the_table_with_what_to_do() -> None:
-    lines = [
-        CaseLine("cpu", "create", "one", "passed", 1.5, "1 pod runs"),
-        CaseLine("cpu", "logs", "one", "failed", 2.0, "line 7 is \x1b[2J missing", "look at the node", "kubectl logs"),
-        CaseLine("gpu", "create", "one", "left out", 0.0, "no node has nvidia.com/gpu"),
-    ]
+    lines = (
+        Checked("cpu", "create", "one", "passed", 1.5, "1 pod runs"),
+        Checked("cpu", "logs", "one", "failed", 2.0, "line 7 is \x1b[2J missing", "look at the node", "kubectl logs"),
+        Checked("gpu", "create", "one", "left out", 0.0, "no node has nvidia.com/gpu"),
+    )
     out = io.StringIO()
-    print_checks(lines, [("cluster", "test")], Console(file=out))
+    print_checks(Suite("test", "https://here", "v1", "ns", "image", False, 2, lines), Console(file=out))
     text = out.getvalue()
     assert "\x1b" not in text
     assert "failed      cpu: logs, one: line 7 is \\x1b[2J missing" in text

@@ -22,8 +22,7 @@ from stackmark.cluster.faults.script import Script, node_number
 from stackmark.errors import ClusterError, SpecError
 from stackmark.events import Hello, Steps, read_event, write_event
 from stackmark.kubernetes.client import Json
-from stackmark.show.fault_picture import fault_svg
-from stackmark.show.faults import fault_json, fault_lines
+from stackmark.show.faults import fault_json, fault_lines, fault_svg
 from stackmark.spec import COPY_VARIABLE
 from stackmark.verdict.fault import DiskSeen, FaultFinding, LogSeen, NewPod
 from stackmark.verdict.interruption import interruption

@@ -12,7 +12,6 @@ from pydantic import JsonValue
 
 import op_streams
 from op_streams import cut_stream, list_stream, op_spec, probe_stream, rows_for
-from stackmark.cli.listing import list_exit
 from stackmark.errors import Exit, SpecError
 from stackmark.events import Failed
 from stackmark.experiments import operator_list
@@ -117,14 +116,14 @@ def test_a_list_is_gone_through_three_times(book: Ledger) -> None:
     assert place.asked == ["0-4"] * 3
     assert (listed.whole, listed.result.whole, len(listed.result.rows)) == (True, 3, 5)
     assert {row.runs for row in listed.result.rows} == {3}
-    assert list_exit(listed) == Exit.DONE
+    assert listed.exit_code == Exit.DONE
 
 
 def test_a_row_that_fails_stops_no_other(book: Ledger) -> None:
     listed = measure(book, Bench(failing=[2]), runs=2)
     assert [row.index for row in listed.result.failed] == [2]
     assert [row.index for row in listed.result.good] == [0, 1, 3, 4]
-    assert (listed.whole, list_exit(listed)) == (True, Exit.PART_FAILED)
+    assert (listed.whole, listed.exit_code) == (True, Exit.PART_FAILED)
     assert {run.status for run in listed.runs} == {"done"}
 
 
@@ -132,7 +131,7 @@ def test_where_no_row_gives_a_number_the_run_has_failed(book: Ledger) -> None:
     listed = measure(book, Bench(failing=range(5)), runs=2)
     assert [run.status for run in listed.runs] == ["failed"]
     assert len(listed.result.failed) == 5
-    assert list_exit(listed) == Exit.RUN_FAILED
+    assert listed.exit_code == Exit.RUN_FAILED
 
 
 def test_an_interrupted_list_keeps_its_rows_and_goes_on_with_the_others(
@@ -142,14 +141,14 @@ def test_an_interrupted_list_keeps_its_rows_and_goes_on_with_the_others(
         measure(book, Bench(stops_after=2), runs=2)
     listed = read_list(book, last(book))
     assert [row.index for row in listed.result.rows] == [0, 1]
-    assert (listed.result.missing, listed.whole, list_exit(listed)) == ((2, 3, 4), False, Exit.RUN_FAILED)
+    assert (listed.result.missing, listed.whole, listed.exit_code) == ((2, 3, 4), False, Exit.RUN_FAILED)
     place = Bench()
     again = resume(book, place, monkeypatch)
     assert place.asked == ["2-4", "0-4"]
     assert (again.whole, again.result.whole) == (True, 2)
     assert [len(one.pieces) for one in again.passes] == [2, 1]
     assert {row.runs for row in again.result.rows} == {2}
-    assert list_exit(again) == Exit.DONE
+    assert again.exit_code == Exit.DONE
 
 
 def test_a_whole_list_has_nothing_to_go_on_with(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +172,7 @@ def test_a_row_that_ends_its_process_alone_too_has_failed_in_the_run_s_words(
 ) -> None:
     measure(book, Bench(dies_at=[2]), runs=1)
     listed = resume(book, Bench(dies_at=[2]), monkeypatch)
-    assert (listed.whole, list_exit(listed)) == (True, Exit.PART_FAILED)
+    assert (listed.whole, listed.exit_code) == (True, Exit.PART_FAILED)
     (row,) = listed.result.failed
     assert row.index == 2
     assert row.shape == {"m": 1760, "n": 64, "k": 1760, "a_t": False, "b_t": False}
@@ -203,7 +202,7 @@ def test_a_wrong_result_is_not_forgotten_when_a_later_run_was_right(
     listed = resume(book, Bench(), monkeypatch, failed=True)
     (row,) = listed.result.failed
     assert (row.runs, row.failed_runs, row.seconds is not None) == (1, 1, True)
-    assert list_exit(listed) == Exit.PART_FAILED
+    assert listed.exit_code == Exit.PART_FAILED
 
 
 def test_what_brings_no_row_further_is_given_up(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

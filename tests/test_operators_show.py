@@ -3,9 +3,9 @@
 import io
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +17,13 @@ from op_streams import failed_row, op_row, op_spec, rows_for
 from stackmark.events import OpRow, Phase, Row, Steps
 from stackmark.ledger.importers.deepbench import DeepBenchImporter
 from stackmark.ledger.importers.found import Found, Line
+from stackmark.ledger.rows import RunRow
+from stackmark.published.operators import BesidePublished
+from stackmark.published.table import Published
 from stackmark.show.deepbench_table import PASSES, TABLES, deepbench_table, left_out
-from stackmark.show.list_lines import list_lines, list_ratio_lines
+from stackmark.show.lists import list_lines, list_ratio_lines, print_below
 from stackmark.show.live import LiveBar, PlainLines
-from stackmark.show.operators import Beside, ListView, RowView, print_list, say_times
+from stackmark.show.operators import NO_TIMES, PublishedTimes, print_rows, say_times
 from stackmark.verdict.operators import ListResult, compare_lists, over_runs, row_of
 from stackmark.workloads.op.definition import problems, say_problem, sets_of
 from stackmark.workloads.op.operators import OPERATORS
@@ -29,18 +32,17 @@ SPEC = op_spec(rows="0-4")
 ESC = "\x1b"
 
 
-def shown(result: ListResult, width: int = 0, published: dict[int, Beside] | None = None) -> str:
+def shown(result: ListResult, width: int = 0, published: dict[int, BesidePublished] | None = None) -> str:
     """On a screen of so many columns, or in a pipe."""
-    rows = tuple(
-        RowView(row, {"P100 fp32": (published or {})[row.index]} if row.index in (published or {}) else {})
-        for row in result.rows
-    )
+    times = NO_TIMES
+    if published:
+        found = [{"P100": published[row.index]} if row.index in published else {} for row in result.rows]
+        times = PublishedTimes({"P100": "P100 fp32"}, found)
     out = io.StringIO()
     screen = {"width": width, "force_terminal": True} if width else {}
     console = Console(file=out, highlight=False, emoji=False, **screen)  # type: ignore[arg-type]
-    columns = ("P100 fp32",) if published else ()
-    lines = tuple(list_lines(result))
-    print_list(ListView("op/gemm", result, rows, columns, lines, "stackmark run op/gemm"), console)
+    print_rows(result, console, times)
+    print_below(console, "op/gemm", list_lines(result), "stackmark run op/gemm")
     return out.getvalue()
 
 
@@ -203,7 +205,13 @@ def whole_list() -> ListResult:
     return over_runs(runs, range(160))
 
 
-PUBLISHED = {i: Beside(0.206884, ("K = 1530 instead of 1536",) if i % 2 else ()) for i in range(160)}
+ROW = Published(
+    "op/gemm", "gemm", "operator", "P100", "", 1, "", "fp32", None, 206.884, "ms", "", "2017", "DeepBench", "", "", {}
+)
+PUBLISHED = {
+    i: BesidePublished("P100", 0.206884, "fp32", ("K = 1530 instead of 1536",) if i % 2 else (), ROW)
+    for i in range(160)
+}
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -426,17 +434,12 @@ def test_a_run_s_last_line_says_how_many_rows_it_did() -> None:
     out = io.StringIO()
     lines = PlainLines(out)
     told(lines, rows_for(SPEC, failed=[3]), 5)
-    lines.run_ended(Ended("done", 1.5), 1, 3)
+    lines.run_ended(ended(status="done", rate_per_s=1.5), 1, 3)
     assert out.getvalue().splitlines()[-1] == "run 1/3  r-1  1.500 TFLOP/s  5 rows, 1 failed"
-    lines.run_ended(Ended("failed", None), 1, 3)
+    lines.run_ended(ended(status="failed"), 1, 3)
     assert out.getvalue().splitlines()[-1] == "run 1/3  r-1  failed: it was interrupted (kept: 5 rows, 1 failed)"
 
 
-@dataclass(frozen=True)
-class Ended:
-    status: str
-    rate_per_s: float | None
-    id: str = "r-1"
-    rate_unit: str | None = "TFLOP/s"
-    steady: str | None = None
-    failure_message: str | None = "it was interrupted"
+def ended(**how: Any) -> RunRow:
+    known: dict[str, Any] = {"id": "r-1", "rate_unit": "TFLOP/s", "failure_message": "it was interrupted"}
+    return RunRow.model_construct(**{**dict.fromkeys(RunRow.model_fields), **known, **how})

@@ -28,8 +28,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.show.report.html import render_html
 from stackmark.show.report.markdown import render_markdown
 from stackmark.show.roofline import labels, roofline_json
-from stackmark.show.roofline_picture import roofline_png, roofline_svg
-from stackmark.show.roofline_plot import _apart
+from stackmark.show.roofline_plot import _apart, roofline_png, roofline_svg
 from stackmark.spec import Scalar, Spec
 from stackmark.verdict.ceilings import Ceilings, Rate
 from stackmark.verdict.roofline import NO_CEILINGS, Point, Roofline, Standing, Work, doubts, say_standing, stand

@@ -2,21 +2,26 @@
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
 from rich.console import Console
 
 from ledger_runs import SPEC
-from stackmark.events import Event, Failed, Phase, Probe, Result, Steps
-from stackmark.ledger.rows import RunRow
+from stackmark.events import Event, Failed, Metric, Phase, Probe, Result, Steps
+from stackmark.experiments.result import RunResult
+from stackmark.experiments.run import Measured
+from stackmark.ledger.rows import Experiment, RunRow
+from stackmark.published.near import Match
+from stackmark.published.table import Published
 from stackmark.show.facts import say_cudnn, say_stack
 from stackmark.show.live import LiveBar, PlainLines, TimeLeft, say_left
-from stackmark.show.result import Failure, PublishedLine, ResultView, print_result, rows, say_flag, say_throughput
+from stackmark.show.result import print_result, result_lines, say_flag, say_throughput
 from stackmark.show.runs import COLUMNS, short_length
 from stackmark.show.safe import safe, safe_line
-from stackmark.show.table import Column, print_table
-from stackmark.spec import Request
+from stackmark.show.terminal import Column, print_table
+from stackmark.spec import Request, Spec
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 
 ESC = "\x1b"
@@ -37,44 +42,64 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-VIEW = ResultView(
-    workload="train/resnet50",
-    title="ResNet-50 v1: stride 2 in the first 1×1",
-    chip="NVIDIA H200",
-    stack="PyTorch 2.13.0, CUDA 13.0",
-    place="host",
-    sample="image",
-    throughput=throughput_over_runs([7000.0, 7010.0, 6990.0, 7005.0, 6995.0]),
-    operations_per_sample=24.3e9,
-    step_p50_s=0.0731,
-    step_p90_s=0.0735,
-    step_p99_s=0.0801,
-    steady=(("flat", 4), ("warm-up", 1)),
-    settings=(
-        ("batch", "512", "it fits into memory"),
-        ("precision", "bf16", "it has units for it"),
-        ("tune", "max", ""),
+def row(**more: object) -> RunRow:
+    values: dict[str, object] = dict.fromkeys(RunRow.model_fields)
+    values |= {"id": "r-01m7f0pez5fsz8m2ew96aq60wk", "experiment_id": "x", "position": 0, "workload": "train/resnet50"}
+    values |= {"spec_digest": "", "place": "host", "place_options": {}, "status": "done", "started_unix_s": 1.0}
+    values |= {"machine_id": "", "boot_id": "", "driver_pid": 1, "handle": {}, "flags": [], "stackmark_version": ""}
+    values |= {"arm": 0, "attempt": 0, "role": "measured"}
+    values |= {"rate_per_s": 7087.4, "rate_unit": "images/s", "steady": "flat"}
+    return RunRow.model_validate(values | more)
+
+
+RATES = (7000.0, 7010.0, 6990.0, 7005.0, 6995.0)
+RUN: dict[str, object] = {
+    "chip": "NVIDIA H200", "framework": "PyTorch 2.13.0", "step_p50_s": 0.0731, "step_p90_s": 0.0735,
+    "step_p99_s": 0.0801, "data_share": 0.0123, "memory_peak_mib": 20480.0, "batch": 512, "steps_total": 100,
+    "energy_j": 0.0912 * 51200,
+}  # fmt: skip
+LIMITED = "the GPU's clocks were held down by the power limit"
+EVENTS: tuple[Event, ...] = (
+    *(Phase(seq=0, t=0, phase=name, state="end", seconds=s) for name, s in (("import", 4.2), ("model", 0.8), ("compile", 61))),
+    Result(seq=1, t=0, sample="image", samples_per_step=512, steps=100, wall_s=7, tick_s=1e-6, operations_per_sample=24.3e9),
+)  # fmt: skip
+PUBLISHED = Match(
+    Published(
+        "train/resnet50", "resnet50", "training", "NVIDIA H200", "", 1, "", "fp16", 256, 3079.0, "images/s", "", "2025",
+        "Lambda", "", "", {},
     ),
-    setup=(("import", 4.2), ("model", 0.8), ("compile", 61.0)),
-    data_share=0.0123,
-    memory_peak_mib=20480.0,
-    energy_j_per_sample=0.0912,
-    flags=("the GPU's clocks were held down by the power limit",),
-    failures=(),
-    published=(
-        PublishedLine("3,079 images/s", "resnet50, NVIDIA H200, fp16 (Lambda, 2025)", ("fp16 instead of bf16",)),
+    ("fp16 instead of bf16",),
+    (0.0,),
+)  # fmt: skip
+COMMAND = "stackmark run train/resnet50 --batch 512 --precision bf16 --tune max --runs 5 --seconds 30 --device cuda:0"
+MEASURED = Measured(
+    experiment=Experiment(id="x-01m7f0pez3azxgfv3vqk4d82x7", created_unix_s=1.0),
+    spec=Spec(workload="train/resnet50", params={"batch": 512, "precision": "bf16", "tune": "max"}),
+    choices={"batch": "it fits into memory", "precision": "it has units for it"},
+    facts={"software": {"cuda": "13.0"}},
+    runs=tuple(
+        row(**RUN, rate_per_s=rate, steady="flat" if number < 4 else "warm-up", flags=[LIMITED])
+        for number, rate in enumerate(RATES)
     ),
-    repeat="stackmark run train/resnet50 --batch 512 --precision bf16 --tune max --runs 5 --seconds 30 --device cuda:0",
-    experiment_id="x-01m7f0pez3azxgfv3vqk4d82x7",
-    run_ids=("r-01m7f0pez5fsz8m2ew96aq60wk",),
+    throughput=throughput_over_runs(RATES),
+    events=EVENTS,
 )
+RESULT = RunResult(MEASURED, COMMAND, (PUBLISHED,))
+
+
+def measured(**changes: Any) -> RunResult:
+    return replace(RESULT, measured=replace(MEASURED, **changes))
+
+
+def rows(result: RunResult) -> dict[str, str]:
+    return dict(result_lines(result))
 
 
 # The end
 
 
 def test_the_table_at_the_end_has_every_part() -> None:
-    shown = dict(rows(VIEW))
+    shown = rows(RESULT)
     assert shown["rate"] == "7,000 images/s  ± 0.14 %  (95 % interval 6,990 to 7,010, 5 runs)"
     assert shown["step"] == "p50 73.1 ms, p90 73.5 ms, p99 80.1 ms  (median over runs)"
     assert shown["steadiness"] == "4 × flat, 1 × warm-up"
@@ -91,7 +116,7 @@ def test_the_table_at_the_end_has_every_part() -> None:
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_panel_fits_its_screen_and_loses_nothing(width: int) -> None:
     console = screen(width)
-    print_result(VIEW, console)
+    print_result(RESULT, console)
     panel, _, _ = text(console).partition("repeat: ")
     assert all(len(line) <= width for line in panel.splitlines())
     flowed = " ".join(panel.replace("│", " ").split())
@@ -102,16 +127,16 @@ def test_the_panel_fits_its_screen_and_loses_nothing(width: int) -> None:
 
 def test_the_command_to_repeat_it_can_be_copied_from_a_screen() -> None:
     console = screen(60)
-    print_result(VIEW, console)
-    assert f"repeat: {VIEW.repeat}\n" in text(console)
+    print_result(RESULT, console)
+    assert f"repeat: {COMMAND}\n" in text(console)
 
 
 def test_where_there_is_no_screen_every_line_is_whole() -> None:
     console = pipe()
-    print_result(VIEW, console)
+    print_result(RESULT, console)
     lines = text(console).splitlines()
     assert lines[0] == "workload    train/resnet50"
-    assert lines[-1] == f"repeat      {VIEW.repeat}"
+    assert lines[-1] == f"repeat      {COMMAND}"
     assert "chosen      batch 512: it fits into memory" in lines
     assert "            precision bf16: it has units for it" in lines
     assert not any(line != line.rstrip() for line in lines)
@@ -120,32 +145,33 @@ def test_where_there_is_no_screen_every_line_is_whole() -> None:
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console = Console(file=io.StringIO(), force_terminal=True)
-    print_result(VIEW, console)
+    print_result(RESULT, console)
     assert "│" not in text(console)
     assert ESC not in text(console)
 
 
 def test_few_runs_say_what_they_are_worth() -> None:
-    shown = dict(rows(replace(VIEW, throughput=throughput_over_runs([10.0, 10.1, 10.2]))))
+    shown = rows(measured(throughput=throughput_over_runs([10.0, 10.1, 10.2])))
     assert shown["note"].startswith("3 runs with a standard deviation of 1 %")
-    assert "note" not in dict(rows(VIEW))
+    assert "note" not in rows(RESULT)
 
 
 def test_an_experiment_without_a_number_shows_none() -> None:
-    failed = replace(VIEW, throughput=None, failures=(Failure("r-1", "out of memory", "take a smaller --batch"),))
-    shown = dict(rows(failed))
+    why = {"failure_kind": "oom", "failure_message": "out of memory", "failure_hint": "take a smaller --batch"}
+    shown = rows(measured(throughput=None, runs=(row(id="r-1", status="failed", rate_per_s=None, **why),)))
     assert shown["failed"] == "r-1: out of memory\ntake a smaller --batch"
     assert not {"rate", "arithmetic", "published", "note"} & set(shown)
 
 
 def test_nothing_published_is_said() -> None:
-    assert dict(rows(replace(VIEW, published=())))["published"].startswith("nothing near it")
+    assert rows(replace(RESULT, published=()))["published"].startswith("nothing near it")
 
 
 def test_a_hostile_text_is_shown_and_not_obeyed() -> None:
     hostile = f"{ESC}[2J{ESC}]0;title\x07 [bold]not markup[/bold] :skull:"
     for console in (screen(), pipe()):
-        print_result(replace(VIEW, title=hostile, repeat=hostile, flags=(hostile,)), console)
+        hurt = measured(runs=(row(chip=hostile, flags=[hostile]),))
+        print_result(replace(hurt, command=hostile), console)
         assert f"{ESC}[2J" not in text(console)
         assert "\x07" not in text(console)
         assert r"\x1b[2J" in text(console)
@@ -205,16 +231,6 @@ def test_ordinary_text_passes() -> None:
 
 
 # Lists
-
-
-def row(**more: object) -> RunRow:
-    values: dict[str, object] = dict.fromkeys(RunRow.model_fields)
-    values |= {"id": "r-01m7f0pez5fsz8m2ew96aq60wk", "experiment_id": "x", "position": 0, "workload": "train/resnet50"}
-    values |= {"spec_digest": "", "place": "host", "place_options": {}, "status": "done", "started_unix_s": 1.0}
-    values |= {"machine_id": "", "boot_id": "", "driver_pid": 1, "handle": {}, "flags": [], "stackmark_version": ""}
-    values |= {"arm": 0, "attempt": 0, "role": "measured"}
-    values |= {"rate_per_s": 7087.4, "rate_unit": "images/s", "steady": "flat"}
-    return RunRow.model_validate(values | more)
 
 
 TABLE = (Column("name"), Column("first to go", drop=1), Column("then", drop=2, right=True), Column("prose"))
@@ -430,8 +446,9 @@ def test_plain_lines_say_each_part_once() -> None:
 
 
 def test_an_evaluation_shows_what_it_found() -> None:
-    view = replace(VIEW, quality=(("top 1 accuracy", 0.7613), ("top 5 accuracy", 0.9287)))
-    assert ("quality", "top 1 accuracy 76.13%, top 5 accuracy 92.87%") in rows(view)
+    found = [("top_1_accuracy", 0.7613), ("top_5_accuracy", 0.9287)]
+    metrics = [Metric(seq=2, t=0, name=name, value=value, unit="share", higher_is_better=True) for name, value in found]
+    assert rows(measured(events=(*EVENTS, *metrics)))["quality"] == "top 1 accuracy 76.13%, top 5 accuracy 92.87%"
 
 
 # While an experiment runs

@@ -14,8 +14,7 @@ from scipy.stats import t as student
 import examined_sample as sample
 from examined_sample import compared, one_arm, sample_examined, slower_examined, three_arms, with_failed_run
 from stackmark.show.forest import forest
-from stackmark.show.verdict import DIFFERENCES_SHOWN, next_commands, print_verdict, with_blocks
-from stackmark.show.verdict_json import verdict_json
+from stackmark.show.verdict import DIFFERENCES_SHOWN, next_commands, print_verdict, verdict_json, with_blocks
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import CovariateLine, Examined, FactDifference
 from stackmark.verdict.needed import sd_upper

@@ -24,9 +24,8 @@ from stackmark.ids import new_id
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.pod.options import PodOptions
-from stackmark.show.console import standard_output
-from stackmark.show.sweep import junit_cases, print_sweep, shown_lines, sweep_json
-from stackmark.show.sweep_picture import sweep_png, sweep_svg
+from stackmark.show.sweep import junit_cases, print_sweep, shown_lines, sweep_json, sweep_png, sweep_svg
+from stackmark.show.terminal import standard_output
 from stackmark.spec import Spec
 from stackmark.verdict.swept import headline
 

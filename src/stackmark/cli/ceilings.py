@@ -1,4 +1,4 @@
-"""`stackmark ceilings`: its options. What it does with them is in ceiling_views.py, so that `--help` need not load it."""
+"""`stackmark ceilings`: its options. What it does with them is in measuring_ceilings.py, so that `--help` need not load it."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def command(
     figure for the chip stands beside each.
     """
     options = taken_place_options(typed)
-    from stackmark.cli.ceiling_views import CeilingsAsked, measure_ceilings, show_kept
+    from stackmark.cli.measuring_ceilings import CeilingsAsked, measure_ceilings, show_kept
 
     wanted = CeilingsAsked(asked, place, options, runs or 1, seconds_of("--time-limit", time_limit), ledger, as_json)
     params = {"device": device, "precision": precision, "threads": threads, "budget": budget}

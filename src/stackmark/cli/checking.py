@@ -2,28 +2,23 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from stackmark.cli.comparing import is_named
+from stackmark.api import is_named
 from stackmark.cli.saying import notice, print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
-from stackmark.cli.views import watching
-from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
 from stackmark.experiments.baseline import SeriesOptions, held_by, parts_in
 from stackmark.experiments.check import RULES, Checked, check, decided
 from stackmark.experiments.cleaning import clean_up
 from stackmark.ledger.store import Ledger
-from stackmark.show.check import CheckLine, print_check, say_differences
-from stackmark.show.console import standard_output
-from stackmark.show.junit import Case, Outcome, render_junit
-from stackmark.show.verdict_json import comparison_json
+from stackmark.show.check import check_json, junit_case, print_check, stack_changed
+from stackmark.show.junit import render_junit
+from stackmark.show.live import watching
+from stackmark.show.terminal import standard_output
+from stackmark.show.writing import check_writable, write_whole
 from stackmark.units import counted, say_moment
-
-# 2: series instead of sittings; `now` and `verdict` are of today's series alone, `lately` has the earlier checks too.
-SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ def check_now(wanted: Check) -> Exit:
             raise
     checked = decided(done)
     if wanted.as_json:
-        print_json(check_json(wanted, checked))
+        print_json(check_json(wanted.name, wanted.margin, checked))
     else:
         _print(wanted, checked)
     if wanted.junit:
@@ -126,96 +121,13 @@ def _undecided(one: Checked) -> bool:
     return bool(seen) and all(pair.word == "INCONCLUSIVE" for pair in seen)
 
 
-def stack_changed(checked: Sequence[Checked]) -> list[str]:
-    """What changed in the stack; with the workloads that saw it, where others did not (an image of its own)."""
-    seen = [one for one in checked if one.now]
-    about: dict[str, list[str]] = {}
-    for one in seen:
-        for change in one.stack_changed:
-            about.setdefault(str(change), []).append(one.label)
-    return [text if len(of) == len(seen) else f"{text} ({', '.join(of)})" for text, of in about.items()]
-
-
 def _print(wanted: Check, checked: Sequence[Checked]) -> None:
-    print_check([_line(one) for one in checked], stack_changed(checked), standard_output(), repeatable(wanted.asked))
-
-
-def _line(one: Checked) -> CheckLine:
-    return CheckLine(
-        label=one.label,
-        unit=one.unit,
-        before=one.before.rate_per_s if one.before else None,
-        now=one.now.rate_per_s if one.now else None,
-        comparison=one.comparison,
-        series=one.before.series if one.before else 0,
-        lately=one.lately.rate_per_s if one.lately else None,
-        lately_comparison=one.lately_comparison,
-        alarm=one.alarm.sentence if one.alarm and one.alarm.rings else "",
-        differs=one.changed,
-        doubts=one.doubts,
-        trouble=one.trouble.message if one.trouble else "",
-        hint=one.trouble.hint if one.trouble else "",
-        failed=one.trouble is not None and one.trouble.code != Exit.WRONG_USE,
-    )
+    print_check(checked, standard_output(), repeatable(wanted.asked))
 
 
 def _junit(wanted: Check, checked: Sequence[Checked], began_unix_s: float) -> str:
     properties = [("baseline", wanted.name), ("margin", f"{wanted.margin:g}"), ("rules", str(RULES))]
     properties += [("changed", change) for change in stack_changed(checked)]
     when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
-    cases = [_case(one, wanted.fail_on) for one in checked]
+    cases = [junit_case(one, failed=_named(one, wanted.fail_on)) for one in checked]
     return render_junit(f"stackmark check {wanted.name}", cases, properties, when)
-
-
-def _case(one: Checked, fail_on: Sequence[str]) -> Case:
-    stored = [f"experiment: {one.experiment_id}"] if one.experiment_id else []
-    stored += [f"changed: {change}" for change in one.stack_changed]
-    seen = one.comparison
-    if seen is None:
-        assert one.trouble
-        return Case(one.label, one.seconds, "error", _line(one).word, one.trouble.message, [one.trouble.hint, *stored])
-    numbers = [f"ratio: {seen.ratio:.6f}"]
-    if seen.interval_90:
-        numbers.append(f"90 % interval: {seen.interval_90.low:.6f} to {seen.interval_90.high:.6f}")
-    outcome: Outcome = "failure" if _named(one, fail_on) else "passed"
-    if seen.is_slower or seen.is_faster:
-        stored += [f"differs: {text}" for text in say_differences(one.changed)]
-    if one.lately_comparison:
-        stored.append(f"lately: {one.lately_comparison.sentence}")
-    if one.alarm and one.alarm.rings:
-        stored.append(f"alarm: {one.alarm.sentence}")
-    notes = [f"note: {note}" for note in (*one.doubts, *seen.notes)]
-    return Case(one.label, one.seconds, outcome, seen.word, seen.sentence, [*numbers, *stored, *notes])
-
-
-def check_json(wanted: Check, checked: Sequence[Checked]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "rules": RULES,
-        "baseline": wanted.name,
-        "margin": wanted.margin,
-        "stack_changed": stack_changed(checked),
-        "workloads": [
-            {
-                "workload": one.workload,
-                "label": one.label,
-                "place": one.place,
-                "experiment": one.experiment_id or None,
-                "unit": one.unit,
-                "seconds": one.seconds,
-                "before": asdict(one.before) if one.before else None,
-                "now": asdict(one.now) if one.now else None,
-                "verdict": comparison_json(one.comparison),
-                "lately": asdict(one.lately) if one.lately else None,
-                "lately_verdict": comparison_json(one.lately_comparison),
-                "alarm": {**asdict(one.alarm), "rings": one.alarm.rings} if one.alarm else None,
-                "stack_changed": [asdict(change) for change in one.stack_changed],
-                "changed": [asdict(difference) for difference in one.changed],
-                "doubts": list(one.doubts),
-                "failed": _line(one).failed,
-                "error": one.trouble.message if one.trouble else None,
-                "hint": one.trouble.hint or None if one.trouble else None,
-            }
-            for one in checked
-        ],
-    }

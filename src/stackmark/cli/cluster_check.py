@@ -1,10 +1,6 @@
 """`stackmark cluster check`."""
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +11,7 @@ from stackmark.errors import Exit
 from stackmark.units import say_moment
 
 if TYPE_CHECKING:
-    from stackmark.experiments.functional import Case, Checked, Suite
-    from stackmark.show.cluster_checks import CaseBar, CaseLine, Notices
-
-SCHEMA = 1
+    from stackmark.cluster.checks.suite import Suite
 
 
 @click.command(
@@ -55,17 +48,18 @@ def command(
     Everything is made in a namespace of its own and removed at the end, or in the one that --namespace names. Cases that cannot
     be tried (no GPU, none free, a missing right) are left out, with the reason. Exits with 6 where one failed.
     """
-    from stackmark.cli.writing import check_writable, write_whole
     from stackmark.experiments.functional import check_cluster
-    from stackmark.show.cluster_checks import junit_case
+    from stackmark.show.cluster_checks import about, checks_json, junit_case, print_checks, watching_cases
     from stackmark.show.junit import render_junit
+    from stackmark.show.terminal import standard_output
+    from stackmark.show.writing import check_writable, write_whole
 
     limit_s = seconds_of("--time-limit", time_limit)
     assert limit_s is not None
     if junit:
         check_writable(Path(junit))
     began_unix_s = time.time()
-    with _watching(quiet=as_json) as watcher:
+    with watching_cases(quiet=as_json) as watcher:
         interrupted: list[Suite] = []
         try:
             suite = check_cluster(
@@ -75,88 +69,16 @@ def command(
             # Ctrl-C: what was seen until then, below the bar that has gone.
             for part in interrupted if not as_json else ():
                 watcher.stop()
-                _print(part)
+                print_checks(part, standard_output())
     if as_json:
         from stackmark.cli.saying import print_json
 
-        print_json(_json(suite))
+        print_json(checks_json(suite))
     else:
-        _print(suite)
+        print_checks(suite, standard_output())
     if junit:
         when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
-        cases = [junit_case(_line(one)) for one in suite.checked]
-        text = render_junit("stackmark cluster check", cases, _about(suite), when)
+        cases = [junit_case(one) for one in suite.checked]
+        text = render_junit("stackmark cluster check", cases, about(suite), when)
         write_whole(Path(junit), text.encode())
     return Exit.CLUSTER_FAILED if suite.count("failed") else Exit.DONE
-
-
-@dataclass
-class _Watcher:
-    """Hands on to what shows it."""
-
-    shown: "CaseBar | Notices"
-
-    def notice(self, sentence: str) -> None:
-        self.shown.notice(sentence)
-
-    def begins(self, case: "Case", number: int, of: int) -> None:
-        self.shown.begins(case.area, case.name, case.scope, number, of)
-
-    def ended(self, checked: "Checked") -> None:
-        self.shown.ended(_line(checked))
-
-    def stop(self) -> None:
-        """Nothing of the progress may stand where a result is printed."""
-        if hasattr(self.shown, "__exit__"):
-            self.shown.__exit__()
-
-
-@contextmanager
-def _watching(quiet: bool) -> Iterator[_Watcher]:
-    from stackmark.show.cluster_checks import CaseBar, Notices, PlainCases
-    from stackmark.show.console import is_screen, standard_error
-
-    console = standard_error()
-    if is_screen(console):
-        with CaseBar(console) as bar:
-            yield _Watcher(bar)
-    else:
-        yield _Watcher(Notices(sys.stderr) if quiet else PlainCases(sys.stderr))
-
-
-def _print(suite: "Suite") -> None:
-    from stackmark.show.cluster_checks import print_checks
-    from stackmark.show.console import standard_output
-
-    print_checks([_line(one) for one in suite.checked], _about(suite), standard_output())
-
-
-def _about(suite: "Suite") -> list[tuple[str, str]]:
-    image = f"{suite.image}, with the host's own software" if suite.host_software else suite.image
-    return [
-        ("cluster", f"{suite.context} ({suite.server}), Kubernetes {suite.version}"),
-        ("namespace", suite.namespace),
-        ("image", image),
-        ("many", str(suite.many)),
-    ]
-
-
-def _line(one: "Checked") -> "CaseLine":
-    from stackmark.show.cluster_checks import CaseLine
-
-    return CaseLine(one.area, one.case, one.scope, one.result, one.seconds, one.evidence, one.hint, one.command)
-
-
-def _json(suite: "Suite") -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "context": suite.context,
-        "server": suite.server,
-        "version": suite.version,
-        "namespace": suite.namespace,
-        "image": suite.image,
-        "host_software": suite.host_software,
-        "many": suite.many,
-        **{result.replace(" ", "_"): suite.count(result) for result in ("passed", "failed", "left out")},
-        "cases": [asdict(one) for one in suite.checked],
-    }

@@ -64,11 +64,10 @@ def command(
     elif not found:
         click.echo(f"nothing of stackmark's was left in {where}")
     else:
-        from stackmark.show.cluster_checks import CLEAN_COLOURS, CleanLine, print_cleaned
-        from stackmark.show.console import standard_output
+        from stackmark.show.cluster_checks import CLEAN_COLOURS, print_cleaned
+        from stackmark.show.terminal import standard_output
 
-        lines = [CleanLine(one.kind, one.namespace, one.name, one.work, one.age_s, one.fate, one.why) for one in found]
-        print_cleaned(lines, standard_output())
+        print_cleaned(found, standard_output())
         counts = {fate: sum(1 for one in found if one.fate == fate) for fate in CLEAN_COLOURS}
         said = ", ".join(f"{count} {fate.removesuffix('s')}" for fate, count in counts.items() if count)
         click.echo(f"{where}: {said}")

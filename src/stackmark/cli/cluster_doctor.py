@@ -42,13 +42,13 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     from dataclasses import asdict
 
     from stackmark.cli.saying import print_json
-    from stackmark.cli.writing import check_writable, write_whole
     from stackmark.errors import Exit, SpecError
     from stackmark.experiments.doctoring import diagnose
-    from stackmark.show.console import standard_output
     from stackmark.show.doctor import junit_cases, print_doctor
     from stackmark.show.junit import render_junit
     from stackmark.show.safe import safe_line
+    from stackmark.show.terminal import standard_output
+    from stackmark.show.writing import check_writable, write_whole
     from stackmark.units import say_moment
 
     if junit == "-":

@@ -109,8 +109,8 @@ def command(
     Only nodes with the label stackmark.io/allow-faults=true are touched, one fault at a time.
     Exits with 0 where it was measured, whatever came out, and with 6 where it could not be or the cluster is not well again.
     """
-    from stackmark.cli.writing import check_writable
     from stackmark.experiments.faulting import plan_fault
+    from stackmark.show.writing import check_writable
 
     wish = _asked(part, workload, asked, typed)
     if output is not None:
@@ -124,7 +124,7 @@ def command(
 
     with Ledger.open(ledger) as book:
         found = _do(planned, book, as_json)
-    _print(found, as_json)
+    print_fault_finding(found, as_json)
     if output is not None:
         draw(found, output)
     return Exit.DONE if found.healthy else Exit.CLUSTER_FAILED
@@ -166,10 +166,10 @@ def _time(option: str, text: str) -> float:
 
 
 def _do(planned: "Planned", book: "Ledger", as_json: bool) -> "FaultFinding":
-    from stackmark.cli.views import watching
     from stackmark.experiments.cleaning import clean_up
     from stackmark.experiments.fault_finding import examine_fault
     from stackmark.experiments.faulting import fault
+    from stackmark.show.live import watching
 
     with watching(quiet=as_json) as watcher:
         for sentence in clean_up(book):
@@ -180,8 +180,8 @@ def _do(planned: "Planned", book: "Ledger", as_json: bool) -> "FaultFinding":
 
 def _print_plan(planned: "Planned", as_json: bool) -> None:
     from stackmark.experiments.faulting import plan_lines
-    from stackmark.show.console import standard_output
     from stackmark.show.faults import print_plan
+    from stackmark.show.terminal import standard_output
 
     lines = plan_lines(planned)
     if as_json:
@@ -192,9 +192,9 @@ def _print_plan(planned: "Planned", as_json: bool) -> None:
     print_plan(standard_output(), f"{planned.target.part} on {planned.target.node}", lines)
 
 
-def _print(found: "FaultFinding", as_json: bool) -> None:
-    from stackmark.show.console import standard_output
+def print_fault_finding(found: "FaultFinding", as_json: bool) -> None:
     from stackmark.show.faults import fault_json, print_fault
+    from stackmark.show.terminal import standard_output
 
     if as_json:
         from stackmark.cli.saying import print_json
@@ -204,16 +204,9 @@ def _print(found: "FaultFinding", as_json: bool) -> None:
     print_fault(standard_output(), found)
 
 
-def show_fault(book: "Ledger", experiment_id: str, as_json: bool) -> None:
-    """For `stackmark show`: the same again, from what was stored."""
-    from stackmark.experiments.fault_finding import examine_fault
-
-    _print(examine_fault(book, experiment_id), as_json)
-
-
 def draw(found: "FaultFinding", output: Path) -> None:
-    from stackmark.cli.writing import write_whole
-    from stackmark.show.fault_picture import fault_png, fault_svg
+    from stackmark.show.faults import fault_png, fault_svg
+    from stackmark.show.writing import write_whole
 
     write_whole(output, fault_png(found) if output.suffix.lower() == ".png" else fault_svg(found).encode())
     click.echo(f"picture of {found.experiment_id} written to {output}", err=True)

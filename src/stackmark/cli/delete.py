@@ -4,11 +4,10 @@ import sys
 
 import click
 
+from stackmark.api import Ledger, clean_up
 from stackmark.cli.options import ledger_option, not_empty
 from stackmark.cli.saying import notice
 from stackmark.errors import Exit, LedgerError, SpecError
-from stackmark.experiments.cleaning import clean_up
-from stackmark.ledger.store import Ledger
 from stackmark.show.safe import safe_line
 from stackmark.units import counted
 

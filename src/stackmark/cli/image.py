@@ -94,8 +94,8 @@ def command(verbose: bool, as_json: bool, **asked: Any) -> int:
 def _progress(verbose: bool) -> "Iterator[Say]":
     """On a screen the newest line in place, elsewhere a line a step; all of them where that was asked for."""
     from stackmark.places.container.image.builders import short_step
-    from stackmark.show.console import is_screen, standard_error
     from stackmark.show.safe import safe_line
+    from stackmark.show.terminal import is_screen, standard_error
 
     console = standard_error()
 
@@ -119,8 +119,8 @@ def _progress(verbose: bool) -> "Iterator[Say]":
 
 def _tell(made: "Made", output: Path | None) -> None:
     from stackmark.places.container.image.making import command_elsewhere
-    from stackmark.show.console import standard_output
     from stackmark.show.safe import safe
+    from stackmark.show.terminal import standard_output
     from stackmark.units import say_size
 
     if not (output or made.image or made.pushed):

@@ -130,9 +130,9 @@ def _read_arms(arms: tuple[str, ...], files: tuple[str, ...], place: str) -> dic
 
 def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
     """The verdict of the second arm against the first."""
+    from stackmark.api import verdict_of_groups
     from stackmark.cli.comparing import Wanted, report
     from stackmark.cli.saying import say
-    from stackmark.experiments.groups import examine_groups
 
     refused = [file for one in sides for file in one.refused]
     for file in refused:
@@ -148,7 +148,7 @@ def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
                 say(f"run {run.id}: {run.failure_message or run.failure_kind}", run.failure_hint)
     first, second = (one.experiment.id for one in sides if one.experiment)
     again = f"stackmark verdict {second} --against {first}"
-    code = report(examine_groups(book, [first], [second], command=again), Wanted(as_json=as_json))
+    code = report(verdict_of_groups([second], [first], ledger=book, command=again), Wanted(as_json=as_json))
     return code or (Exit.PART_FAILED if refused else Exit.DONE)
 
 

@@ -60,9 +60,8 @@ def score(folders: tuple[str, ...], against: str, as_json: bool) -> int:
 
 def _print(scores: "list[Score]") -> None:
     from stackmark.cli.saying import say
-    from stackmark.show.console import standard_output
     from stackmark.show.safe import safe_line
-    from stackmark.show.table import Column, print_table
+    from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (
         Column("benchmark", style="cyan"), Column("runs", right=True), Column("shortest", right=True, drop=1),

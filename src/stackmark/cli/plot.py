@@ -33,11 +33,9 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.cli.writing import write_whole
-    from stackmark.experiments.examine import examine
-    from stackmark.experiments.kinds import FAULT, kind_of
-    from stackmark.ledger.store import Ledger
+    from stackmark.api import FAULT, Ledger, load
     from stackmark.show.plot import plot_png, plot_svg
+    from stackmark.show.writing import write_whole
 
     suffix = output.suffix.lower()
     if suffix not in (".svg", ".png"):
@@ -46,14 +44,13 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
         )
     chosen = read_margin(margin) if margin is not None else None
     with Ledger.open(ledger, create=False) as book:
-        asked = book.experiment(experiment)
-        if kind_of(asked) is FAULT:
+        stored = load(experiment, book)
+        if stored.kind() is FAULT:
             from stackmark.cli.cluster_fault import draw
-            from stackmark.experiments.fault_finding import examine_fault
 
-            draw(examine_fault(book, asked.id), output)
+            draw(stored.fault(), output)
             return 0
-        examined = examine(book, asked.id, margin=chosen)
+        examined = stored.verdict(chosen).examined
     write_whole(output, plot_png(examined) if suffix == ".png" else plot_svg(examined).encode())
     click.echo(f"picture of {examined.experiment_id} written to {output}", err=True)
     return 0

@@ -85,9 +85,9 @@ def search_command(
 
     Times of an operator are found by its sizes, or some of them: op/gemm with --m --n --k, any of them with --shape.
     """
-    from stackmark.cli.published_views import print_found
     from stackmark.published.search import search, understand, why_nothing
     from stackmark.published.shapes import matching, read_asked, why_none
+    from stackmark.show.published import print_found
 
     words = tuple(part for word in words for part in word.split())
     asked = read_asked(words, {"m": m, "n": n, "k": k}, shape, set_name)
@@ -177,8 +177,7 @@ def sources_command(ledger: str | None, as_json: bool) -> int:
             for one in found
         ]})  # fmt: skip
         return Exit.DONE
-    from stackmark.show.console import standard_output
-    from stackmark.show.table import Column, print_table
+    from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (
         Column("rows", right=True), Column("dates"), Column("chips", right=True, drop=2), Column("units", drop=1),

@@ -18,9 +18,8 @@ from stackmark.cli.options import (
 from stackmark.errors import SpecError
 
 if TYPE_CHECKING:
+    from stackmark.api import Experiment, Ledger
     from stackmark.cli.comparing import Wanted
-    from stackmark.ledger.rows import Experiment
-    from stackmark.ledger.store import Ledger
 
 
 @click.command(
@@ -56,11 +55,9 @@ def command(
     Of a list of problems (`stackmark run op/gemm`) it takes those that are missing. EXPERIMENT is an id (x-…), any unique
     beginning of one, or `last`. Of one that is finished the verdict, or the table, is printed again.
     """
+    from stackmark.api import OPERATOR_LIST, SWEEP, ExperimentKind, Ledger, clean_up, load
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
-    from stackmark.experiments.cleaning import clean_up
-    from stackmark.experiments.kinds import OPERATOR_LIST, SWEEP, ExperimentKind, kind_in
-    from stackmark.ledger.store import Ledger
 
     wanted = Wanted(
         fail_on=fail_on, time_limit_s=seconds_of("--time-limit", time_limit), report=report, anyway=anyway,
@@ -69,27 +66,29 @@ def command(
     check_report(report)
     with Ledger.open(ledger, create=False) as book:
         notice(clean_up(book))
-        found = book.experiment(experiment)
-        kind = kind_in(book, found)
+        found = load(experiment, book)
+        kind = found.kind()
         if failed and kind is not OPERATOR_LIST:
             raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
-        own: dict[ExperimentKind, Callable[[Experiment, Ledger, Wanted], int]] = {
+        own: dict[ExperimentKind, Callable[[Experiment, Wanted], int]] = {
             OPERATOR_LIST: partial(_list, failed=failed),
-            SWEEP: _sweep,
+            SWEEP: partial(_sweep, book=book),
         }
-        return own.get(kind, carry_on)(found, book, wanted)
+        return own.get(kind, carry_on)(found, wanted)
 
 
-def _list(found: "Experiment", book: "Ledger", wanted: "Wanted", *, failed: bool) -> int:
-    from stackmark.cli.listing import ListAsked, carry_on_list
+def _list(found: "Experiment", wanted: "Wanted", *, failed: bool) -> int:
+    from stackmark.cli.listing import resume_list
 
     if wanted.report or wanted.fail_on:
         raise SpecError(f"{found.id} is a list of problems of one arm: it has no verdict, and no --report or --fail-on")
-    same = ListAsked(wanted.asked, time_limit_s=wanted.time_limit_s, ledger=wanted.ledger, as_json=wanted.as_json)
-    return carry_on_list(found, book, same, anyway=wanted.anyway, failed=failed, trusted=wanted.trusted)
+    return resume_list(
+        found, ledger=wanted.ledger, as_json=wanted.as_json, time_limit_s=wanted.time_limit_s,
+        anyway=wanted.anyway, failed=failed, trusted=wanted.trusted,
+    )  # fmt: skip
 
 
-def _sweep(found: "Experiment", book: "Ledger", wanted: "Wanted") -> int:
+def _sweep(found: "Experiment", wanted: "Wanted", *, book: "Ledger") -> int:
     from stackmark.cli import sweeping
 
     if wanted.report or wanted.fail_on or wanted.anyway:
@@ -104,4 +103,4 @@ def _sweep(found: "Experiment", book: "Ledger", wanted: "Wanted") -> int:
         as_json=wanted.as_json,
         asked=wanted.asked,
     )
-    return sweeping.carry_on(found, book, same)
+    return sweeping.carry_on(found.row, book, same)

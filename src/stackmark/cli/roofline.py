@@ -39,17 +39,16 @@ def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_j
         raise SpecError(
             f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like roofline.svg with -o"
         )
+    from stackmark.api import Ledger, roofline
     from stackmark.cli.saying import print_json
-    from stackmark.cli.writing import write_whole
-    from stackmark.experiments.roofline import roofline
-    from stackmark.ledger.store import Ledger
-    from stackmark.show.console import standard_output
     from stackmark.show.roofline import print_roofline, roofline_json
+    from stackmark.show.terminal import standard_output
+    from stackmark.show.writing import write_whole
 
     with Ledger.open(ledger, create=False) as book:
         found = roofline(book, runs)
     if output:
-        from stackmark.show.roofline_picture import roofline_png, roofline_svg
+        from stackmark.show.roofline_plot import roofline_png, roofline_svg
 
         write_whole(output, roofline_png(found) if suffix == ".png" else roofline_svg(found).encode())
     if as_json:

@@ -20,11 +20,6 @@ from stackmark.cli.options import (
     taken_place_options,
     time_limit_option,
 )
-from stackmark.errors import SpecError
-from stackmark.spec import Request
-from stackmark.workloads.registry import check_request, find
-
-# Limits of different kinds, of which no sum and no mean says anything.
 
 
 @click.command(
@@ -85,22 +80,19 @@ def command(
     """
     options = taken_place_options(typed)
     requests = read_requests(asked_workloads(workload, typed), typed)
+    from stackmark.api import check_run, plan_run
+    from stackmark.cli.measuring import Session, measure_all
+    from stackmark.cli.saying import repeatable
+
     for request in requests:
-        check_request(request)
-        wanted = find(request.workload)[1]
-        if wanted.verb:
-            raise SpecError(f"{wanted.name} has a verb of its own", hint=f"measure them with: stackmark {wanted.verb}")
-        if wanted.timed == "rows":
-            _check_list(request)
+        check_run(request)
     check_format(form, as_json, [request.workload for request in requests])
     limit_s = seconds_of("--time-limit", time_limit)
-    from stackmark.cli.measuring import Session, measure_all
-
-    return measure_all(requests, Session(place, ledger, runs, limit_s, as_json, asked, published, options, form=form))
-
-
-def _check_list(request: Request) -> None:
-    """Before the first of several is measured."""
-    from stackmark.experiments.list_specs import check_list
-
-    check_list(request)
+    plans = [
+        plan_run(
+            request, on=place, place_options=options, runs=runs, time_limit_s=limit_s, published=published,
+            command=repeatable(asked),
+        )
+        for request in requests
+    ]  # fmt: skip
+    return measure_all(plans, Session(ledger, as_json, form=form))

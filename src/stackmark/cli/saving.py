@@ -7,11 +7,10 @@ from typing import Any
 import click
 from pydantic import JsonValue
 
-from stackmark.cli.measuring import place_of
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
-from stackmark.cli.views import watching
 from stackmark.errors import Exit
+from stackmark.experiments.arms import place_of
 from stackmark.experiments.baseline import (
     ADVICE,
     ENOUGH,
@@ -30,9 +29,9 @@ from stackmark.experiments.cleaning import clean_up
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
-from stackmark.show.console import standard_output
+from stackmark.show.live import watching
 from stackmark.show.safe import safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import Column, print_table, standard_output
 from stackmark.spec import Request
 from stackmark.units import counted, say_moment, say_rate
 

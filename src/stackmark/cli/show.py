@@ -1,27 +1,29 @@
 """`stackmark show`."""
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 
 import click
 
-from stackmark.cli.list_views import list_json, row_json
-from stackmark.cli.listing import ListAsked, print_deepbench, print_run_rows, show_list
+from stackmark.api import (
+    FAULT,
+    OPERATOR_LIST,
+    Experiment,
+    ExperimentKind,
+    Ledger,
+    StoredRun,
+    clean_up,
+    list_result,
+    load,
+    load_run,
+)
+from stackmark.cli.listing import print_deepbench, show_list
 from stackmark.cli.options import check_format, format_option, json_option, ledger_option, not_empty
 from stackmark.cli.saying import notice, print_json
-from stackmark.errors import SpecError, StreamError
-from stackmark.events import EVENT_PREFIX, Log, gathered_facts, read_event
-from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.judging import STDERR_PREFIX, judged_again, read_stored, setup_parts
-from stackmark.experiments.kinds import FAULT, OPERATOR_LIST, ExperimentKind, kind_in
-from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_run
-from stackmark.experiments.operator_list import read_list, run_result
-from stackmark.ledger.rows import Experiment, RunDetail
-from stackmark.ledger.store import Ledger
-from stackmark.published.lookup import known_operators
-from stackmark.show.roofline import say_limits, standing_json
+from stackmark.errors import SpecError
+from stackmark.show.runs import print_run, print_runs, run_json
 from stackmark.show.safe import safe
+from stackmark.show.terminal import standard_output
 
 
 @click.command(
@@ -42,99 +44,63 @@ def command(run: str, what: str | None, form: str | None, ledger: str | None, as
     with Ledger.open(ledger, create=False) as book:
         notice(clean_up(book))
         if run.lower().startswith("x-"):
-            _show_experiment(book, run, as_json, form)
+            _show_experiment(load(run, book), book, as_json, form)
             return 0
-        row = book.run(run)
-        lines = book.stream(row.id)
-        limits = limits_of_run(book, row) if what is None else NO_LIMITS
-    check_format(form, as_json, [row.workload])
-    if what == "events":
-        for line in lines:
-            if line.startswith(EVENT_PREFIX):
-                click.echo(safe(line))
-    elif what == "log":
-        for line in _log(lines):
+        found = load_run(run, book)
+        stored = found.judged() if what is None else None
+    check_format(form, as_json, [found.row.workload])
+    if stored is not None:
+        _show_run(stored, as_json, form)
+    elif what == "events":
+        for line in found.events():
             click.echo(safe(line))
-    elif what == "spec":
-        click.echo(row.spec.canonical())
+    elif what == "log":
+        for line in found.log():
+            click.echo(safe(line))
     else:
-        _show_run(row, lines, limits, as_json, form)
+        click.echo(found.row.spec.canonical())
     return 0
 
 
-def _show_run(row: RunDetail, lines: list[str], limits: Limits, as_json: bool, form: str | None) -> None:
-    stream, _, broken = read_stored(lines)
-    doubts = [broken.message] if broken else []
-    facts, setup = gathered_facts(stream.events), setup_parts(stream.events)
-    if row.status in ("done", "invalid") and not doubts:
-        again = judged_again(stream)
-        if again is None or not row.rate_per_s or abs(again / row.rate_per_s - 1) > 1e-9:
-            doubts.append(f"the stored rate is {row.rate_per_s}; its events give {again} by the rules of today")
-    of_list = run_result(row, stream.events)
+def _show_run(run: StoredRun, as_json: bool, form: str | None) -> None:
     if form:
-        if of_list is None:
-            raise SpecError(f"{row.id} went through no list: there is nothing to print as DeepBench does")
-        print_deepbench(row.spec, of_list)
-        return
-    if as_json:
-        standing = standing_json(limits.standing) if limits.standing else None
-        shown: dict[str, object] = {"run": row.model_dump(mode="json"), "setup_s": dict(setup), "facts": facts}
-        shown |= {"doubts": doubts, "roofline": standing}
-        print_json({**shown, "rows": [row_json(one) for one in of_list.rows]} if of_list else shown)
-        return
-    from stackmark.show.run import print_run
-
-    if of_list:
-        print_run_rows(row, of_list)
-    print_run(row.model_dump(mode="json"), setup, facts, doubts, say_limits(limits.work, limits.sentences))
+        if run.listed is None:
+            raise SpecError(f"{run.row.id} went through no list: there is nothing to print as DeepBench does")
+        print_deepbench(run.row.spec, run.listed)
+    elif as_json:
+        print_json(run_json(run))
+    else:
+        print_run(run, standard_output())
 
 
-def _log(lines: list[str]) -> Iterator[str]:
-    """What is no event, and the lines that came in events: what a user's own program printed."""
-    for number, line in enumerate(lines, 1):
-        if not line.startswith(EVENT_PREFIX):
-            yield line.removeprefix(STDERR_PREFIX)
-            continue
-        with suppress(StreamError):
-            event = read_event(line, number)
-            if isinstance(event, Log):
-                yield event.line
-
-
-def _show_experiment(book: Ledger, prefix: str, as_json: bool, form: str | None) -> None:
-    experiment = book.experiment(prefix)
-    kind = kind_in(book, experiment)
+def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: str | None) -> None:
+    kind = experiment.kind()
     if form and kind is not OPERATOR_LIST:
         raise SpecError(f"{experiment.id} went through no list: there is nothing to print as DeepBench does")
-    own: dict[ExperimentKind, Callable[[Ledger, Experiment, bool], None]] = {
+    own: dict[ExperimentKind, Callable[[Experiment, Ledger, bool], None]] = {
         OPERATOR_LIST: partial(_show_list, form=form),
         FAULT: _show_fault,
     }
-    own.get(kind, _show_runs)(book, experiment, as_json)
+    own.get(kind, _show_runs)(experiment, book, as_json)
 
 
-def _show_list(book: Ledger, experiment: Experiment, as_json: bool, *, form: str | None) -> None:
-    listed = read_list(book, experiment)
-    check_format(form, as_json, [listed.spec.workload])
-    show_list(listed, experiment.command, known_operators(book), ListAsked((), as_json=as_json, form=form))
+def _show_list(experiment: Experiment, book: Ledger, as_json: bool, *, form: str | None) -> None:
+    found = list_result(book, experiment.row)
+    check_format(form, as_json, [found.spec.workload])
+    show_list(found, as_json, form)
     if as_json:
-        print_json(list_json(listed, experiment.command, known_operators(book)))
+        print_json(experiment.to_dict())
 
 
-def _show_fault(book: Ledger, experiment: Experiment, as_json: bool) -> None:
-    from stackmark.cli.cluster_fault import show_fault
+def _show_fault(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
+    from stackmark.cli.cluster_fault import print_fault_finding
 
-    show_fault(book, experiment.id, as_json)
+    print_fault_finding(experiment.fault(), as_json)
 
 
-def _show_runs(book: Ledger, experiment: Experiment, as_json: bool) -> None:
-    rows = book.runs_of(experiment.id)
+def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {"experiment": experiment.model_dump(mode="json"), "runs": [row.model_dump(mode="json") for row in rows]}
-        )
+        print_json(experiment.to_dict())
         return
-    from stackmark.show.runs import print_runs
-
-    click.echo(f"{experiment.id}  {safe(experiment.command)}")
-    print_runs(rows)
+    click.echo(f"{experiment.id}  {safe(experiment.row.command)}")
+    print_runs(experiment.runs())

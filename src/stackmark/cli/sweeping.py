@@ -12,8 +12,6 @@ from pydantic import JsonValue
 
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.cli.trusting import confirm_trust
-from stackmark.cli.views import error_json, watching
-from stackmark.cli.writing import check_writable, write_whole
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, Terminated
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.manifesting import read_pod_options
@@ -21,10 +19,12 @@ from stackmark.experiments.sweep import sweep as lab
 from stackmark.experiments.sweep.sweep import Swept
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
-from stackmark.show.console import standard_output
 from stackmark.show.junit import render_junit
-from stackmark.show.sweep import junit_cases, print_sweep, sweep_json
-from stackmark.show.sweep_live import looking
+from stackmark.show.live import watching
+from stackmark.show.result import error_json
+from stackmark.show.sweep import junit_cases, looking, print_sweep, sweep_json
+from stackmark.show.terminal import standard_output
+from stackmark.show.writing import check_writable, write_whole
 from stackmark.spec import Request
 from stackmark.units import say_moment
 
@@ -125,7 +125,7 @@ def report(swept: Swept, wanted: Wanted, again: str) -> Exit:
 
 
 def draw(swept: Swept, path: Path) -> None:
-    from stackmark.show.sweep_picture import sweep_png, sweep_svg
+    from stackmark.show.sweep import sweep_png, sweep_svg
 
     write_whole(path, sweep_png(swept) if path.suffix.lower() == ".png" else sweep_svg(swept).encode())
 

@@ -70,12 +70,9 @@ def command(
     Ids may be shortened; `last` is the latest experiment. With --against both sides are ids of runs or of experiments with
     one arm; RUNs are held against those that stand after it.
     """
+    from stackmark.api import Ledger, load, verdict_of_groups
     from stackmark.cli.comparing import Wanted, report
     from stackmark.cli.saying import repeatable
-    from stackmark.experiments.design import MARGIN
-    from stackmark.experiments.examine import examine
-    from stackmark.experiments.groups import examine_groups
-    from stackmark.ledger.store import Ledger
 
     chosen = read_margin(margin) if margin is not None else None
     wanted = Wanted(fail_on=fail_on, ledger=ledger, as_json=as_json)
@@ -87,15 +84,13 @@ def command(
         )
     with Ledger.open(ledger, create=False) as book:
         if against:
-            command_line = repeatable(asked)
-            return report(
-                examine_groups(book, against, names, margin=chosen or MARGIN, anyway=anyway, command=command_line),
-                wanted,
-            )
-        shown = examine(book, names[0], chosen)
-    if fail_on and len(shown.arms) == 1:
+            line = repeatable(asked)
+            found = verdict_of_groups(names, against, margin=chosen, anyway=anyway, ledger=book, command=line)
+        else:
+            found = load(names[0], book).verdict(chosen)
+    if not against and fail_on and len(found.examined.arms) == 1:
         raise SpecError(
-            f"{shown.experiment_id} has one arm, so there is no verdict for --fail-on to name",
-            hint=f"hold it against another: stackmark verdict {shown.experiment_id} --against RUN…",
+            f"{found.examined.experiment_id} has one arm, so there is no verdict for --fail-on to name",
+            hint=f"hold it against another: stackmark verdict {found.examined.experiment_id} --against RUN…",
         )
-    return report(shown, wanted)
+    return report(found, wanted)

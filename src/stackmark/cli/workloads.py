@@ -67,8 +67,7 @@ def _print(found: list[Definition]) -> None:
 
 
 def _print_operators(found: list[Definition]) -> None:
-    from stackmark.show.console import standard_output
-    from stackmark.show.table import Column, print_table
+    from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (Column("operator", style="cyan"), Column("sets, with their problems", drop=1), Column("what it is"))
     rows = [
@@ -84,8 +83,7 @@ def _print_operators(found: list[Definition]) -> None:
 
 
 def _print_models(found: list[Definition]) -> None:
-    from stackmark.show.console import standard_output
-    from stackmark.show.table import Column, print_table
+    from stackmark.show.terminal import Column, print_table, standard_output
 
     columns = (
         Column("workload", style="cyan"),

@@ -15,6 +15,7 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
 from stackmark.experiments.placing import find_kind, find_place, place_kinds
 from stackmark.experiments.typed import read_value, takes_several
+from stackmark.places.place import Place
 from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
 from stackmark.workloads.registry import find
@@ -90,6 +91,26 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
             )
     find_place(place, given)  # refuses what the place cannot take
     return ArmRequest(text.strip(), place, given, typed)
+
+
+def place_of(text: str, workload: str, options: Mapping[str, OptionValue]) -> Place:
+    """Return the place that `--on` names: `container`, or `container,shm=1g` as an arm is written.
+
+    A parameter of the workload is refused there: it has its own option.
+    """
+    place, typed = place_and_params(text, workload, options)
+    if typed:
+        name = next(iter(typed))
+        raise SpecError(
+            f"{name} in {text!r} is a parameter of the workload", hint=f"give it as --{name.replace('_', '-')}"
+        )
+    return place
+
+
+def place_and_params(text: str, workload: str, options: Mapping[str, OptionValue]) -> tuple[Place, dict[str, Scalar]]:
+    """Return the place of a single arm, and the parameters that it types."""
+    (arm,) = read_arms([text], workload, options, least=1)
+    return find_place(arm.place, arm.place_options), arm.typed
 
 
 def _without_secrets(name: str, value: OptionValue) -> OptionValue:

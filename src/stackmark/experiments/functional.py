@@ -5,12 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import JsonValue
 
 from stackmark.cluster.checks import suite
-from stackmark.cluster.checks.suite import Suite as Suite
-from stackmark.cluster.checks.suite import Watcher as Watcher
-from stackmark.cluster.checks.work import Case as Case
-from stackmark.cluster.checks.work import Checked as Checked
-from stackmark.cluster.cleaning import Left as Left
-from stackmark.cluster.cleaning import clean
+from stackmark.cluster.checks.suite import Suite, Watcher
+from stackmark.cluster.cleaning import Left, clean
 from stackmark.errors import ClusterError, SpecError
 from stackmark.experiments.manifesting import read_pod_options
 from stackmark.kubernetes.client import connect

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from stackmark.errors import SpecError
+from stackmark.errors import Exit, SpecError
 from stackmark.events import Event, OpRow, Phase, Row, gathered_facts
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.judging import Facts, read_stored
@@ -132,6 +132,13 @@ class ListedRuns:
     def whole(self) -> bool:
         """Whether every pass that was asked for is there, failed rows and all."""
         return len(self.passes) >= self.asked and not any(one.missing(self.wanted) for one in self.passes)
+
+    @property
+    def exit_code(self) -> Exit:
+        """A run that did not come to its end counts before a row that gave no number."""
+        if not self.whole or not self.result.good:
+            return Exit.RUN_FAILED
+        return Exit.PART_FAILED if self.result.failed else Exit.DONE
 
     def shown_run(self) -> RunDetail | None:
         """A run to read the chip and the stack from: the last that gave a row, if there is one."""

@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import JsonValue
 
 from stackmark.errors import SpecError, StackmarkError
 from stackmark.events import Event, Facts, Failed, Metric, Phase, Result, Steps
-from stackmark.show.tf_cnn import EVALUATION, Options, Rows
+from stackmark.experiments.tf_cnn_mapping import ClassicOptions
+from stackmark.show.tf_cnn import EVALUATION, Rows
 from stackmark.spec import Scalar, Spec
 
 METRIC_LOG = "metric.log"
@@ -28,23 +28,10 @@ TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
 BYTES_PER_MIB = 2**20
 
 
-class LogOptions(Options, Protocol):
-    """What the log is handed beside the events (experiments.tf_cnn_mapping.ClassicOptions)."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def benchmark_test_id(self) -> str: ...
-    @property
-    def run_parameters(self) -> tuple[tuple[str, Scalar], ...]: ...
-
-
 class BenchmarkLog:
     """Writes both files for one run. A folder that cannot be written is refused before the run starts."""
 
-    def __init__(self, options: LogOptions, folder: str | Path) -> None:
+    def __init__(self, options: ClassicOptions, folder: str | Path) -> None:
         self._options = options
         self._folder = Path(folder).expanduser()
         self._rows = Rows(options, options.batch)

@@ -1,17 +1,17 @@
 """The limits of a machine for people: a line each, the vendor's figure beside it, what they were measured on below."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 
-from stackmark.show.console import is_screen
-from stackmark.show.lines import Line, grid
+from stackmark.experiments.ceilings import Kept
+from stackmark.show.facts import say_stack
 from stackmark.show.safe import safe, safe_line
-from stackmark.show.table import Column, print_table
-from stackmark.units import counted, say_count, say_rate, say_seconds
+from stackmark.show.terminal import Column, Line, grid, is_screen, print_table
+from stackmark.units import counted, say_count, say_moment, say_rate, say_seconds
 from stackmark.verdict.ceilings import BYTES_PER_S, COLD, LAUNCH, MATRIX, OPERATIONS_PER_S, TRANSFER, Ceilings, Limit
-from stackmark.verdict.vendors import Vendor
 
 COLUMNS = (
     Column("limit"),
@@ -29,21 +29,10 @@ ORDER = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 NAME_WIDTH = 12
 
 
-@dataclass(frozen=True)
-class CeilingsView:
-    """`lines` are what it was measured on and where it is kept."""
-
-    ceilings: Ceilings
-    runs: int
-    vendor: Vendor | None = None
-    lines: tuple[Line, ...] = ()
-
-
-def print_ceilings(view: CeilingsView, console: Console) -> None:
-    found = view.ceilings
-    print_table(console, COLUMNS, table_rows(found))
+def print_ceilings(kept: Kept, console: Console) -> None:
+    print_table(console, COLUMNS, table_rows(kept.ceilings))
     print(file=console.file)
-    lines = [*_about(view), *view.lines]
+    lines = [*_about(kept), *_where(kept)]
     if is_screen(console):
         console.print(grid(lines, {"missing": "red", "note": "yellow"}))
         return
@@ -108,8 +97,8 @@ def say_interval(limit: Limit) -> str:
     return f"{low.partition(' ')[0] if same else low} to {high}"
 
 
-def _about(view: CeilingsView) -> list[Line]:
-    found = view.ceilings
+def _about(kept: Kept) -> list[Line]:
+    found = kept.ceilings
     lines: list[Line] = []
     if found.matrix:
         lines.append(
@@ -118,13 +107,13 @@ def _about(view: CeilingsView) -> list[Line]:
                 "matrix rates sustained, after seconds of work; cold: the first 20 ms (0.3 s of a CPU) after a rest",
             )
         )
-    if view.runs > 1:
-        lines.append(("interval", f"Student's, over {counted(view.runs, 'run')}"))
+    if kept.runs > 1:
+        lines.append(("interval", f"Student's, over {counted(kept.runs, 'run')}"))
     elif found.limits:
         lines.append(
             ("interval", "of the median within one run; how far the next run would be from it: --runs 3 or more")
         )
-    lines += _vendor(view)
+    lines += _vendor(kept)
     links = dict.fromkeys(
         limit.allowed_words for limit in found.limits if limit.what == TRANSFER and limit.allowed_words
     )
@@ -134,11 +123,11 @@ def _about(view: CeilingsView) -> list[Line]:
     return lines
 
 
-def _vendor(view: CeilingsView) -> list[Line]:
-    if view.vendor is None:
-        return [("vendor", f"no figure of {view.ceilings.chip or 'this chip'} is in our table")]
-    note = f"; {view.vendor.note}" if view.vendor.note else ""
-    return [("vendor", f"{view.vendor.source}: dense, at the boost clock{note}")]
+def _vendor(kept: Kept) -> list[Line]:
+    if kept.vendor is None:
+        return [("vendor", f"no figure of {kept.ceilings.chip or 'this chip'} is in our table")]
+    note = f"; {kept.vendor.note}" if kept.vendor.note else ""
+    return [("vendor", f"{kept.vendor.source}: dense, at the boost clock{note}")]
 
 
 def _notes(limits: Sequence[Limit]) -> list[str]:
@@ -149,3 +138,29 @@ def _notes(limits: Sequence[Limit]) -> list[str]:
         for note in limit.notes:
             rows.setdefault(note, []).append(f"{name_of(limit).partition(', sums')[0]}{state}")
     return [note if len(names) > 3 else f"{'; '.join(names)}: {note}" for note, names in rows.items()]
+
+
+def _where(kept: Kept) -> list[Line]:
+    """Say what it was measured on and where it is kept."""
+    ceilings = kept.ceilings
+    threads = f", {counted(ceilings.threads, 'thread')}" if ceilings.threads else ""
+    stored = f"{say_moment(ceilings.measured_unix_s)}, experiment {kept.experiment_id}, run {ceilings.run_id}"
+    lines: list[Line] = [
+        ("chip", f"{ceilings.chip or 'unknown'}{threads}"),
+        ("place", kept.place),
+        ("stack", say_stack(kept.facts, kept.framework)),
+        ("stored", stored),
+    ]
+    return [line for line in lines if line[1]]
+
+
+def ceilings_json(kept: Kept) -> dict[str, Any]:
+    return {
+        "experiment": kept.experiment_id,
+        "runs": kept.runs,
+        "place": kept.place,
+        **{name: value for name, value in asdict(kept.ceilings).items() if name != "limits"},
+        "limits": [{**asdict(limit), "vendor_share": limit.vendor_share} for limit in kept.ceilings.limits],
+        "vendor": asdict(kept.vendor) if kept.vendor else None,
+        "facts": kept.facts,
+    }

@@ -4,20 +4,25 @@ A sentence that holds for several workloads is said once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 
-from stackmark.show.console import is_screen
-from stackmark.show.lines import NAME_WIDTH, Line, grid
-from stackmark.show.report.wording import say_interval, say_ratio
+from stackmark.errors import Exit
+from stackmark.experiments.check import RULES, Checked, Rate
+from stackmark.show.junit import Case, Outcome
 from stackmark.show.safe import safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
 from stackmark.show.verdict import COLOURS as WORD_COLOURS
+from stackmark.show.verdict import comparison_json
+from stackmark.show.wording import say_interval, say_ratio
 from stackmark.units import counted, say_rate
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import FactDifference
 
+# 2: series instead of sittings; `now` and `verdict` are of today's series alone, `lately` has the earlier checks too.
+SCHEMA = 2
 FAILED, INCOMPARABLE = "FAILED", "NOT COMPARABLE"
 COLOURS = {**WORD_COLOURS, FAILED: "bold red", INCOMPARABLE: "bold yellow"}
 LINE_STYLES = {"failed": "red", "alarm": "bold red", "refused": "yellow", "note": "yellow", "next": "dim"}
@@ -39,88 +44,77 @@ DIFFERENCES_SHOWN = 3
 WORTH_SHOWING = 20
 
 
-@dataclass(frozen=True)
-class CheckLine:
-    """One workload. Rates are per second in `unit`; `series` is how many the baseline has.
-
-    `now` is of today's series alone; `lately` of today's and the earlier checks since the rate last changed.
-    """
-
-    label: str
-    unit: str
-    before: float | None
-    now: float | None
-    comparison: Comparison | None
-    series: int
-    differs: Sequence[FactDifference] = ()
-    doubts: Sequence[str] = ()
-    trouble: str = ""
-    hint: str = ""
-    # Whether there is no comparison because it failed, or because it was refused.
-    failed: bool = False
-    lately: float | None = None
-    lately_comparison: Comparison | None = None
-    alarm: str = ""
-
-    @property
-    def word(self) -> str:
-        if self.comparison:
-            return self.comparison.word
-        return FAILED if self.failed else INCOMPARABLE
+def word_of(one: Checked) -> str:
+    """Return the word of today's verdict, or why there is none: it failed, or it was refused."""
+    if one.comparison:
+        return one.comparison.word
+    return FAILED if has_failed(one) else INCOMPARABLE
 
 
-def print_check(lines: Sequence[CheckLine], changed: Sequence[str], console: Console, again: str) -> None:
-    """`changed` is the stack's; `again` the command that checks once more."""
-    nothing = NO_CHANGE if any(line.now for line in lines) else NOT_SEEN
-    _print_lines(console, [("changed", change) for change in changed or [nothing]])
-    rows = [(cells, word) for line in lines for cells, word in _rows(line)]
+def has_failed(one: Checked) -> bool:
+    return one.trouble is not None and one.trouble.code != Exit.WRONG_USE
+
+
+def print_check(checked: Sequence[Checked], console: Console, again: str) -> None:
+    """`again` is the command that checks once more."""
+    nothing = NO_CHANGE if any(one.now for one in checked) else NOT_SEEN
+    _print_lines(console, [("changed", change) for change in stack_changed(checked) or [nothing]])
+    rows = [(cells, word) for one in checked for cells, word in _rows(one)]
     print_table(console, COLUMNS, [cells for cells, _ in rows], [COLOURS[word] for _, word in rows])
-    _print_lines(console, [*_behind(lines), ("next", again)])
+    _print_lines(console, [*_behind(checked), ("next", again)])
 
 
-def _rows(line: CheckLine) -> list[tuple[list[str], str]]:
+def stack_changed(checked: Sequence[Checked]) -> list[str]:
+    """Return what changed in the stack; with the workloads that saw it, where others did not (an image of its own)."""
+    seen = [one for one in checked if one.now]
+    about: dict[str, list[str]] = {}
+    for one in seen:
+        for change in one.stack_changed:
+            about.setdefault(str(change), []).append(one.label)
+    return [text if len(of) == len(seen) else f"{text} ({', '.join(of)})" for text, of in about.items()]
+
+
+def _rows(one: Checked) -> list[tuple[list[str], str]]:
     """Make a workload's line, and a second one where earlier checks add to it; each with its word."""
-    before = say_rate(line.before) if line.before else ""
-    rows = [(_cells(line.label, before, line.now, line.unit, line.series, line.comparison, line.word), line.word)]
-    lately = line.lately_comparison
+    word, lately = word_of(one), one.lately_comparison
+    rows = [(_cells(one.label, one, one.now, one.comparison, word), word)]
     if lately:
         label = f"  with {counted(lately.count_b - 1, 'earlier check')}"
-        rows.append((_cells(label, before, line.lately, line.unit, line.series, lately, lately.word), lately.word))
+        rows.append((_cells(label, one, one.lately, lately, lately.word), lately.word))
     return rows
 
 
-def _cells(
-    label: str, before: str, rate: float | None, unit: str, series: int, seen: Comparison | None, word: str
-) -> list[str]:
-    now = f"{say_rate(rate)} {unit}" if rate else ""
+def _cells(label: str, one: Checked, rate: Rate | None, seen: Comparison | None, word: str) -> list[str]:
+    before = say_rate(one.before.rate_per_s) if one.before else ""
+    now = f"{say_rate(rate.rate_per_s)} {one.unit}" if rate else ""
     if seen is None:
         return [label, before, now, "", "", "", word]
-    counts = f"{seen.count_b} against {series}"
+    counts = f"{seen.count_b} against {one.before.series if one.before else 0}"
     return [label, before, now, say_ratio(seen.ratio), say_interval(seen.interval_90), counts, word]
 
 
-def _behind(lines: Sequence[CheckLine]) -> list[Line]:
-    """What the table has no room for."""
+def _behind(checked: Sequence[Checked]) -> list[Line]:
+    """Say what the table has no room for."""
     found: list[tuple[str, str, str]] = []
-    for line in lines:
-        if line.trouble:
-            hint = f"; {line.hint}" if line.hint else ""
-            found.append(("failed" if line.failed else "refused", line.label, f"{line.trouble}{hint}"))
-        seen, lately = line.comparison, line.lately_comparison
+    for one in checked:
+        if one.trouble:
+            hint = f"; {one.trouble.hint}" if one.trouble.hint else ""
+            found.append(("failed" if has_failed(one) else "refused", one.label, f"{one.trouble.message}{hint}"))
+        seen, lately = one.comparison, one.lately_comparison
         if seen is None:
             continue
-        if line.alarm:
-            found.append(("alarm", line.label, line.alarm))
-        if telling := [one for one in (seen, lately) if one and _is_telling(one)]:
-            found += [("verdict", line.label, one.sentence) for one in telling]
-            found += [("differs", line.label, text) for text in say_differences(line.differs)]
-        notes = (*line.doubts, *seen.notes, *(lately.notes if lately else ()))
-        found += [("note", line.label, text) for text in dict.fromkeys(notes)]
+        if one.alarm and one.alarm.rings:
+            found.append(("alarm", one.label, one.alarm.sentence))
+        if telling := [pair for pair in (seen, lately) if pair and _is_telling(pair)]:
+            found += [("verdict", one.label, pair.sentence) for pair in telling]
+            found += [("differs", one.label, text) for text in say_differences(one.changed)]
+        notes = (*one.doubts, *seen.notes, *(lately.notes if lately else ()))
+        found += [("note", one.label, text) for text in dict.fromkeys(notes)]
         # What the checks together decide needs no forecast for today's alone.
         last = lately or seen
         if last.needed:
-            found.append(("needed", line.label, last.needed.sentence))
-    return _said_once(found, len(lines))
+            found.append(("needed", one.label, last.needed.sentence))
+    return _said_once(found, len(checked))
 
 
 def _is_telling(seen: Comparison) -> bool:
@@ -150,3 +144,61 @@ def _print_lines(console: Console, lines: Sequence[Line]) -> None:
             print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
         return
     console.print(grid(lines, LINE_STYLES))
+
+
+# --- for programs -------------------------------------------------------------------------------------------------------
+
+
+def junit_case(one: Checked, *, failed: bool) -> Case:
+    """Make the test case of a workload; `failed` tells whether --fail-on names its verdict."""
+    stored = [f"experiment: {one.experiment_id}"] if one.experiment_id else []
+    stored += [f"changed: {change}" for change in one.stack_changed]
+    seen = one.comparison
+    if seen is None:
+        assert one.trouble
+        return Case(one.label, one.seconds, "error", word_of(one), one.trouble.message, [one.trouble.hint, *stored])
+    numbers = [f"ratio: {seen.ratio:.6f}"]
+    if seen.interval_90:
+        numbers.append(f"90 % interval: {seen.interval_90.low:.6f} to {seen.interval_90.high:.6f}")
+    outcome: Outcome = "failure" if failed else "passed"
+    if seen.is_slower or seen.is_faster:
+        stored += [f"differs: {text}" for text in say_differences(one.changed)]
+    if one.lately_comparison:
+        stored.append(f"lately: {one.lately_comparison.sentence}")
+    if one.alarm and one.alarm.rings:
+        stored.append(f"alarm: {one.alarm.sentence}")
+    notes = [f"note: {note}" for note in (*one.doubts, *seen.notes)]
+    return Case(one.label, one.seconds, outcome, seen.word, seen.sentence, [*numbers, *stored, *notes])
+
+
+def check_json(name: str, margin: float, checked: Sequence[Checked]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "rules": RULES,
+        "baseline": name,
+        "margin": margin,
+        "stack_changed": stack_changed(checked),
+        "workloads": [
+            {
+                "workload": one.workload,
+                "label": one.label,
+                "place": one.place,
+                "experiment": one.experiment_id or None,
+                "unit": one.unit,
+                "seconds": one.seconds,
+                "before": asdict(one.before) if one.before else None,
+                "now": asdict(one.now) if one.now else None,
+                "verdict": comparison_json(one.comparison),
+                "lately": asdict(one.lately) if one.lately else None,
+                "lately_verdict": comparison_json(one.lately_comparison),
+                "alarm": {**asdict(one.alarm), "rings": one.alarm.rings} if one.alarm else None,
+                "stack_changed": [asdict(change) for change in one.stack_changed],
+                "changed": [asdict(difference) for difference in one.changed],
+                "doubts": list(one.doubts),
+                "failed": has_failed(one),
+                "error": one.trouble.message if one.trouble else None,
+                "hint": one.trouble.hint or None if one.trouble else None,
+            }
+            for one in checked
+        ],
+    }

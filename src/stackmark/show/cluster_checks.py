@@ -1,22 +1,26 @@
 """A cluster's functional checks, and what was cleaned: the progress, the table, and what stands behind a failed case."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column as Cell
 from rich.text import Text
 
-from stackmark.show.console import is_screen
+from stackmark.cluster.checks.suite import Suite
+from stackmark.cluster.checks.work import Case, Checked
+from stackmark.cluster.cleaning import Left
 from stackmark.show.junit import Case as JunitCase
 from stackmark.show.junit import Outcome
-from stackmark.show.lines import NAME_WIDTH, Line, grid
-from stackmark.show.notices import Voice
 from stackmark.show.safe import safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, Voice, grid, is_screen, print_table, standard_error
 from stackmark.units import counted, say_seconds
 
+SCHEMA = 1
 COLOURS = {"passed": "green", "failed": "bold red", "left out": "yellow"}
 OUTCOMES: dict[str, Outcome] = {"passed": "passed", "failed": "failure", "left out": "skipped"}
 COLUMNS = (
@@ -40,47 +44,23 @@ CLEAN_COLOURS = {"removed": "green", "would go": "green", "going": "green", "sta
 LINE_STYLES = {"failed": "red", "hint": "yellow", "by hand": "dim", "next": "dim"}
 
 
-@dataclass(frozen=True)
-class CaseLine:
-    """One case; `result` is passed, failed or left out."""
-
-    area: str
-    case: str
-    scope: str
-    result: str
-    seconds: float
-    evidence: str
-    hint: str = ""
-    command: str = ""
-
-
-@dataclass(frozen=True)
-class CleanLine:
-    kind: str
-    namespace: str
-    name: str
-    work: str
-    age_s: float
-    fate: str
-    why: str
-
-
-def say_case(line: CaseLine) -> str:
+def say_case(line: Checked) -> str:
     return f"{line.result:<8}  {line.area:<7}  {line.case}, {line.scope}  {_time(line)}  {line.evidence}"
 
 
 class Notices(Voice):
     """Says what a person must know and nothing of the progress: beside `--json`."""
 
-    def begins(self, area: str, case: str, scope: str, number: int, of: int) -> None: ...
-    def ended(self, line: CaseLine) -> None: ...
+    def begins(self, case: Case, number: int, of: int) -> None: ...
+    def ended(self, checked: Checked) -> None: ...
+    def stop(self) -> None: ...
 
 
 class PlainCases(Notices):
     """One line a case, as it ends: for logs and pipes."""
 
-    def ended(self, line: CaseLine) -> None:
-        self._say(say_case(line))
+    def ended(self, checked: Checked) -> None:
+        self._say(say_case(checked))
 
 
 class CaseBar:
@@ -106,23 +86,38 @@ class CaseBar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing of the progress may stand where a result is printed."""
         self._progress.stop()
 
     def notice(self, sentence: str) -> None:
         self._console.print(Text(safe_line(sentence), style="yellow"), soft_wrap=True)
 
-    def begins(self, area: str, case: str, scope: str, number: int, of: int) -> None:
-        text = f"case {number}/{of}  {area}: {case}, {scope}"
+    def begins(self, case: Case, number: int, of: int) -> None:
+        text = f"case {number}/{of}  {case.area}: {case.name}, {case.scope}"
         self._progress.update(self._task, description=text, completed=number - 1, total=of)
 
-    def ended(self, line: CaseLine) -> None:
-        if line.result == "failed":
-            self._console.print(Text(safe_line(say_case(line)), style=COLOURS[line.result]), soft_wrap=True)
+    def ended(self, checked: Checked) -> None:
+        if checked.result == "failed":
+            self._console.print(Text(safe_line(say_case(checked)), style=COLOURS[checked.result]), soft_wrap=True)
 
 
-def print_checks(lines: Sequence[CaseLine], about: Sequence[Line], console: Console) -> None:
-    """`about` says which cluster it was."""
-    _print_lines(console, about)
+@contextmanager
+def watching_cases(quiet: bool) -> Iterator[CaseBar | Notices]:
+    """Progress goes to standard error, so that standard output holds the result and nothing else."""
+    console = standard_error()
+    if is_screen(console):
+        with CaseBar(console) as bar:
+            yield bar
+    else:
+        yield Notices(sys.stderr) if quiet else PlainCases(sys.stderr)
+
+
+def print_checks(suite: Suite, console: Console) -> None:
+    lines = suite.checked
+    _print_lines(console, about(suite))
     rows = [
         [
             line.area,
@@ -144,18 +139,29 @@ def print_checks(lines: Sequence[CaseLine], about: Sequence[Line], console: Cons
     _print_lines(console, [*behind, ("result", say_counts(lines))])
 
 
-def _time(line: CaseLine) -> str:
+def about(suite: Suite) -> list[Line]:
+    """Say which cluster it was."""
+    image = f"{suite.image}, with the host's own software" if suite.host_software else suite.image
+    return [
+        ("cluster", f"{suite.context} ({suite.server}), Kubernetes {suite.version}"),
+        ("namespace", suite.namespace),
+        ("image", image),
+        ("many", str(suite.many)),
+    ]
+
+
+def _time(line: Checked) -> str:
     """Of what was left out only where it took any."""
     return say_seconds(line.seconds) if line.result != "left out" or line.seconds >= 1 else ""
 
 
-def say_counts(lines: Sequence[CaseLine]) -> str:
+def say_counts(lines: Sequence[Checked]) -> str:
     counts = [(sum(1 for line in lines if line.result == result), result) for result in COLOURS]
     said = ", ".join(f"{count} {result}" for count, result in counts if count)
     return f"{counted(len(lines), 'case')}: {said}" if lines else "no case was tried"
 
 
-def print_cleaned(lines: Sequence[CleanLine], console: Console) -> None:
+def print_cleaned(lines: Sequence[Left], console: Console) -> None:
     rows = [
         [line.kind, line.namespace, line.name, line.work, say_seconds(line.age_s), line.fate, line.why]
         for line in lines
@@ -163,11 +169,26 @@ def print_cleaned(lines: Sequence[CleanLine], console: Console) -> None:
     print_table(console, CLEAN_COLUMNS, rows, [CLEAN_COLOURS[line.fate] for line in lines])
 
 
-def junit_case(line: CaseLine) -> JunitCase:
+def junit_case(line: Checked) -> JunitCase:
     more = [line.hint] if line.hint else []
     more += [f"by hand: {line.command}"] if line.command else []
     name = f"{line.area}: {line.case} ({line.scope})"
     return JunitCase(name, line.seconds, OUTCOMES[line.result], line.area, line.evidence, more)
+
+
+def checks_json(suite: Suite) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "context": suite.context,
+        "server": suite.server,
+        "version": suite.version,
+        "namespace": suite.namespace,
+        "image": suite.image,
+        "host_software": suite.host_software,
+        "many": suite.many,
+        **{result.replace(" ", "_"): suite.count(result) for result in ("passed", "failed", "left out")},
+        "cases": [asdict(one) for one in suite.checked],
+    }
 
 
 def _print_lines(console: Console, lines: Sequence[Line]) -> None:

@@ -5,17 +5,15 @@ that holds for several nodes is given once, with their names.
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
-from stackmark.show.console import is_screen
+from stackmark.cluster.doctor.results import Finding, Report, Result
 from stackmark.show.junit import Case
 from stackmark.show.junit import Outcome as JunitOutcome
-from stackmark.show.lines import NAME_WIDTH
 from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, is_screen, print_table
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim", "unknown": "magenta"}
 MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "unknown": "?"}
@@ -23,53 +21,6 @@ MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "
 NODE_AT_MOST = 24
 NAMES_SHOWN = 3
 CLUSTER = "cluster"
-
-
-class Finding(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def what(self) -> str: ...
-    @property
-    def do(self) -> Sequence[str]: ...
-    @property
-    def command(self) -> str: ...
-
-
-class Result(Protocol):
-    @property
-    def rung(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def evidence(self) -> str: ...
-    @property
-    def command(self) -> str: ...
-    @property
-    def node(self) -> str | None: ...
-    @property
-    def findings(self) -> Sequence[Finding]: ...
-    @property
-    def seconds(self) -> float: ...
-
-
-class Report(Protocol):
-    @property
-    def context(self) -> str: ...
-    @property
-    def server(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def nodes(self) -> Sequence[str]: ...
-    @property
-    def results(self) -> Sequence[Result]: ...
-    @property
-    def status(self) -> Literal["ok", "warning", "failed"]: ...
 
 
 def print_doctor(report: Report, console: Console) -> None:
@@ -162,7 +113,7 @@ def _print_seen(report: Report, console: Console) -> None:
     for result in report.results:
         seen.setdefault((result.rung, result.status, result.evidence), []).append(result.node)
     columns = [Column("rung"), Column("where", drop=1), Column("result"), Column("what was seen")]
-    rungs = list(dict.fromkeys(result.rung for result in report.results))
+    rungs: list[str] = list(dict.fromkeys(result.rung for result in report.results))
     ordered = sorted(seen.items(), key=lambda item: rungs.index(item[0][0]))
     rows = [
         [rung, _names(report, [node for node in nodes if node]) or CLUSTER, status, evidence]

@@ -7,25 +7,31 @@ What is shown comes from events that the worker emits anyway, in another process
 may it harm: a reader of the progress who goes away ends the progress, not the measurement.
 """
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from stackmark.events import Event, Failed, Phase, Probe, Result, Row, Steps
-from stackmark.show.notices import Voice
-from stackmark.show.rows_seen import RowsSeen, say_row
-from stackmark.show.runs import EndedRun
+from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
+from stackmark.experiments.recorder import Silent, Watcher
+from stackmark.ledger.rows import RunRow
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
+from stackmark.show.terminal import Voice, is_screen, standard_error
 from stackmark.spec import Request, Spec
-from stackmark.units import say_rate, say_seconds
+from stackmark.units import counted, say_rate, say_seconds
+from stackmark.verdict.operators import row_of
 from stackmark.workloads.op.definition import say_problem
+from stackmark.workloads.registry import find
 
 PROBE_PHASES = {"import": "loading the framework", "trial": "trying a step", "model": "building the model"}
 # `⠋ run 10/10  first step 100 % 1,234,567 sequences/s 10 min 59 s left` has 66 characters, 42 without its rate.
@@ -41,8 +47,33 @@ ROOM_BESIDE_PROBLEM, PROBLEM_AT_LEAST = 60, 12
 ROOM_BESIDE_WHERE = 70
 
 
+def say_row(row: OpRow) -> str:
+    """`0.812 TFLOP/s`, from its samples."""
+    result = row_of([row])
+    return f"{say_rate(result.rate)} {result.unit}" if result.rate else ""
+
+
+class ListProgress:
+    """How far a list has come in the run at hand."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self.done = self.failed = 0
+
+    def take(self, event: Row) -> float:
+        """One more; about how many seconds the others take, as the ones before did."""
+        self.done, self.failed = event.done, self.failed + bool(event.row.failure_kind)
+        return (self._clock() - self._began) / event.done * max(event.of - event.done, 0)
+
+    def __str__(self) -> str:
+        if not self.done:
+            return ""
+        return counted(self.done, "row") + (f", {self.failed} failed" if self.failed else "")
+
+
 def say_run(
-    row: EndedRun, number: int, of: int, where: str = "", *, with_id: bool = True, rows: RowsSeen | None = None
+    row: RunRow, number: int, of: int, where: str = "", *, with_id: bool = True, rows: ListProgress | None = None
 ) -> str:
     """`where` is the block and the arm of an experiment; `rows` is what was seen of a list."""
     head = f"{where or f'run {number}/{of}'}{f'  {row.id}' if with_id else ''}"
@@ -84,7 +115,7 @@ class Notices(Voice):
     ) -> None: ...
     def event(self, event: Event) -> None: ...
     def stderr(self, line: str) -> None: ...
-    def run_ended(self, row: EndedRun, number: int, of: int) -> None: ...
+    def run_ended(self, row: RunRow, number: int, of: int) -> None: ...
 
 
 class PlainLines(Notices):
@@ -93,7 +124,7 @@ class PlainLines(Notices):
     def __init__(self, out: TextIO) -> None:
         super().__init__(out)
         self._prefix, self._in_words, self._where = "", "", Where()
-        self._rows, self._said_s = RowsSeen(), 0.0
+        self._rows, self._said_s = ListProgress(), 0.0
 
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
         self._where.experiment_begins(labels, blocks)
@@ -111,13 +142,13 @@ class PlainLines(Notices):
     ) -> None:
         self._in_words = self._where.say(label, block)
         self._prefix = self._in_words or f"run {number}/{of}"
-        self._rows = RowsSeen()
+        self._rows = ListProgress()
 
     def event(self, event: Event) -> None:
         if self._prefix == "probe":
             return
         if isinstance(event, Phase) and event.state == "begin" and event.phase == "measure":
-            self._rows, self._said_s = RowsSeen(), time.monotonic()
+            self._rows, self._said_s = ListProgress(), time.monotonic()
         elif isinstance(event, Row):
             self._row(event)
         elif isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
@@ -134,7 +165,7 @@ class PlainLines(Notices):
             self._said_s = time.monotonic()
             self._say(f"{where}  {say_row(row)}{f', {say_left(left_s)}' if event.done < event.of else ''}")
 
-    def run_ended(self, row: EndedRun, number: int, of: int) -> None:
+    def run_ended(self, row: RunRow, number: int, of: int) -> None:
         self._say(say_run(row, number, of, self._in_words, rows=self._rows))
 
 
@@ -230,7 +261,7 @@ class LiveBar:
         self._unit_of = unit_of
         self._left = TimeLeft()
         # Its output is the console's alone: rich would otherwise send what is printed to standard output there too.
-        self._progress = Progress(
+        self._progress = Bar(
             *_columns(console.width, self._left),
             console=console,
             transient=True,
@@ -240,7 +271,7 @@ class LiveBar:
         )
         self._task = self._progress.add_task("", total=None, rate="")
         self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
-        self._batch, self._steps, self._done, self._rows = 0, 0, 0, RowsSeen()
+        self._batch, self._steps, self._done, self._rows = 0, 0, 0, ListProgress()
         self._common, self._probed = "", ""
 
     def __enter__(self) -> "LiveBar":
@@ -296,7 +327,7 @@ class LiveBar:
         if self._in_words:
             which, _, _ = self._in_words.partition("  ")
             self._head = f"{which.replace('/', ' of ')} · {self._short(label)} ·"
-        self._rows = RowsSeen()
+        self._rows = ListProgress()
         batch = spec.params.get("batch")
         self._batch = batch if isinstance(batch, int) else 0
         self._left.run_begins(number, of, None if self._in_words and block is None else label)
@@ -327,7 +358,7 @@ class LiveBar:
         if measured and event.expected_s is not None:
             self._left.run_needs(event.expected_s)
         self._reset(name, event.expected_steps if measured else None)
-        self._rows = RowsSeen()
+        self._rows = ListProgress()
 
     def _row(self, event: Row) -> None:
         self._left.run_needs(self._rows.take(event))
@@ -351,10 +382,88 @@ class LiveBar:
 
     def stderr(self, line: str) -> None: ...
 
-    def run_ended(self, row: EndedRun, number: int, of: int) -> None:
+    def run_ended(self, row: RunRow, number: int, of: int) -> None:
         self._left.run_ended()
         # A line that wraps is no line of a table; who wants the id of a good run finds it with `stackmark results`.
         room = len(self._in_words) + ROOM_BESIDE_WHERE <= self._console.width
         said = say_run(row, number, of, self._in_words, with_id=room or not self._in_words or row.status != "done",
                        rows=self._rows)  # fmt: skip
         self._line(said, "green" if row.status == "done" else "red")
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[Watcher]:
+    """Progress goes to standard error, so that standard output holds the result and nothing else."""
+    console = standard_error()
+    if is_screen(console):
+        with LiveBar(console, unit_of=lambda workload: find(workload)[1].samples) as bar:
+            yield bar
+    else:
+        yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr)
+
+
+# --- for a Python callback ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something that happened while a measurement runs, for a progress callback.
+
+    `number` counts runs from 1; `of` is how many are planned. `rate_per_s` is known when a run `ended` with a number.
+    """
+
+    kind: Literal["notice", "probe", "run", "phase", "ended"]
+    message: str
+    run_id: str = ""
+    number: int = 0
+    of: int = 0
+    arm: str = ""
+    block: int | None = None
+    rate_per_s: float | None = None
+
+
+ProgressLike = Callable[[Progress], None] | Watcher | None
+
+
+class Callbacks(Silent):
+    """Tells a Python callback what happens."""
+
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
+        self._tell = tell
+        self._run = Progress("run", "")
+
+    def notice(self, sentence: str) -> None:
+        self._tell(Progress("notice", sentence))
+
+    def probing(self, request: Request) -> None:
+        self._run = Progress("run", "")
+        self._tell(Progress("probe", f"{request.workload}: choosing what was not given"))
+
+    def probed(self, probe: Probe) -> None:
+        chosen = ", ".join(f"{name} {value}" for name, value in probe.spec.params.items() if name in probe.choices)
+        self._tell(Progress("probe", f"{probe.spec.workload}: {chosen or 'nothing was left to choose'}"))
+
+    def run_begins(
+        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
+    ) -> None:
+        where = f" ({label})" if label else ""
+        self._run = Progress("run", f"run {number} of {of} begins{where}", run_id, number, of, label, block)
+        self._tell(self._run)
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, Phase) and event.state == "begin" and self._run.run_id:
+            run = self._run
+            self._tell(Progress("phase", event.phase, run.run_id, run.number, run.of, run.arm, run.block))
+
+    def run_ended(self, row: RunRow, number: int, of: int) -> None:
+        said = row.failure_message or f"{row.rate_per_s:.6g} {row.rate_unit}"
+        run = self._run
+        self._tell(Progress("ended", f"{row.status}: {said}", row.id, number, of, run.arm, run.block, row.rate_per_s))
+
+
+def watcher_of(progress: ProgressLike) -> Watcher:
+    if progress is None:
+        return Silent()
+    if callable(progress):
+        return Callbacks(progress)
+    return progress

@@ -5,36 +5,26 @@ there is room for, the least important left out first; in a pipe all of them, a 
 numbers at its end, and sentences below the table, each once.
 """
 
+import re
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from pydantic import JsonValue
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from stackmark.show.console import is_screen
-from stackmark.show.lines import print_lines
-from stackmark.show.list_notes import Beside as Beside
-from stackmark.show.list_notes import ListView as ListView
-from stackmark.show.list_notes import Notes
-from stackmark.show.list_notes import RowView as RowView
+from stackmark.experiments.operator_list import ListedRuns
+from stackmark.published.operators import BesidePublished, OperatorIndex, beside_list
 from stackmark.show.safe import safe_line
-from stackmark.show.table import GAP, Column, fitting
+from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen
 from stackmark.units import say_rate, say_seconds
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
-from stackmark.verdict.operators import RowResult
+from stackmark.verdict.operators import ListResult, RowResult
 from stackmark.workloads.op.definition import say_problem
 from stackmark.workloads.op.problem import BYTES_RATE, RATE_SCALE
 
-STYLES = {
-    "rate": "bold green",
-    "failed": "red",
-    "not done": "yellow",
-    "flag": "yellow",
-    "chosen": "dim",
-    "published": "dim",
-}
 # Of a kernel's name on a screen: templates have hundreds of characters.
 KERNEL_CHARACTERS = 36
 # A sentence that is folded under its row has at least this room; on a narrower screen it begins at the margin.
@@ -43,21 +33,85 @@ SENTENCE_AT_LEAST = 24
 WIDE = 0.5
 # Two runs that differ by a third give such a factor: it says that nothing is known.
 UNKNOWN = 100
+_NUMBERS = re.compile(r"\d[\d.,]*")
 
 
-def print_list(view: ListView, console: Console) -> None:
-    print_rows(view, console)
-    lines = list(view.lines)
-    if is_screen(console):
-        print_lines(console, view.workload, lines, STYLES)
-        if view.repeat:
-            console.print(Text(f"repeat: {safe_line(view.repeat)}", style="dim"), soft_wrap=True)
-        return
-    print(file=console.file)
-    print_lines(console, view.workload, [*lines, *([("repeat", view.repeat)] if view.repeat else [])], STYLES)
+@dataclass(frozen=True)
+class PublishedTimes:
+    """What was published for the problems of a list: the head of the column of each chip, and what each row has by chip."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    found: Sequence[Mapping[str, BesidePublished]] = ()
+
+    @classmethod
+    def of(cls, listed: ListedRuns, known: OperatorIndex) -> "PublishedTimes":
+        shown = listed.result.rows
+        if not shown:
+            return cls({}, [{} for _ in shown])
+        run, first = listed.shown_run(), shown[0]
+        chips, found = beside_list(
+            known, first.op, [row.shape for row in shown], first.precision, run.chip if run else None
+        )
+        columns = {}
+        for chip in chips:
+            precisions = {of_row[chip].precision for of_row in found if chip in of_row}
+            name = chip.removeprefix("Intel ").removeprefix("AMD ")  # a column has little room for its head
+            columns[chip] = f"{name} {precisions.pop()}" if len(precisions) == 1 else name
+        return cls(columns, found)
+
+    def rows(self, result: ListResult) -> list["_Row"]:
+        """Return each row with what its columns have."""
+        found = self.found or [{} for _ in result.rows]
+        return [
+            _Row(row, {self.columns[chip]: one for chip, one in of_row.items()})
+            for row, of_row in zip(result.rows, found, strict=True)
+        ]
+
+    def lines(self) -> list[Line]:
+        """Whose they are."""
+        said = []
+        for chip, column in self.columns.items():
+            rows = [of_row[chip].row for of_row in self.found if chip in of_row]
+            sources = dict.fromkeys(
+                f"{row.source}, {row.date}, {row.framework or 'library not stated'}" for row in rows
+            )
+            said.append(f"{column}: {len(rows)} of {len(self.found)} problems; {'; '.join(sources)}")
+        context = "beside each time, how many times as fast this is; another recipe, so it is context"
+        return [("published", "\n".join([*said, context]))] if said else []
+
+    def json(self, result: ListResult) -> list[list[dict[str, JsonValue]]]:
+        return [
+            [
+                {
+                    "chip": one.chip, "seconds": one.seconds, "precision": one.precision, "caveats": list(one.caveats),
+                    "times_as_fast": one.seconds / row.seconds if row.seconds else None, "source": one.row.source,
+                    "date": one.row.date, "framework": one.row.framework,
+                }
+                for one in of_row.values()
+            ]
+            for row, of_row in zip(result.rows, self.found, strict=True)
+        ]  # fmt: skip
+
+
+def caveats_of(one: BesidePublished, column: str) -> tuple[str, ...]:
+    """What one has to know of it. The head of its column has the precision, where all rows of it have the same."""
+    said = f"{one.precision} instead of"
+    known = column.endswith(one.precision)
+    return tuple(caveat for caveat in one.caveats if not (known and caveat.startswith(said)))
+
+
+NO_TIMES = PublishedTimes()
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row, and what was published for it by the head of its column."""
+
+    result: RowResult
+    beside: Mapping[str, BesidePublished]
 
 
 @dataclass(frozen=True)
@@ -65,16 +119,17 @@ class _Shown:
     """A column with how its cell is made; `style` is the column's."""
 
     column: Column
-    cell: Callable[[RowView], str]
+    cell: Callable[[_Row], str]
 
 
-def print_rows(view: ListView, console: Console) -> None:
-    notes = Notes(view.rows)
-    shown = [*_columns(view), _Shown(Column("notes"), notes.of)]
+def print_rows(result: ListResult, console: Console, times: PublishedTimes = NO_TIMES) -> None:
+    rows = times.rows(result)
+    notes = _Notes(rows)
+    shown = [*_columns(result, times), _Shown(Column("notes"), notes.of)]
     if not notes.sentences:
         shown.pop()
     screen = is_screen(console)
-    cells = [[safe_line(one.cell(row)) for one in shown] for row in view.rows]
+    cells = [[safe_line(one.cell(row)) for one in shown] for row in rows]
     columns = [one.column for one in shown]
     widths = [max(map(cell_len, (column.name, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
     if screen:
@@ -86,7 +141,7 @@ def print_rows(view: ListView, console: Console) -> None:
     never = [i for i in everything if not columns[i].drop]
     kept = (fitting(columns, widths, console.width) or never) if screen else everything
     _line(console, columns, widths, kept, [column.name for column in columns], head=True)
-    for row, texts in zip(view.rows, cells, strict=True):
+    for row, texts in zip(rows, cells, strict=True):
         if row.result.seconds is None:
             _failure(console, widths, row, texts)
         else:
@@ -102,9 +157,8 @@ def print_rows(view: ListView, console: Console) -> None:
         _note(console, str(number), safe_line(sentence))
 
 
-def _columns(view: ListView) -> list[_Shown]:
-    of_operations = view.result.unit != BYTES_RATE
-    rows = [row.result for row in view.rows]
+def _columns(result: ListResult, times: PublishedTimes) -> list[_Shown]:
+    rows = result.rows
     shown = [
         _Shown(Column("#", right=True, style="dim"), lambda row: str(row.result.index)),
         _Shown(Column("problem", style="cyan"), lambda row: say_problem(row.result.op, row.result.shape)),
@@ -118,9 +172,7 @@ def _columns(view: ListView) -> list[_Shown]:
             for name, drop in ((ALGORITHM, 0), (BUS, 8), (DEEPBENCH, 3))
         ]
     else:
-        shown.append(
-            _Shown(Column(view.result.unit, right=True, style="bold green"), lambda row: _rate(row.result.rate))
-        )
+        shown.append(_Shown(Column(result.unit, right=True, style="bold green"), lambda row: _rate(row.result.rate)))
     if len({row.precision for row in rows}) > 1:
         shown.insert(2, _Shown(Column("precision", drop=8), lambda row: row.result.precision))
     if any(row.limit_share for row in rows):
@@ -128,9 +180,9 @@ def _columns(view: ListView) -> list[_Shown]:
         shown.append(_Shown(Column("of limit", right=True, drop=6), lambda row: _share(row.result.limit_share)))
     shown += [
         _Shown(Column(name, right=True, drop=max(6 - place, 4)), _beside(name))
-        for place, name in enumerate(view.published)
+        for place, name in enumerate(times.columns.values())
     ]
-    if of_operations:
+    if result.unit != BYTES_RATE:
         shown.append(_Shown(Column("GB/s", right=True, drop=2), lambda row: _rate(row.result.gb_per_s)))
     if any(row.error is not None for row in rows):
         shown.append(_Shown(Column("error", right=True, drop=3), lambda row: _error(row.result)))
@@ -140,8 +192,8 @@ def _columns(view: ListView) -> list[_Shown]:
     return shown
 
 
-def _bandwidth(name: str) -> Callable[[RowView], str]:
-    def cell(row: RowView) -> str:
+def _bandwidth(name: str) -> Callable[[_Row], str]:
+    def cell(row: _Row) -> str:
         found = bandwidths_over(row.result)
         return say_rate(found.by_name()[name]) if found else ""
 
@@ -156,10 +208,10 @@ def bandwidths_over(row: RowResult) -> Bandwidths | None:
     return bandwidths(row.op, ranks, row.least_bytes, row.seconds, row.limit_per_s, row.limit)
 
 
-def _beside(name: str) -> Callable[[RowView], str]:
+def _beside(name: str) -> Callable[[_Row], str]:
     """`207 ms 12.3×`: the published time, and how many times as fast this is."""
 
-    def cell(row: RowView) -> str:
+    def cell(row: _Row) -> str:
         found = row.beside.get(name)
         if found is None:
             return ""
@@ -224,9 +276,7 @@ def _line(
     _print(console, line)
 
 
-def _failure(
-    console: Console, widths: Sequence[int], row: RowView, texts: Sequence[str], *, again: bool = False
-) -> None:
+def _failure(console: Console, widths: Sequence[int], row: _Row, texts: Sequence[str], *, again: bool = False) -> None:
     """Number and problem, as in the other lines, and the sentence; under a row that has a time, indented."""
     failure = row.result.failure
     said = safe_line(failure.message or failure.kind) if failure else "no reason is known"
@@ -259,3 +309,46 @@ def _note(console: Console, number: str, sentence: str) -> None:
         return
     for place, part in enumerate(textwrap.wrap(sentence, max(console.width - 5, SENTENCE_AT_LEAST))):
         console.print(Text(f"{(number or 'all') if place == 0 else '':>3}  {part}", style="dim"), soft_wrap=True)
+
+
+# --- the notes below it -------------------------------------------------------------------------------------------------
+
+
+class _Notes:
+    """The sentences that bear on rows, each once, below the table, by a number from 1; `of_all` bear on every row.
+
+    Notes that differ in numbers only are one, in the words of the first. What bears on every row has no number: it would
+    stand at the end of each.
+    """
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        words: dict[str, list[str]] = {}
+        for row in rows:
+            for key, sentence in _about(row).items():
+                words.setdefault(key, []).append(sentence)
+        of = len(rows)
+        self.of_all = [_first_of(said, of) for said in words.values() if len(said) == of > 1]
+        numbered = {key: said for key, said in words.items() if not len(said) == of > 1}
+        self.sentences = [_first_of(said, of) for said in numbered.values()]
+        self._numbers = {key: number for number, key in enumerate(numbered, start=1)}
+
+    def of(self, row: _Row) -> str:
+        return " ".join(map(str, sorted(self._numbers[key] for key in _about(row) if key in self._numbers)))
+
+
+def _about(row: _Row) -> dict[str, str]:
+    """Each sentence by its words without the numbers; a caveat with the columns that it is about."""
+    limit = [f"limit: {row.result.limit}"] if row.result.limit else []
+    columns: dict[str, list[str]] = {}
+    for column, beside in row.beside.items():
+        for caveat in caveats_of(beside, column):
+            columns.setdefault(caveat, []).append(column)
+    caveats = [f"{' and '.join(of)}: {caveat}" for caveat, of in columns.items()]
+    found: dict[str, str] = {}
+    for sentence in (*row.result.notes, *limit, *caveats):
+        found.setdefault(_NUMBERS.sub("#", sentence), sentence)
+    return found
+
+
+def _first_of(said: Sequence[str], of: int) -> str:
+    return f"{said[0]} ({len(said)} of {of} rows; the first is shown)" if len(set(said)) > 1 else said[0]

@@ -9,10 +9,11 @@ from importlib.resources import as_file, files
 
 from stackmark.errors import SpecError
 from stackmark.show.report.charts import forest, rates
-from stackmark.show.report.charts.shapes import LETTERS, box, fitted, sign, words, wrapped
+from stackmark.show.report.charts.shapes import box, fitted, sign, words, wrapped
 from stackmark.show.report.html import arm_rules
 from stackmark.show.report.markup import Markup, element, join, number
-from stackmark.show.report.wording import MOST_HEADLINES, Headline, headlines, say_arm_rate, say_words
+from stackmark.show.sections import Headline, Sections
+from stackmark.show.wording import LETTERS, say_arm_rate
 from stackmark.verdict.examined import Examined
 
 WIDTH, SIDE = 860.0, 28.0
@@ -29,9 +30,8 @@ def plot_svg(examined: Examined) -> str:
     """Verdict, forest plot, rates over blocks, and who is who, as an SVG file."""
     parts: list[Markup] = []
     y = 34.0
-    heads = headlines(examined)
-    if len(heads) > MOST_HEADLINES:
-        heads = [Headline(say_words(examined), "", "plain", "")]
+    sections = Sections(examined)
+    heads = [Headline(sections.words, "", "plain", "")] if sections.is_summed_up else sections.headlines
     for head in heads:
         parts.append(words(0, y, head.word, f"word {head.colour}", size=18))
         for line in wrapped(head.sentence, WIDTH, 13):

@@ -1,132 +1,86 @@
-"""The end of a measurement: one table that a person can defend before an expert.
+"""The end of a measurement: one table that a person can defend before an expert, and one object for programs.
 
 What is printed can be recomputed from what is stored; where a number could be doubted, its scope stands beside it. The
 command to repeat it stands outside the panel, in one piece, so that it can be copied.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from stackmark.show.console import is_screen
-from stackmark.show.lines import Line, print_lines
-from stackmark.show.report.wording import say_spread
+from stackmark.errors import StackmarkError
+from stackmark.events import Metric, Result
+from stackmark.experiments.judging import setup_parts
+from stackmark.experiments.result import RunResult
+from stackmark.ledger.rows import RunRow
+from stackmark.published.lookup import UNCERTAINTY, AgainstPublished
+from stackmark.published.near import Match
+from stackmark.published.table import Published, as_json
+from stackmark.show.facts import Facts, say_stack
+from stackmark.show.roofline import standing_json
 from stackmark.show.safe import safe_line
+from stackmark.show.terminal import Line, is_screen, print_lines
+from stackmark.show.wording import say_spread
+from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_count, say_rate, say_seconds, say_size
 from stackmark.verdict.throughput import Throughput, worth_of_runs
+from stackmark.workloads.registry import find
 
 STYLES = {"rate": "bold green", "failed": "red", "flag": "yellow", "published": "dim", "chosen": "dim"}
+# Of which settings it is said why they were chosen; all settings are in the spec: stackmark show RUN.
+REASONED = ("device", "batch", "precision", "tune")
+QUALITY = ("top_1_accuracy", "top_5_accuracy")
+_NUMBERS = re.compile(r"[\d.,]+")
 
 
-@dataclass(frozen=True)
-class PublishedLine:
-    value: str
-    what: str
-    differs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class AgainstLine:
-    """The published row that was asked for, and how the runs compare with it; `context`: its recipe is another."""
-
-    published: PublishedLine
-    sentence: str
-    context: bool
-    sure: str
-
-
-@dataclass(frozen=True)
-class Failure:
-    run_id: str
-    message: str
-    hint: str
-
-
-@dataclass(frozen=True)
-class ResultView:
-    """What is shown of one experiment of one arm. A setting is a name, a value and why it was chosen, or nothing."""
-
-    workload: str
-    title: str
-    chip: str
-    stack: str
-    place: str
-    sample: str
-    throughput: Throughput | None
-    operations_per_sample: float | None
-    step_p50_s: float | None
-    step_p90_s: float | None
-    step_p99_s: float | None
-    steady: tuple[tuple[str, int], ...]
-    settings: tuple[tuple[str, str, str], ...]
-    setup: tuple[tuple[str, float], ...]
-    data_share: float | None
-    memory_peak_mib: float | None
-    energy_j_per_sample: float | None
-    flags: tuple[str, ...]
-    failures: tuple[Failure, ...]
-    published: tuple[PublishedLine, ...]
-    repeat: str
-    experiment_id: str
-    run_ids: tuple[str, ...]
-    # What an evaluation found: a name and a share of one.
-    quality: tuple[tuple[str, float], ...] = ()
-    # Of a rate that is not counted in samples: a program's own figure.
-    unit: str = ""
-    against: AgainstLine | None = None
-    # How far it is from the limits of its machine, a sentence each.
-    limits: tuple[str, ...] = ()
-
-
-def print_result(view: ResultView, console: Console) -> None:
-    repeat = safe_line(view.repeat)
+def print_result(result: RunResult, console: Console) -> None:
+    repeat, workload = safe_line(result.command), result.measured.spec.workload
     if is_screen(console):
-        print_lines(console, view.workload, rows(view), STYLES)
+        print_lines(console, workload, result_lines(result), STYLES)
         console.print(Text(f"repeat: {repeat}", style="dim"), soft_wrap=True)
     else:
-        print_lines(console, view.workload, [*rows(view), ("repeat", repeat)], STYLES)
+        print_lines(console, workload, [*result_lines(result), ("repeat", repeat)], STYLES)
 
 
-def rows(view: ResultView) -> list[Line]:
+def result_lines(result: RunResult) -> list[Line]:
     """Name and text of each line, in the order in which a person asks."""
-    lines: list[Line] = [("what", view.title)]
-    if view.throughput:
-        lines += _rate(view, view.throughput)
-    lines += [("failed", f"{f.run_id}: {f.message}" + (f"\n{f.hint}" if f.hint else "")) for f in view.failures]
-    if view.step_p50_s is not None and view.step_p90_s is not None and view.step_p99_s is not None:
-        of = "  (median over runs)" if view.throughput and view.throughput.runs > 1 else ""
-        lines.append(("step", say_steps(view.step_p50_s, view.step_p90_s, view.step_p99_s) + of))
-    if view.steady:
-        lines.append(("steadiness", ", ".join(f"{count} × {kind}" for kind, count in view.steady)))
-    if view.quality:
-        lines.append(("quality", ", ".join(f"{name} {share:.2%}" for name, share in view.quality)))
-    lines.append(("settings", ", ".join(f"{name} {value}" for name, value, _ in view.settings)))
-    chosen = [f"{name} {value}: {reason}" for name, value, reason in view.settings if reason]
-    if chosen:
-        lines.append(("chosen", "\n".join(chosen)))
-    lines += [("chip", view.chip), ("place", view.place), ("stack", view.stack)]
-    if view.setup:
-        lines.append(("set-up", say_setup(view.setup)))
-    if view.memory_peak_mib is not None:
-        lines.append(("memory", say_memory(view.memory_peak_mib)))
-    if view.energy_j_per_sample is not None:
-        lines.append(("energy", f"{view.energy_j_per_sample:.3g} J per {view.sample} (the chip's own counter)"))
-    if view.data_share is not None:
-        lines.append(("data", say_data(view.data_share)))
-    lines += [("flag", flag) for flag in view.flags]
-    if view.against:
-        lines.append(("against", _against(view.against)))
-    if view.throughput:
-        lines.append(("published", _published(view.published)))
-    seen = f"; look at one: stackmark show {view.run_ids[-1]}" if view.run_ids else ""
-    lines.append(("stored", f"experiment {view.experiment_id}, {counted(len(view.run_ids), 'run')}{seen}"))
+    measured = result.measured
+    lines: list[Line] = [("what", find(measured.spec.workload)[1].title)]
+    if measured.throughput:
+        lines += _rate(result, measured.throughput)
+    lines += [("failed", _failure(row)) for row in measured.failed]
+    lines += _steps(result)
+    quality = [event for event in measured.events if isinstance(event, Metric) and event.name in QUALITY]
+    if quality:
+        lines.append(("quality", ", ".join(f"{event.name.replace('_', ' ')} {event.value:.2%}" for event in quality)))
+    lines += _settings(result)
+    lines += _where(result)
+    if setup := setup_parts(measured.events):
+        lines.append(("set-up", say_setup(setup)))
+    if (peak := result.median_of("memory_peak_mib")) is not None:
+        lines.append(("memory", say_memory(peak)))
+    if (energy := result.energy_j_per_sample) is not None:
+        sample = find(measured.spec.workload)[1].sample
+        lines.append(("energy", f"{energy:.3g} J per {sample} (the chip's own counter)"))
+    if (share := result.median_of("data_share")) is not None:
+        lines.append(("data", say_data(share)))
+    lines += [("flag", flag) for flag in run_flags(result.good)]
+    if result.against:
+        lines.append(("against", _against(result.against)))
+    if measured.throughput:
+        lines.append(("published", _published(result.published)))
+    seen = f"; look at one: stackmark show {measured.runs[-1].id}" if measured.runs else ""
+    lines.append(("stored", f"experiment {measured.experiment.id}, {counted(len(measured.runs), 'run')}{seen}"))
     return lines
 
 
-def _rate(view: ResultView, throughput: Throughput) -> list[Line]:
-    unit = view.unit or f"{view.sample}s/s"
+def _rate(result: RunResult, throughput: Throughput) -> list[Line]:
+    unit = result.unit
     lines = [("rate", say_throughput(throughput, unit))]
     if unit.startswith("1/"):
         figure = say_rate(1 / throughput.rate_per_s)
@@ -135,12 +89,52 @@ def _rate(view: ResultView, throughput: Throughput) -> list[Line]:
         )
     if throughput.runs < 5:
         lines.append(("note", worth_of_runs(throughput.runs)))
-    if view.operations_per_sample:
-        flops = say_count(throughput.rate_per_s * view.operations_per_sample)
-        counted = say_count(view.operations_per_sample)
-        said = f"{flops}FLOP/s of the model's own operations ({counted}FLOP per {view.sample})"
-        lines.append(("arithmetic", "\n".join([said, *view.limits])))
+    found = next((event for event in result.measured.events if isinstance(event, Result)), None)
+    if found and found.operations_per_sample:
+        sample = find(result.measured.spec.workload)[1].sample
+        flops = say_count(throughput.rate_per_s * found.operations_per_sample)
+        counted = say_count(found.operations_per_sample)
+        said = f"{flops}FLOP/s of the model's own operations ({counted}FLOP per {sample})"
+        lines.append(("arithmetic", "\n".join([said, *result.limits.sentences])))
     return lines
+
+
+def _failure(row: RunRow) -> str:
+    return f"{row.id}: {row.failure_message or ''}" + (f"\n{row.failure_hint}" if row.failure_hint else "")
+
+
+def _steps(result: RunResult) -> list[Line]:
+    lines: list[Line] = []
+    p50, p90, p99 = (result.median_of(f"step_{name}_s") for name in ("p50", "p90", "p99"))
+    if p50 is not None and p90 is not None and p99 is not None:
+        throughput = result.measured.throughput
+        of = "  (median over runs)" if throughput and throughput.runs > 1 else ""
+        lines.append(("step", say_steps(p50, p90, p99) + of))
+    steady = Counter(row.steady for row in result.good if row.steady)
+    if steady:
+        lines.append(("steadiness", say_steadiness(steady.items())))
+    return lines
+
+
+def _settings(result: RunResult) -> list[Line]:
+    params, choices = result.measured.spec.params, result.measured.choices
+    family, _ = find(result.spec.workload)
+    shown = {name: params[name] for name in family.settings if name in params}
+    lines: list[Line] = [("settings", ", ".join(f"{name} {value}" for name, value in shown.items()))]
+    chosen = [f"{name} {shown[name]}: {choices[name]}" for name in REASONED if name in shown and choices.get(name)]
+    return [*lines, ("chosen", "\n".join(chosen))] if chosen else lines
+
+
+def _where(result: RunResult) -> list[Line]:
+    run, measured = result.shown_run, result.measured
+    return [
+        ("chip", say_chip(run.chip if run else None, measured.spec, measured.facts)),
+        ("place", run.place if run else "host"),
+        ("stack", say_stack(measured.facts, run.framework if run else None)),
+    ]
+
+
+# --- in words -----------------------------------------------------------------------------------------------------------
 
 
 def say_throughput(throughput: Throughput, unit: str) -> str:
@@ -153,6 +147,10 @@ def say_throughput(throughput: Throughput, unit: str) -> str:
 
 def say_steps(p50_s: float, p90_s: float, p99_s: float) -> str:
     return f"p50 {say_seconds(p50_s)}, p90 {say_seconds(p90_s)}, p99 {say_seconds(p99_s)}"
+
+
+def say_steadiness(kinds: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} × {kind}" for kind, count in kinds)
 
 
 def say_setup(parts: Sequence[tuple[str, float]]) -> str:
@@ -168,30 +166,117 @@ def say_data(share: float) -> str:
     return f"{100 * share:.1f} % of the time the loop waited for its next batch"
 
 
+def say_chip(chip: str | None, spec: Spec, facts: Facts) -> str:
+    """A CPU's name says little without the number of its cores."""
+    cores = facts.get("cpu", {}).get("cores") if spec.params.get("device") == "cpu" else None
+    return f"{chip or 'unknown'}, {cores} core{'' if cores == 1 else 's'}" if cores else chip or "unknown"
+
+
 def say_flag(flag: str) -> str:
     """Some flags begin with a key for programs, `clocks-disagree: …`; people get the sentence."""
     key, colon, sentence = flag.partition(": ")
     return sentence if colon and " " not in key and sentence else flag
 
 
-def _published(found: Sequence[PublishedLine]) -> str:
+def run_flags(rows: Sequence[RunRow], without: str = " ") -> list[str]:
+    """Each flag once, with how many runs had it. The sentence is the first run's; its numbers differ from run to run.
+
+    `without` is the key of a flag that is said in another way."""
+    kinds = [
+        {_NUMBERS.sub("#", flag): flag for flag in row.flags if not flag.startswith(f"{without}:")} for row in rows
+    ]
+    counts = Counter(kind for of_run in kinds for kind in of_run)
+    first = {kind: flag for of_run in reversed(kinds) for kind, flag in of_run.items()}
+    of = f" of {len(rows)} runs)"
+    return [say_flag(first[kind]) + (f"  ({count}{of}" if len(rows) > 1 else "") for kind, count in counts.items()]
+
+
+def _published(found: Sequence[Match]) -> str:
     if not found:
         return "nothing near it is in the table that ships with stackmark"
     lines = []
-    for line in found:
-        lines.append(f"{line.value}  {line.what}")
-        if line.differs:
-            lines.append(f"  differs: {'; '.join(line.differs)}")
+    for match in found:
+        lines.append(say_published(match.row))
+        if match.differs:
+            lines.append(f"  differs: {'; '.join(match.differs)}")
     return "\n".join(lines)
 
 
-def _against(line: AgainstLine) -> str:
+def say_published(row: Published) -> str:
+    what = f"{row.model}, {row.count} × {row.chip}" if row.count != 1 else f"{row.model}, {row.chip}"
+    whose = f"{row.source}, {row.date}{', added by you' if row.added else ''}"
+    return f"{row.value:,.10g} {row.unit}  {what}, {row.precision} ({whose})"
+
+
+def _against(found: AgainstPublished) -> str:
     """Never a headline: where the recipe differs, that is said before the number."""
-    lines = [f"{line.published.value}  {line.published.what}"]
-    if line.context:
+    lines = [say_published(found.match.row)]
+    if found.context:
         lines.append("another recipe, so this is context and no verdict on this machine:")
-    lines.append(line.sentence)
-    if line.published.differs:
-        lines.append(f"  differs: {'; '.join(line.published.differs)}")
-    lines.append(f"  how sure: {line.sure}")
+    lines.append(found.comparison.sentence)
+    if found.match.differs:
+        lines.append(f"  differs: {'; '.join(found.match.differs)}")
+    lines.append(f"  how sure: {found.sure}")
     return "\n".join(lines)
+
+
+# --- for programs -------------------------------------------------------------------------------------------------------
+
+
+def result_json(result: RunResult) -> dict[str, Any]:
+    measured, run = result.measured, result.shown_run
+    return {
+        "experiment": measured.experiment.id,
+        "workload": measured.spec.workload,
+        "spec": measured.spec.model_dump(mode="json"),
+        "spec_digest": measured.spec.digest,
+        "choices": measured.choices,
+        "throughput": throughput_json(measured.throughput, run.rate_unit if run else None),
+        "runs": [row.model_dump(mode="json") for row in measured.runs],
+        "setup_s": dict(setup_parts(measured.events)),
+        "facts": measured.facts,
+        "published": [
+            {"value": m.row.value, "unit": m.row.unit, "chip": m.row.chip, "count": m.row.count, "model": m.row.model,
+             "precision": m.row.precision, "source": m.row.source, "date": m.row.date, "differs": list(m.differs)}
+            for m in result.published
+        ],
+        "against_published": _against_json(result.against) if result.against else None,
+        "roofline": standing_json(result.limits.standing) if result.limits.standing else None,
+        "command": result.command,
+    }  # fmt: skip
+
+
+def throughput_json(throughput: Throughput | None, unit: str | None) -> dict[str, Any] | None:
+    if throughput is None:
+        return None
+    return {
+        "rate_per_s": throughput.rate_per_s,
+        "low_per_s": throughput.low_per_s,
+        "high_per_s": throughput.high_per_s,
+        "confidence": 0.95,
+        "runs": throughput.runs,
+        "cv": throughput.cv,
+        "unit": unit,
+    }
+
+
+def _against_json(found: AgainstPublished) -> dict[str, Any]:
+    comparison = found.comparison
+    return {
+        "row": as_json(found.match.row),
+        "ratio": comparison.ratio,
+        "interval_90": asdict(comparison.interval_90) if comparison.interval_90 else None,
+        "interval_95": asdict(comparison.interval_95) if comparison.interval_95 else None,
+        "margin": comparison.margin,
+        "verdict": comparison.word,
+        "difference": comparison.difference,
+        "sentence": comparison.sentence,
+        "differs": list(found.match.differs),
+        "context_only": found.context,
+        "uncertainty": UNCERTAINTY,
+        "sure": found.sure,
+    }
+
+
+def error_json(request: Request, error: StackmarkError) -> dict[str, Any]:
+    return {"request": request.model_dump(mode="json"), "error": error.message, "hint": error.hint}

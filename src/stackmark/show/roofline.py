@@ -1,14 +1,12 @@
-"""Runs against the limits of their machine, for a terminal and for programs; the picture is in roofline_picture.py."""
+"""Runs against the limits of their machine, for a terminal and for programs; the picture is in roofline_plot.py."""
 
 from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 from rich.console import Console
 
-from stackmark.show.console import is_screen
-from stackmark.show.lines import NAME_WIDTH, Line, print_lines
 from stackmark.show.safe import safe_line
-from stackmark.show.table import Column, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, is_screen, print_lines, print_table
 from stackmark.units import say_count, say_moment
 from stackmark.verdict.ceilings import Ceilings
 from stackmark.verdict.roofline import (

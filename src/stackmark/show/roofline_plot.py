@@ -1,15 +1,136 @@
-"""What lies between the axes of a roofline: the grid, the roof with its names at the right, and the signs of the points."""
+"""The roofline: operations a second over operations a byte, both in the logarithm, under the machine's own ceilings.
+
+Read in black and white: a precision has its own line and its name at the end of it; the sustained rate is drawn through, the
+cold one dashed; a run has a letter and a sign of its own. The sign stands where its operators, as they are called, put it; the
+bar to its right ends where the fewest bytes would. Of many points only groups are told apart, by their signs, and each point's
+name is its tooltip in the SVG.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.scale import Scale, factor_ticks
-from stackmark.show.report.charts.shapes import letter, line, sign, words
+from stackmark.show.plot import WIDTH, png_of, whole
+from stackmark.show.report.charts.shapes import Scale, factor_ticks, fitted, line, sign, words, wrapped
 from stackmark.show.report.markup import NOTHING, Markup, element, join, number
-from stackmark.show.roofline_legend import MOST_NAMED, Group, say_one
+from stackmark.show.roofline import CALLED, LEAST, labels, say_ceilings_from
+from stackmark.show.wording import LETTERS, letter
 from stackmark.units import say_count
-from stackmark.verdict.roofline import ALIKE, Roofline, Standing, say_operations
+from stackmark.verdict.roofline import ALIKE, Point, Roofline, Standing, say_bound, say_operations, say_share
+
+# Of the plot, from the legend to its floor; and what the names of its ticks and its axis take below.
+HEIGHT, FLOOR_ROOM = 440.0, 56.0
+
+
+def roofline_svg(found: Roofline) -> str:
+    parts: list[Markup] = [
+        words(
+            0, 32, fitted(f"Roofline of {found.ceilings.chip or found.ceilings.device}", WIDTH, 18), "strong", size=18
+        ),
+        words(0, 52, fitted(f"ceilings {say_ceilings_from(found.ceilings)}", WIDTH, 11), "quiet", size=11),
+    ]
+    groups = groups_of(found)
+    kind = "hollow" if len(found.points) > MOST_NAMED else ""
+    y = 76.0
+    for group in groups[:MOST_NAMED]:
+        parts.append(sign(group.index, 6, y - 4, 5, kind=kind))
+        for part in wrapped(group.said, WIDTH - 20, most=2):
+            parts.append(words(20, y, part, size=12))
+            y += 16
+        y += 3
+    if len(groups) > MOST_NAMED:
+        parts.append(
+            words(20, y, f"and {len(groups) - MOST_NAMED} groups more, under the same signs", "quiet", size=11)
+        )
+        y += 18
+    top, floor = y + 18, y + HEIGHT
+    parts.append(plot_of(found, groups, top, floor))
+    y = floor + FLOOR_ROOM
+    for said in caption_of(found):
+        for part in wrapped(said, WIDTH, 11):
+            parts.append(words(0, y, part, "quiet", size=11))
+            y += 15
+    return whole(join(parts), y + 4)
+
+
+def roofline_png(found: Roofline) -> bytes:
+    return png_of(roofline_svg(found))
+
+
+# --- who is who, and what stands below ----------------------------------------------------------------------------------
+
+
+# More points than there are signs are drawn as groups.
+MOST_NAMED = len(LETTERS)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points under one sign, and what the legend says of them."""
+
+    index: int
+    said: str
+    points: tuple[tuple[str, Standing], ...]
+
+
+def groups_of(found: Roofline) -> list[Group]:
+    names = labels(found.points)
+    pairs = [(name, found.standing(point)) for name, point in zip(names, found.points, strict=True)]
+    if len(pairs) <= MOST_NAMED:
+        return [
+            Group(index, f"{letter(index)}  {name}: {say_one(standing)}", ((name, standing),))
+            for index, (name, standing) in enumerate(pairs)
+        ]
+    gathered: dict[str, list[tuple[str, Standing]]] = {}
+    for point, pair in zip(found.points, pairs, strict=True):
+        gathered.setdefault(_group_of(point), []).append(pair)
+    return [
+        Group(index, f"{name}: {_say_many(members)}", tuple(members))
+        for index, (name, members) in enumerate(gathered.items())
+    ]
+
+
+def _group_of(point: Point) -> str:
+    return ", ".join(filter(None, (point.workload, point.work.precision, point.details.get("arm", ""))))
+
+
+def say_one(standing: Standing) -> str:
+    """What the long sentence says, in few words."""
+    bound, parts = say_bound(standing), []
+    if standing.matrix_share is not None:
+        parts.append(f"{say_share(standing.matrix_share)} of the {standing.work.precision} matrix rate")
+    least, called = standing.least_share, standing.called_share
+    if least is not None and called is not None:
+        parts.append(f"{say_share(least).removesuffix(' %')} to {say_share(called)} of copy")
+    elif least is not None:
+        parts.append(f"{say_share(least)} of copy")
+    done = say_operations(standing.operations_per_s, standing.work.precision)
+    return ", ".join([done, *filter(None, [bound]), *parts])
+
+
+def _say_many(members: Sequence[tuple[str, Standing]]) -> str:
+    shares = sorted(share for _, one in members if (share := one.matrix_share) is not None)
+    if not shares:
+        return f"{len(members)} points"
+    reach = f"{say_share(shares[0]).removesuffix(' %')} to {say_share(shares[-1])} of the matrix rate"
+    return f"{len(members)} points, {reach}, half of them above {say_share(shares[len(shares) // 2])}"
+
+
+def caption_of(found: Roofline) -> Iterator[str]:
+    bars = any(point.work.called_bytes for point in found.points)
+    if bars:
+        yield "A sign stands at its intensity as the operators are called; its bar ends where the fewest bytes would put it."
+        yield f"Bytes {CALLED}."
+    yield f"Bytes {LEAST}."
+    yield (
+        "Slope: a copy within the device's memory. Level: the matrix rate of each precision, sustained; dashed: cold; dotted: of "
+        "precisions that nothing here computes in."
+    )
+    yield from found.left_out
+
+
+# --- between the axes: the grid, the roof, the signs of the points ------------------------------------------------------
+
 
 # Right of the picture the ceilings have their names, where nothing lies under them.
 LEFT, RIGHT, NAMES = 66.0, 668.0, 692.0

@@ -1,55 +1,20 @@
-"""Stored runs for people, a line each."""
+"""Stored runs: many of them a line each, and one of them whole, for people and for programs."""
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
-from stackmark.show.console import is_screen, standard_output
-from stackmark.show.table import Column, print_table
-from stackmark.units import say_moment, say_rate
+from rich.console import Console
 
-
-class EndedRun(Protocol):
-    """What is said of a run that ended; the ledger's row has it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def rate_per_s(self) -> float | None: ...
-    @property
-    def rate_unit(self) -> str | None: ...
-    @property
-    def steady(self) -> str | None: ...
-    @property
-    def failure_message(self) -> str | None: ...
-
-
-class ListedRun(EndedRun, Protocol):
-    """What a list says of a run; the ledger's row has it."""
-
-    @property
-    def workload(self) -> str: ...
-    @property
-    def place(self) -> str: ...
-    @property
-    def started_unix_s(self) -> float: ...
-    @property
-    def chip(self) -> str | None: ...
-    @property
-    def precision(self) -> str | None: ...
-    @property
-    def batch(self) -> int | None: ...
-    @property
-    def tune(self) -> str | None: ...
-    @property
-    def failure_kind(self) -> str | None: ...
-    @property
-    def flags(self) -> Sequence[str]: ...
-    @property
-    def role(self) -> str: ...
-
+from stackmark.experiments.result import StoredRun
+from stackmark.ledger.rows import RunDetail, RunRow
+from stackmark.show.facts import Facts, say_stack
+from stackmark.show.lists import row_json
+from stackmark.show.operators import print_rows
+from stackmark.show.result import say_data, say_flag, say_memory, say_setup, say_steps
+from stackmark.show.roofline import say_limits, standing_json
+from stackmark.show.terminal import Column, Line, is_screen, print_lines, print_table, standard_output
+from stackmark.units import say_moment, say_rate, say_seconds
 
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}
 COLUMNS = (
@@ -69,7 +34,7 @@ ROWS_FAILED = "rows-failed: "
 SHORT_ID = 12
 
 
-def print_runs(rows: Sequence[ListedRun]) -> None:
+def print_runs(rows: Sequence[RunRow]) -> None:
     """On a screen ids are as short as they can be; elsewhere they are whole."""
     console = standard_output()
     length = short_length([row.id for row in rows]) if is_screen(console) else None
@@ -77,7 +42,7 @@ def print_runs(rows: Sequence[ListedRun]) -> None:
     print_table(console, COLUMNS, cells, [STYLES.get(row.status, "") for row in rows])
 
 
-def _cells(row: ListedRun, shown_id: str) -> list[str]:
+def _cells(row: RunRow, shown_id: str) -> list[str]:
     rate = f"{say_rate(row.rate_per_s)} {row.rate_unit}" if row.rate_per_s is not None else ""
     return [
         shown_id, say_moment(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.batch or ""),
@@ -85,7 +50,7 @@ def _cells(row: ListedRun, shown_id: str) -> list[str]:
     ]  # fmt: skip
 
 
-def say_state(row: ListedRun) -> str:
+def say_state(row: RunRow) -> str:
     if row.failure_kind:
         return f"{row.status}: {row.failure_kind}: {row.failure_message or 'no reason is known'}"
     # A primer is cut short and cold: its rate is no result.
@@ -102,3 +67,97 @@ def short_length(ids: Sequence[str]) -> int:
         common = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
         length = max(length, common + 1)
     return length
+
+
+# --- one run, whole -----------------------------------------------------------------------------------------------------
+
+
+def print_run(run: StoredRun, console: Console) -> None:
+    """Print a run; of an operator list its table first."""
+    row = run.row
+    if run.listed:
+        print_rows(run.listed, console)
+        print(file=console.file)
+    styles = {"rate": "bold green", "state": STYLES.get(row.status, ""), "flag": "yellow", "doubt": "red"}
+    print_lines(console, row.workload, run_lines(run), styles)
+
+
+def run_lines(run: StoredRun) -> list[Line]:
+    row = run.row
+    lines = _outcome(row)
+    if arithmetic := say_limits(run.limits.work, run.limits.sentences):
+        lines.append(("arithmetic", arithmetic))
+    lines += _where(row, run.facts)
+    if run.setup:
+        lines.append(("set-up", say_setup(run.setup)))
+    lines += [("flag", say_flag(flag)) for flag in row.flags]
+    lines += [("doubt", doubt) for doubt in run.doubts]
+    params = row.spec.params
+    lines.append(
+        ("settings", ", ".join(f"{name} {value}" for name, value in params.items() if value not in ("", None)))
+    )
+    return [
+        *lines,
+        *_names(row),
+        ("more", f"stackmark show {row.id} --events, --log, --spec, or --json with all facts"),
+    ]
+
+
+def run_json(run: StoredRun) -> dict[str, Any]:
+    standing = standing_json(run.limits.standing) if run.limits.standing else None
+    shown: dict[str, Any] = {"run": run.row.model_dump(mode="json"), "setup_s": dict(run.setup), "facts": run.facts}
+    shown |= {"doubts": list(run.doubts), "roofline": standing}
+    return {**shown, "rows": [row_json(one) for one in run.listed.rows]} if run.listed else shown
+
+
+def _outcome(row: RunDetail) -> list[Line]:
+    lines: list[Line] = []
+    if row.rate_per_s is not None:
+        lines.append(("rate", f"{say_rate(row.rate_per_s)} {row.rate_unit}  (one run: no interval)"))
+    state: str = row.status
+    if row.failure_kind:
+        state += f": {row.failure_kind}: {row.failure_message or 'no reason is known'}"
+        state += f"\n{row.failure_hint}" if row.failure_hint else ""
+    lines.append(("state", state))
+    if row.step_p50_s is not None and row.step_p90_s is not None and row.step_p99_s is not None:
+        lines.append(("step", say_steps(row.step_p50_s, row.step_p90_s, row.step_p99_s)))
+    if row.steady:
+        spread = f", which vary by {100 * row.step_cv:.2g} %" if row.step_cv is not None else ""
+        lines.append(("steadiness", f"{row.steady}; {row.steps_used} of {row.steps_total} steps used{spread}"))
+    if row.memory_peak_mib is not None:
+        lines.append(("memory", say_memory(row.memory_peak_mib)))
+    if row.energy_j is not None:
+        lines.append(("energy", f"{row.energy_j:,.0f} J in the measured part"))
+    if row.data_share is not None:
+        lines.append(("data", say_data(row.data_share)))
+    return lines
+
+
+def _where(row: RunDetail, facts: Facts) -> list[Line]:
+    uuid = f", {row.chip_uuid}" if row.chip_uuid else ""
+    lines = [*_when(row, facts), ("place", row.place)]
+    device = f" ({row.device}{uuid})" if row.device else ""
+    lines.append(("chip", f"{row.chip or 'unknown'}{device}"))
+    stack = say_stack(facts, row.framework)
+    return [*lines, ("stack", stack)] if stack else lines
+
+
+def _when(row: RunDetail, facts: Facts) -> list[Line]:
+    """Of a run from somebody's log it is known when it was imported, and from where."""
+    if log := facts.get("import"):
+        where = f"{log.get('file')}, lines {log.get('first_line')} to {log.get('last_line')}, by {log.get('program')}"
+        said = [("it says", str(log["figure"]))] if log.get("figure") else []
+        return [*said, ("imported", say_moment(row.started_unix_s)), ("from", where)]
+    took = f", for {say_seconds(row.ended_unix_s - row.started_unix_s)}" if row.ended_unix_s else ""
+    return [("started", f"{say_moment(row.started_unix_s)}{took}")]
+
+
+def _names(row: RunDetail) -> list[Line]:
+    machine, boot = row.machine_id or "unknown", f"boot {row.boot_id or 'unknown'}"
+    return [
+        ("run", f"{row.id}, number {row.position + 1} of experiment {row.experiment_id}"),
+        ("spec", f"SHA-256 {row.spec_digest}"),
+        # A machine without an id (a container image) is known by its boot.
+        ("machine", boot if machine == boot else f"{machine}, {boot}"),
+        ("by", f"stackmark {row.stackmark_version}"),
+    ]

@@ -12,9 +12,10 @@ neither does one during which the hardware failed: a scraper must not take such 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from stackmark.events import Event, Metric, Phase, Result, Steps
+from stackmark.experiments.tf_cnn_mapping import ClassicOptions
 from stackmark.spec import Spec
 from stackmark.verdict.classic import ClassicStats, classic_line_stats, classic_row
 
@@ -22,27 +23,6 @@ RULE = "-" * 64
 HEADER_END = "=========="
 LABEL_WIDTH = 13
 EVALUATION, FORWARD = "evaluation", "forward only"
-
-
-class Options(Protocol):
-    """What the printer is handed beside the events (experiments.tf_cnn_mapping.ClassicOptions)."""
-
-    @property
-    def header(self) -> tuple[tuple[str, str], ...]: ...
-    @property
-    def mode(self) -> str: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def display_every(self) -> int: ...
-    @property
-    def display_perf_ewma(self) -> float | None: ...
-    @property
-    def loss_name(self) -> str: ...
-    @property
-    def accuracy(self) -> bool: ...
-    @property
-    def trace_file(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +38,7 @@ class Row:
 class Rows:
     """Collects measured steps and gives each row when all that stands in it is there."""
 
-    def __init__(self, options: Options, batch: int) -> None:
+    def __init__(self, options: ClassicOptions, batch: int) -> None:
         self._options = options
         self._batch = batch
         self._step_s: list[float] = []
@@ -96,7 +76,7 @@ class Rows:
 class ClassicPrinter:
     """Prints one run. `start` when the spec is known, then `event` for each event of the run."""
 
-    def __init__(self, options: Options, out: TextIO) -> None:
+    def __init__(self, options: ClassicOptions, out: TextIO) -> None:
         self._options = options
         self._out = out
         self._batch = options.batch

@@ -4,36 +4,28 @@ On a screen the word has a colour, the ratio is drawn, and arms stand in a table
 with their name, so that `grep verdict` and `grep differs` find them whole. Nothing is said by colour alone.
 """
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
 
+from pydantic import JsonValue
 from rich.console import Console
 from rich.text import Text
 
-from stackmark.show.console import is_screen
 from stackmark.show.forest import forest
-from stackmark.show.lines import NAME_WIDTH, Line, grid
-from stackmark.show.list_lines import list_ratio_lines
-from stackmark.show.noise import noise_headline, noise_lines
-from stackmark.show.report.wording import (
-    bad_runs,
-    say_arm_rate,
-    say_bad_run_shares,
-    say_change,
-    say_interval,
-    say_ratio,
-    say_spread,
-    setup_total_s,
-)
+from stackmark.show.lists import list_ratio_lines
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
-from stackmark.show.table import Column, print_table
-from stackmark.show.verdict_json import verdict_json as verdict_json
+from stackmark.show.sections import MOST_HEADLINES as SENTENCES
+from stackmark.show.sections import ArmRow, FailureRow, Sections
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
+from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_interval, say_ratio
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.covariates import BY_NAME
-from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun, FactDifference
-from stackmark.verdict.needed import percent
-from stackmark.verdict.rules import say_rules
+from stackmark.verdict.examined import Examined, FactDifference
+from stackmark.verdict.needed import CHEAPER, MOST, percent
+from stackmark.verdict.noise import MarginCost, NoiseFloor, noise_floor
 from stackmark.verdict.sequential import MOST_BLOCKS
 
 # The first that a sentence holds is coloured, so LIKELY SLOWER stands before SLOWER.
@@ -60,8 +52,7 @@ LINE_STYLES = {
     "rules": "dim",
 }
 BELOW = "\n  "
-# More sentences than this are a table.
-SENTENCES, DRAWN = 3, 12
+DRAWN = 12
 DIFFERENCES_SHOWN, FAILURES_SHOWN, PUBLISHED_SHOWN = 5, 5, 2
 # How the note of each comparison begins that says what the line `pairs` says for all of them.
 HOLM_NOTE = "decided by Holm"
@@ -87,32 +78,40 @@ PAIR_COLUMNS = (
 def print_verdict(examined: Examined, console: Console, ledger: str = "") -> None:
     """The answer of `compare`, `resume`, `noise` and `verdict`. `ledger` is the option that names it, as it was typed."""
     if is_screen(console):
-        _on_screen(examined, console, ledger)
+        _on_screen(Sections(examined), console, ledger)
         return
-    for name, text in [*_head_lines(examined), *_arm_lines(examined), *_pair_lines(examined), *_rest(examined)]:
-        # A line stays a line: what is folded under it on a screen follows it here.
-        print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text.replace(BELOW, '; '))}".rstrip(), file=console.file)
+    for name, text in verdict_lines(examined):
+        print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
     for command in next_commands(examined, ledger):
         print(f"{'next':<{NAME_WIDTH}}{safe_line(command)}", file=console.file)
 
 
-def _on_screen(examined: Examined, console: Console, ledger: str) -> None:
-    for _, text in _head_lines(examined):
+def verdict_lines(examined: Examined) -> list[Line]:
+    """Return everything as lines. A line stays a line: what is folded under it on a screen follows it here."""
+    sections = Sections(examined)
+    lines = [*_head_lines(sections), *_arm_lines(sections), *_pair_lines(sections), *_rest(sections)]
+    return [(name, text.replace(BELOW, "; ")) for name, text in lines]
+
+
+def _on_screen(sections: Sections, console: Console, ledger: str) -> None:
+    comparisons = sections.examined.comparisons
+    for _, text in _head_lines(sections):
         console.print(_coloured(safe_line(text)))
-    drawn = forest(examined.comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
+    drawn = forest(comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
     if drawn:
         console.print()
         for line in drawn:
             console.print(Text(line), no_wrap=True, crop=True)
     console.print()
-    _print_arms(examined.arms, console)
-    if len(examined.comparisons) > 1:
+    print_table(console, ARM_COLUMNS, [_arm_cells(one) for one in sections.arms])
+    if len(comparisons) > 1:
         console.print()
-        cells = [_pair_cells(c) for c in examined.comparisons]
-        print_table(console, PAIR_COLUMNS, cells, [COLOURS[c.word] for c in examined.comparisons])
+        print_table(
+            console, PAIR_COLUMNS, [_pair_cells(c) for c in comparisons], [COLOURS[c.word] for c in comparisons]
+        )
     console.print()
-    console.print(grid(_rest(examined), LINE_STYLES))
-    for command in next_commands(examined, ledger):
+    console.print(grid(_rest(sections), LINE_STYLES))
+    for command in next_commands(sections.examined, ledger):
         console.print(Text(f"next: {safe_line(command)}", style="dim"), soft_wrap=True)
 
 
@@ -127,7 +126,8 @@ def _coloured(text: str) -> Text:
     return made
 
 
-def _head_lines(examined: Examined) -> list[Line]:
+def _head_lines(sections: Sections) -> list[Line]:
+    examined = sections.examined
     lines: list[Line] = []
     if examined.state == "open":
         lines.append(("state", f"NOT FINISHED: {examined.state_sentence}"))
@@ -135,32 +135,23 @@ def _head_lines(examined: Examined) -> list[Line]:
         lines.append(("state", f"NOT WHOLE: {examined.state_sentence}"))
     if examined.kind == "noise":
         lines.append(("noise", noise_headline(examined)))
-    lines += [("verdict", sentence) for sentence in _sentences(examined)]
+    lines += [("verdict", sentence) for sentence in _sentences(sections)]
     return lines
 
 
-def _sentences(examined: Examined) -> Iterator[str]:
+def _sentences(sections: Sections) -> Iterator[str]:
+    examined = sections.examined
     found = examined.comparisons
     if not found and len(examined.arms) < 2:
         yield from (f"{arm.label}: {say_arm_rate(arm)}" for arm in examined.arms)
     elif not found:
-        yield f"NO VERDICT: {_why_none(examined)}"
+        yield f"NO VERDICT: {sections.why_no_verdict}"
     elif examined.kind == "noise":
         yield f"the two equal arms: {headline(found[0])}"
-    elif len(found) <= SENTENCES:
-        yield from (headline(c) for c in found)
+    elif sections.is_summed_up:
+        yield f"{len(found)} pairs of {len(examined.arms)} arms: {sections.words}"
     else:
-        words = [c.word for c in found]
-        counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-        yield f"{len(found)} pairs of {len(examined.arms)} arms: {counts}"
-
-
-def _why_none(examined: Examined) -> str:
-    if not examined.blocks_whole:
-        return "there is no block in which every arm has a run that counts"
-    # Every row of a Williams square in an alternating order: less would have a drift in its ratio.
-    whole = counted(examined.blocks_whole, "block")
-    return f"{whole} of {examined.blocks_planned} are whole, which is less than one design in its balanced order"
+        yield from (headline(c) for c in found)
 
 
 def headline(comparison: Comparison) -> str:
@@ -169,34 +160,25 @@ def headline(comparison: Comparison) -> str:
     return said if comparison.word in said else f"{comparison.word}: {said}"
 
 
-def _print_arms(arms: Sequence[ExaminedArm], console: Console) -> None:
-    cells = []
-    for arm in arms:
-        rate, spread, runs = "no run counts", "", "0"
-        if arm.throughput:
-            rate = f"{say_rate(arm.throughput.rate_per_s)} {arm.unit}"
-            spread, runs = say_spread(arm.throughput) or "one run", str(arm.throughput.runs)
-        setup = say_seconds(setup_total_s(arm)) if arm.setup else ""
-        cells.append([cut_middle(arm.label, LABEL_AT_MOST), rate, spread, runs, setup, _steadiness(arm)])
-    print_table(console, ARM_COLUMNS, cells)
+def _arm_cells(one: ArmRow) -> list[str]:
+    label = cut_middle(one.arm.label, LABEL_AT_MOST)
+    if not one.rate:
+        return [label, "no run counts", "", "0", one.setup, one.steadiness]
+    return [label, f"{one.rate} {one.arm.unit}", one.spread or "one run", str(one.runs), one.setup, one.steadiness]
 
 
-def _arm_lines(examined: Examined) -> list[Line]:
+def _arm_lines(sections: Sections) -> list[Line]:
     lines: list[Line] = []
-    for arm in examined.arms:
-        parts = [say_arm_rate(arm)]
-        if arm.throughput:
-            parts.append(counted(arm.throughput.runs, "run"))
-        if arm.steadiness:
-            parts.append(_steadiness(arm))
-        if arm.setup:
-            parts.append(f"set-up {say_seconds(setup_total_s(arm))}")
-        lines.append(("arm", f"{arm.label}: {'; '.join(parts)}"))
+    for one in sections.arms:
+        parts = [say_arm_rate(one.arm)]
+        if one.rate:
+            parts.append(counted(one.runs, "run"))
+        if one.steadiness:
+            parts.append(one.steadiness)
+        if one.setup:
+            parts.append(f"set-up {one.setup}")
+        lines.append(("arm", f"{one.arm.label}: {'; '.join(parts)}"))
     return lines
-
-
-def _steadiness(arm: ExaminedArm) -> str:
-    return ", ".join(f"{count} × {kind}" for kind, count in arm.steadiness)
 
 
 def _pair_cells(c: Comparison) -> list[str]:
@@ -205,9 +187,9 @@ def _pair_cells(c: Comparison) -> list[str]:
     return [pair, say_ratio(c.ratio), say_interval(c.interval_90), blocks, c.word]
 
 
-def _pair_lines(examined: Examined) -> list[Line]:
+def _pair_lines(sections: Sections) -> list[Line]:
     lines: list[Line] = []
-    for c in examined.comparisons:
+    for c in sections.examined.comparisons:
         wide = f", 95 % {say_interval(c.interval_95)}" if c.interval_95 else ""
         text = f"{c.b} / {c.a}: {c.word} at {percent(c.margin)}, {say_ratio(c.ratio)} ({say_change(c.ratio)})"
         narrow = f"90 % interval {say_interval(c.interval_90)}" if c.interval_90 else "no interval"
@@ -215,28 +197,26 @@ def _pair_lines(examined: Examined) -> list[Line]:
     return lines
 
 
-def _rest(examined: Examined) -> list[Line]:
+def _rest(sections: Sections) -> list[Line]:
     """What stands under the numbers, in the order in which a person asks."""
+    examined = sections.examined
     lines = noise_lines(examined) if examined.kind == "noise" else []
-    families = max((c.family for c in examined.comparisons), default=1)
-    if families > 1:
-        lines.append(("pairs", f"Holm decided over {families} comparisons; the intervals are not adjusted"))
-    open_pairs = [c for c in examined.comparisons if c.needed and examined.kind != "noise"]
-    for c in open_pairs[:SENTENCES]:
+    if sections.family > 1:
+        lines.append(("pairs", f"Holm decided over {sections.family} comparisons; the intervals are not adjusted"))
+    for c in sections.undecided[:SENTENCES] if examined.kind != "noise" else ():
         which = f"{c.b} / {c.a}: " if len(examined.comparisons) > 1 else ""
         lines.append(("needed", f"{which}{c.needed.sentence if c.needed else ''}"))
     notes = dict.fromkeys(note for c in examined.comparisons for note in c.notes)
-    lines += [("note", note) for note in notes if families == 1 or not note.startswith(HOLM_NOTE)]
-    lines += [("bad runs", said) for said in say_bad_run_shares(examined)]
+    lines += [("note", note) for note in notes if sections.family == 1 or not note.startswith(HOLM_NOTE)]
+    lines += [("bad runs", said) for said in sections.bad_run_shares]
     lines += [("note", warning) for warning in examined.warnings]
     lines += list_ratio_lines(examined.lists)
-    lines += _differences(examined)
-    lines += _covariates(examined)
+    lines += _differences(sections)
+    lines += _conditions(sections)
     lines += [("beside", sentence) for sentence in examined.associations]
-    failed = bad_runs(examined)
-    lines += [("failed", _failure(examined, run)) for run in failed[:FAILURES_SHOWN]]
-    if len(failed) > FAILURES_SHOWN:
-        lines.append(("failed", f"and {len(failed) - FAILURES_SHOWN} more; {_all_of_it(examined)}"))
+    lines += [("failed", _say_failure(one)) for one in sections.failures[:FAILURES_SHOWN]]
+    if (more := len(sections.failures) - FAILURES_SHOWN) > 0:
+        lines.append(("failed", f"and {more} more; {_all_of_it(examined)}"))
     lines += [("not equal", sentence) for sentence in examined.not_held]
     for near in examined.published[:PUBLISHED_SHOWN]:
         differs = f"; differs: {', '.join(near.differs)}" if near.differs else ""
@@ -247,7 +227,7 @@ def _rest(examined: Examined) -> list[Line]:
     stored = f"{examined.experiment_id}: " if examined.experiment_id else ""
     lines.append(("stored", f"{stored}{_how_many(examined)}"))
     if examined.rules_made is not None and examined.rules_made != examined.rules:
-        lines.append(("rules", say_rules(examined.rules_made)))
+        lines.append(("rules", sections.rules))
     return lines
 
 
@@ -267,14 +247,14 @@ def _how_many(examined: Examined) -> str:
     return f"{counted(len(made), 'run')}{blocks}{again}"
 
 
-def _differences(examined: Examined) -> list[Line]:
-    found = examined.differences
+def _differences(sections: Sections) -> list[Line]:
+    found = sections.differences
     if not found:
         return []
-    shown = [one for one in found if one.weight >= WORTH_SHOWING][:DIFFERENCES_SHOWN]
-    lines: list[Line] = [("differs", _say_difference(one)) for one in shown]
+    shown = [one for one in found if one.fact.weight >= WORTH_SHOWING][:DIFFERENCES_SHOWN]
+    lines: list[Line] = [("differs", _say_difference(one.fact)) for one in shown]
     rest = len(found) - len(shown)
-    more = _all_of_it(examined)
+    more = _all_of_it(sections.examined)
     if not shown:
         lines.append(("differs", f"nothing that is known to matter; {counted(rest, 'other fact')} differ; {more}"))
     elif rest:
@@ -287,22 +267,22 @@ def _say_difference(one: FactDifference) -> str:
     return f"{one.subject}.{one.key}: {' | '.join(one.values)}{BELOW}{effect}{one.why}"
 
 
-def _covariates(examined: Examined) -> list[Line]:
-    if not examined.covariates or len(examined.arms) < 2:
+def _conditions(sections: Sections) -> list[Line]:
+    found = sections.conditions
+    if not found or len(sections.examined.arms) < 2:
         return []
-    told = [line for line in examined.covariates if line.remark]
+    told = [(one.words, one.remark) for one in found if one.remark]
     if not told:
-        alike = counted(len(examined.covariates), "covariate")
+        alike = counted(len(found), "covariate")
         return [("beside", f"{alike} (clock, heat, load …): no clear difference between the arms and no drift")]
-    words = [(BY_NAME[line.name].words if line.name in BY_NAME else line.name, line.remark) for line in told]
-    return [("beside", f"{name}: {remark}") for name, remark in words]
+    return [("beside", f"{words}: {remark}") for words, remark in told]
 
 
-def _failure(examined: Examined, run: ExaminedRun) -> str:
-    label = next((arm.label for arm in examined.arms if arm.index == run.arm), f"arm {run.arm + 1}")
+def _say_failure(one: FailureRow) -> str:
+    run = one.run
     where = f"block {run.block + 1}" if run.block is not None else "primer" if run.role == "primer" else run.status
-    said = f"{run.run_id} ({label}, {where}): {run.failure_kind or run.status}: {run.failure_message or 'no reason is known'}"
-    return f"{said}{BELOW}{run.failure_hint}" if run.failure_hint else said
+    said = f"{run.run_id} ({one.label}, {where}): {one.kind}: {one.message}"
+    return f"{said}{BELOW}{one.hint}" if one.hint else said
 
 
 def next_commands(examined: Examined, ledger: str = "") -> list[str]:
@@ -328,3 +308,106 @@ def with_blocks(command: str, blocks: int) -> str:
     without = re.sub(r" --blocks(?:=| +)\d+", "", command)
     most = MOST_BLOCKS if "--until-decided" in command else blocks
     return f"{without} --blocks {min(blocks, most)}"
+
+
+# --- the noise floor ----------------------------------------------------------------------------------------------------
+
+
+def noise_headline(examined: Examined) -> str:
+    floor = noise_floor(examined)
+    if floor is None:
+        return "NOISE FLOOR: not known; two whole blocks or more would tell"
+    spread = f"NOISE FLOOR: blocks of {examined.workload} against itself spread by {percent(floor.sd_blocks)}"
+    if floor.smallest_margin is None:
+        return f"{spread}; what that can decide is known from four blocks or more"
+    return f"{spread}; the smallest margin that {floor.blocks} blocks can honestly decide is {percent(floor.smallest_margin)}"
+
+
+def noise_lines(examined: Examined) -> list[Line]:
+    floor = noise_floor(examined)
+    if floor is None:
+        return []
+    lines: list[Line] = []
+    if floor.sd_runs is not None:
+        lines.append(
+            ("runs", f"one run differs from the next by {percent(floor.sd_runs)} (standard deviation of the rate)")
+        )
+    lines.append(("blocks", _blocks(floor)))
+    if floor.costs:
+        lines.append(("cheaper", f"than many blocks: {CHEAPER}"))
+    lines += [("margin", _cost(cost)) for cost in floor.costs]
+    if floor.parts and floor.block_s:
+        parts = ", ".join(f"{name} {say_seconds(s)} ({100 * s / floor.block_s:.0f} %)" for name, s in floor.parts)
+        lines.append(("a block", f"{say_seconds(floor.block_s)}, two runs: {parts}"))
+    if floor.differs:
+        said = "the two equal arms differ by more than chance allows in 95 of 100 experiments: is the machine shared?"
+        lines.append(("note", said))
+    return lines
+
+
+def _blocks(floor: NoiseFloor) -> str:
+    most = (
+        f"; with only {floor.blocks} blocks it may be up to {percent(floor.sd_blocks_most)}, and what follows takes it for "
+        f"{percent(floor.sd_blocks_planned)}"
+        if floor.sd_blocks_most and floor.sd_blocks_planned
+        else f"; from {floor.blocks} blocks that is hardly known: take six or more"
+    )
+    return f"the ratio of a block spreads by {percent(floor.sd_blocks)} (standard deviation){most}"
+
+
+def _cost(cost: MarginCost) -> str:
+    """Nine experiments of ten reach a verdict with so many, where there is no difference."""
+    if cost.blocks is None or cost.blocks > MOST:
+        return f"{percent(cost.margin)} cannot be had here: it would take more than {MOST:,} blocks"
+    took = f", about {say_seconds(cost.seconds)}" if cost.seconds is not None else ""
+    return f"{percent(cost.margin)} takes {cost.blocks} blocks{took}"
+
+
+# --- for programs -------------------------------------------------------------------------------------------------------
+
+
+# 2: a comparison of the kind `sittings` is now of the kind `series`.
+SCHEMA = 2
+
+
+def verdict_json(examined: Examined) -> dict[str, JsonValue]:
+    made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs)))
+    for run, seen in zip(made["runs"], examined.runs, strict=True):
+        del run["step_s"]
+        run["steps"] = len(seen.step_s)
+        run["setup"] = _parts(seen.setup)
+    made["comparisons"] = [comparison_json(comparison) for comparison in examined.comparisons]
+    for arm, shown in zip(made["arms"], examined.arms, strict=True):
+        arm["setup"] = _parts(shown.setup)
+        arm["steadiness"] = dict(shown.steadiness)
+    if examined.kind == "noise":
+        floor = noise_floor(examined)
+        made["noise"] = asdict(floor) | {"parts": _parts(floor.parts)} if floor else None
+    plain = _plain({"schema": SCHEMA, **made})
+    assert isinstance(plain, dict)
+    return plain
+
+
+def comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
+    """Make the fields of a comparison, and whether its word is a likely one."""
+    if comparison is None:
+        return None
+    likely = {"likely_slower": "LIKELY SLOWER", "likely_faster": "LIKELY FASTER"}
+    return asdict(comparison) | {name: comparison.word == word for name, word in likely.items()}
+
+
+def _parts(parts: tuple[tuple[str, float], ...]) -> list[dict[str, JsonValue]]:
+    """A list and no table: a part may come twice, and their order is the order in which they happened."""
+    return [{"part": name, "seconds": seconds} for name, seconds in parts]
+
+
+def _plain(value: object) -> JsonValue:
+    """What JSON has words for: infinity and what is no number have none."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    assert value is None or isinstance(value, str | int | bool)
+    return value

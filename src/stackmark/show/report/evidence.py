@@ -1,33 +1,23 @@
 """The sections about why one may believe it: what differs, what was held equal, what failed, how it was measured."""
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 
-from stackmark.show.report.charts.shapes import LETTERS, letter
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, bullets, numeric, paragraph, plain, section, table
-from stackmark.show.report.wording import (
-    bad_runs,
-    measured_runs,
-    say_order,
-    say_ratio,
-    say_took,
-)
-from stackmark.show.result import say_flag
-from stackmark.units import counted, say_minute_utc, say_rate, say_seconds
-from stackmark.verdict.examined import CovariateLine, Examined, ExaminedRun, FactDifference
-from stackmark.verdict.rules import say_rules
+from stackmark.show.sections import DifferenceRow, Sections, differences_worth
+from stackmark.show.wording import letter, say_ratio
+from stackmark.units import counted, say_rate, say_seconds
+from stackmark.verdict.examined import Examined, ExaminedRun
 
 # Below this weight a difference is a curiosity, and is folded away where there are others.
 CURIOUS = 20
-_NUMBERS = re.compile(r"[\d.,]+")
 
 
-def what_differs(examined: Examined) -> Markup:
+def what_differs(sections: Sections) -> Markup:
+    examined = sections.examined
     if len(examined.arms) < 2:
         return NOTHING
-    found = sorted(examined.differences, key=lambda one: (-one.shows_effect, -one.weight))
+    found = sections.differences
     if not found:
         known = all(arm.facts for arm in examined.arms)
         said = paragraph(
@@ -36,7 +26,7 @@ def what_differs(examined: Examined) -> Markup:
             else "It cannot be told: the facts of an arm are not known."
         )
         return section("What differs between the arms", said, name="differences")
-    main = [one for one in found if one.shows_effect or one.weight >= CURIOUS] or found
+    main = differences_worth(found, CURIOUS) or found
     rest = [one for one in found if one not in main]
     lead = paragraph(
         "Ranked by what is known to matter. A fact that differs is a candidate for the cause, not the cause.", "note"
@@ -48,18 +38,26 @@ def what_differs(examined: Examined) -> Markup:
     return section("What differs between the arms", *parts, name="differences")
 
 
-def _differences(examined: Examined, found: Sequence[FactDifference]) -> Markup:
+def _differences(examined: Examined, found: Sequence[DifferenceRow]) -> Markup:
     head = [
         ("Fact", False),
         *_arm_heads(examined, False),
         ("Why it may matter", False),
     ]
     rows = []
-    for one in found:
-        values = [one.values[index] if index < len(one.values) else "unknown" for index in range(len(examined.arms))]
+    for row in found:
+        one = row.fact
         tag = element("span", text("effect seen"), class_="tag") if one.shows_effect else NOTHING
         why = join([tag, text(f" {one.why}" if one.shows_effect else one.why)])
-        rows.append(Row([plain(one.key, one.subject), *map(plain, values), Cell(why)]))
+        rows.append(
+            Row(
+                [
+                    plain(one.key, one.subject),
+                    *(plain("unknown" if value is None else value) for value in row.values),
+                    Cell(why),
+                ]
+            )
+        )
     return table(head, rows, "facts")
 
 
@@ -67,58 +65,31 @@ def _arm_heads(examined: Examined, right: bool) -> list[tuple[str, bool]]:
     return [(f"{letter(arm.index)}  {arm.label}", right) for arm in examined.arms]
 
 
-def conditions(examined: Examined) -> Markup:
+def conditions(sections: Sections) -> Markup:
     """Covariates, and the flags that runs carry."""
-    flags = _flags(examined)
-    if not examined.covariates and not flags:
+    examined, flags = sections.examined, sections.flags
+    if not sections.conditions and not flags:
         return NOTHING
     head = [
         ("Median over runs", False),
         *_arm_heads(examined, True),
         ("", False),
     ]
-    still = [one for one in examined.covariates if not one.remark and not any(one.medians)]
-    rows = []
-    for one in examined.covariates:
-        if one not in still:
-            medians = [one.medians[index] if index < len(one.medians) else None for index in range(len(examined.arms))]
-            values = [numeric(say_covariate(value, one.unit)) for value in medians]
-            rows.append(Row([plain(covariate_name(one)), *values, plain(one.remark)]))
+    rows = [
+        Row([plain(one.name), *map(numeric, one.values), plain(one.remark)])
+        for one in sections.conditions
+        if not one.quiet
+    ]
     shown = table(head, rows) if rows else NOTHING
-    names = ", ".join(covariate_name(one) for one in still)
-    quiet = paragraph(f"Nought in every arm: {names}.", "note") if still else NOTHING
+    names = ", ".join(one.name for one in sections.conditions if one.quiet)
+    quiet = paragraph(f"Nought in every arm: {names}.", "note") if names else NOTHING
     moved = bullets(list(examined.associations)) if examined.associations else NOTHING
     flagged = join([element("h3", text("Flags")), bullets(flags)]) if flags else NOTHING
     return section("Conditions while it ran", shown, quiet, moved, flagged, name="conditions")
 
 
-def covariate_name(one: CovariateLine) -> str:
-    """`power_w` in watts is power: what the unit says need not stand in the name."""
-    words = one.name.split("_")
-    said = {one.unit.lower(), one.unit.lower().lstrip("°")}
-    return " ".join(words[:-1] if len(words) > 1 and words[-1].lower() in said else words)
-
-
-def say_covariate(value: float | None, unit: str) -> str:
-    if value is None:
-        return "–"
-    return f"{100 * value:.3g} %" if unit == "share" else f"{value:,.4g} {unit}"
-
-
-def _flags(examined: Examined) -> list[str]:
-    """Each flag once, in the first run's words, with how many runs of which arm had it."""
-    first: dict[str, str] = {}
-    counts: Counter[tuple[str, int]] = Counter()
-    for run in measured_runs(examined):
-        for flag in run.flags:
-            kind = _NUMBERS.sub("#", flag)
-            first.setdefault(kind, flag)
-            counts[kind, run.arm] += 1
-    return [f"{say_flag(said)} ({', '.join(f'{n} × {letter(arm)}' for (kind, arm), n in sorted(counts.items()) if kind == key)})"
-            for key, said in first.items()]  # fmt: skip
-
-
-def neighbours(examined: Examined) -> Markup:
+def neighbours(sections: Sections) -> Markup:
+    examined = sections.examined
     if not examined.published:
         return NOTHING
     head = [("Published", False), ("What", False), ("This one over it", True), ("What differs", False)]
@@ -139,7 +110,8 @@ def neighbours(examined: Examined) -> Markup:
     return section("Published neighbours", lead, table(head, rows), name="published")
 
 
-def held_equal(examined: Examined) -> Markup:
+def held_equal(sections: Sections) -> Markup:
+    examined = sections.examined
     if not examined.held and not examined.not_held:
         return NOTHING
 
@@ -152,42 +124,31 @@ def held_equal(examined: Examined) -> Markup:
     return section("What was held equal", element("div", *parts, class_="held"), name="held")
 
 
-def failures(examined: Examined) -> Markup:
-    bad = bad_runs(examined)
-    if not bad:
+def failures(sections: Sections) -> Markup:
+    if not sections.failures:
         return NOTHING
     head = [("Run", False), ("Arm", False), ("Block", True), ("Kind", False), ("What happened", False)]
     rows = [
         Row(
             [
-                Cell(element("code", text(run.run_id[:14]))),
-                Cell(_arm(examined, run)),
-                numeric(_block(run)),
-                plain(run.failure_kind or run.status),
-                plain(run.failure_message or "no reason is known", run.failure_hint or ""),
+                Cell(element("code", text(one.run.run_id[:14]))),
+                Cell(_arm(sections.examined, one.run)),
+                numeric(_block(one.run)),
+                plain(one.kind),
+                plain(one.message, one.hint),
             ]
         )
-        for run in bad
+        for one in sections.failures
     ]
     lead = paragraph("A failure is never a number: these runs are in no rate and in no ratio.", "note")
     return section("Runs that failed", lead, table(head, rows), name="failed")
 
 
-def how_measured(examined: Examined) -> Markup:
-    facts = [*examined.method, say_rules(examined.rules_made)]
-    if examined.order:
-        facts.append(f"Order of the runs, a word a block: {say_order(examined, LETTERS)}" + _seed(examined))
-    if examined.blocks_planned:
-        again = f"; {counted(examined.blocks_repeated, 'block')} repeated" if examined.blocks_repeated else ""
-        facts.append(f"{examined.blocks_whole} of {counted(examined.blocks_planned, 'block')} whole{again}.")
-    took = say_took(examined)
-    facts.append(f"Begun {say_minute_utc(examined.created_unix_s)}" + (f"; it took {took}." if took else "."))
+def how_measured(sections: Sections) -> Markup:
+    examined = sections.examined
     name = element("summary", text(f"All {counted(len(examined.runs), 'run')}, one a line"))
-    return section("How it was measured", bullets(facts), element("details", name, _all_runs(examined)), name="method")
-
-
-def _seed(examined: Examined) -> str:
-    return f" (seed {examined.seed})." if examined.seed is not None else "."
+    every = element("details", name, _all_runs(examined))
+    return section("How it was measured", bullets(sections.method), every, name="method")
 
 
 def _all_runs(examined: Examined) -> Markup:
@@ -232,7 +193,8 @@ def _arm(examined: Examined, run: ExaminedRun) -> Markup:
     return badge(examined.arms[run.arm]) if run.arm < len(examined.arms) else text(letter(run.arm))
 
 
-def repeat(examined: Examined) -> Markup:
+def repeat(sections: Sections) -> Markup:
+    examined = sections.examined
     look = f"stackmark report {examined.experiment_id}"
     return section(
         "To repeat it",
@@ -240,3 +202,6 @@ def repeat(examined: Examined) -> Markup:
         element("p", text("This page again, from the ledger: "), element("code", text(look)), class_="note"),
         name="repeat",
     )
+
+
+SECTIONS = (what_differs, conditions, neighbours, held_equal, failures, how_measured, repeat)

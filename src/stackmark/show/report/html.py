@@ -9,23 +9,10 @@ from importlib.resources import files
 
 from stackmark.show.report import evidence, measured
 from stackmark.show.report.charts.setup import COLOURS
-from stackmark.show.report.charts.shapes import LETTERS
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, bullets, numeric, paragraph, plain, prose, table
-from stackmark.show.report.wording import (
-    MOST_HEADLINES,
-    SIGNS,
-    Headline,
-    headlines,
-    measured_runs,
-    say_bad_run_shares,
-    say_change,
-    say_counts,
-    say_interval,
-    say_ratio,
-    say_words,
-    sentence,
-)
+from stackmark.show.sections import SIGNS, Headline, Sections
+from stackmark.show.wording import LETTERS, measured_runs, say_change, say_counts, say_interval, say_ratio, sentence
 from stackmark.units import counted, say_minute_utc
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
@@ -38,26 +25,15 @@ PARTS = ("#3d5a80", "#a9c4e0", "#4f7a4a", "#c5dcb4", "#8a6a2a", "#ead49a", "#7b4
 
 def render_html(examined: Examined, *, generated_unix_s: float, version: str) -> str:
     """The whole page. It depends on nothing but its arguments: the same data give the same bytes."""
+    sections = Sections(examined)
     body = element(
         "main",
         _head(examined),
-        _verdict(examined),
-        measured.the_ratio(examined),
-        measured.the_arms(examined),
-        measured.the_limits(examined),
-        measured.every_run(examined),
-        measured.step_times(examined),
-        measured.set_up(examined),
-        evidence.what_differs(examined),
-        evidence.conditions(examined),
-        evidence.neighbours(examined),
-        evidence.held_equal(examined),
-        evidence.failures(examined),
-        evidence.how_measured(examined),
-        evidence.repeat(examined),
+        _verdict(sections),
+        *(shown(sections) for shown in (*measured.SECTIONS, *evidence.SECTIONS)),
         _foot(examined, generated_unix_s, version),
     )
-    title = f"{headlines(examined)[0].word}: {' and '.join(arm.label for arm in examined.arms)}, {examined.workload}"
+    title = f"{sections.headlines[0].word}: {' and '.join(arm.label for arm in examined.arms)}, {examined.workload}"
     return "\n".join(
         [
             "<!doctype html>",
@@ -118,32 +94,30 @@ def _head(examined: Examined) -> Markup:
     )
 
 
-def _verdict(examined: Examined) -> Markup:
-    said = headlines(examined)
-    if len(said) > MOST_HEADLINES:
-        cards = [_many(examined)]
+def _verdict(sections: Sections) -> Markup:
+    examined, said = sections.examined, sections.headlines
+    if sections.is_summed_up:
+        cards = [_many(sections)]
     else:
         cards = [
             _card(head, examined.comparisons[index] if examined.comparisons else None, several=len(said) > 1)
             for index, head in enumerate(said)
         ]
-    family = max((comparison.family for comparison in examined.comparisons), default=1)
     holm = (
-        f"{family} comparisons: Holm's procedure decided each word; the intervals are not adjusted."
-        if family > 1
+        f"{sections.family} comparisons: Holm's procedure decided each word; the intervals are not adjusted."
+        if sections.family > 1
         else ""
     )
+    scope = element("p", element("b", text("Scope: ")), text(examined.scope), class_="scope")
     return element(
         "section",
         _state(examined),
         *cards,
         paragraph(holm, "note"),
-        element("p", element("b", text("Scope: ")), text(examined.scope), class_="scope")
-        if examined.scope
-        else NOTHING,
+        scope if examined.scope else NOTHING,
         *(
             element("p", element("b", text("Bad runs: ")), text(sentence(said)), class_="note")
-            for said in say_bad_run_shares(examined)
+            for said in sections.bad_run_shares
         ),
         _warnings(examined),
         class_="several" if len(said) > 1 else None,
@@ -170,16 +144,16 @@ def _card(head: Headline, comparison: Comparison | None, *, several: bool) -> Ma
     return element("div", *parts, class_=f"verdict {head.colour}")
 
 
-def _many(examined: Examined) -> Markup:
+def _many(sections: Sections) -> Markup:
     """How many of which word, and a line each."""
     rows = [
         Row([Cell(join([text(f"{SIGNS[one.word][0]} "), text(one.word)])), plain(f"{one.b} against {one.a}"),
              numeric(f"{say_ratio(one.ratio)} ({say_change(one.ratio)})"), numeric(say_interval(one.interval_90)),
              plain(one.sentence)])
-        for one in examined.comparisons
+        for one in sections.examined.comparisons
     ]  # fmt: skip
     head = [("Verdict", False), ("Of", False), ("Ratio", True), ("90 % interval", True), ("In words", False)]
-    card = element("div", element("p", text(say_words(examined)), class_="word"), class_="verdict plain")
+    card = element("div", element("p", text(sections.words), class_="word"), class_="verdict plain")
     return join([card, table(head, rows)])
 
 

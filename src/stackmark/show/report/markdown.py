@@ -7,30 +7,13 @@ markup by a star, and nobody is notified by an @ (a character without width foll
 import re
 from collections.abc import Sequence
 
-from stackmark.show.report.charts.shapes import LETTERS, letter
-from stackmark.show.report.wording import (
-    SIGNS,
-    bad_runs,
-    headlines,
-    percentiles,
-    say_bad_run_shares,
-    say_change,
-    say_counts,
-    say_interval,
-    say_order,
-    say_ratio,
-    say_setup_difference,
-    say_spread,
-    sentence,
-    setup_total_s,
-    stopped,
-)
 from stackmark.show.safe import safe_line
-from stackmark.units import counted, say_rate, say_seconds
+from stackmark.show.sections import SIGNS, Sections
+from stackmark.show.wording import letter, say_change, say_counts, say_interval, say_ratio, sentence, stopped
+from stackmark.units import counted, say_seconds
 from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.examined import Examined, ExaminedArm
+from stackmark.verdict.examined import Examined
 from stackmark.verdict.needed import percent
-from stackmark.verdict.rules import say_rules
 
 # Rows of differences in a comment that people read; the page has all of them.
 MOST_DIFFERENCES = 10
@@ -59,30 +42,32 @@ def fenced(content: str) -> str:
 
 
 def render_markdown(examined: Examined) -> str:
+    sections = Sections(examined)
     parts = [
         f"### {plain(examined.title or examined.workload)}",
-        *_verdicts(examined),
+        *_verdicts(sections),
         f"**Scope:** {plain(examined.scope)}" if examined.scope else "",
-        _items("Bad runs:", say_bad_run_shares(examined)),
+        _items("Bad runs:", sections.bad_run_shares),
         _items("**Beware:**", examined.warnings),
-        _arms(examined.arms, examined),
-        plain(say_setup_difference(examined.arms)),
-        _limits(examined.arms),
-        _differences(examined),
+        _arms(sections),
+        plain(sections.setup_difference),
+        _limits(sections),
+        _differences(sections),
         _items("What moved with the ratio:", examined.associations),
-        _failures(examined),
+        _failures(sections),
         _items("Not held equal:", examined.not_held),
         "To repeat it:",
         fenced(examined.command),
-        _last_line(examined),
+        _last_line(sections),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _verdicts(examined: Examined) -> list[str]:
+def _verdicts(sections: Sections) -> list[str]:
+    examined = sections.examined
     state = f"**Not finished:** {plain(sentence(examined.state_sentence))}" if examined.state == "open" else ""
     if not examined.comparisons:
-        return [state, *(f"**{head.word}** {plain(head.sentence)}" for head in headlines(examined))]
+        return [state, *(f"**{head.word}** {plain(head.sentence)}" for head in sections.headlines)]
     return [state, *(_verdict(comparison) for comparison in examined.comparisons)]
 
 
@@ -104,52 +89,51 @@ def _table(head: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
-def _arms(arms: Sequence[ExaminedArm], examined: Examined) -> str:
+def _arms(sections: Sections) -> str:
     rows = []
-    for arm in arms:
-        rate, step = arm.throughput, percentiles(examined, arm.index)
+    for one in sections.arms:
+        step = sections.step(one.arm)
         rows.append(
             [
-                f"**{letter(arm.index)}** {plain(arm.label)}",
-                f"{say_rate(rate.rate_per_s)} {plain(arm.unit)} {say_spread(rate)}".rstrip() if rate else "–",
-                str(rate.runs if rate else 0),
+                f"**{letter(one.arm.index)}** {plain(one.arm.label)}",
+                f"{one.rate} {plain(one.arm.unit)} {one.spread}".rstrip() if one.rate else "–",
+                str(one.runs),
                 f"{say_seconds(step.p50_s)} / {say_seconds(step.p99_s)}" if step else "–",
-                say_seconds(setup_total_s(arm)) if arm.setup else "–",
-                plain(", ".join(f"{count} × {kind}" for kind, count in arm.steadiness)) or "–",
-                plain(arm.chip or "–"),
+                one.setup or "–",
+                plain(one.steadiness) or "–",
+                plain(one.arm.chip or "–"),
             ]
         )
     head = ["arm", "rate, 95 % interval", "runs", "step p50 / p99", "set-up", "steadiness", "chip"]
     return _table(head, [False, True, True, True, True, False, False], rows)
 
 
-def _limits(arms: Sequence[ExaminedArm]) -> str:
-    said = [f"{letter(arm.index)}: {' '.join(map(stopped, arm.limits))}" for arm in arms if arm.limits]
+def _limits(sections: Sections) -> str:
+    said = [f"{letter(arm.index)}: {' '.join(sentences)}" for arm, sentences in sections.limits]
     return _items("Against the limits of the machine:", said)
 
 
-def _differences(examined: Examined) -> str:
-    if len(examined.arms) < 2 or not examined.differences:
+def _differences(sections: Sections) -> str:
+    found, arms = sections.differences, sections.examined.arms
+    if len(arms) < 2 or not found:
         return ""
-    found = sorted(examined.differences, key=lambda one: (-one.shows_effect, -one.weight))
     rows = []
-    for one in found[:MOST_DIFFERENCES]:
-        values = [plain(one.values[index]) if index < len(one.values) else "–" for index in range(len(examined.arms))]
+    for row in found[:MOST_DIFFERENCES]:
+        one = row.fact
+        values = [plain(value) if value is not None else "–" for value in row.values]
         why = f"**effect seen:** {plain(one.why)}" if one.shows_effect else plain(one.why)
         rows.append([f"{plain(one.subject)}: {plain(one.key)}", *values, why])
-    head = ["what differs", *(letter(arm.index) for arm in examined.arms), "why it may matter"]
+    head = ["what differs", *(letter(arm.index) for arm in arms), "why it may matter"]
     more = len(found) - MOST_DIFFERENCES
     after = f"\n\n{counted(more, 'more difference')} in the HTML report." if more > 0 else ""
     return _table(head, [False] * len(head), rows) + after
 
 
-def _failures(examined: Examined) -> str:
-    bad = bad_runs(examined)
-    said = [
-        f"{letter(run.arm)}{f', block {run.block + 1}' if run.block is not None else ''}: "
-        f"{run.failure_kind or run.status}: {run.failure_message or 'no reason is known'}"
-        for run in bad
-    ]
+def _failures(sections: Sections) -> str:
+    said = []
+    for one in sections.failures:
+        block = f", block {one.run.block + 1}" if one.run.block is not None else ""
+        said.append(f"{letter(one.run.arm)}{block}: {one.kind}: {one.message}")
     return _items("Runs that failed, and are in no number:", said)
 
 
@@ -157,6 +141,7 @@ def _items(title: str, items: Sequence[str]) -> str:
     return "\n".join([title, "", *(f"- {plain(item)}" for item in items)]) if items else ""
 
 
-def _last_line(examined: Examined) -> str:
-    order = f" Order {say_order(examined, LETTERS)}, seed {examined.seed}." if examined.order else ""
-    return f"<sub>Experiment {plain(examined.experiment_id)}.{order} {plain(say_rules(examined.rules_made))}</sub>"
+def _last_line(sections: Sections) -> str:
+    examined = sections.examined
+    order = f" Order {sections.order}, seed {examined.seed}." if examined.order else ""
+    return f"<sub>Experiment {plain(examined.experiment_id)}.{order} {plain(sections.rules)}</sub>"

@@ -4,19 +4,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from stackmark.show.report.charts import forest, rates, setup, steps
-from stackmark.show.report.charts.shapes import letter
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
-from stackmark.show.report.wording import (
-    block_ratios,
-    measured_runs,
-    percentiles,
-    say_setup_difference,
-    say_spread,
-    setup_parts,
-    setup_total_s,
-    stopped,
-)
+from stackmark.show.sections import ArmRow, Sections
+from stackmark.show.wording import Percentiles, block_ratios, letter, measured_runs, setup_parts, setup_total_s
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
 from stackmark.verdict.needed import percent
@@ -25,7 +16,8 @@ from stackmark.verdict.needed import percent
 MOST_PICTURES = 72
 
 
-def the_ratio(examined: Examined) -> Markup:
+def the_ratio(sections: Sections) -> Markup:
+    examined = sections.examined
     if not examined.comparisons:
         return NOTHING
     blocks = any(block_ratios(examined, comparison) for comparison in examined.comparisons)
@@ -39,39 +31,33 @@ def the_ratio(examined: Examined) -> Markup:
     return section("The ratio against the margin", drawn, name="ratio")
 
 
-def the_arms(examined: Examined) -> Markup:
+def the_arms(sections: Sections) -> Markup:
     head = [("Arm", False), ("Rate, 95 % interval", True), ("Runs", True)]
     head += [("Step, median", True), ("Set-up", True), ("Steadiness", False)]
-    rows = [_arm_row(examined, arm) for arm in examined.arms]
-    return section("The arms", table(head, rows), _settings(examined), name="arms")
+    rows = [_arm_row(one, sections.step(one.arm)) for one in sections.arms]
+    return section("The arms", table(head, rows), _settings(sections.examined), name="arms")
 
 
-def _arm_row(examined: Examined, arm: ExaminedArm) -> Row:
-    rate, quantiles = arm.throughput, percentiles(examined, arm.index)
-    failed = sum(1 for run in measured_runs(examined) if run.arm == arm.index and run.status in ("failed", "invalid"))
+def _arm_row(one: ArmRow, quantiles: Percentiles | None) -> Row:
     interval = numeric("no run that counts")
-    if rate:
-        bounds = "one run: no interval"
-        if rate.low_per_s is not None and rate.high_per_s is not None:
-            bounds = f"{say_spread(rate)}: {say_rate(rate.low_per_s)} to {say_rate(rate.high_per_s)}"
-        interval = numeric(f"{say_rate(rate.rate_per_s)} {arm.unit}", bounds)
-    spread = f"spread {100 * rate.cv:.2g} %" if rate and rate.cv is not None else ""
+    if one.rate:
+        interval = numeric(
+            f"{one.rate} {one.arm.unit}", f"{one.spread}: {one.bounds}" if one.bounds else "one run: no interval"
+        )
     step = numeric("–")
     if quantiles:
         step = numeric(
             say_seconds(quantiles.p50_s), f"p90 {say_seconds(quantiles.p90_s)}, p99 {say_seconds(quantiles.p99_s)}"
         )
+    beside = [part for part in (one.cv, f"{one.failed} failed" if one.failed else "") if part]
     return Row(
         [
-            Cell(join([badge(arm), element("small", text(arm.chip or "chip unknown"))])),
+            Cell(join([badge(one.arm), element("small", text(one.arm.chip or "chip unknown"))])),
             interval,
-            numeric(
-                str(rate.runs if rate else 0),
-                ", ".join(part for part in (spread, f"{failed} failed" if failed else "") if part),
-            ),
+            numeric(str(one.runs), ", ".join(beside)),
             step,
-            numeric(say_seconds(setup_total_s(arm)) if arm.setup else "–"),
-            plain(", ".join(f"{count} × {kind}" for kind, count in arm.steadiness) or "–"),
+            numeric(one.setup or "–"),
+            plain(one.steadiness or "–"),
         ]
     )
 
@@ -99,17 +85,15 @@ def _value(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def the_limits(examined: Examined) -> Markup:
-    arms = [arm for arm in examined.arms if arm.limits]
-    if not arms:
+def the_limits(sections: Sections) -> Markup:
+    if not sections.limits:
         return NOTHING
-    rows = [
-        Row([Cell(badge(arm)), plain(stopped(arm.limits[0]), " ".join(map(stopped, arm.limits[1:])))]) for arm in arms
-    ]
+    rows = [Row([Cell(badge(arm)), plain(said[0], " ".join(said[1:]))]) for arm, said in sections.limits]
     return section("Against the limits of the machine", table([("Arm", False), ("Share", False)], rows), name="limits")
 
 
-def every_run(examined: Examined) -> Markup:
+def every_run(sections: Sections) -> Markup:
+    examined = sections.examined
     if not any(run.counted and run.rate_per_s for run in examined.runs):
         return NOTHING
     legend = element("p", *(join([badge(arm), text(" ")]) for arm in examined.arms), class_="about note")
@@ -123,7 +107,8 @@ def every_run(examined: Examined) -> Markup:
     return section("Every run", legend, drawn, name="runs")
 
 
-def step_times(examined: Examined) -> Markup:
+def step_times(sections: Sections) -> Markup:
+    examined = sections.examined
     runs = [run for run in measured_runs(examined) if len(run.step_s) > 1 or (run.step_s and run.steady)]
     if not runs:
         return NOTHING
@@ -171,7 +156,8 @@ def _small(run: ExaminedRun, drawn: Markup, unit: str, turn: int) -> Markup:
     return element("figure", drawn, element("figcaption", text(f"{number}{again} · {rate}"), after))
 
 
-def set_up(examined: Examined) -> Markup:
+def set_up(sections: Sections) -> Markup:
+    examined = sections.examined
     arms = [arm for arm in examined.arms if arm.setup]
     if not arms:
         return NOTHING
@@ -182,7 +168,7 @@ def set_up(examined: Examined) -> Markup:
     head = [("Part", False), *((f"{letter(arm.index)}  {arm.label}", True) for arm in arms)]
     caption = "Median over an arm's runs, from the launch to the last thing that is done once. None of it is part of the rate."
     drawn = figure(setup.setup(arms), setup.setup(arms, setup.NARROW), caption)
-    lead = paragraph(say_setup_difference(arms))
+    lead = paragraph(sections.setup_difference)
     return section("Set-up by part", lead, drawn, table(head, rows), name="set-up")
 
 
@@ -197,3 +183,6 @@ def _part_row(number: int, name: str, arms: Sequence[ExaminedArm]) -> Row:
             numeric(say_seconds(seconds) if seconds is not None else "–", f"+{say_seconds(more)}" if more >= 1 else "")
         )
     return Row([Cell(join([swatch, text(name)])), *cells])
+
+
+SECTIONS = (the_ratio, the_arms, the_limits, every_run, step_times, set_up)

@@ -4,8 +4,9 @@ become lists: roles are written out, and each cell carries the name of its colum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.shapes import letter, sign
+from stackmark.show.report.charts.shapes import sign
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
+from stackmark.show.wording import letter
 from stackmark.verdict.examined import ExaminedArm
 
 # "within a factor of 1.23: 4,733 to 4,742" is as long as it gets.

@@ -9,12 +9,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.scale import Scale, decimals_of, factor_ticks, good, round_step, ticks
-from stackmark.show.report.charts.shapes import axis_below, box, fitted, letter, line, picture, sign, words
+from stackmark.show.report.charts.shapes import (
+    Scale,
+    axis_below,
+    box,
+    decimals_of,
+    factor_ticks,
+    fitted,
+    good,
+    line,
+    picture,
+    round_step,
+    sign,
+    ticks,
+    words,
+)
 from stackmark.show.report.markup import Markup, element, join, number, text
-from stackmark.show.report.wording import (
+from stackmark.show.wording import (
     arms_of,
     block_ratios,
+    letter,
     say_change,
     say_interval,
     say_ratio,

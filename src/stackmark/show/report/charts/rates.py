@@ -7,22 +7,26 @@ the distance of the arms could be seen. The axis does not begin at zero, and the
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.scale import Scale, decimals_of, good, padded, round_step, ticks
 from stackmark.show.report.charts.shapes import (
     DASHES,
+    Scale,
     axis_left,
     box,
     colour,
     cross,
+    decimals_of,
     fitted,
-    letter,
+    good,
     line,
+    padded,
     picture,
+    round_step,
     sign,
+    ticks,
     words,
 )
 from stackmark.show.report.markup import Markup, element, number
-from stackmark.show.report.wording import measured_runs, signed
+from stackmark.show.wording import letter, measured_runs, signed
 from stackmark.units import say_rate
 from stackmark.verdict.examined import Examined, ExaminedRun
 

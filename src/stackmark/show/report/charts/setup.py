@@ -6,10 +6,20 @@ The parts carry numbers, which stand in the table below too, so that no colour h
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.charts.scale import Scale, decimals_of, round_step, ticks
-from stackmark.show.report.charts.shapes import axis_below, box, fitted, letter, picture, sign, words
+from stackmark.show.report.charts.shapes import (
+    Scale,
+    axis_below,
+    box,
+    decimals_of,
+    fitted,
+    picture,
+    round_step,
+    sign,
+    ticks,
+    words,
+)
 from stackmark.show.report.markup import Markup, element, text
-from stackmark.show.report.wording import setup_parts, setup_total_s
+from stackmark.show.wording import letter, setup_parts, setup_total_s
 from stackmark.units import say_seconds
 from stackmark.verdict.examined import ExaminedArm
 

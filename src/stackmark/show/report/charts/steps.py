@@ -12,8 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from stackmark.show.report.charts.scale import Scale, good, padded, ticks
-from stackmark.show.report.charts.shapes import axis_left, box, colour, line, picture, words
+from stackmark.show.report.charts.shapes import Scale, axis_left, box, colour, good, line, padded, picture, ticks, words
 from stackmark.show.report.markup import Markup, element, number
 from stackmark.units import say_seconds
 from stackmark.verdict.examined import ExaminedRun

@@ -1,10 +1,9 @@
-"""What the page, the Markdown and the pictures say alike: numbers as people read them, and what is derived from the data.
+"""Numbers of an experiment as people read them, and what is derived from the data: for sections.py and the pictures.
 
 All of it can be computed from the Examined alone. Moments are in UTC: a report is read elsewhere than it was measured.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -18,27 +17,9 @@ from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
 from stackmark.verdict.needed import UNIT
 from stackmark.verdict.throughput import Throughput
 
-# Beside each word a sign that needs no colour, and the name of its colour in the page.
-SIGNS = {
-    "EQUIVALENT": ("=", "same"),
-    "SLOWER": ("▼", "slower"),
-    "FASTER": ("▲", "faster"),
-    "LIKELY SLOWER": ("▼", "slower"),
-    "LIKELY FASTER": ("▲", "faster"),
-    "INCONCLUSIVE": ("?", "open"),
-}
-# More comparisons than these are summed up.
-MOST_HEADLINES = 3
+LETTERS = "ABCDEFGHI"
 # Up to here a ratio reads best as a difference in per cent, beyond as a factor.
 MOST_PER_CENT = 2.0
-
-
-@dataclass(frozen=True)
-class Headline:
-    word: str
-    sign: str
-    colour: str
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -56,22 +37,8 @@ class Percentiles:
     p99_s: float
 
 
-def headlines(examined: Examined) -> list[Headline]:
-    """One for each comparison; where there is none, one that says what there is instead."""
-    if examined.comparisons:
-        return [Headline(c.word, *SIGNS[c.word], stopped(c.sentence)) for c in examined.comparisons]
-    measured = [arm for arm in examined.arms if arm.throughput]
-    if not measured:
-        return [Headline("NO RESULT", "×", "slower", "No run gave a number.")]
-    sentences = [f"{arm.label}: {say_arm_rate(arm)}." for arm in measured]
-    word = "MEASURED" if examined.state == "done" else "UNFINISHED"
-    return [Headline(word, "•" if word == "MEASURED" else "?", "plain", " ".join(sentences))]
-
-
-def say_words(examined: Examined) -> str:
-    """How many comparisons came to which word: nine arms make 36 pairs."""
-    counts = Counter(comparison.word for comparison in examined.comparisons)
-    return ", ".join(f"{count} {word}" for word, count in counts.items())
+def letter(arm: int) -> str:
+    return LETTERS[arm] if arm < len(LETTERS) else str(arm + 1)
 
 
 def say_arm_rate(arm: ExaminedArm) -> str:

@@ -1,28 +1,25 @@
 """What `stackmark ceilings` does: measures them, or finds those that are kept, and shows them to people or to programs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import JsonValue
 
-from stackmark.cli.listing import list_exit
-from stackmark.cli.measuring import place_of
 from stackmark.cli.options import read_requests
 from stackmark.cli.saying import print_json, repeatable, say
-from stackmark.cli.views import watching
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, WorkerError
+from stackmark.experiments.arms import place_of
 from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.driver import machine_name
-from stackmark.experiments.operator_list import go_through, read_list, start
+from stackmark.experiments.operator_list import go_through, start
+from stackmark.experiments.result import list_result
 from stackmark.ledger.store import Ledger
-from stackmark.show.ceilings import CeilingsView, print_ceilings
-from stackmark.show.console import standard_output
-from stackmark.show.facts import say_stack
-from stackmark.show.lines import Line
+from stackmark.show.ceilings import ceilings_json, print_ceilings
+from stackmark.show.live import watching
+from stackmark.show.terminal import standard_output
 from stackmark.spec import Request
-from stackmark.units import counted, say_moment
 from stackmark.workloads.registry import check_request
 
 ONE_PRECISION = "one_precision"
@@ -64,9 +61,9 @@ def measure_ceilings(params: Mapping[str, str | None], wanted: CeilingsAsked) ->
                 codes.append(error.exit_code)
                 continue
             codes.append(code)
-            results.append(kept_json(found))
+            results.append(ceilings_json(found))
             if not wanted.as_json:
-                print_ceilings(view_of(found), standard_output())
+                print_ceilings(found, standard_output())
     if wanted.as_json:
         print_json({"ceilings": results})
     return codes[0] if len(codes) == 1 else Exit.PART_FAILED if any(codes) else Exit.DONE
@@ -79,12 +76,12 @@ def _measure(request: Request, book: Ledger, wanted: CeilingsAsked) -> tuple[Kep
             watcher.notice(sentence)
         started = start(request, place, book, watcher, wanted.runs, repeatable(wanted.asked))
         go_through(started, place, book, watcher, wanted.time_limit_s)
-    listed = read_list(book, started.experiment)
-    found = of_experiment(listed)
+    measured = list_result(book, started.experiment)
+    found = of_experiment(measured.listed)
     if found is None:
-        last = listed.runs[-1]
+        last = measured.runs[-1]
         raise WorkerError(last.failure_message or "no row gave a number", hint=last.failure_hint)
-    return found, list_exit(listed)
+    return found, measured.exit_code
 
 
 def show_kept(device: str | None, wanted: CeilingsAsked) -> Exit:
@@ -94,35 +91,11 @@ def show_kept(device: str | None, wanted: CeilingsAsked) -> Exit:
         of = f" of {device}" if device else ""
         raise SpecError(f"no ceilings{of} of this machine are kept", hint="measure them: stackmark ceilings")
     if wanted.as_json:
-        print_json({"ceilings": [kept_json(one) for one in found]})
+        print_json({"ceilings": [ceilings_json(one) for one in found]})
         return Exit.DONE
     console = standard_output()
     for number, one in enumerate(found):
         if number:
             print(file=console.file)
-        print_ceilings(view_of(one), console)
+        print_ceilings(one, console)
     return Exit.DONE
-
-
-def view_of(found: Kept) -> CeilingsView:
-    ceilings = found.ceilings
-    threads = f", {counted(ceilings.threads, 'thread')}" if ceilings.threads else ""
-    lines: list[Line] = [
-        ("chip", f"{ceilings.chip or 'unknown'}{threads}"),
-        ("place", found.place),
-        ("stack", say_stack(found.facts, found.framework)),
-        ("stored", f"{say_moment(ceilings.measured_unix_s)}, experiment {found.experiment_id}, run {ceilings.run_id}"),
-    ]
-    return CeilingsView(ceilings, found.runs, found.vendor, tuple(line for line in lines if line[1]))
-
-
-def kept_json(found: Kept) -> dict[str, Any]:
-    return {
-        "experiment": found.experiment_id,
-        "runs": found.runs,
-        "place": found.place,
-        **{name: value for name, value in asdict(found.ceilings).items() if name != "limits"},
-        "limits": [{**asdict(limit), "vendor_share": limit.vendor_share} for limit in found.ceilings.limits],
-        "vendor": asdict(found.vendor) if found.vendor else None,
-        "facts": found.facts,
-    }

@@ -6,10 +6,8 @@ from rich.text import Text
 
 from stackmark.published.shapes import OperatorTable, is_timing, table_of
 from stackmark.published.table import Published
-from stackmark.show.console import is_screen, standard_output
-from stackmark.show.lines import grid
 from stackmark.show.safe import safe_line
-from stackmark.show.table import GAP, Column, print_table
+from stackmark.show.terminal import GAP, Column, grid, is_screen, print_table, standard_output
 
 # The columns of an operator's times, and those that go for want of room, the last of them first.
 ORDER = ("ms", "chip", "precision", "sizes", "notes", "date", "source", "framework")

@@ -1,0 +1,167 @@
+"""What everything that is printed is made of: the two outputs, names with texts, tables, and notices.
+
+A screen is a terminal that can move its cursor: a dumb one gets plain lines, like a pipe. On a screen lines stand in a panel,
+and a table has as many columns as there is room for. In a pipe nothing is wrapped and nothing is cut, so that `grep rate` finds
+the whole of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from stackmark.show.safe import safe, safe_line
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # rich calls this while it handles the BrokenPipeError, which goes on its way
+
+
+def standard_output() -> Console:
+    return _Console(highlight=False, emoji=False)
+
+
+def standard_error() -> Console:
+    return _Console(stderr=True, highlight=False, emoji=False)
+
+
+def is_screen(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+# --- names and texts, a line each ---------------------------------------------------------------------------------------
+
+
+Line = tuple[str, str]
+NAME_WIDTH = 12
+
+
+def print_lines(console: Console, title: str, lines: Sequence[Line], styles: Mapping[str, str]) -> None:
+    """A line without a name goes on with the line before it."""
+    if is_screen(console):
+        console.print(_panel(title, lines, styles))
+        return
+    for name, text in [("workload", title), *lines]:
+        for index, part in enumerate(safe(text).split("\n")):
+            print(f"{safe_line(name) if index == 0 else '':<{NAME_WIDTH}}{part}", file=console.file)
+
+
+def grid(lines: Sequence[Line], styles: Mapping[str, str]) -> Table:
+    """For a screen; a name that comes again is left out."""
+    table = _two_columns()
+    last = ""
+    for name, text in lines:
+        table.add_row(Text(safe_line(name) if name != last else ""), Text(safe(text), style=styles.get(name, "")))
+        last = name
+    return table
+
+
+def _two_columns() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _panel(title: str, lines: Sequence[Line], styles: Mapping[str, str]) -> Panel:
+    table = _two_columns()
+    style = ""
+    for name, text in lines:
+        style = styles.get(name, "") if name else style
+        table.add_row(Text(safe_line(name)), Text(safe(text), style=style))
+    return Panel(table, title=Text(f" {safe_line(title)} ", style="bold cyan"), border_style="cyan")
+
+
+# --- tables -------------------------------------------------------------------------------------------------------------
+
+
+GAP = 2
+# The last column is prose and folds; below this it would be a ribbon.
+LAST_AT_LEAST = 18
+
+
+@dataclass(frozen=True)
+class Column:
+    """`drop` is when it goes for want of room: 1 first, 0 never."""
+
+    name: str
+    right: bool = False
+    drop: int = 0
+    style: str = ""
+
+
+def print_table(
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()
+) -> None:
+    """`styles` colours the last cell of each row."""
+    cells = [[safe_line(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, (column.name, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
+    kept = fitting(columns, widths, console.width) if is_screen(console) else list(range(len(columns)))
+    if not is_screen(console) or not kept:
+        # Where even the most important columns do not fit, their lines wrap.
+        kept = kept or [i for i, column in enumerate(columns) if not column.drop]
+        for row in [[column.name for column in columns], *cells]:
+            print(_plain(columns, widths, row, kept), file=console.file)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for index in kept:
+        last = index == len(columns) - 1
+        table.add_column(
+            columns[index].name,
+            justify="right" if columns[index].right else "left",
+            style=columns[index].style,
+            no_wrap=not last,
+            overflow="fold",
+        )
+    for number, row in enumerate(cells):
+        last_style = styles[number] if styles else ""
+        table.add_row(*(Text(row[i], style=last_style if i == len(columns) - 1 else "") for i in kept))
+    console.print(table)
+    left_out = [column.name for index, column in enumerate(columns) if index not in kept]
+    if left_out:
+        console.print(Text(f"left out for want of room: {', '.join(left_out)}", style="dim"))
+
+
+def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """The columns there is room for; none where even those that never go do not fit."""
+    kept = list(range(len(columns)))
+    for going in [*sorted((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop), None]:
+        if sum(widths[i] + GAP for i in kept[:-1]) + min(widths[-1], LAST_AT_LEAST) <= room:
+            return kept
+        if going is not None:
+            kept.remove(going)
+    return []
+
+
+def _plain(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], kept: Sequence[int]) -> str:
+    padded = []
+    for i in kept:
+        space = " " * (widths[i] - cell_len(row[i]))
+        padded.append(space + row[i] if columns[i].right else row[i] + space)
+    return (" " * GAP).join(padded).rstrip()
+
+
+# --- notices ------------------------------------------------------------------------------------------------------------
+
+
+class Voice:
+    """The base of all that tells plain lines while something works."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out: TextIO | None = out
+
+    def _say(self, text: str) -> None:
+        try:
+            if self._out is not None:
+                print(safe_line(text), file=self._out, flush=True)
+        except OSError:
+            self._out = None  # nobody reads it any more
+
+    def notice(self, sentence: str) -> None:
+        self._say(sentence)
