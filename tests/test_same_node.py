@@ -7,7 +7,7 @@ import pytest
 
 from stackmark.errors import ClusterError, SpecError, WorkerError
 from stackmark.experiments.arms import ArmRequest, read_arms
-from stackmark.experiments.one_machine import following, leading
+from stackmark.experiments.compare import following, leading
 from stackmark.experiments.probing import Resolved
 from stackmark.kubernetes.client import connect
 from stackmark.kubernetes.nodes import Node, smallest_image

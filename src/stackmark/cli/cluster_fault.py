@@ -19,7 +19,7 @@ from stackmark.errors import Exit, SpecError
 
 if TYPE_CHECKING:
     from stackmark.experiments.fault_finding import FaultFinding
-    from stackmark.experiments.faulting import Asked, Planned
+    from stackmark.experiments.faulting import FaultRequest, Planned
     from stackmark.ledger.store import Ledger
 
 PARTS = ("device-plugin", "kubelet", "api-server", "runtime", "node-network")
@@ -130,11 +130,11 @@ def command(
     return Exit.DONE if found.healthy else Exit.CLUSTER_FAILED
 
 
-def _asked(part: str, workload: str, asked: tuple[str, ...], typed: dict[str, Any]) -> "Asked":
+def _asked(part: str, workload: str, asked: tuple[str, ...], typed: dict[str, Any]) -> "FaultRequest":
     from stackmark.cli.compare import one_request
     from stackmark.cli.saying import repeatable
     from stackmark.experiments.faulting import PARTS as KNOWN
-    from stackmark.experiments.faulting import Asked
+    from stackmark.experiments.faulting import FaultRequest
     from stackmark.experiments.manifesting import read_pod_options
 
     options = read_pod_options(taken_pod_options(typed))
@@ -145,7 +145,7 @@ def _asked(part: str, workload: str, asked: tuple[str, ...], typed: dict[str, An
         for name in ("means", "plugin_selector", "stop_command", "start_command", "helper_image", "distribution",
                      "only_control_plane")
     }  # fmt: skip
-    return Asked(
+    return FaultRequest(
         part=next(known for known in KNOWN if known == part),
         request=one_request(workload, typed, arms=False),
         options=options,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stackmark.experiments.judging import Facts
+from stackmark.experiments.kinds import RUN, kind_of
 from stackmark.experiments.operator_list import ListedRuns, read_list
 from stackmark.ledger.rows import RunDetail, RunFilter, RunRow
 from stackmark.ledger.store import Ledger
@@ -125,7 +126,7 @@ def _experiments(ledger: Ledger, machine_id: str) -> Iterator[ListedRuns]:
             return
         experiment = ledger.experiment(run.experiment_id)
         seen.add(experiment.id)
-        if experiment.kind == "run":
+        if kind_of(experiment) is RUN:
             yield read_list(ledger, experiment)
 
 

@@ -8,6 +8,11 @@ is chosen anew, and what came out different is said.
 Then the plan says what comes next (progress.py), a run is made, and the plan is asked again with what the ledger holds. Nothing
 that matters is kept in memory, so an experiment that was killed goes on with `resume`. A failed run fails its block; the block is
 repeated whole, at the end, in its own order.
+
+Where an arm is a pod, a scheduler decides where it runs, and all arms follow it to the same machine and chip. Next to a host or a
+container the driver must stand on the node, and the pod is pinned to it; pods alone are pinned to the node that the first of them
+was given. A classic device plugin cannot be asked for a GPU, so the pod is probed first, and the other arms are given the GPU
+that it got, by its UUID. What is decided there is stored in the design: `resume` keeps it.
 """
 
 import secrets
@@ -17,7 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stackmark.errors import PlaceError, SpecError, WorkerError
+from pydantic import JsonValue
+
+from stackmark.errors import ClusterError, PlaceError, SpecError, WorkerError
 from stackmark.experiments.arms import ArmRequest
 from stackmark.experiments.caches import cache_folder, remove_cache, remove_forgotten, root
 from stackmark.experiments.design import (
@@ -36,14 +43,13 @@ from stackmark.experiments.design import (
 from stackmark.experiments.driver import boot_name, idle_cpus, machine_name
 from stackmark.experiments.kinds import require_blocks
 from stackmark.experiments.list_specs import is_list, rows_of_spec
-from stackmark.experiments.one_machine import beside_the_driver, following, leading
 from stackmark.experiments.placing import find_kind, find_place
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import Progress, StepTimes, progress
 from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
 from stackmark.experiments.trust import Part, parts_of
 from stackmark.experiments.typed import extra_of
-from stackmark.experiments.verify import folder_in
+from stackmark.experiments.verify import chip_for_others, folder_in
 from stackmark.ledger.rows import Experiment, Kind, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.trouble import unreadable_design
@@ -64,6 +70,7 @@ PRIMER_S, PRIMER_STEPS = 1.0, 10
 # Of a list a few rows, each for a moment. No operator compiles anything that is kept from process to process: what a library
 # chooses for a shape it chooses anew in each, so the other rows would fill no cache.
 PRIMER_ROWS, PRIMER_ROW_S = 3, 0.1
+ONE_MACHINE = "a pod is compared with a host or a container on one machine only"
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,58 @@ def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str,
         and name not in typed
         and (name in request.typed() or not extra_of(fields[name]).get("follows"))
     }
+
+
+def leading(arms: Sequence[ArmRequest]) -> int:
+    """Which arm is probed first: one whose chip is chosen elsewhere, or else the first."""
+    return next((number for number, arm in enumerate(arms) if find_kind(arm.place).leads), 0)
+
+
+def beside_the_driver(arms: Sequence[ArmRequest], watcher: Watcher) -> list[ArmRequest]:
+    """Pods that have a host or a container beside them are pinned to this machine; refused where it is no node."""
+    if all(find_kind(arm.place).leads for arm in arms) or not any(find_kind(arm.place).leads for arm in arms):
+        return list(arms)
+    return [_pinned_here(arm, watcher) if find_kind(arm.place).leads else arm for arm in arms]
+
+
+def _pinned_here(arm: ArmRequest, watcher: Watcher) -> ArmRequest:
+    from stackmark.kubernetes.nodes import nodes_here, this_node
+    from stackmark.kubernetes.refusals import explained
+    from stackmark.places.pod.place import PodPlace
+
+    place = find_place(arm.place, arm.place_options)
+    if not isinstance(place, PodPlace):
+        return arm  # another package's place knows where it runs
+    setup = place.prepare()
+    typed = arm.place_options.get("node")
+    wanted = setup.node or (str(typed) if typed else None)
+    try:
+        node = this_node(setup.cluster, wanted, ONE_MACHINE)
+        here = [one.name for one in nodes_here(setup.cluster)]
+    except ClusterError as error:
+        raise explained(error, "the nodes are looked at") from error
+    if len(here) > 1 and not typed:
+        watcher.notice(f"{' and '.join(here)} are all this machine: {arm.label} runs on {node.name}")
+    return replace(arm, place_options={**arm.place_options, "node": node.name})
+
+
+def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list[ArmRequest]:
+    """All arms where the leading one was: its node for the other pods, its GPU for those that can be told which.
+
+    The node is the one that the cluster gave it. Its GPU only the worker knows: its word is held to be a UUID and no more.
+    """
+    if not find_kind(arms[lead].place).leads:
+        return list(arms)
+    node, chip = resolved.handle.get("node"), chip_for_others(resolved.facts)
+    followed = []
+    for arm in arms:
+        added: dict[str, JsonValue] = {}
+        if find_kind(arm.place).leads:
+            added = {"node": node} if node else {}
+        elif chip and "device" not in arm.typed and "gpus" in find_kind(arm.place).options.model_fields:
+            added = {"gpus": chip}
+        followed.append(replace(arm, place_options={**added, **arm.place_options}))
+    return followed
 
 
 def start(asked: CompareRequest, ledger: Ledger, watcher: Watcher) -> Experiment:

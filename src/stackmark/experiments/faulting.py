@@ -50,7 +50,7 @@ LEAST_BEFORE_S = 3.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class FaultRequest:
     part: Part
     request: Request
     options: PodOptions
@@ -72,7 +72,7 @@ class Asked:
 class Planned:
     """Everything that is decided before anything is done."""
 
-    asked: Asked
+    asked: FaultRequest
     place: KeptPod
     setup: PodSetup
     node: Json
@@ -88,7 +88,7 @@ class Planned:
         return str(self.node["metadata"]["name"])
 
 
-def plan_fault(asked: Asked) -> Planned:
+def plan_fault(asked: FaultRequest) -> Planned:
     """Which node, by which means, with which rights. Nothing is changed in the cluster."""
     _check(asked)
     cluster = connect(asked.options.context, asked.options.kubeconfig, asked.options.namespace)
@@ -124,7 +124,7 @@ def _rights(namespace: str) -> tuple[Right, ...]:
     return (*(one.within(namespace) for one in (*RUN_RIGHTS, *new)), *nodes)
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: FaultRequest) -> None:
     check_request(asked.request)
     all_means.choose(asked.means, asked.part)
     if find(asked.request.workload)[1].timed != "steps":
@@ -142,7 +142,7 @@ def _check(asked: Asked) -> None:
         raise SpecError(f"--before: {asked.before_s:g} s are too few to know the usual step", hint="at least 3 s")
 
 
-def _setting(asked: Asked, setup: PodSetup, nodes: Sequence[Json]) -> Setting:
+def _setting(asked: FaultRequest, setup: PodSetup, nodes: Sequence[Json]) -> Setting:
     """A helper is made like a bare pod of the worker's: image, mounts and account."""
     spec = pod_spec(newcomer_request(setup, new_id("x"), 0))
     own = asked.helper_image is not None
