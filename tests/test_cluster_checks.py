@@ -16,15 +16,12 @@ from asking import COMMAND, ask, environment
 from clusters import TestCluster, until
 from limited_account import limited_account
 from stackmark.cluster.checks import room
-from stackmark.cluster.checks.case import CaseFailed, Checked
-from stackmark.cluster.checks.devices import shared
+from stackmark.cluster.checks.devices import seen_in, shared, wrong_count
 from stackmark.cluster.checks.lifecycle import first_wrong
 from stackmark.cluster.checks.programs import idle, numbered
-from stackmark.cluster.checks.seeing import seen_in, wrong_count
-from stackmark.cluster.checks.sizing import fitting, sized
-from stackmark.cluster.checks.suite import Suite
-from stackmark.cluster.checks.table import AREAS, CASES, chosen
-from stackmark.cluster.checks.work import Work, runs
+from stackmark.cluster.checks.room import fitting, sized
+from stackmark.cluster.checks.suite import AREAS, CASES, Suite, chosen
+from stackmark.cluster.checks.work import CaseFailed, Checked, Work, runs
 from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
@@ -119,7 +116,7 @@ def test_what_is_free_is_what_living_pods_do_not_hold() -> None:
     found = room.rooms(nodes, pods, "nvidia.com/gpu", wanted)
     assert [(one.node, one.devices, one.free, one.pods) for one in found] == [("a", 2, 1, 109), ("b", 2, 0, 109)]
     # Three quarters of a CPU are left on each: three more pods of a quarter.
-    assert room.fitting(found, wanted) == 6
+    assert room.count_fitting(found, wanted) == 6
 
 
 def test_a_quota_says_how_many_more_there_may_be() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stackmark.cluster.doctor import advice, node_rungs, pod_rungs
+from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, RightReview, Wish
 from stackmark.cluster.doctor.gather import RIGHTS
 from stackmark.cluster.doctor.ladder import climb, expects_gpu, worth_adding
 from stackmark.cluster.doctor.results import RUNGS, Report, Result, Rung
-from stackmark.cluster.doctor.seen import Addition, Look, NodeVisit, RightReview, Seen, Wish
 from stackmark.errors import SpecError
 from stackmark.kubernetes.nodes import Node, holders, untolerated
 from stackmark.kubernetes.rights import Right
@@ -36,9 +36,9 @@ def node(name: str = "node-2", **documented: str) -> dict[str, Any]:
     return made
 
 
-def seen(*nodes: dict[str, Any], **more: Any) -> Seen:
+def seen(*nodes: dict[str, Any], **more: Any) -> ClusterView:
     rights = tuple(replace(right, allowed=True) for right in RIGHTS)
-    base = Seen(
+    base = ClusterView(
         "test",
         "https://10.0.0.1:6443",
         "default",

@@ -15,6 +15,7 @@ from clusters import TestCluster, until
 from leaving_out import leave_out
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json, connect
+from stackmark.kubernetes.nodes import Node
 
 pytestmark = pytest.mark.cluster
 
@@ -131,9 +132,8 @@ def test_an_account_of_a_namespace_alone_gets_a_pod_where_the_scheduler_puts_it(
         (
             name
             for node in cluster.cluster.items("/api/v1/nodes")
-            for one in node["status"]["images"]
-            for name in one["names"]
-            if "stackmark" in name
+            for name, _ in Node(node).images
+            if "stackmark" in name and "hostile" not in name
         ),
         None,
     )

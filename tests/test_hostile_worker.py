@@ -254,6 +254,19 @@ def test_a_row_of_another_problem_is_a_failed_run(liar: Liar, row: dict[str, Any
     assert {row.failure_kind for row in liar.rows()} <= {"impossible_result", "broken_stream"}
 
 
+def test_a_figure_in_another_unit_than_the_definitions_is_a_failed_run(liar: Liar) -> None:
+    params = {"device": "cpu", "seed": 1, "elements": 2**24, "every_gpu": False}
+    figure = {"name": "vector add", "value": 900.0, "unit": "TB/s"}
+    end = {"event": "result", "sample": "run", "samples_per_step": 1, "steps": 1, "wall_s": 0.1, "tick_s": 1e-9}
+    step = {"event": "steps", "phase": "measure", "first": 0, "step_s": [0.1]}
+    liar.tell(
+        probe=stream(probe(params, "check/vector-add"), *facts()), run=stream(*facts(), step, {**end, "figure": figure})
+    )
+    said = liar.run("check/vector-add")
+    assert said.code == Exit.RUN_FAILED, said
+    assert [row.failure_kind for row in liar.rows()] == ["impossible_result"]
+
+
 SCRIPTS = {
     "nothing at all": ("exit 0", Exit.PLACE_FAILED),
     "only noise": ("echo hello; echo world; exit 0", Exit.PLACE_FAILED),

@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from stackmark.errors import SpecError
 from stackmark.workloads.op.definition import least_bytes, operations, problems, read_problem, sets_of
+from stackmark.workloads.op.impl.bench import Implementation
+from stackmark.workloads.op.impl.rows import OwnRows
 from stackmark.workloads.op.lists import SWEEP_BYTES
 from stackmark.workloads.op.operators import OPERATORS
 from stackmark.workloads.op.problem import (
@@ -222,6 +225,12 @@ def test_every_problem_can_be_read_again_and_counted(op: str, set_name: str) -> 
         assert least_bytes(row, "fp32") > 0
         number = operations(row)
         assert number is None or number > 0
+
+
+def test_every_operator_names_an_implementation_that_is_there() -> None:
+    for operator in OPERATORS.values():
+        module, _, constant = operator.implementation.partition(":")
+        assert isinstance(getattr(import_module(module), constant), Implementation | OwnRows), operator.name
 
 
 def test_every_operator_has_its_sets_and_the_first_is_the_usual_one() -> None:

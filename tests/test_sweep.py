@@ -9,8 +9,8 @@ import pytest
 
 from asking import ask
 from stackmark.errors import ClusterError, Exit, SpecError
-from stackmark.experiments.sweep.flight import HOLD_LIMITS, holder
-from stackmark.experiments.sweep.plan import SweepPlan, at_once, holders_ask
+from stackmark.experiments.sweep.plan import Slot, SweepPlan, at_once, find_slots, holders_ask, looked_again
+from stackmark.experiments.sweep.pods import HOLD_LIMITS, holder
 from stackmark.experiments.sweep.rows import (
     about_device,
     blocks_left,
@@ -19,7 +19,6 @@ from stackmark.experiments.sweep.rows import (
     second_pass_left,
     visits_of,
 )
-from stackmark.experiments.sweep.slots import Slot, find_slots, looked_again
 from stackmark.experiments.sweep.sweep import examine, is_open
 from stackmark.ids import new_id
 from stackmark.ledger.rows import Experiment, RunEnd, RunStart

@@ -12,6 +12,7 @@ from asking import ask
 from stackmark.events import Hello, Result, Steps, Stream, write_event
 from stackmark.experiments.design import Arm, Design, StoppingRule
 from stackmark.experiments.judging import judge
+from stackmark.experiments.progress import in_common_windows
 from stackmark.ids import new_id
 from stackmark.ledger.rows import Experiment, RunStart
 from stackmark.ledger.store import Ledger
@@ -167,7 +168,10 @@ def test_a_verdict_measures_all_runs_over_one_window_and_says_so(tmp_path: Path)
     assert shown["comparisons"][0]["word"] == "EQUIVALENT"
     with Ledger.open(ledger) as book:
         rates = {row.id: row.rate_per_s for row in book.runs_of(experiment)}
+        together = {row.id: row.rate_per_s for row in in_common_windows(book, book.runs_of(experiment))}
     assert {run["run_id"]: run["own_rate_per_s"] for run in shown["runs"]} == rates
+    # What `run` and `check` print of such runs are the same rates.
+    assert {run["run_id"]: run["rate_per_s"] for run in shown["runs"]} == pytest.approx(together)
 
 
 def test_a_look_measures_over_the_window_of_its_own_runs_and_stays_as_it_was(tmp_path: Path) -> None:

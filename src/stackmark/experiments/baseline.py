@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
 from stackmark.experiments.kinds import kind_of
 from stackmark.experiments.placing import find_place, place_kinds
-from stackmark.experiments.progress import series_numbers
+from stackmark.experiments.progress import in_common_windows, series_numbers
 from stackmark.experiments.recorder import Recorder, Watcher, new_experiment
 from stackmark.experiments.run import measure, run_several
 from stackmark.experiments.trust import Part, parts_of
@@ -105,7 +105,7 @@ def held_so_far(ledger: Ledger, name: str) -> list[HeldWorkload]:
 def _held(ledger: Ledger, experiment_ids: Sequence[str]) -> list[HeldWorkload]:
     found: dict[tuple[str, str, str], list[RunDetail]] = {}
     for experiment_id in experiment_ids:
-        for row in ledger.runs_of(experiment_id):
+        for row in in_common_windows(ledger, ledger.runs_of(experiment_id)):
             if row.status == "done" and row.role == "measured" and row.rate_per_s:
                 options = json.dumps(row.place_options, sort_keys=True)
                 found.setdefault((row.spec_digest, row.place, options), []).append(row)
@@ -161,7 +161,7 @@ def measure_series(ledger: Ledger, held: HeldWorkload, experiment: Experiment, h
             pass
     except PlaceError as error:
         trouble = Trouble(error.message, error.hint or "", Exit.PLACE_FAILED)
-    rows = tuple(ledger.runs_of(experiment.id))
+    rows = tuple(in_common_windows(ledger, ledger.runs_of(experiment.id)))
     return SeriesResult(held.label, experiment.id, rows, trouble or _failed(rows))
 
 

@@ -16,7 +16,7 @@ from stackmark.experiments.baseline import HeldWorkload, SeriesOptions, SeriesRe
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.examine import arms_of, read_run
 from stackmark.experiments.groups import log_rate, subject_of
-from stackmark.experiments.progress import series_numbers
+from stackmark.experiments.progress import in_common_windows, series_numbers
 from stackmark.experiments.recorder import new_experiment
 from stackmark.ledger import baselines, spreads
 from stackmark.ledger.rows import Json, RunDetail
@@ -126,7 +126,7 @@ def _check(ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions, ma
 def _compare(
     ledger: Ledger, name: str, held: HeldWorkload, series: SeriesResult, blank: Checked, margin: float, anyway: bool
 ) -> Checked:
-    today = [row for row in ledger.runs_of(series.experiment_id) if row.rate_per_s]
+    today = [row for row in in_common_windows(ledger, ledger.runs_of(series.experiment_id)) if row.rate_per_s]
     sides = _sides(ledger, name, held, today)
     before, now = _flat(sides.before), sides.nights[-1]
     subjects = [subject_of(ledger, label, rows) for label, rows in ((name, before), ("now", now))]
@@ -213,7 +213,7 @@ def _earlier(ledger: Ledger, name: str, held: HeldWorkload, like: RunDetail, las
         if stack_changes(_facts(ledger, group[-1]), facts):
             break
         found = [*group, *found]
-    return found
+    return in_common_windows(ledger, found)
 
 
 def _same_chip(one: RunDetail, other: RunDetail) -> bool:

@@ -18,10 +18,10 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stackmark.cluster.doctor import cluster_rungs, node_rungs, pod_rungs
+from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, Wish
 from stackmark.cluster.doctor.gather import gather
 from stackmark.cluster.doctor.ladder import climb, examined, worth_a_visit, worth_adding
 from stackmark.cluster.doctor.results import Report
-from stackmark.cluster.doctor.seen import Addition, Look, NodeVisit, Seen, Wish
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.events import Facts as FactsEvent
 from stackmark.events import Failed, Metric, Result, gathered_facts
@@ -102,7 +102,7 @@ class _Ran:
 
 
 class _Visitor:
-    def __init__(self, cluster: Cluster, seen: Seen, wish: Wish, options: PodOptions, say: Say) -> None:
+    def __init__(self, cluster: Cluster, seen: ClusterView, wish: Wish, options: PodOptions, say: Say) -> None:
         self._cluster, self._seen, self._wish, self._options, self._say = cluster, seen, wish, options, say
         self._stop = threading.Event()
 

@@ -48,7 +48,7 @@ from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
 from stackmark.verdict.throughput import throughput_over_runs
 from stackmark.verdict.window import Window
-from stackmark.workloads.registry import find
+from stackmark.workloads.registry import known
 
 NEIGHBOURS = 3
 
@@ -68,9 +68,8 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     facts = [facts for _, facts in seen]
     now = progress(design, rows, times) if design else None
     runs = [replace(run, counted=_counts(row, design, now)) for (run, _), row in zip(seen, rows, strict=True)]
-    window = None
-    if design and len(design.arms) > 1:
-        window = window_of([row for row, run in zip(rows, runs, strict=True) if run.counted], times)
+    counted = [row for row, run in zip(rows, runs, strict=True) if run.counted]
+    window = window_of(counted, times) if len(counted) > 1 else None
     runs = runs_in(window, runs, rows, times)
     rates = {run.run_id: run.rate_per_s for run in runs if run.rate_per_s}
     shown = _put_together(ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin, times)
@@ -357,12 +356,10 @@ def _setup(runs: Sequence[ExaminedRun]) -> tuple[tuple[str, float], ...]:
 
 
 def title_of(workload: str, unit: str | None) -> tuple[str, str]:
-    try:
-        _, entry = find(workload)
-    except SpecError:
-        # Of another package, or somebody's log: the name is what there is.
+    definition = known(workload)
+    if definition is None:  # the name is what there is
         return workload, (unit or "").removesuffix("s/s") or "sample"
-    return entry.title, entry.sample
+    return definition.title, definition.sample
 
 
 def published_beside(

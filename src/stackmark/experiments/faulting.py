@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from stackmark.cluster.faults import means as all_means
 from stackmark.cluster.faults import safety
-from stackmark.cluster.faults.injecting import Injection
+from stackmark.cluster.faults.injecting import Injection, newcomer_request, start_one
 from stackmark.cluster.faults.keeper import KeptPod
 from stackmark.cluster.faults.means import Means, Plan, Setting, Target
-from stackmark.cluster.faults.newcomer import newcomer_request, start_one
 from stackmark.cluster.faults.record import PARTS as PARTS
 from stackmark.cluster.faults.record import FaultRecord, Newcomer, Part
 from stackmark.errors import ClusterError, SpecError, StackmarkError, WorkerError

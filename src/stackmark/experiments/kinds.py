@@ -1,8 +1,9 @@
 """The kinds of experiments: the one table in which a command finds what a stored experiment is.
 
-Each kind has a file of its own, and the files offer the same under the same names: `start` probes and stores the plan,
-`carry_out` makes the runs that are missing, `parts_in` names what must be trusted before that, and `examine` (or `read_…`) says
-what the stored runs show, without running anything.
+Each kind has a file of its own. Those that `stackmark resume` goes on with (compare, noise, operator list, sweep) offer the same
+under the same names: `start` probes and stores the plan, `carry_out` makes the runs that are missing, and `parts_in` names what
+of the plan must be trusted before that. What a stored experiment shows is computed by `examine…` or `read_…`, without running
+anything.
 
 | kind | its file |
 |---|---|

@@ -7,7 +7,6 @@ counted again from its spec, by the same table that a worker uses.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.errors import SpecError
 from stackmark.events import Event, Result, gathered_facts
 from stackmark.experiments.ceilings import latest
 from stackmark.experiments.judging import read_stored
@@ -19,7 +18,7 @@ from stackmark.units import counted
 from stackmark.verdict.ceilings import Ceilings
 from stackmark.verdict.roofline import MEASURE, NO_CEILINGS, Standing, Work, doubts, say_standing, stand
 from stackmark.workloads.definition import SampleBytes
-from stackmark.workloads.registry import find
+from stackmark.workloads.registry import known
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,5 @@ def work_of(spec: Spec, result: Result | None, rate_per_s: float) -> Work | None
 
 
 def _counted_again(spec: Spec) -> SampleBytes | None:
-    try:
-        return find(spec.workload)[1].sample_bytes(spec.params)
-    except SpecError:  # of a package that is not installed any more
-        return None
+    definition = known(spec.workload)
+    return definition.sample_bytes(spec.params) if definition else None

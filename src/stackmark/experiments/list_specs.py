@@ -2,10 +2,9 @@
 
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Spec
-from stackmark.workloads.definition import Definition
 from stackmark.workloads.op.definition import problems, sets_of, typed_problem
 from stackmark.workloads.op.problem import TYPED, Operator, Problem, read_rows
-from stackmark.workloads.registry import find
+from stackmark.workloads.registry import known
 
 # More rows than any list may have: the pattern of --rows has six digits.
 MOST_ROWS = 10**6
@@ -13,19 +12,12 @@ MOST_ROWS = 10**6
 
 def is_list(workload: str) -> bool:
     """Tell whether a workload is gone through row by row."""
-    found = _definition(workload)
+    found = known(workload)
     return found is not None and found.timed == "rows"
 
 
-def _definition(workload: str) -> Definition | None:
-    try:
-        return find(workload)[1]
-    except SpecError:  # of a package that is not installed any more
-        return None
-
-
 def _operator(workload: str) -> Operator | None:
-    found = _definition(workload)
+    found = known(workload)
     return found.operator if found else None
 
 

@@ -109,6 +109,18 @@ def with_rates(rows: Sequence[Row], rates: Mapping[str, float]) -> list[Row]:
     return [row.model_copy(update={"rate_per_s": rates[row.id]}) if row.id in rates else row for row in rows]
 
 
+def in_common_windows(ledger: Ledger, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with the rates of each experiment's good runs over the window that they have in common."""
+    times, rates = StepTimes(ledger), dict[str, float]()
+    good = [row for row in rows if row.role == "measured" and row.status == "done" and row.rate_per_s]
+    for experiment_id in dict.fromkeys(row.experiment_id for row in good):
+        together = [row for row in good if row.experiment_id == experiment_id]
+        # A run by itself has its own steady part, and its row says its rate.
+        window = window_of(together, times) if len(together) > 1 else None
+        rates |= rates_in(window, together, times)
+    return with_rates(rows, rates)
+
+
 def runs_in(
     window: Window | None, runs: Sequence[ExaminedRun], rows: Sequence[RunRow], times: StepTimes
 ) -> list[ExaminedRun]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from stackmark.events import Event
 from stackmark.experiments.judging import Facts
 from stackmark.experiments.probing import resolve
+from stackmark.experiments.progress import in_common_windows
 from stackmark.experiments.recorder import Position, Recorder, Silent, Watcher, begin, new_experiment
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
@@ -61,6 +62,7 @@ def measure(
             events = tuple(seen)
     if len(rows) < count:
         watcher.notice(f"the first run failed: the other {count - 1} were not started")
+    rows = in_common_windows(ledger, rows)
     rates = [row.rate_per_s for row in rows if row.status == "done" and row.rate_per_s]
     throughput = throughput_over_runs(rates) if rates else None
     return Measured(experiment, spec, resolved.choices, resolved.facts, tuple(rows), throughput, events)

@@ -27,8 +27,9 @@ from stackmark.experiments.typed import extra_of
 from stackmark.places.place import OwnFiles, Place
 from stackmark.spec import Request, Scalar, Spec, explain
 from stackmark.workloads.command.definition import guess_unit
+from stackmark.workloads.definition import Definition, MetricType
 from stackmark.workloads.op.definition import operations, say_problem
-from stackmark.workloads.registry import find, is_own_program
+from stackmark.workloads.registry import find, is_own_program, known
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
 GPU_UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,40}")
@@ -159,19 +160,35 @@ def _call_seconds(rows: Iterable[OpRow]) -> Iterable[float]:
 
 
 def _other_work(spec: Spec, results: Sequence[Result]) -> str | None:
-    """Hold the unit of a training result against its definition: the rate is counted in it."""
-    entry = find(spec.workload)[1]
-    if not entry.samples_per_step:
+    """Hold the unit of a result against its definition: the rate is counted in it."""
+    definition = known(spec.workload)
+    if definition is None:
         return None
-    batch = spec.params.get(entry.samples_per_step)
     for result in results:
-        if result.figure is not None:
-            return f"{spec.workload} counts {entry.samples} in timed steps, and the worker sent a figure of its own"
-        if (result.sample, result.samples_per_step) != (entry.sample, batch):
-            return (
-                f"a step of {spec.workload} has {batch} {entry.samples}, and the worker counted "
-                f"{result.samples_per_step} of {result.sample[:40]!r}"
-            )
+        if said := _other_metric(definition, result) or _other_samples(definition, spec, result):
+            return said
+    return None
+
+
+def _other_metric(definition: Definition, result: Result) -> str | None:
+    metric, figure = definition.metric, result.figure
+    if metric is None or (figure and metric == MetricType(figure.name, figure.unit, figure.higher_is_better)):
+        return None
+    sent = f"{figure.name[:40]!r} in {figure.unit[:40]!r}" if figure else "none"
+    return f"the figure of {definition.name} is {metric.name!r} in {metric.unit}, and the worker sent {sent}"
+
+
+def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | None:
+    if not definition.samples_per_step:
+        return None
+    count = spec.params.get(definition.samples_per_step)
+    if result.figure is not None:
+        return f"{spec.workload} counts {definition.samples} in timed steps, and the worker sent a figure of its own"
+    if (result.sample, result.samples_per_step) != (definition.sample, count):
+        return (
+            f"a step of {spec.workload} has {count} {definition.samples}, and the worker counted "
+            f"{result.samples_per_step} of {result.sample[:40]!r}"
+        )
     return None
 
 

@@ -26,7 +26,7 @@ from stackmark.units import say_rate
 from stackmark.verdict.against_published import PUBLISHED_MARGIN, compare_published
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import PublishedNeighbour
-from stackmark.workloads.registry import definitions, find
+from stackmark.workloads.registry import definitions, known
 
 UNCERTAINTY = "published value of unknown uncertainty"
 # So many chips are named where none fits; the rest is counted.
@@ -83,10 +83,8 @@ def _batch(spec: Spec) -> int | None:
 
 
 def _sequence_tokens(workload: str) -> int | None:
-    try:
-        return find(workload)[1].sequence_tokens or None
-    except SpecError:  # of another package, or somebody's log
-        return None
+    definition = known(workload)
+    return (definition.sequence_tokens or None) if definition else None
 
 
 def neighbours(

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Column as Cell
 from rich.text import Text
 
-from stackmark.cluster.checks.case import Case, Checked
 from stackmark.cluster.checks.suite import Suite
+from stackmark.cluster.checks.work import Case, Checked
 from stackmark.cluster.cleaning import Left
 from stackmark.show.junit import Case as JunitCase
 from stackmark.show.junit import Outcome

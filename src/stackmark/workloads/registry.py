@@ -34,16 +34,21 @@ def definitions() -> Iterator[Definition]:
 
 def find(workload: str) -> tuple[Family, Definition]:
     """The family and definition of a name; an unknown name is an error with the nearest ones."""
-    table = families()
-    family = table.get(workload.partition("/")[0])
+    family = families().get(workload.partition("/")[0])
     for one in family.definitions if family else ():
         if one.name == workload:
             assert family is not None
             return family, one
-    known = [one.name for one in definitions()]
+    names = [one.name for one in definitions()]
     raise SpecError(
-        f"there is no workload {workload!r}{nearest_names(workload, known)}", hint="list them with: stackmark workloads"
+        f"there is no workload {workload!r}{nearest_names(workload, names)}", hint="list them with: stackmark workloads"
     )
+
+
+def known(workload: str) -> Definition | None:
+    """The definition of a name; None for one of a package that is not installed any more, or of somebody's log."""
+    family = families().get(workload.partition("/")[0])
+    return next((one for one in family.definitions if one.name == workload), None) if family else None
 
 
 def is_own_program(workload: str) -> bool:

@@ -3,11 +3,10 @@
 from contextlib import suppress
 
 from stackmark.cluster.checks import programs
-from stackmark.cluster.checks.case import CaseFailed, LeftOut
 from stackmark.cluster.checks.own_namespace import ENFORCE, made_namespace, remove_namespace
-from stackmark.cluster.checks.work import Work, explained
+from stackmark.cluster.checks.work import CaseFailed, LeftOut, Work, explained, runs
 from stackmark.errors import ClusterError
-from stackmark.kubernetes import names
+from stackmark.kubernetes import names, status
 from stackmark.kubernetes.client import ApiError, Json
 from stackmark.kubernetes.manifest.request import forbidden_by_restricted
 
@@ -18,7 +17,7 @@ def starts(work: Work) -> str:
     """The first pod: is there a shell in the image, and what else? All other cases need it."""
     (name,) = work.create([work.pod(work.request("trial", programs.trial()))])
     try:
-        work.wait([name], lambda pod: _phase(pod) == "Succeeded", "end")
+        work.wait([name], lambda pod: pod is not None and status.exit_code(pod) == 0, "end")
     except CaseFailed as error:
         if '"sh"' not in error.message:
             raise
@@ -60,7 +59,7 @@ def restricted(work: Work) -> str:
 def _run_restricted(there: Work, name: str, body: Json) -> str:
     there.create([body])
     try:
-        there.wait([name], lambda pod: _phase(pod) == "Running", "run")
+        there.wait([name], runs, "run")
         seen = there.execute(name, programs.identity()).out.split()
         uid = seen[seen.index("uid") + 1] if "uid" in seen else "?"
         if uid == "0":
@@ -84,10 +83,6 @@ def _restricted_namespace(work: Work) -> str:
         raise LeftOut(
             f"the namespace {work.setup.namespace} does not enforce it, and another may not be made: {error.message}"
         ) from error
-
-
-def _phase(pod: Json | None) -> str:
-    return str(((pod or {}).get("status") or {}).get("phase"))
 
 
 def _any_pod(work: Work) -> str:

@@ -1,4 +1,9 @@
-"""What a case has in its hands: pods made at once and in parallel, one look at all of them, and an end to every wait.
+"""What a case is, how one ends, and what it has in its hands: pods made at once and in parallel, one look at all of them, and an
+end to every wait.
+
+A case passes with what was seen, fails with the cause, or is left out with the reason. One that cannot be tried here (no GPU, not
+enough of them free, a right that the account lacks) has neither failed nor passed: it stands in the table with its reason, so
+that nobody reads silence as success.
 
 Pods of one case may be the next one's (created, read, entered and deleted are four cases about the same pods): they are kept
 under a name. Whatever a case made carries the suite's label, so that everything can be removed by it, and nothing else is.
@@ -7,17 +12,53 @@ under a name. Whatever a case made carries the suite's label, so that everything
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from stackmark.cluster.checks import programs, room
-from stackmark.cluster.checks.case import CaseFailed, LeftOut
+from stackmark.cluster.checks import programs
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names, refusals, status
 from stackmark.kubernetes.client import ApiError, Cluster, Executed, Json
 from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.kubernetes.objects import requests
 from stackmark.kubernetes.pods import BATCH, CORE, LOOK_S, Awaited, NotReached, Pods, each
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.setup import PodSetup
+
+Scope = Literal["one", "many"]
+Result = Literal["passed", "failed", "left out"]
+
+
+class CaseFailed(ClusterError):
+    """The cluster did not do what it should."""
+
+
+class LeftOut(ClusterError):
+    """The case cannot be tried here."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`do` returns what was seen, in a few words, or raises CaseFailed or LeftOut."""
+
+    area: str
+    name: str
+    scope: Scope
+    do: "Callable[[Work], str]"
+
+
+@dataclass(frozen=True)
+class Checked:
+    area: str
+    case: str
+    scope: Scope
+    result: Result
+    seconds: float
+    # What was seen, or why it failed or was left out.
+    evidence: str
+    hint: str = ""
+    command: str = ""
+
 
 SUITE_LABEL = "stackmark.io/suite"
 GONE_WITHIN_S = 20.0
@@ -217,7 +258,7 @@ class Work:
         stay = {name for group in self.groups.values() for name in group.pods}
         deadline = time.monotonic() + GONE_WITHIN_S
         while left := self.all_pods.remove_all(KINDS, grace_s=1, keep=stay):
-            awaited = wait_for_all or any(room.asks(one, self.options.resource) for one in left)
+            awaited = wait_for_all or any(requests(one).get(self.options.resource) for one in left)
             if not awaited or time.monotonic() >= deadline:
                 return
             time.sleep(LOOK_S)

@@ -1,15 +1,15 @@
 """The rungs of the whole cluster: does the API answer, and may one do what is needed?"""
 
 from stackmark.cluster.doctor import advice
+from stackmark.cluster.doctor.evidence import ClusterView, RightReview, Wish
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, unknown, warning
-from stackmark.cluster.doctor.seen import RightReview, Seen, Wish
 
 # The first version that this program is tried against.
 OLDEST = (1, 28)
 ENFORCED = "pod-security.kubernetes.io/enforce"
 
 
-def api(seen: Seen) -> Result:
+def api(seen: ClusterView) -> Result:
     command = f"kubectl --context {seen.context} get --raw /readyz"
     if seen.trouble:
         finding = failure("unreachable", seen.trouble, (seen.trouble_hint,) if seen.trouble_hint else ())
@@ -28,7 +28,7 @@ def api(seen: Seen) -> Result:
     return judged("api", None, f"{kind} {seen.version} at {seen.server}{who}", command, findings)
 
 
-def permissions(seen: Seen, wish: Wish) -> Result:
+def permissions(seen: ClusterView, wish: Wish) -> Result:
     command = f"{seen.kubectl} auth can-i --list -n {seen.namespace}"
     findings = []
     if seen.namespace_trouble:
@@ -62,7 +62,7 @@ def permissions(seen: Seen, wish: Wish) -> Result:
     return judged("permissions", None, evidence, command, findings)
 
 
-def may_run_pods(seen: Seen) -> str | None:
+def may_run_pods(seen: ClusterView) -> str | None:
     """Why no pod of ours can be made, or None."""
     if seen.trouble:
         return "the API server does not answer"
@@ -72,14 +72,14 @@ def may_run_pods(seen: Seen) -> str | None:
     return f"one may not {', '.join(lacks)} in the namespace {seen.namespace}" if lacks else None
 
 
-def _namespace(seen: Seen) -> Finding:
+def _namespace(seen: ClusterView) -> Finding:
     do: tuple[str, ...] = ("give another: --namespace",)
     if "no namespace" in seen.namespace_trouble:
         do = (f"$ {seen.kubectl} create namespace {seen.namespace}", "or give another: --namespace")
     return failure("namespace", seen.namespace_trouble, do)
 
 
-def _less_seen(seen: Seen, review: RightReview) -> Finding:
+def _less_seen(seen: ClusterView, review: RightReview) -> Finding:
     right = review.right
     where = f" -n {seen.namespace}" if right.namespace is not None else ""
     return warning(
@@ -89,7 +89,7 @@ def _less_seen(seen: Seen, review: RightReview) -> Finding:
     )
 
 
-def _quota(seen: Seen, wish: Wish) -> list[Finding]:
+def _quota(seen: ClusterView, wish: Wish) -> list[Finding]:
     """A quota that leaves no room for the GPUs that are asked for refuses the pod, and not the Job: it waits for nothing."""
     findings = []
     for quota in seen.quotas or ():

@@ -6,9 +6,9 @@ each of them is given out, so that eight GPUs in two time slices have fewer repl
 """
 
 from stackmark.cluster.doctor import advice
+from stackmark.cluster.doctor.evidence import ClusterView, NodeVisit, Wish
 from stackmark.cluster.doctor.hardware_rungs import gpus_on_bus
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
-from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.nodes import Node, holders
 
@@ -22,7 +22,7 @@ NOT_READ = "one may not read nodes"
 EXCLUSIVE = "for measurements give GPUs out whole: without `sharing` in the device plugin's configuration"
 
 
-def device_plugin(node: Node, seen: Seen, wish: Wish, expected: bool) -> Result:
+def device_plugin(node: Node, seen: ClusterView, wish: Wish, expected: bool) -> Result:
     command = f"{seen.kubectl} get daemonsets -A; {seen.kubectl} describe node {node.name}"
     slices = in_slices(seen, node.name, wish)
     if wish.dra:
@@ -77,7 +77,7 @@ def device_plugin(node: Node, seen: Seen, wish: Wish, expected: bool) -> Result:
     return judged("device-plugin", node.name, f"{wish.resource} is not registered", command, [finding])
 
 
-def allocatable(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, expected: bool) -> Result:
+def allocatable(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, expected: bool) -> Result:
     command = f"{seen.kubectl} get node {node.name} -o jsonpath='{{.status.capacity}}{{.status.allocatable}}'"
     if wish.dra:
         slices = in_slices(seen, node.name, wish)
@@ -124,14 +124,14 @@ def allocatable(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, expected: 
     return judged("allocatable", node.name, evidence, command, findings)
 
 
-def free(node: Node, seen: Seen, wish: Wish) -> int | None:
+def free(node: Node, seen: ClusterView, wish: Wish) -> int | None:
     """Devices that nobody holds; None where that cannot be told."""
     if wish.dra or seen.pods is None or not node.known:
         return None
     return node.free(wish.resource, seen.pods)
 
 
-def in_slices(seen: Seen, node: str, wish: Wish) -> int | None:
+def in_slices(seen: ClusterView, node: str, wish: Wish) -> int | None:
     """Devices that drivers offer on the node by claims; None where one cannot look."""
     if seen.slices is None:
         return None
@@ -143,13 +143,13 @@ def in_slices(seen: Seen, node: str, wish: Wish) -> int | None:
     )
 
 
-def say_holders(seen: Seen, node: str, resource: str) -> str:
+def say_holders(seen: ClusterView, node: str, resource: str) -> str:
     held = holders(seen.pods or (), node, resource)
     named = ", ".join(f"{who} ({count})" for who, count in held[:SHOWN_HOLDERS])
     return named + (f" and {len(held) - SHOWN_HOLDERS} more" if len(held) > SHOWN_HOLDERS else "")
 
 
-def _held(node: Node, seen: Seen, wish: Wish) -> str:
+def _held(node: Node, seen: ClusterView, wish: Wish) -> str:
     left = free(node, seen, wish)
     if left is None or left == node.allocatable(wish.resource):
         return ""
@@ -213,7 +213,7 @@ def _hardware(node: Node, wish: Wish, visit: NodeVisit, capacity: int) -> list[F
     return []
 
 
-def _by_claim(node: Node, seen: Seen, wish: Wish, slices: int | None, command: str) -> Result:
+def _by_claim(node: Node, seen: ClusterView, wish: Wish, slices: int | None, command: str) -> Result:
     classes = [str(one["metadata"]["name"]) for one in seen.device_classes or ()]
     if seen.device_classes is not None and wish.dra not in classes:
         finding = failure(
@@ -245,7 +245,7 @@ def _other_names(node: Node, wish: Wish, others: dict[str, int], command: str) -
     return judged("device-plugin", node.name, said, command, [finding])
 
 
-def _class(seen: Seen) -> str:
+def _class(seen: ClusterView) -> str:
     return next((str(one["metadata"]["name"]) for one in seen.device_classes or ()), "CLASS")
 
 
@@ -256,7 +256,7 @@ def _is_plugin(daemonset: Json, vendor: str) -> bool:
     return any(part in word for part in PLUGINS.get(vendor, ()) for word in words)
 
 
-def _plugin_pods(seen: Seen, node: str, sets: list[Json]) -> list[Json]:
+def _plugin_pods(seen: ClusterView, node: str, sets: list[Json]) -> list[Json]:
     ids = {one["metadata"].get("uid") for one in sets}
     return [
         pod
@@ -277,11 +277,11 @@ def _pod_trouble(pod: Json) -> str | None:
     return None if status.get("phase") == "Running" else f"{name}: {status.get('phase')}"
 
 
-def _ill(trouble: str, seen: Seen) -> Finding:
+def _ill(trouble: str, seen: ClusterView) -> Finding:
     namespace, _, pod = trouble.partition(":")[0].partition("/")
     do = (f"$ {seen.kubectl} -n {namespace} logs {pod} --previous",)
     return failure("plugin-ill", f"the device plugin's pod {trouble}", do)
 
 
-def _unseen(seen: Seen) -> str:
+def _unseen(seen: ClusterView) -> str:
     return " (one may not list DaemonSets)" if seen.daemonsets is None else " (no DaemonSet of a known one is there)"

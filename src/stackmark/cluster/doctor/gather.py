@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from stackmark.cluster.doctor.seen import RightReview, Seen, Several
+from stackmark.cluster.doctor.evidence import ClusterView, RightReview, Several
 from stackmark.errors import ClusterError
 from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
 from stackmark.kubernetes.nodes import Node
@@ -27,9 +27,9 @@ RIGHTS: tuple[RightReview, ...] = (
 )  # fmt: skip
 
 
-def gather(cluster: Cluster, named: Sequence[str] = ()) -> Seen:
+def gather(cluster: Cluster, named: Sequence[str] = ()) -> ClusterView:
     """`named` are the nodes that were asked for; without them all are looked at."""
-    seen = Seen(context=cluster.context, server=cluster.server, namespace=cluster.namespace)
+    seen = ClusterView(context=cluster.context, server=cluster.server, namespace=cluster.namespace)
     try:
         version = cluster.version
         groups = [str(group["name"]) for group in cluster.get("/apis").get("groups") or ()]
@@ -43,7 +43,7 @@ def gather(cluster: Cluster, named: Sequence[str] = ()) -> Seen:
         return replace(seen, version=version, trouble=error.message, trouble_hint=error.hint or "")
 
 
-def _all(cluster: Cluster, seen: Seen, named: Sequence[str]) -> Seen:
+def _all(cluster: Cluster, seen: ClusterView, named: Sequence[str]) -> ClusterView:
     inside = f"/namespaces/{cluster.namespace}"
     nodes = _nodes(cluster, named)
     claims = "resource.k8s.io" in seen.groups

@@ -7,8 +7,8 @@ modules also where it was given no GPU, which is what tells a missing driver fro
 from pydantic import JsonValue
 
 from stackmark.cluster.doctor import advice
+from stackmark.cluster.doctor.evidence import ClusterView, Facts, Look, NodeVisit, Wish
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
-from stackmark.cluster.doctor.seen import Facts, Look, NodeVisit, Seen, Wish
 from stackmark.kubernetes.nodes import PCI_VENDORS, Node
 
 # A driver of the kernel that takes the GPU and is of no use for computing, with what to do.
@@ -25,7 +25,7 @@ KERNEL_MODULES = {"nvidia": "nvidia", "amd": "amdgpu"}
 CDI_SINCE, CDI_ON_SINCE = (1, 7), (2, 0)
 
 
-def pci(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, expected: bool) -> Result:
+def pci(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, expected: bool) -> Result:
     vendor, called = wish.vendor, wish.vendor.upper() if wish.vendor in ("nvidia", "amd") else wish.vendor
     command = (
         f"{seen.kubectl} get node {node.name} -o json | grep pci-; on the node: lspci -d {PCI_VENDORS.get(vendor, '')}:"
@@ -77,7 +77,7 @@ def pci(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, expected: bool) ->
     return judged("pci", node.name, f"none of {called} among {told} PCI devices", command, [_nothing(called, node)])
 
 
-def driver(node: Node, seen: Seen, wish: Wish, visit: NodeVisit) -> Result:
+def driver(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Result:
     vendor = wish.vendor
     tool = "rocm-smi" if vendor == "amd" else "nvidia-smi"
     command = f"on the node: {tool}; cat /sys/module/{KERNEL_MODULES.get(vendor, vendor)}/version"
@@ -115,7 +115,7 @@ def driver(node: Node, seen: Seen, wish: Wish, visit: NodeVisit) -> Result:
     return judged("driver", node.name, f"modules: {loaded}", command, [finding])
 
 
-def runtime(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, below: Result) -> Result:
+def runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> Result:
     """`below` is the driver's rung."""
     engine = node.info.get("containerRuntimeVersion", "")
     classes = [str(one["metadata"]["name"]) for one in seen.runtime_classes or ()]

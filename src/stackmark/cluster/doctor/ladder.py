@@ -13,9 +13,9 @@ for all rungs above it.
 from collections.abc import Iterable, Mapping, Sequence
 
 from stackmark.cluster.doctor import cluster_rungs, device_rungs, hardware_rungs, node_rungs, pod_rungs
+from stackmark.cluster.doctor.evidence import ClusterView, NodeVisit, Wish
 from stackmark.cluster.doctor.hardware_rungs import driver_in, gpus_on_bus
 from stackmark.cluster.doctor.results import OF_THE_CLUSTER, RUNGS, Report, Result, Rung, skipped
-from stackmark.cluster.doctor.seen import NodeVisit, Seen, Wish
 from stackmark.errors import SpecError, nearest_names
 from stackmark.kubernetes.nodes import Node
 
@@ -26,7 +26,7 @@ LOOK_EVERYWHERE = 16
 NO_VISIT = NodeVisit(why_not="no pod was sent")
 
 
-def examined(seen: Seen, wish: Wish, visited: Iterable[str] = ()) -> list[Node]:
+def examined(seen: ClusterView, wish: Wish, visited: Iterable[str] = ()) -> list[Node]:
     """The nodes that were named, or all. One that nobody may read is its name alone: named, or where a pod was placed."""
     if seen.nodes is None:
         return [Node({"metadata": {"name": name}}) for name in wish.named or tuple(visited)]
@@ -63,7 +63,7 @@ def worth_adding(visit: NodeVisit, wish: Wish) -> bool:
     return len(pod_rungs.shown_gpus(look.facts, wish.vendor)) >= wish.gpus
 
 
-def climb(seen: Seen, wish: Wish, visits: Mapping[str, NodeVisit]) -> Report:
+def climb(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) -> Report:
     """The whole report, from data alone."""
     results: list[Result] = [cluster_rungs.api(seen)]
     if seen.trouble:
@@ -82,7 +82,7 @@ def climb(seen: Seen, wish: Wish, visits: Mapping[str, NodeVisit]) -> Report:
     return _report(seen, tuple(node.name for node in nodes), results)
 
 
-def _of_node(node: Node, nodes: Sequence[Node], seen: Seen, wish: Wish, visit: NodeVisit) -> list[Result]:
+def _of_node(node: Node, nodes: Sequence[Node], seen: ClusterView, wish: Wish, visit: NodeVisit) -> list[Result]:
     expected = expects_gpu(node, nodes, wish)
     on_bus = any(gpus_on_bus(facts, wish.vendor) for facts in visit.told)
     made = [node_rungs.nodes(node, seen, wish, visit, matters=expected or on_bus or not wish.gpus)]
@@ -101,7 +101,7 @@ def _of_node(node: Node, nodes: Sequence[Node], seen: Seen, wish: Wish, visit: N
     return made
 
 
-def _driver_and_runtime(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, below: Result) -> list[Result]:
+def _driver_and_runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> list[Result]:
     if below.status == "failed":
         why = "there is no GPU to drive"
         return [skipped("driver", node.name, why), skipped("runtime", node.name, why)]
@@ -109,5 +109,5 @@ def _driver_and_runtime(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, be
     return [driver, hardware_rungs.runtime(node, seen, wish, visit, driver)]
 
 
-def _report(seen: Seen, nodes: tuple[str, ...], results: list[Result]) -> Report:
+def _report(seen: ClusterView, nodes: tuple[str, ...], results: list[Result]) -> Report:
     return Report(seen.context, seen.server, seen.version, seen.namespace, nodes, tuple(results))

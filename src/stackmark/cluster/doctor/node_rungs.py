@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from stackmark.cluster.doctor.evidence import ClusterView, Look, NodeVisit, Wish
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
-from stackmark.cluster.doctor.seen import Look, NodeVisit, Seen, Wish
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.nodes import Node, untolerated
 
@@ -22,7 +22,7 @@ CPU_MANAGER = (
 )
 
 
-def no_nodes(seen: Seen, wish: Wish) -> Result:
+def no_nodes(seen: ClusterView, wish: Wish) -> Result:
     """Where there is none to look at."""
     command = f"{seen.kubectl} get nodes"
     if seen.nodes is None:
@@ -37,7 +37,7 @@ def no_nodes(seen: Seen, wish: Wish) -> Result:
     return judged("nodes", None, f"{len(seen.nodes)} nodes", command, [finding])
 
 
-def nodes(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, matters: bool) -> Result:
+def nodes(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, matters: bool) -> Result:
     """`matters`: it has a GPU, or CPUs are what is asked for; on others a kubelet's settings are nobody's concern."""
     command = f"{seen.kubectl} describe node {node.name}"
     if not node.known:
@@ -82,7 +82,7 @@ def closed(node: Node, wish: Wish) -> str | None:
     return f"our pods do not tolerate the taint {', '.join(taints)} (--toleration)" if taints else None
 
 
-def _conditions(node: Node, seen: Seen) -> list[Finding]:
+def _conditions(node: Node, seen: ClusterView) -> list[Finding]:
     findings = []
     if not any(one.get("type") == "Ready" for one in node.conditions):
         findings.append(failure("not-ready", "the node has never said that it is ready"))

@@ -10,9 +10,9 @@ import re
 from pydantic import JsonValue
 
 from stackmark.cluster.doctor.device_rungs import free, say_holders
+from stackmark.cluster.doctor.evidence import ClusterView, Facts, Look, NodeVisit, Wish
 from stackmark.cluster.doctor.hardware_rungs import device_nodes, driver_in
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, taking, unknown, warning
-from stackmark.cluster.doctor.seen import Facts, Look, NodeVisit, Seen, Wish
 from stackmark.kubernetes.nodes import Node
 
 # What a runtime gives a container that has no volume there.
@@ -23,7 +23,7 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 OF_THE_IMAGE = ("missing_package",)
 
 
-def pod(node: Node, seen: Seen, wish: Wish, visit: NodeVisit) -> Result:
+def pod(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Result:
     command = (
         f"stackmark manifest check/vector-add --image IMAGE --node {node.name} --gpus {wish.gpus or 'none'}"
         f" | {seen.kubectl} -n {seen.namespace} create -f -"
@@ -50,7 +50,7 @@ def pod(node: Node, seen: Seen, wish: Wish, visit: NodeVisit) -> Result:
     return taking(result, look.seconds)
 
 
-def vector_add(node: Node, seen: Seen, wish: Wish, visit: NodeVisit, below: Result) -> Result:
+def vector_add(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> Result:
     """`below` is the pod's rung."""
     device = "cuda:0" if wish.gpus else "cpu"
     command = f"stackmark run check/vector-add --on pod --node {node.name} --device {device} --runs 1"
@@ -80,7 +80,7 @@ def _why_not_added(wish: Wish, visit: NodeVisit, below: Result) -> str:
     return visit.why_not or "it was not run"
 
 
-def why_no_pod(node: Node, seen: Seen, wish: Wish) -> str | None:
+def why_no_pod(node: Node, seen: ClusterView, wish: Wish) -> str | None:
     """Why a pod with GPUs need not be sent, or None: what is certain to wait for ever tells nothing."""
     if not wish.gpus or not node.known:
         return None

@@ -1,28 +1,46 @@
-"""A sweep's pods: created, looked at all together, read when they end, given up when they hang, and removed.
+"""A sweep's pods: what each is made of, how all of them are followed, and which device each of them holds.
 
 A thousand pods are one list and a few threads that read logs, and not a thread each. A pod's log is read when its worker has
 ended: whoever sweeps wants to know which device is slow, and sees each as it comes.
+
+Which GPU a pod gets is the device plugin's choice. But a pod keeps its device while any of its containers lives: on a node with
+several, each pod has a second container that only waits (`hold`), so that the next pod on that node gets another device. A pod
+whose worker has ended and whose holder lives is a seat: the device is taken, and known by the facts that the worker told. To run
+on a certain device, all others of its node are held, and the one that is meant is given up just before: then there is no other
+to get.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stackmark.errors import ClusterError
-from stackmark.experiments.sweep.flight import SWEEP_LABEL, Flight, Landed, job_of
-from stackmark.experiments.sweep.plan import SweepPlan
+from stackmark.events import gathered_facts
+from stackmark.experiments.judging import read_lines
+from stackmark.experiments.sweep.plan import Slot, SweepPlan, devices_by_node
+from stackmark.experiments.sweep.rows import device_in
 from stackmark.failures import PlaceFailure
+from stackmark.ids import new_id
 from stackmark.kubernetes import names, objects, orphans
+from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.log.follow import PodLog
 from stackmark.kubernetes.log.lines import Closing
+from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.pods import BATCH, Awaited, Closeness, NotReached, Pods, cut_short, remove_run
 from stackmark.kubernetes.status import exit_code
+from stackmark.ledger.rows import Json
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
 from stackmark.places.pod.setup import PodSetup
-from stackmark.units import say_seconds
+from stackmark.spec import Task
+from stackmark.units import counted, say_seconds
 
+SWEEP_LABEL = "stackmark.io/sweep"
+HOLD = "hold"
+# A Python that waits takes some 10 MiB; this is what it may take.
+HOLD_LIMITS = {"cpu": "10m", "memory": "64Mi"}
 # Threads that read logs and create Jobs: more would only wait for one another in the API server's queue.
 READERS = 16
 # Asked to go, a holder goes at once.
@@ -37,6 +55,91 @@ CLOSE = Closeness(first_s=6.0, again_s=10.0, most=5, around_s=10.0)
 SLOW_TO_START_S = 60.0
 # Sentences about pods that wait: what is the matter is seen from a few.
 MOST_TOLD = 20
+# A holder whose driver was killed gives its device up by itself after so long at the latest.
+MOST_HOLDING_S = 4 * 3600.0
+
+
+@dataclass
+class Flight(Awaited):
+    """One pod on its way."""
+
+    slot: Slot
+    task: Task
+    holds: bool
+    block: int | None = None
+    # In a repetition, the number of the slot that is suspected.
+    suspect: int | None = None
+    # 0 in the first pass; of a second pass, which run of each device it is.
+    number: int = 0
+    # 0 where it never was.
+    launched_unix_s: float = 0.0
+    # By the monotonic clock, also while the API server was away.
+    launched: float = field(default_factory=time.monotonic)
+    by_job: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a pod said, and what the cluster says of it."""
+
+    flight: Flight
+    lines: tuple[str, ...]
+    outcome: Outcome
+
+
+def job_of(
+    flight: Flight, sweep_id: str, plan: SweepPlan, setup: PodSetup, *, limit_s: float, holding_s: float
+) -> ApiObject:
+    # Their sum, since the holder lives in the same pod.
+    deadline_s = limit_s + setup.options.wait_s + (holding_s if flight.holds else 0.0)
+    request = setup.request(
+        flight.mark,
+        "sweep",
+        task=flight.task,
+        node=flight.slot.node,
+        gpus=plan.gpus,
+        deadline_s=math.ceil(deadline_s) + 120,
+    )
+    made = build.job(request)
+    template = made["spec"]["template"]
+    for labelled in (made, template):
+        labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
+    if flight.holds:
+        template["spec"]["containers"].append(holder(template["spec"], setup.python, holding_s, asks=plan.holders_ask))
+    return made
+
+
+def holder(pod_spec: ApiObject, python: str, seconds: float, *, asks: bool = True) -> ApiObject:
+    """The container that only waits: the worker's own image and folders, and none of its devices."""
+    containers = pod_spec["containers"]
+    # A user's patch may have named it otherwise.
+    worker = next((one for one in containers if one["name"] == names.CONTAINER), containers[0])
+    return build.sleeper(worker, HOLD, python, seconds, HOLD_LIMITS if asks else None)
+
+
+def is_seat(flight: Flight) -> bool:
+    """Whether its worker has ended and its holder has not."""
+    if not flight.holds or flight.pod is None:
+        return False
+    return flight.phase == "ended" and bool(objects.state(flight.pod, "running", HOLD))
+
+
+def handle_of(flight: Flight, setup: PodSetup) -> Json:
+    """What the ledger keeps, to find the pod again."""
+    made: Json = {
+        "context": setup.cluster.context,
+        "kubeconfig": setup.options.kubeconfig,
+        "namespace": setup.namespace,
+        "job": names.object_name(flight.mark),
+        "image": setup.image,
+        "software": "host" if setup.software else "image",
+        "launched_unix_s": flight.launched_unix_s,
+        "node": flight.slot.node,
+        "node_boot_id": flight.slot.machine,
+    }
+    if flight.pod is not None:
+        made |= {"pod": flight.pod["metadata"].get("name"), "pod_uid": flight.pod["metadata"].get("uid")}
+    return made
 
 
 @dataclass(frozen=True)
@@ -157,3 +260,73 @@ class SweepPods:
         """Wait until their pods are no more: only then are their devices free."""
         with suppress(NotReached):
             self._pods.wait_gone([Awaited(mark) for mark in marks], within_s)
+
+
+class Seats:
+    def __init__(self, plan: SweepPlan, pods: SweepPods, say: Callable[[str], None]) -> None:
+        self._plan, self._pods, self._say = plan, pods, say
+        self._devices = devices_by_node(plan.slots)
+        # By node: which device is held by whom.
+        self._seats: dict[str, dict[str, str]] = {}
+        # Pods that hold a device nobody could name.
+        self._nameless: dict[str, list[str]] = {}
+
+    def needed(self, slot: Slot) -> bool:
+        """Whether a pod there must hold its device: another of its node would be given the same one."""
+        return self._plan.gpus > 0 and self._devices[slot.node] > 1
+
+    def take(self, nodes: Collection[str]) -> None:
+        """Holds every device of these nodes that can be had, and learns which is which."""
+        if not nodes:
+            return
+        count = sum(self._devices[node] for node in nodes)
+        self._say(f"{count} devices of {counted(len(nodes), 'node')} are held for a moment, to learn which is which")
+        slots = [slot for slot in self._plan.slots if slot.node in nodes and not slot.trouble]
+        made = [Flight(new_id("r"), slot, Task(do="facts"), holds=True) for slot in slots]
+        flights = {flight.mark: flight for flight in made}
+        for flight, failure in self._pods.launch(made, MOST_HOLDING_S):
+            self._say(f"{flight.slot.node}: {failure.message}")
+            del flights[flight.mark]
+        while flights:
+            for landed in self._pods.landed(flights):
+                del flights[landed.flight.mark]
+                self._taken(landed)
+
+    def _taken(self, landed: Landed) -> None:
+        flight, failure = landed.flight, landed.outcome.failure
+        if failure is not None:
+            self._say(f"a device of {flight.slot.node} cannot be held: {failure.message}")
+            self._pods.remove([flight.mark])
+        else:
+            facts = gathered_facts(read_lines(landed.lines)[0].events)
+            self.keep(flight, device_in(facts, self._plan.gpus))
+
+    def keep(self, flight: Flight, device: str | None) -> None:
+        if device:
+            self._seats.setdefault(flight.slot.node, {})[device] = flight.mark
+        else:
+            self._nameless.setdefault(flight.slot.node, []).append(flight.mark)
+
+    def give_up(self, node: str, device: str) -> None:
+        """Until it is free."""
+        mark = self._seats.get(node, {}).pop(device, None)
+        self._wait_gone([mark] if mark else [])
+
+    def give_up_others(self, node: str, devices: Collection[str]) -> None:
+        """All of the node but these, until they are free."""
+        seats = self._seats.get(node, {})
+        others = [mark for device, mark in seats.items() if device not in devices]
+        self._seats[node] = {device: mark for device, mark in seats.items() if device in devices}
+        self._wait_gone([*others, *self._nameless.pop(node, [])])
+
+    def release(self, node: str) -> None:
+        """The whole node; nobody waits for it."""
+        self._pods.remove([*self._seats.pop(node, {}).values(), *self._nameless.pop(node, [])])
+
+    def release_all(self) -> None:
+        for node in list(self._seats):
+            self.release(node)
+
+    def _wait_gone(self, marks: Sequence[str]) -> None:
+        self._pods.remove(marks)
+        self._pods.wait_gone(marks)

@@ -12,8 +12,7 @@ from statistics import fmean, median
 from pydantic import JsonValue
 
 from stackmark.experiments.progress import CUT_OFF
-from stackmark.experiments.sweep.plan import MORE_RUNS, SweepPlan, at_once_sentence
-from stackmark.experiments.sweep.slots import Slot, devices_by_node
+from stackmark.experiments.sweep.plan import MORE_RUNS, Slot, SweepPlan, at_once_sentence, devices_by_node
 from stackmark.ledger.rows import Experiment, RunFilter, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.units import counted, say_rate

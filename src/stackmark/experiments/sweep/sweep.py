@@ -6,9 +6,9 @@ an experiment of the kind `sweep` whose design is the plan (plan.py). A row has 
 the good one with it, has a block and the slot that is the `suspect`, so that several suspicions are told apart. So a sweep that
 was killed goes on with what is missing.
 
-    sweep ─▶ passes (which run comes next) ─▶ runs (pod and row) ─┬─▶ seats (which device is held)
-      ├────▶ plan ─▶ slots (what there is to visit)               └─▶ pods ─▶ flight (one pod)
-      └────▶ rows (what the ledger shows)
+    sweep ─┬─▶ plan (what there is to visit, and how)
+           ├─▶ runs (which comes next, its row) ─▶ pods (one pod, all of them, which device each holds)
+           └─▶ rows (what the ledger shows)
 """
 
 from collections.abc import Sequence
@@ -18,23 +18,26 @@ from stackmark.errors import ClusterError, PlaceError, SpecError
 from stackmark.experiments.design import check_margin
 from stackmark.experiments.probing import resolve
 from stackmark.experiments.recorder import Recorder, Watcher, begin, new_experiment
-from stackmark.experiments.sweep.flight import HOLD_LIMITS
-from stackmark.experiments.sweep.passes import first_pass, repeat, second_pass
 from stackmark.experiments.sweep.plan import (
     CONFIRM_BLOCKS,
     MARGIN,
     MORE_RUNS,
     MOST_CONFIRM_BLOCKS,
+    Slot,
     SweepPlan,
     at_once,
     at_once_sentence,
+    find_slots,
     holders_ask,
+    is_here,
     limit_of,
+    looked_again,
+    numbered,
     plan_of,
 )
+from stackmark.experiments.sweep.pods import HOLD_LIMITS
 from stackmark.experiments.sweep.rows import blocks_left, missing_slots, read_swept, second_pass_left
-from stackmark.experiments.sweep.runs import Looker, Runs
-from stackmark.experiments.sweep.slots import Slot, find_slots, is_here, looked_again, numbered
+from stackmark.experiments.sweep.runs import Looker, Runs, first_pass, repeat, second_pass
 from stackmark.experiments.trust import Part, parts_of
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.client import Json as ApiObject

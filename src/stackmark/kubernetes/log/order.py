@@ -24,7 +24,7 @@ HELD_LINES = 100
 FRUITLESS_MENDS = 5
 
 
-class Seen:
+class SeenLines:
     """Which lines were seen in the last few seconds of the log."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class InOrder:
     line: Callable[[str], None]
     other: Callable[[str], None]
     mend: Mend
-    seen: Seen = field(default_factory=Seen)
+    seen: SeenLines = field(default_factory=SeenLines)
     # Events of a rank that never came, as half-open ranges.
     missing: list[tuple[int, int, int]] = field(default_factory=list)
     # Lines that were new, and those of them that came from elsewhere.

@@ -6,6 +6,7 @@ from pydantic.config import JsonDict
 from stackmark.spec import AnyParams
 from stackmark.workloads.definition import Definition, Family, MetricType
 
+VECTOR_ADD = MetricType("vector add", "GB/s")
 CHECK: JsonDict = {"group": "The check of a device (check/vector-add)"}
 
 
@@ -36,7 +37,7 @@ FAMILY = Family(
             "Two vectors added on the device, each sum compared with the host's",
             "run",
             timed="whole",
-            metric=MetricType("vector add", "GB/s"),
+            metric=VECTOR_ADD,
         ),
     ),
     shown=("device",),

@@ -13,7 +13,7 @@ import torch
 
 from stackmark.events import Figure
 from stackmark.spec import AnyParams, Request
-from stackmark.workloads.check.definition import CheckParams
+from stackmark.workloads.check.definition import VECTOR_ADD, CheckParams
 from stackmark.workloads.impl.devices import first_device, require_device
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
@@ -68,7 +68,7 @@ def _run(params: CheckParams, devices: Sequence[str]) -> TimedFigure:
     slowest = min(added, key=lambda one: one.gb_per_s)
     metrics = [Metric("elements_checked", float(sum(one.elements for one in added)), "elements", True)]
     metrics += [Metric("devices_checked", float(len(added)), "devices", True)]
-    figure = Figure(name="vector add", value=slowest.gb_per_s, unit="GB/s", higher_is_better=True)
+    figure = Figure(name=VECTOR_ADD.name, value=slowest.gb_per_s, unit=VECTOR_ADD.unit)
     return TimedFigure(figure, wall_s, tuple(metrics))
 
 

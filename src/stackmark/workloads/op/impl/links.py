@@ -9,79 +9,33 @@ servers and which only root can read.
 No framework is imported here, so that the arithmetic can be tested, and used, where there is none.
 """
 
-import importlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from stackmark.machine.nvml import NoDriver, Nvml, bare, devices, session
+from stackmark.machine.reading import ROOT, cpu_set, number, text
+
 # --- the driver's library ---------------------------------------------------------------------------------------------
-#
-# The driver's library (NVML), asked by the names of its own functions; neither it nor its package need be there.
-
-
-class Driver:
-    """The driver's library, open. A call that this chip or driver does not know answers None."""
-
-    def __init__(self, module: object) -> None:
-        self._module = module
-        error = getattr(module, "NVMLError", OSError)
-        is_error = isinstance(error, type) and issubclass(error, Exception)
-        self._errors: tuple[type[Exception], ...] = (error if is_error else OSError, AttributeError)
-
-    def ask(self, name: str, *arguments: object) -> object:
-        return self._call(name, arguments)[1]
-
-    def do(self, name: str) -> bool:
-        """A call that answers nothing: whether it worked."""
-        return self._call(name, ())[0]
-
-    def _call(self, name: str, arguments: tuple[object, ...]) -> tuple[bool, object]:
-        try:
-            return True, getattr(self._module, name)(*arguments)
-        except self._errors:
-            return False, None
-
-    def count(self, name: str, *arguments: object) -> int | None:
-        value = self.ask(name, *arguments)
-        return value if isinstance(value, int) else None
-
-    def word(self, name: str, *arguments: object) -> str:
-        value = self.ask(name, *arguments)
-        return value.decode(errors="replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
-
-    def gpu(self, uuid: str) -> object:
-        """The handle of the GPU with this UUID, with or without its `GPU-`; None of a slice, whose links are its GPU's."""
-        for index in range(self.count("nvmlDeviceGetCount") or 0):
-            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
-            if handle is not None and _bare(self.word("nvmlDeviceGetUUID", handle)) == _bare(uuid):
-                return handle
-        return None
 
 
 @contextmanager
-def driver(module: object = None) -> Iterator[Driver | None]:
-    """The library between its init and its shutdown; None where there is no driver, or no package to ask it by."""
-    found = _open(module)
-    try:
-        yield found
-    finally:
-        if found:
-            found.ask("nvmlShutdown")
+def driver(module: object = None) -> Iterator[Nvml | None]:
+    """The driver's library between its init and its shutdown; None where there is no driver, or no package to ask it by."""
+    with ExitStack() as stack:
+        try:
+            nvml = stack.enter_context(session(module))
+        except NoDriver:
+            nvml = None
+        yield nvml
 
 
-def _open(module: object) -> Driver | None:
-    try:
-        module = importlib.import_module("pynvml") if module is None else module
-    except ImportError:
-        return None
-    found = Driver(module)
-    return found if found.do("nvmlInit") else None
-
-
-def _bare(uuid: str) -> str:
-    return uuid.strip().lower().removeprefix("gpu-")
+def gpu_of(nvml: Nvml | None, uuid: str) -> object:
+    """The handle of the GPU with this UUID, with or without its `GPU-`; None of a slice, whose links are its GPU's."""
+    found = devices(nvml) if nvml else ()
+    return next((device.handle for device in found if bare(device.uuid) == bare(uuid)), None)
 
 
 # --- the kernel's files -----------------------------------------------------------------------------------------------
@@ -89,58 +43,32 @@ def _bare(uuid: str) -> str:
 # What the kernel's files say of this machine: its NUMA nodes, their CPUs, near which a GPU hangs, and where pages lie.
 
 
-ROOT = Path("/")
-
-
 def nodes(root: Path = ROOT, allowed: frozenset[int] | None = None) -> dict[int, frozenset[int]]:
     """The NUMA nodes that have CPUs on which this process may run, with those CPUs; one node 0 where the kernel shows none."""
     may = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
     found = {}
     for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
-        if cpus := read_cpus(read_text(folder / "cpulist")) & may:
+        if cpus := cpu_set(text(folder / "cpulist")) & may:
             found[int(folder.name[4:])] = cpus
     return found or {0: may}
 
 
 def near_node(address: str, among: Mapping[int, frozenset[int]], root: Path = ROOT) -> int:
     """The node that a GPU hangs on; the first, where the kernel does not know (-1) or we may not run there."""
-    node = read_number(read_text(root / "sys/bus/pci/devices" / (address or "none") / "numa_node"))
+    node = number(root / "sys/bus/pci/devices" / (address or "none") / "numa_node")
     return node if node is not None and node in among else min(among)
-
-
-def read_cpus(text: str) -> frozenset[int]:
-    """`0-3,8` as numbers."""
-    found: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
 
 
 def pages_by_node(start: int, root: Path = ROOT) -> dict[int, int]:
     """Where the pages of the mapping that holds this address lie, as far as the kernel tells."""
     best: tuple[int, str] | None = None
-    for line in read_text(root / "proc/self/numa_maps").splitlines():
+    for line in (text(root / "proc/self/numa_maps") or "").splitlines():
         begin = int(line.partition(" ")[0], 16)
         if begin <= start and (best is None or begin > best[0]):
             best = begin, line
     words = best[1].split() if best else []
     counts = (word.partition("=") for word in words if word.startswith("N") and "=" in word)
     return {int(name[1:]): int(value) for name, _, value in counts if name[1:].isdigit() and value.isdigit()}
-
-
-def read_number(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 # --- what a link allows -----------------------------------------------------------------------------------------------
@@ -239,9 +167,9 @@ def nvlinks_limit(links: int, capability: tuple[int, int]) -> Limit:
 def host_limit(uuid: str, address: str, root: Path = ROOT, module: object = None) -> Limit:
     """What the way between a GPU and its host allows, as it is now."""
     with driver(module) as nvml:
-        handle = nvml.gpu(uuid) if nvml else None
+        handle = gpu_of(nvml, uuid)
         if nvml and handle is not None:
-            name = nvml.word("nvmlDeviceGetName", handle)
+            name = nvml.word("nvmlDeviceGetName", handle) or ""
             for chip, rate in CHIP_TO_CHIP.items():
                 if chip in name:
                     said = f": {rate / 1e9:.0f} GB/s a direction, as published" if rate else ""
@@ -252,7 +180,7 @@ def host_limit(uuid: str, address: str, root: Path = ROOT, module: object = None
     return pcie_limit(pcie_of_kernel(address, root))
 
 
-def _pcie_of_driver(nvml: Driver, handle: object) -> Pcie | None:
+def _pcie_of_driver(nvml: Nvml, handle: object) -> Pcie | None:
     generation = nvml.count("nvmlDeviceGetCurrPcieLinkGeneration", handle)
     width = nvml.count("nvmlDeviceGetCurrPcieLinkWidth", handle)
     if generation not in GIGATRANSFERS or not width:
@@ -268,8 +196,8 @@ def _pcie_of_driver(nvml: Driver, handle: object) -> Pcie | None:
 def pcie_of_kernel(address: str, root: Path = ROOT) -> Pcie | None:
     """From the kernel's files of a device: `16.0 GT/s PCIe` and `16`."""
     folder = root / "sys/bus/pci/devices" / address
-    now, most = (_generation(read_text(folder / f"{which}_link_speed")) for which in ("current", "max"))
-    width, widest = (read_number(read_text(folder / f"{which}_link_width")) for which in ("current", "max"))
+    now, most = (_generation(text(folder / f"{which}_link_speed") or "") for which in ("current", "max"))
+    width, widest = (number(folder / f"{which}_link_width") for which in ("current", "max"))
     # The kernel writes 0 lanes, or 63 or 255, for a link that it cannot read.
     if not address or now is None or not width or width > 32:
         return None
@@ -287,7 +215,7 @@ def _generation(speed: str) -> int | None:
 def peer_limit(uuid: str, other: str, peer_access: bool, module: object = None) -> Limit:
     """What the way between two GPUs allows: their NVLinks, or PCIe, straight or through the host's memory."""
     with driver(module) as nvml:
-        here, there = (nvml.gpu(uuid), nvml.gpu(other)) if nvml else (None, None)
+        here, there = gpu_of(nvml, uuid), gpu_of(nvml, other)
         if nvml is None or here is None or there is None:
             return Limit(None, "", ("the driver does not say how the GPUs are linked",))
         links = _nvlinks_to(nvml, here, _bus(nvml.ask("nvmlDeviceGetPciInfo", there)))
@@ -303,7 +231,7 @@ def peer_limit(uuid: str, other: str, peer_access: bool, module: object = None) 
     return Limit(limit.bytes_per_s, f"{way} {limit.words}" if limit.words else "", limit.notes)
 
 
-def _nvlinks_to(nvml: Driver, handle: object, bus: str) -> int:
+def _nvlinks_to(nvml: Nvml, handle: object, bus: str) -> int:
     """Active links that end at that GPU, or at a switch, which leads to all."""
     count = 0
     for link in range(MOST_LINKS):
@@ -317,7 +245,7 @@ def _nvlinks_to(nvml: Driver, handle: object, bus: str) -> int:
     return count
 
 
-def _capability(nvml: Driver, handle: object) -> tuple[int, int]:
+def _capability(nvml: Nvml, handle: object) -> tuple[int, int]:
     value = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
     return (int(value[0]), int(value[1])) if isinstance(value, tuple | list) and len(value) == 2 else (0, 0)
 
@@ -325,7 +253,7 @@ def _capability(nvml: Driver, handle: object) -> tuple[int, int]:
 def memory_limit(uuid: str, module: object = None) -> Limit:
     """What a GPU's own memory allows by its bus and its highest clock; two transfers a clock, as the driver counts clocks."""
     with driver(module) as nvml:
-        handle = nvml.gpu(uuid) if nvml else None
+        handle = gpu_of(nvml, uuid)
         if nvml is None or handle is None:
             return Limit(None, "")
         bits = nvml.count("nvmlDeviceGetMemoryBusWidth", handle)

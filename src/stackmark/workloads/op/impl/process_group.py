@@ -217,7 +217,7 @@ def link_of(device: torch.device, module: object = None) -> links.Limit:
 
 def outside_limit(uuid: str, capability: Sequence[int], module: object = None) -> links.Limit:
     with driver(module) as nvml:
-        handle = nvml.gpu(uuid) if nvml else None
+        handle = links.gpu_of(nvml, uuid)
         active = 0
         if nvml and handle is not None:
             states = (nvml.count("nvmlDeviceGetNvLinkState", handle, link) for link in range(links.MOST_LINKS))

@@ -21,10 +21,11 @@ from typing import Literal
 
 import torch
 
+from stackmark.machine.nvml import Nvml
 from stackmark.medians import median_of
 from stackmark.units import counted
 from stackmark.workloads.op.impl.bench import Prepared, Stand
-from stackmark.workloads.op.impl.links import Driver
+from stackmark.workloads.op.impl.links import gpu_of
 
 WANTED = 0.01
 LEAST_SAMPLES = 10
@@ -249,7 +250,7 @@ def _calls(sample_s: float, call_s: float) -> int:
 STRETCH_LEAST_SAMPLES, STRETCH_MOST_SAMPLES = 6, 100
 # Of the time of its threads; the rest is what an idle machine's own services take.
 UNDISTURBED = 0.9
-SM_CLOCK, GPU_TEMPERATURE = 1, 0  # numbers of the driver's ABI
+SM_CLOCK = 1  # a number of the driver's ABI
 
 
 @dataclass(frozen=True)
@@ -360,17 +361,16 @@ def wait(stand: Stand) -> None:
 class Look:
     """The GPU's clock, temperature and power at the end of a stretch, as the driver tells them."""
 
-    def __init__(self, nvml: Driver | None, uuid: str) -> None:
+    def __init__(self, nvml: Nvml | None, uuid: str) -> None:
         self._nvml = nvml
-        self._gpu = nvml.gpu(uuid) if nvml and uuid else None
+        self._gpu = gpu_of(nvml, uuid) if uuid else None
         self._seen = ""
 
     def now(self) -> None:
         if self._nvml is None or self._gpu is None:
             return
         mhz = self._nvml.count("nvmlDeviceGetClockInfo", self._gpu, SM_CLOCK)
-        celsius = self._nvml.count("nvmlDeviceGetTemperatureV", self._gpu, GPU_TEMPERATURE)
-        celsius = celsius or self._nvml.count("nvmlDeviceGetTemperature", self._gpu, GPU_TEMPERATURE)
+        celsius = self._nvml.temperature_c(self._gpu)
         milliwatts = self._nvml.count("nvmlDeviceGetPowerUsage", self._gpu)
         parts = [f"{mhz} MHz" if mhz else "", f"{celsius} °C" if celsius else ""]
         parts.append(f"{milliwatts / 1000:.0f} W" if milliwatts else "")

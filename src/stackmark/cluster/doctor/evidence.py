@@ -94,7 +94,7 @@ class NodeVisit:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClusterView:
     """The cluster's side."""
 
     context: str
