@@ -356,7 +356,7 @@ def test_a_bug_of_ours_is_called_that_and_debug_shows_it(monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise ZeroDivisionError("one over nothing")
 
-    monkeypatch.setattr("stackmark.cli.workloads.entries", broken)
+    monkeypatch.setattr("stackmark.cli.workloads.definitions", broken)
     answer = ask("workloads")
     assert answer.code == Exit.RUN_FAILED
     assert "stackmark itself failed: ZeroDivisionError: one over nothing" in answer.err
