@@ -201,7 +201,7 @@ def resumed(ledger: Path) -> tuple[dict[str, Any], RunDetail, RunDetail, Answer]
     shown = json.loads(answer.out)
     assert [one["index"] for one in shown["rows"]] == [3, 4, 128]
     assert [one["by_run"][0]["run"] for one in shown["rows"]] == [first.id, second.id, second.id]
-    assert (first.block, second.block, second.attempt, second.spec.params["rows"]) == (0, 0, 1, "4,128")
+    assert (first.pass_number, second.pass_number, second.piece, second.spec.params["rows"]) == (0, 0, 1, "4,128")
     return shown, first, second, answer
 
 

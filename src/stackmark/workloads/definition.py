@@ -82,12 +82,12 @@ class Definition:
 
     @property
     def unit(self) -> str:
-        """What a rate is counted in, where a result does not say it."""
+        """Return what a rate is counted in, where a result does not say it."""
         return self.metric.unit if self.metric else f"{self.samples}/s"
 
     @property
     def verb(self) -> str:
-        """The command that measures it, where `run` does not."""
+        """Name the command that measures it, where `run` does not."""
         return self.operator.verb if self.operator else ""
 
 
@@ -117,7 +117,7 @@ class Family:
 
 
 def operator_definition(family: str, operator: Operator) -> Definition:
-    """The workload that goes through the problems of an operator."""
+    """Return the workload that goes through the problems of an operator."""
     return Definition(
         f"{family}/{operator.name}",
         operator.title,
@@ -129,7 +129,7 @@ def operator_definition(family: str, operator: Operator) -> Definition:
 
 
 def outside() -> tuple[Family | Operator, ...]:
-    """What other packages announce. One that is not what it should be is an error that names its package."""
+    """Load what other packages announce. One that is not what it should be is an error that names its package."""
     return _outside(tuple(sys.path))
 
 

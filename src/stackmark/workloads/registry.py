@@ -19,7 +19,7 @@ from stackmark.workloads.train import definition as train
 
 
 def families() -> dict[str, Family]:
-    """Ours, and those of other packages; a name of ours cannot be taken by another."""
+    """Return ours, and those of other packages; a name of ours cannot be taken by another."""
     table = {one.name: one for one in (train.FAMILY, op.family(), command.FAMILY, check.FAMILY)}
     for one in outside():
         if isinstance(one, Family):
@@ -33,7 +33,7 @@ def definitions() -> Iterator[Definition]:
 
 
 def find(workload: str) -> tuple[Family, Definition]:
-    """The family and definition of a name; an unknown name is an error with the nearest ones."""
+    """Return the family and definition of a name; an unknown name is an error with the nearest ones."""
     family = families().get(workload.partition("/")[0])
     for one in family.definitions if family else ():
         if one.name == workload:
@@ -46,7 +46,7 @@ def find(workload: str) -> tuple[Family, Definition]:
 
 
 def known(workload: str) -> Definition | None:
-    """The definition of a name; None for one of a package that is not installed any more, or of somebody's log."""
+    """Return the definition of a name; None where its package is not installed any more, or the name is of a foreign log."""
     family = families().get(workload.partition("/")[0])
     return next((one for one in family.definitions if one.name == workload), None) if family else None
 
@@ -58,7 +58,7 @@ def is_own_program(workload: str) -> bool:
 
 
 def check_request(request: Request) -> None:
-    """Refuses what can be refused without seeing the device: names, types and ranges of what was typed."""
+    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed."""
     family, _ = find(request.workload)
     fields = family.params.model_fields
     for name, field in fields.items():

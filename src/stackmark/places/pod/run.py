@@ -29,6 +29,7 @@ from stackmark.spec import Task
 
 # How often a pod is looked at while its log is followed, and at least while it waits.
 LOOK_WHILE_RUNNING_S, LOOK_WHILE_WAITING_S = 2.0, 1.0
+NO_POD_YET_S = 3.0
 
 
 class PodRun:
@@ -80,7 +81,7 @@ class PodRun:
                 [self._one],
                 lambda one: one.phase in ("running", "ended", "gone"),
                 self._setup.options.wait_s,
-                say=lambda _, sentence: self._say(sentence),
+                say=self._say_why,
                 slowest_s=LOOK_WHILE_WAITING_S,
             )
         except NotReached as error:
@@ -152,6 +153,11 @@ class PodRun:
         return f"kubectl -n {self._setup.namespace} describe job {name}"
 
     # What is told
+
+    def _say_why(self, one: Awaited, sentence: str) -> None:
+        """Say why the pod waits. That a Job has no pod is usual at first."""
+        if one.pod is not None or time.monotonic() - one.began > NO_POD_YET_S:
+            self._say(sentence)
 
     def _say(self, sentence: str) -> None:
         if sentence and sentence != self._said:

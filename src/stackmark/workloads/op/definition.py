@@ -84,7 +84,7 @@ _SHOWN = ("device", "precision", "set", "shape", "m", "n", "k", "row_seconds", "
 
 
 def family() -> Family:
-    """Ours and those of other packages; a name of ours cannot be taken by another."""
+    """Return ours and those of other packages; a name of ours cannot be taken by another."""
     definitions = tuple(operator_definition(NAME, one) for one in operators().values())
     return Family(NAME, OpParams, _MODULE, definitions, shown=_SHOWN)
 
@@ -95,12 +95,12 @@ def operators() -> dict[str, Operator]:
 
 
 def known_operator(op: str) -> Operator | None:
-    """The operator of a name; None for one that neither we nor an installed package have."""
+    """Return the operator of a name; None for one that neither we nor an installed package have."""
     return OPERATORS.get(op) or operators().get(op)
 
 
 def operator_of(workload: str) -> Operator | None:
-    """The operator of `op/NAME`; None for every other workload."""
+    """Return the operator of `op/NAME`; None for every other workload."""
     family_name, _, op = workload.partition("/")
     return known_operator(op) if family_name == NAME else None
 
@@ -140,7 +140,7 @@ def least_bytes(problem: Problem, precision: str) -> float:
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """What each rank's link carries, as a share of the array: the bus bandwidth by the algorithm bandwidth."""
+    """Return what each rank's link carries, as a share of the array: the bus bandwidth by the algorithm bandwidth."""
     exchange = find_operator(op).exchange
     assert exchange is not None, op
     return exchange.bus_factor(ranks)
@@ -150,7 +150,7 @@ def bus_factor(op: str, ranks: int) -> float:
 
 
 def sets_of(op: str) -> tuple[str, ...]:
-    """The sets an operator has; the first is the one that is taken where none was named."""
+    """Name the sets of an operator; the first is the one that is taken where none was named."""
     return tuple(find_operator(op).sets)
 
 
@@ -165,7 +165,7 @@ def check_set(op: str, set_name: str) -> None:
 
 
 def problems(op: str, set_name: str) -> tuple[Problem, ...]:
-    """The rows of a list, in their order."""
+    """Return the rows of a list, in their order."""
     check_set(op, set_name)
     return _problems(find_operator(op), set_name)
 
@@ -235,12 +235,12 @@ def _value(op: str, name: str, wanted: Axis, value: Scalar) -> Scalar:
 
 
 def read_shape(op: str, text: str) -> Problem:
-    """`w=56,h=56,c=64` as typed after --shape."""
+    """Read `w=56,h=56,c=64`, as typed after --shape."""
     return read_problem(op, read_values(op, text))
 
 
 def read_values(op: str, text: str) -> dict[str, Scalar]:
-    """The same, apart, and not checked: it may be a part of a shape."""
+    """Read names and values without validating them: they may be a part of a shape."""
     typed: dict[str, Scalar] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = part.partition("=")
@@ -255,7 +255,7 @@ def read_values(op: str, text: str) -> dict[str, Scalar]:
 
 
 def typed_problem(op: str, params: Shape) -> Problem | None:
-    """The one problem of --m --n --k or --shape; None where a list is meant."""
+    """Read the one problem of --m --n --k or --shape; None where a list is meant."""
     own = {name: params[name] for name in _OPTIONS if params.get(name)}
     if zeros := [name for name in ("m", "n", "k") if own and name not in own and params.get(name) == 0]:
         raise SpecError(f"op/gemm needs {zeros[0]} of at least 1", hint=f"give it with --{zeros[0]}")

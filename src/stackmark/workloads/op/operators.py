@@ -148,7 +148,7 @@ RNN_GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
 
 
 def conv_output(problem: Problem) -> tuple[int, int]:
-    """Width and height of what a convolution gives."""
+    """Return width and height of what a convolution gives."""
     size = problem.number
     return (
         (size("w") + 2 * size("pad_w") - size("filter_w")) // size("stride_w") + 1,
@@ -188,13 +188,13 @@ def _say_conv(shape: Shape) -> str:
 
 
 def rnn_product(problem: Problem) -> int:
-    """Operations of the recurrent weights with the states of all steps: what a layer and its gradients are made of."""
+    """Count the operations of the recurrent weights with the states of all steps: what a layer and its gradients are made of."""
     gates = RNN_GATES[problem.word("cell")]
     return 2 * gates * problem.number("hidden") ** 2 * _product(problem, "batch", "timesteps")
 
 
 def _rnn_operations(problem: Problem) -> int:
-    """The recurrent products alone: DeepBench leaves the input's projection out (cuDNN's skip input)."""
+    """Count the recurrent products alone: DeepBench leaves the input's projection out (cuDNN's skip input)."""
     return rnn_product(problem) * (2 if problem.word("pass") == BACKWARD else 1)
 
 
@@ -205,7 +205,7 @@ def _rnn_bytes(problem: Problem, precision: str) -> int:
 
 
 def _attention_operations(problem: Problem) -> int:
-    """Two products forward, five backward (one of them done again), all of them where a causal mask hides half."""
+    """Count two products forward, five backward (one of them done again), all of them where a causal mask hides half."""
     products = 2 if problem.word("pass") == FORWARD else 5
     keys = problem.number("kv_length") or problem.number("length")
     return products * 2 * _product(problem, "batch", "heads", "length", "head") * keys

@@ -53,7 +53,7 @@ class Problem:
 
 
 def rate_unit(operations: float | None, precision: str) -> str:
-    """The unit of a problem's rate: bytes where no operations are counted, since memory or a link limits it on any chip."""
+    """Return the unit of a problem's rate: bytes where no operations are counted, since memory or a link limits it."""
     return BYTES_RATE if not operations else INTEGERS_RATE if precision == "int8" else FLOATS_RATE
 
 
@@ -123,7 +123,7 @@ class Operator:
 
     @property
     def by_machine(self) -> bool:
-        """Whether its rows depend on the machine, and not on a list."""
+        """Tell whether its rows depend on the machine, and not on a list."""
         return None in self.sets.values()
 
 
@@ -131,7 +131,7 @@ _ROW = re.compile(r"[0-9]{1,9}")
 
 
 def read_rows(text: str, count: int) -> list[int]:
-    """`0-9,40` as numbers in rising order; one that the list does not have is a sentence."""
+    """Read `0-9,40` as numbers in rising order; one that the list does not have is an error."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -147,7 +147,7 @@ def read_rows(text: str, count: int) -> list[int]:
 
 
 def say_rows(numbers: Iterable[int]) -> str:
-    """The shortest text that `read_rows` reads as these numbers."""
+    """Write the shortest text that `read_rows` reads as these numbers."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:

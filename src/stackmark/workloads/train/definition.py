@@ -141,7 +141,7 @@ class Counted:
 
 
 def bytes_of(model: Model, params: TrainParams) -> SampleBytes | None:
-    """None for another last layer than the one that was counted."""
+    """Count the bytes of a sample; None for another last layer than the one in the table."""
     if params.classes != model.classes:
         return None
     training = params.mode == "train"
@@ -155,7 +155,7 @@ def bytes_of(model: Model, params: TrainParams) -> SampleBytes | None:
 
 
 def least_words(params: TrainParams) -> int:
-    """For each parameter and step: weight, gradient and states are read, weight and states written."""
+    """Count for each parameter and step: weight, gradient and states are read, weight and states written."""
     return 3 + 2 * OPTIMIZER_STATES[params.optimizer]
 
 
@@ -168,7 +168,7 @@ def called_words(params: TrainParams) -> int:
 
 @cache
 def table() -> dict[tuple[str, bool, str, int], Counted]:
-    """By model, whether it is trained, device and bits of the matrix products."""
+    """Read the table: by model, whether it is trained, device and bits of the matrix products."""
     text = files("stackmark.workloads.train").joinpath("traffic.csv").read_text(encoding="utf-8")
     return {
         (row["model"], row["mode"] == "train", row["device"], int(row["bits"])): Counted(
