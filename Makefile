@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-cluster lint bench fuzz clean
+.PHONY: run test test-cluster golden lint bench fuzz clean
 run: $(VENV)/.run
 	$(BIN)/stackmark run train/resnet50 $(ARGS)
 
@@ -17,6 +17,10 @@ test: $(VENV)/.dev
 test-cluster: $(VENV)/.dev
 	@[ -z "$$STACKMARK_TEST_CLUSTER" ] || scripts/test-parts
 	STACKMARK_TEST_KUBECONFIG=$${KUBECONFIG:-$$HOME/.kube/config} $(BIN)/python -m pytest -m cluster $(ARGS)
+
+# Write tests/golden anew: what every command prints over stored data.
+golden: $(VENV)/.dev
+	$(BIN)/python scripts/write_golden.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
