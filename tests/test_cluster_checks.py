@@ -31,6 +31,7 @@ from stackmark.kubernetes.options import PodOptions
 from stackmark.kubernetes.place import PodPlace
 from stackmark.show.cluster_checks import CaseLine, junit_case, print_checks
 
+pytestmark = pytest.mark.cluster_whole
 # What `programs.devices` prints: with MIG and the driver's tool, with CDI, and with a stand-in.
 MIG = """env NVIDIA_VISIBLE_DEVICES MIG-5f0e
 node /dev/nvidia0

@@ -16,7 +16,7 @@ from leaving_out import leave_out
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json, connect
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.cluster_whole]
 
 
 def doctor(cluster: TestCluster, *words: str) -> Answer:

@@ -11,7 +11,7 @@ from asking import Answer, ask_process
 from clusters import TestCluster
 from stackmark.ledger.store import Ledger
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.cluster_whole]
 
 # Counts for a second, without a framework: what is tested is the way, not the work.
 SPIN = """
