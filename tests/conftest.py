@@ -1,10 +1,16 @@
 """Fixtures that several test files share."""
 
 import os
+import sys
 from collections.abc import Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from shutil import which
+from types import ModuleType
+from typing import NoReturn
 
+import hypothesis
 import pytest
 
 import clusters
@@ -13,6 +19,52 @@ from containers import docker_variables, why_missing
 from leaving_out import leave_out
 from postgres import PACKAGES, PostgresServer, find_binaries, running_server
 from worker_images import IMAGE_VARIABLE, load_worker_image, named_image
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)  # on top of the one that hypothesis takes by itself in CI
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("tests"), max_examples=20)
+
+# What a test of `make quick` does not do. Found out while it runs: whoever imports torch or starts a program is left out there.
+_STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec")
+_QUICK_PROGRAMS = ("git", "uname")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what needs torch or starts a program")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("quick" if config.getoption("quick") else "tests")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    config = session.config
+    starts_workers = getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput")
+    if config.getoption("quick") and not starts_workers:
+        sys.addaudithook(_leave_out_what_starts_a_program)
+        sys.meta_path.insert(0, _LeavesOutTorch())
+
+
+class _LeavesOutTorch(MetaPathFinder, Loader):
+    """Finds torch, so that whoever only asks whether it is installed is told the truth, and does not load it."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name) if name == "torch" else None
+        if spec:
+            spec.loader = self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> NoReturn:
+        pytest.skip("not quick: needs torch", allow_module_level=True)
+
+    def exec_module(self, module: ModuleType) -> None: ...
+
+
+def _leave_out_what_starts_a_program(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _STARTS and Path(str(arguments[0]) if arguments else "").name not in _QUICK_PROGRAMS:
+        pytest.skip("not quick: starts a program", allow_module_level=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,9 +126,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Where there is none they are left out, but not in CI: one line says so at the end, and not one for each.
     """
+    if config.getoption("quick"):
+        slow = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("cluster")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in {*slow}]
     # Those that hurt it at the very end: a part that was killed and is back may not be quite what it was.
     items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("cluster", "cluster_hurt")])
     for item in items:
+        if item.get_closest_marker("cluster"):
+            whole = item.get_closest_marker("cluster_whole") is not None
+            item.add_marker(pytest.mark.xdist_group("whole cluster" if whole else item.path.name))
         if "worker_image" in getattr(item, "fixturenames", ()) and item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.timeout(IMAGE_LIMIT_S))  # the first of them waits for the image
     if os.environ.get("CI"):

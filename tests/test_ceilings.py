@@ -335,7 +335,7 @@ def slower_and_slower(log: list[float]) -> Prepared:
 
     def call(_number: int) -> None:
         log.append(time.perf_counter())
-        time.sleep(0.002 if len(log) <= 20 else 0.006)
+        time.sleep(0.002 if log[-1] - log[0] < 0.1 else 0.006)
 
     return Prepared(call=call, copies=1, outputs=lambda _: [], compare=lambda: Compared(0, 0, ""))
 

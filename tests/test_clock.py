@@ -166,7 +166,7 @@ def test_the_wall_clock_and_the_steps_agree(tmp_path: Path) -> None:
         stretch = run_stretch(emitter, ready(lambda: time.sleep(0.01)), "measure", 30)
     assert len(stretch.step_s) == stretch.done == 30
     assert min(stretch.step_s) >= 0.01
-    assert sum(stretch.step_s) == pytest.approx(stretch.wall_s, rel=0.1)
+    assert 0.3 <= sum(stretch.step_s) <= stretch.wall_s + 1e-6
 
 
 def test_steps_are_emitted_while_the_loop_runs(tmp_path: Path) -> None:

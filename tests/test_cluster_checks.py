@@ -29,6 +29,7 @@ from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.place import PodPlace
 from stackmark.show.cluster_checks import junit_case, print_checks
 
+pytestmark = pytest.mark.cluster_whole
 # What `programs.devices` prints: with MIG and the driver's tool, with CDI, and with a stand-in.
 MIG = """env NVIDIA_VISIBLE_DEVICES MIG-5f0e
 node /dev/nvidia0

@@ -19,6 +19,7 @@ from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.names import living_drivers
 
+pytestmark = pytest.mark.cluster_whole
 NOW = 1_800_000_000.0
 ELSEWHERE = "0123456789ab-0123456789ab"
 

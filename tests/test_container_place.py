@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from stackmark.places.container.place import ContainerPlace, remove_abandoned, r
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Facts, Handle, Outcome, Place
 from stackmark.spec import Request, Spec, Task
-from worker_process import PIDS_VARIABLE, environment, eventually, gone, install, read_pids, trick
+from worker_process import PIDS_VARIABLE, environment, eventually, gone, install, read_pids, time_is_up_when, trick
 
 MARK = f"r-test-{os.getpid()}"
 
@@ -82,9 +83,10 @@ class Rig:
         return ContainerPlace(read, cache, environment={**self.env, **(around or {})})
 
     def run(
-        self, spec: Spec, limit_s: float | None = 60, around: dict[str, str] | None = None, **options: Any
-    ) -> tuple[Outcome, Notes]:
-        notes = Notes()
+        self, spec: Spec, limit_s: float | None = 60, around: dict[str, str] | None = None, notes: Notes | None = None,
+        **options: Any,
+    ) -> tuple[Outcome, Notes]:  # fmt: skip
+        notes = notes or Notes()
         return self.place(around=around, **options).run(
             Task(do="run", spec=spec), notes, mark=MARK, time_limit_s=limit_s
         ), notes
@@ -170,7 +172,9 @@ def test_the_worker_is_not_process_one_and_a_crash_in_c_is_said(rig: Rig) -> Non
 
 
 def test_a_run_past_its_time_says_goodbye(rig: Rig) -> None:
-    outcome, notes = rig.run(trick("calm", steps=10_000_000), limit_s=2.5)
+    notes = Notes()
+    with time_is_up_when(lambda: any('"phase":"measure"' in line for line in notes.lines)):
+        outcome, _ = rig.run(trick("calm", steps=10_000_000), limit_s=600, notes=notes)
     assert outcome.failure is not None
     assert outcome.failure.kind == "timeout"
     assert '"kind":"terminated"' in notes.lines[-1]
@@ -178,9 +182,11 @@ def test_a_run_past_its_time_says_goodbye(rig: Rig) -> None:
 
 def test_a_worker_that_does_not_answer_is_removed(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_as_process, "POLITE_S", 0.3)
-    outcome, _ = rig.run(
-        trick("stray"), limit_s=2.5, mount=[f"{tmp_path}:{tmp_path}:rw"], around={PIDS_VARIABLE: str(tmp_path / "pids")}
-    )
+    pids = tmp_path / "pids"
+    with time_is_up_when(lambda: pids.exists() and pids.read_text()):
+        outcome, _ = rig.run(
+            trick("stray"), limit_s=600, mount=[f"{tmp_path}:{tmp_path}:rw"], around={PIDS_VARIABLE: str(pids)}
+        )
     assert outcome.failure is not None
     assert outcome.failure.kind == "timeout"
 
@@ -251,9 +257,10 @@ def test_kill_9_is_not_taken_for_want_of_memory(rig: Rig) -> None:
             super().line(text)
             if '"phase":"measure"' in text:
                 for pid in marked(MARK):
-                    # The client, which carries the mark too, is in our pid namespace.
-                    if os.stat(f"/proc/{pid}/ns/pid").st_ino != os.stat("/proc/self/ns/pid").st_ino:
-                        os.kill(pid, signal.SIGKILL)
+                    # The client, which carries the mark too, is in our pid namespace. Others may end meanwhile.
+                    with suppress(FileNotFoundError, ProcessLookupError):
+                        if os.stat(f"/proc/{pid}/ns/pid").st_ino != os.stat("/proc/self/ns/pid").st_ino:
+                            os.kill(pid, signal.SIGKILL)
 
     outcome = rig.place(memory="1g").run(
         Task(do="run", spec=trick("calm", steps=1_000_000)), Killing(), mark=MARK, time_limit_s=60

@@ -56,6 +56,7 @@ def orders_of(design: Design) -> list[tuple[int, ...]]:
     return [tuple(order_of(design, block)) for block in range(design.blocks)]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), halves=st.integers(1, 10))
 def test_half_of_the_blocks_run_ab_and_half_ba(seed: int, halves: int) -> None:
     assert Counter(orders_of(a_design(blocks=2 * halves, seed=seed))) == {(0, 1): halves, (1, 0): halves}

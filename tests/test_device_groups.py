@@ -36,6 +36,7 @@ def slower(count: int, of: int, by: float) -> list[float]:
     return [math.log1p(-by) if i < count else 0.0 for i in range(of)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "of", "by"), [(5, 8, 0.10), (3, 6, 0.10), (4, 8, 0.05), (30, 64, 0.03), (450, 1000, 0.1)]
 )

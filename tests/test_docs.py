@@ -19,6 +19,7 @@ from stackmark.events import FAILURE_EXIT_CODES
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.tf_cnn_flags import asks_for_help
 from stackmark.experiments.tf_cnn_mapping import plan
+from stackmark.ledger.store import Ledger
 from stackmark.spec import Request
 from stackmark.workloads.registry import check_request
 
@@ -151,7 +152,9 @@ def workloads_of(params: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("where", WRONG)
-def test_every_error_in_the_docs_is_what_is_said(where: str) -> None:
+def test_every_error_in_the_docs_is_what_is_said(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))  # not that of who runs the tests
+    Ledger.open(str(tmp_path / "ledger.sqlite3")).close()
     words, below = WRONG[where]
     assert ask(*words).err.splitlines()[0] == below
 

@@ -17,7 +17,7 @@ from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json, connect
 from stackmark.kubernetes.nodes import Node
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.cluster_whole]
 
 
 def doctor(cluster: TestCluster, *words: str) -> Answer:

@@ -184,6 +184,7 @@ def test_a_worker_that_was_not_stopped_says_nothing_of_it(tmp_path: Path) -> Non
     assert pauses_of(tmp_path, trick("calm", steps=100, step_s=0.005), 0.0) == []
 
 
+@pytest.mark.slow
 def test_a_thread_that_holds_python_s_lock_is_no_pause() -> None:
     """One call of C code: no other thread of Python runs meanwhile, and the process is at work."""
     begin = time.perf_counter()

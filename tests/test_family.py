@@ -63,6 +63,7 @@ def test_a_comparison_without_an_interval_stands_in_the_family_as_it_is() -> Non
     assert (decided[0].word, decided[0].family, decided[1].word) == ("INCONCLUSIVE", 2, "EQUIVALENT")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", ["EQUIVALENT", "SLOWER", "difference"])
 def test_any_false_claim_at_all_stays_within_five_percent(claim: str) -> None:
     experiments, rng = 400, np.random.default_rng(21)

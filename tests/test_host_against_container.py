@@ -5,6 +5,7 @@ This machine may be noisy: runs differ by 5 to 8 %, and no test here asserts a v
 
 import json
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from asking import ask_process
 
-SMALL = ("train/resnet20", "--batch", "4", "--steps", "12", "--warmup-seconds", "0", "--warmup-steps", "2")
+SMALL = ("train/resnet20", "--batch", "2", "--steps", "6", "--warmup-seconds", "0", "--warmup-steps", "2")
 LIMITS = "container,engine=podman,cpus=1.5,memory=2g,shm=128m"
 
 
@@ -31,7 +32,7 @@ class Compared:
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory, podman_reach: dict[str, str]) -> Compared:
     folder = tmp_path_factory.mktemp("compared")
-    arms = ("--arm", "host", "--arm", LIMITS, "--blocks", "2")
+    arms = ("--arm", "host", "--arm", LIMITS, "--blocks", "2", "--no-primers")
     answer = ask_process(
         folder / "ledger.sqlite3",
         "compare",
@@ -49,12 +50,15 @@ def test_it_ends_in_a_verdict_with_an_interval(compared: Compared) -> None:
     (pair,) = compared.shown["comparisons"]
     assert pair["word"] in ("EQUIVALENT", "SLOWER", "FASTER", "INCONCLUSIVE")
     assert 0 < pair["interval_90"]["low"] < pair["ratio"] < pair["interval_90"]["high"]
-    assert (compared.shown["state"], compared.shown["blocks_whole"]) == ("done", 2)
+    # Blocks that a busy machine disturbed are repeated, so that there may be more of them.
+    assert compared.shown["state"] == "done"
+    assert compared.shown["blocks_whole"] >= 2
     rates = [
-        [run["rate_per_s"] for run in compared.shown["runs"] if run["counted"] and run["arm"] == n] for n in (0, 1)
+        {run["block"]: run["rate_per_s"] for run in compared.shown["runs"] if run["counted"] and run["arm"] == n}
+        for n in (0, 1)
     ]
-    by_hand = ((rates[1][0] * rates[1][1]) / (rates[0][0] * rates[0][1])) ** 0.5
-    assert pair["ratio"] == pytest.approx(by_hand)
+    ratios = [rates[1][block] / rates[0][block] for block in rates[0]]
+    assert min(ratios) <= pair["ratio"] <= max(ratios)
 
 
 def test_the_container_arm_was_in_a_container_with_its_limits(compared: Compared) -> None:
@@ -98,12 +102,15 @@ def test_the_verdict_is_recomputed_at_another_margin_and_written_as_a_report(com
     assert "memory=2g" in page.read_text()
 
 
-def test_half_a_cpu_is_slower_and_its_limit_is_named_first(tmp_path: Path, podman_reach: dict[str, str]) -> None:
+def test_a_limit_of_cpu_time_is_named_with_how_often_it_was_reached(
+    tmp_path: Path, podman_reach: dict[str, str]
+) -> None:
+    """What it costs depends on the machine's load, and is not asserted."""
     arms = (
         "--arm",
         "container,engine=podman",
         "--arm",
-        "container,engine=podman,cpus=0.3",
+        "container,engine=podman,cpus=0.1",
         "--blocks",
         "2",
         "--no-primers",
@@ -111,7 +118,8 @@ def test_half_a_cpu_is_slower_and_its_limit_is_named_first(tmp_path: Path, podma
     answer = ask_process(
         tmp_path / "ledger.sqlite3",
         "compare",
-        *SMALL,
+        "--cmd",
+        f"{sys.executable} -c 'sum(range(5_000_000))'",
         *arms,
         "--json",
         XDG_CACHE_HOME=str(tmp_path / "cache"),
@@ -119,8 +127,8 @@ def test_half_a_cpu_is_slower_and_its_limit_is_named_first(tmp_path: Path, podma
     )
     assert answer.code == 0, answer.err
     shown = json.loads(answer.out)
-    # A third of a CPU against two: far apart, whatever else the machine does. The word is left to the interval.
-    assert shown["comparisons"][0]["ratio"] < 0.7
-    first = shown["differences"][0]
-    assert (first["subject"], first["key"], first["shows_effect"]) == ("cgroup", "cpu_limit_cpus", True)
-    assert "throttled" in first["why"]
+    (limit,) = [one for one in shown["differences"] if one["key"] == "cpu_limit_cpus"]
+    assert (limit["subject"], limit["values"][1], limit["shows_effect"]) == ("cgroup", "0.1 CPUs", True)
+    stops = [(run["arm"], run["covariates"]["cpu_quota_stops"]) for run in shown["runs"]]
+    assert any(count for arm, count in stops if arm == 1)
+    assert not any(count for arm, count in stops if arm == 0)

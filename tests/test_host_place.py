@@ -18,7 +18,18 @@ from stackmark.places import process as worker_as_process
 from stackmark.places.host import HostPlace
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Outcome
 from stackmark.spec import Spec, Task
-from worker_process import PIDS_VARIABLE, alive, environment, eventually, gone, install, read_pids, trick
+from worker_process import (
+    PIDS_VARIABLE,
+    alive,
+    environment,
+    eventually,
+    gone,
+    install,
+    read_pids,
+    stands_still,
+    time_is_up_when,
+    trick,
+)  # fmt: skip
 
 MARK = f"r-test-{os.getpid()}"
 
@@ -45,6 +56,9 @@ class Notes:
         if self.running_at_first_line is None:
             self.running_at_first_line = alive(self.pid)
         self.lines.append(text)
+
+    def measuring(self) -> bool:
+        return any('"phase":"measure"' in line for line in self.lines)
 
     def waiting(self, sentence: str) -> None: ...
 
@@ -114,7 +128,8 @@ def test_standard_error_is_handed_on_and_its_end_is_kept(env: dict[str, str]) ->
 def test_a_run_past_its_time_ends_with_all_its_processes(env: dict[str, str], tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     notes = Notes()
-    outcome = run(trick("family", steps=10_000_000), {**env, PIDS_VARIABLE: str(pids)}, notes, limit_s=1.5)
+    with time_is_up_when(notes.measuring):
+        outcome = run(trick("family", steps=10_000_000), {**env, PIDS_VARIABLE: str(pids)}, notes, limit_s=600)
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.failure.hint) == ("timeout", "raise --time-limit")
     assert '"kind":"terminated"' in notes.lines[-1]
@@ -127,7 +142,8 @@ def test_a_worker_that_does_not_answer_is_killed(
     """It stands still, so that nothing in it hears of a signal."""
     monkeypatch.setattr(worker_as_process, "POLITE_S", 0.3)
     pids = tmp_path / "pids"
-    outcome = run(trick("stray"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=1.5)
+    with time_is_up_when(lambda: pids.exists() and stands_still(read_pids(pids, 4)[0])):
+        outcome = run(trick("stray"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=600)
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.exit_code) == ("timeout", -signal.SIGKILL)
     assert not any(map(alive, read_pids(pids, 4)))

@@ -124,6 +124,7 @@ def test_steps_of_the_warm_up_are_none_of_it() -> None:
 RUNS = 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault_s", [5.0, 20.0])
 @pytest.mark.parametrize("lasts_s", [0.0, 1.0, 3.0])
 def test_the_interval_of_a_fault_that_did_nothing_holds_one_in_about_95_of_100_runs(

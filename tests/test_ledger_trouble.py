@@ -85,6 +85,7 @@ def test_a_stream_changed_by_hand_is_said(file: Path) -> None:
         ledger.stream(ledger.run("last").id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("byte", "mib"), [(b"x", 1000), (b"\n", 100)])
 def test_a_stream_that_unpacks_to_far_more_than_a_run_prints_is_a_sentence(file: Path, byte: bytes, mib: int) -> None:
     squeeze = zlib.compressobj(1)

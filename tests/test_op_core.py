@@ -109,7 +109,7 @@ def test_a_call_is_timed_until_its_median_is_known_and_at_least_ten_times() -> N
 def test_short_calls_are_timed_in_rows_and_go_round_the_sets() -> None:
     prepared, called = sleeper(0.0)
     timed = timing.time_rounds(timing.make_rounds(prepared, CPU), CPU, 0.05, lambda: None)
-    assert timed.calls_each > 10
+    assert timed.calls_each > 1
     assert called[-6:] in ([0, 1, 2] * 2, [1, 2, 0] * 2, [2, 0, 1] * 2)
 
 

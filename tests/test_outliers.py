@@ -63,6 +63,7 @@ def test_the_p_of_an_ordinary_device_is_as_often_small_as_it_says(count: int) ->
         assert device_p(float(np.quantile(deviations, level)), count) == pytest.approx(level, rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "noise"), [(5, 0.05), (10, 0.05), (10, 0.003), (33, 0.02)])
 def test_equal_devices_are_rarely_flagged_and_hardly_ever_named(count: int, noise: float) -> None:
     rng = np.random.default_rng(count)

@@ -438,6 +438,7 @@ def test_a_taint_keeps_away_who_does_not_tolerate_it(toleration: Json, away: boo
 
 
 @pytest.mark.cluster
+@pytest.mark.cluster_whole
 def test_who_holds_devices_is_asked_of_the_cluster(cluster: TestCluster) -> None:
     container = {
         "name": "worker",

@@ -1,13 +1,10 @@
 """Published results: chips have one name, the shipped table is sound, and what is nearest says all that differs."""
 
 import csv
-import io
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -229,22 +226,6 @@ def test_the_minutes_of_mlperf_follow_from_the_single_runs_beside_them() -> None
             assert round(sum(kept) / len(kept) / 60, 2) == row.value, row
             compared += 1
     assert compared == 61
-
-
-def test_reading_the_table_costs_little_more_than_splitting_it_into_cells() -> None:
-    """It is read at the end of every run. A ratio, because a time would be the machine's."""
-    text = SHIPPED.read_text(encoding="utf-8")
-
-    def quickest(work: Callable[[], object]) -> float:
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    split = quickest(lambda: list(csv.reader(io.StringIO(text, newline=""), strict=True)))
-    assert quickest(lambda: parse(text, NAME)) < 20 * split
 
 
 def test_the_long_table_of_operators_is_not_read_by_who_does_not_ask_for_it() -> None:

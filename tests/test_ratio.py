@@ -294,6 +294,7 @@ def test_the_upper_bound_of_a_spread_is_that_of_the_chi_square(df: int) -> None:
     assert sd_upper(1.0, 2) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sd", "margin"), [(0.01, 0.01), (0.05, 0.02)])
 def test_a_forecast_of_nine_in_ten_comes_true_in_88_percent_or_more(sd: float, margin: float) -> None:
     """Six blocks that decide nothing, the number that they ask for, and whether so many new blocks decide."""

@@ -33,6 +33,7 @@ def ended(
     return word, ever
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spending", ["pocock", "obrien-fleming"])
 @pytest.mark.parametrize("looks", [EVERY_TWO, planned_looks(40), (2, 4, 8, 16)])
 def test_error_rates_hold_however_early_the_rule_stops(looks: tuple[int, ...], spending: Spending) -> None:
@@ -66,6 +67,7 @@ def test_one_look_is_no_look_ahead() -> None:
     assert rule.two_sided[0] == pytest.approx(0.05, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_levels_of_many_blocks_are_the_textbooks_for_a_known_spread() -> None:
     # Lan and DeMets' O'Brien–Fleming spending, five equal looks, one-sided 0.025: Jennison and Turnbull (2000), from
     # z = 4.877, 3.357, 2.680, 2.290, 2.031. With 20 blocks to a look, t is nearly normal.
@@ -74,6 +76,7 @@ def test_the_levels_of_many_blocks_are_the_textbooks_for_a_known_spread() -> Non
     assert z[1:] == pytest.approx([3.357, 2.680, 2.290, 2.031], abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_first_crossings_are_those_of_simulated_t_statistics() -> None:
     """An independent way to the same numbers: draw the blocks, form t by SciPy's formula, count first crossings."""
     looks = (4, 6, 10)

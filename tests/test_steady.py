@@ -201,6 +201,7 @@ def test_the_cut_is_the_cheapest_of_all(seed: int) -> None:
     assert _cuts(values, 0.0) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "least", "most"), [(30, 0.0, 0.0), (100, 0.02, 0.12), (300, 0.99, 1.0)])
 def test_a_warm_up_of_10_percent_at_5_percent_spread_is_found_as_often_as_the_method_says(
     steps: int, least: float, most: float
@@ -227,6 +228,7 @@ def _heavy_tailed(rng: np.random.Generator, n: int) -> Floats:
     return rng.standard_t(3, n) / math.sqrt(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cv", [0.005, 0.01, 0.05])
 @pytest.mark.parametrize("noise", [_gaussian, _autocorrelated, _heavy_tailed])
 def test_flat_runs_are_called_flat(noise: Callable[[np.random.Generator, int], Floats], cv: float) -> None:

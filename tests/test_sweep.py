@@ -534,6 +534,7 @@ def test_the_picture_shows_a_slow_group_below_the_fast_one(book: Ledger) -> None
     assert "node-1 GPU-0: 90.00 images/s, 89.91 % of the median" in drawn
 
 
+@pytest.mark.slow
 def test_the_picture_of_hundreds_of_nodes_names_none_and_is_of_a_size_that_opens(book: Ledger) -> None:
     sweep = Sweep(book, nodes=400, per_node=1)
     sweep.first_pass(slow=(77,))

@@ -14,7 +14,7 @@ from stackmark.experiments.judging import read_stored
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Facts
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.cluster_whole]
 
 # Counts for a second, without a framework: what is tested is the way, not the work.
 SPIN = """

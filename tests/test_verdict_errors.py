@@ -21,6 +21,8 @@ from stackmark.verdict.evidence import (
     words,
 )
 
+pytestmark = pytest.mark.slow  # simulations
+
 EXPERIMENTS = 20_000
 LIMIT = limit_of(0.01)
 

@@ -25,6 +25,7 @@ from worker_process import (
     Finished,
     alive,
     environment,
+    eventually,
     finish,
     give,
     gone,
@@ -32,13 +33,17 @@ from worker_process import (
     read_pids,
     read_until,
     run_worker,
+    signals_in,
     start,
     train,
     trick,
+    unread_bytes,
     work,
 )
 
 NAMELESS = 54_321
+# Of a pipe of 64 KiB that nobody reads: a page holds whole lines only, so that it is full earlier.
+FULL_BYTES = 32_000
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +230,7 @@ def test_a_worker_does_not_wait_for_its_reader_before_it_is_done(env: dict[str, 
     """Nobody reads for a while: all 20,000 steps are measured meanwhile, and all their events come afterwards."""
     process = start(env)
     give(process, Task(do="run", spec=trick("values", steps=20_000, step_s=0, values_every=1)))
-    time.sleep(1.5)
+    eventually(lambda: unread_bytes(process) >= FULL_BYTES)
     finished = finish(process)
     check_stream(finished)
     assert (finished.code, finished.last["event"], finished.last["steps"]) == (0, "result", 20_000)
@@ -234,7 +239,7 @@ def test_a_worker_does_not_wait_for_its_reader_before_it_is_done(env: dict[str, 
 def test_a_reader_that_never_reads_does_not_keep_a_worker_from_ending(env: dict[str, str]) -> None:
     process = start(env)
     give(process, Task(do="run", spec=trick("values", steps=20_000, step_s=0, values_every=1)))
-    time.sleep(1.5)
+    eventually(lambda: unread_bytes(process) >= FULL_BYTES)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == FAILURE_EXIT_CODES["terminated"]
@@ -355,7 +360,8 @@ def test_a_signal_is_a_failure_with_its_kind(
     process = start(env)
     lines: list[str] = []
     if moment == "before the task":
-        time.sleep(0.5)  # it is up and waits for its task; before it is, the signal's own way is the right one
+        # It is up and waits for its task; before it is, the signal's own way is the right one.
+        eventually(lambda: signal.SIGTERM in signals_in(process.pid, "SigCgt"))
     else:
         name, wanted = ("slow-set-up", "trick") if moment == "set-up" else ("calm", "measure")
         give(process, Task(do="run", spec=trick(name, steps=1_000_000)))
@@ -399,7 +405,7 @@ def test_a_worker_that_is_stuck_in_c_ends_within_its_grace(env: dict[str, str]) 
     give(process, Task(do="run", spec=trick("stuck")))
     assert process.stderr is not None
     assert process.stderr.readline() == b"stuck\n"
-    time.sleep(0.5)  # it says so before it goes there
+    eventually(lambda: signal.SIGTERM in signals_in(process.pid, "SigBlk"))  # it says so before it goes there
     process.send_signal(signal.SIGTERM)
     finished = finish(process, timeout_s=30)
     assert "did not stop in time" in failed(finished, "terminated")["message"]

@@ -5,6 +5,7 @@ into the nodes another. The engine keeps the steps of the build, so after a chan
 run again; an image that the nodes have already is not brought to them twice. It stays in podman's storage for the next time.
 """
 
+import fcntl
 import json
 import os
 import subprocess
@@ -30,8 +31,14 @@ def named_image(environment: Mapping[str, str]) -> str | None:
 
 def load_worker_image(cluster: TestCluster) -> str:
     """Its name. What the script keeps beside the kubeconfig goes with the cluster, and so does our note of what was loaded."""
-    image_id = _build()
     note = Path(cluster.kubeconfig).parent / "stackmark-test-image"
+    with note.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of pytest may build it at the same time
+        return _load(cluster, note)
+
+
+def _load(cluster: TestCluster, note: Path) -> str:
+    image_id = _build()
     if note.is_file() and note.read_text() == image_id:
         return NAME
     with tempfile.TemporaryDirectory(prefix="stackmark-image-", dir="/var/tmp") as folder:

@@ -5,14 +5,19 @@ fraction of a second. Imported by the tests and, in the worker, as the family's 
 """
 
 import ctypes
+import fcntl
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -150,6 +155,11 @@ def alive(pid: int) -> bool:
         return False
 
 
+def stands_still(pid: int) -> bool:
+    """Whether a process was stopped (SIGSTOP)."""
+    return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def gone(pids: list[int], within_s: float = 20) -> bool:
     """Whether these processes end. Waits, since nobody tells us."""
     deadline = time.monotonic() + within_s
@@ -166,6 +176,44 @@ def eventually(found: Callable[[], Any], within_s: float = 30) -> Any:
             return value
         time.sleep(0.02)
     raise AssertionError("it did not happen")
+
+
+@contextmanager
+def time_is_up_when(reached: Callable[[], Any]) -> Iterator[None]:
+    """Moves this process's clock on by an hour when something is reached: a limit of less then ends a run in this very moment.
+
+    A limit of a few seconds would end a worker that has not begun yet, where the machine has other work.
+    """
+    real, over = time.monotonic, threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            if reached():
+                time.monotonic = lambda: real() + 3600.0
+                return
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        time.monotonic = real
+
+
+def signals_in(pid: int, field: str) -> set[int]:
+    """The signals that a process catches (SigCgt) or blocks (SigBlk)."""
+    status = (Path("/proc") / str(pid) / "status").read_text()
+    mask = int(re.search(rf"(?m)^{field}:\s*([0-9a-f]+)$", status)[1], 16)  # type: ignore[index]
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def unread_bytes(process: subprocess.Popen[bytes]) -> int:
+    """How much of a worker's output waits in the pipe."""
+    assert process.stdout is not None
+    answer = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def read_pids(path: Path, count: int) -> list[int]:
