@@ -250,7 +250,7 @@ def _of_mistakes() -> Iterator[Screen]:
         ("import-missing", ("import", "none.log")),
         ("since", ("results", "--since", "yesterday")),
         ("baseline", ("check", "before")),
-        ("manifest", ("manifest", "train/resnet50", "--kind", "cronjob", "--schedule", "61 * * * *")),
+        ("manifest", ("manifest", "train/resnet50", "--kind", "cronjob", "--schedule", "hourly")),
         ("published-missing", ("published", "add", "none.csv")),
         ("fault", ("cluster", "fault", "kubelt", "--while", "train/resnet50")),
         ("ledger", ("results", "--ledger", "none/ledger.sqlite3")),

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,3 +248,27 @@ def test_no_page_names_a_place_on_somebodys_machine(page: Path) -> None:
 def test_every_page_can_be_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in readme] == []
+
+
+def test_the_files_that_the_page_on_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = {name for name in re.findall(r"`([a-z_/]+\.py)`", page) if "/" in name}
+    assert len(named) > 40
+    assert [
+        name
+        for name in sorted(named)
+        if not (ROOT / "src" / "stackmark" / name).exists() and not (ROOT / name).exists()
+    ] == []
+
+
+def test_the_page_on_the_architecture_has_the_layers_in_the_order_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (one["layers"] for one in contracts if one["type"] == "layers")
+    wanted = [name for layer in layers[:-1] for name in re.findall(r"stackmark\.(\w+)", layer)]
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = [
+        cell
+        for row in re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
+        for cell in re.findall(r"`(\w+)(?:/|\.py)`", row)
+    ]
+    assert table[: len(wanted)] == wanted
