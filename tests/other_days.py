@@ -11,11 +11,11 @@ from typing import Any
 import ledger_runs
 from stackmark.experiments.baseline import SeriesOptions, SeriesResult, held_by, save_again, save_new
 from stackmark.experiments.check import Checked, check, decided
-from stackmark.experiments.placing import find_place
 from stackmark.experiments.recorder import Silent
 from stackmark.ids import new_id
 from stackmark.ledger import baselines
 from stackmark.ledger.store import Ledger
+from stackmark.places.registry import find_place
 from stackmark.spec import Request
 from stackmark.verdict.comparison import Comparison
 

@@ -4,7 +4,7 @@ import pytest
 
 from stackmark.errors import SpecError
 from stackmark.experiments.arms import read_arm, read_arms
-from stackmark.experiments.placing import place_kinds
+from stackmark.places.registry import place_kinds
 from stackmark.workloads.registry import families
 
 RESNET = "train/resnet50"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from stackmark.errors import PlaceError, SpecError
-from stackmark.experiments.placing import PLACES, find_place
 from stackmark.machine.identity import boot_id
 from stackmark.places.container import bare_image, checks, gpus, settings, software, trouble
 from stackmark.places.container.engine import Engine
@@ -18,6 +17,7 @@ from stackmark.places.container.launch import Image, driver_lives, driver_name, 
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import HostSoftware
 from stackmark.places.place import SUBJECTS, Facts
+from stackmark.places.registry import PLACES, find_place
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.registry import families
 

@@ -18,7 +18,6 @@ import pytest
 from stackmark.errors import PlaceError
 from stackmark.events import Event, Hello, Stream, gathered_facts
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.placing import find_place
 from stackmark.experiments.run import measure
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
@@ -31,6 +30,7 @@ from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.place import ContainerPlace, remove_abandoned, remove_left
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Facts, Handle, Outcome, Place
+from stackmark.places.registry import find_place
 from stackmark.spec import Request, Spec, Task
 from worker_process import PIDS_VARIABLE, environment, eventually, gone, install, read_pids, time_is_up_when, trick
 
@@ -410,7 +410,7 @@ def test_a_gpu_is_given_by_cdi(podman: Rig) -> None:
 DRIVER = """
 import signal, sys
 from stackmark.errors import Terminated
-from stackmark.experiments.placing import find_place
+from stackmark.places.registry import find_place
 from stackmark.experiments.run import measure
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request

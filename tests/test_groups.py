@@ -13,11 +13,11 @@ from experiment_asking import empty_ledger
 from other_days import change
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.compare import CompareRequest, carry_out, start
-from stackmark.experiments.placing import find_place
 from stackmark.experiments.recorder import Silent
 from stackmark.experiments.run import measure
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.registry import find_place
 from stackmark.spec import Request
 
 LOGS = Path(__file__).parent / "data" / "logs" / "tf_cnn"

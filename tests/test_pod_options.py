@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from stackmark.cli.options import parameter_fields
 from stackmark.errors import SpecError
-from stackmark.experiments.placing import find_place
 from stackmark.kubernetes.manifest.build import cpu_quantity
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.pod.options import PodOptions
+from stackmark.places.registry import find_place
 
 
 def options(**typed: object) -> PodOptions:

@@ -35,7 +35,6 @@ from stackmark.events import (
 from stackmark.experiments import driver, recorder
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.judging import STDERR_PREFIX, judge, judged_again, read_stored
-from stackmark.experiments.placing import find_place
 from stackmark.experiments.probing import look, resolve
 from stackmark.experiments.recorder import Listener, Position, Recorder, Silent
 from stackmark.experiments.run import Measured, measure
@@ -48,6 +47,7 @@ from stackmark.machine import identity as machine
 from stackmark.machine.orphans import start_ticks
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome, Watch
+from stackmark.places.registry import find_place
 from stackmark.places.replay import ReplayPlace
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.train.definition import TrainParams

@@ -47,7 +47,6 @@ from stackmark.experiments.kinds import SWEEP as SWEEP
 from stackmark.experiments.kinds import ExperimentKind as ExperimentKind
 from stackmark.experiments.kinds import kind_in
 from stackmark.experiments.list_specs import check_list, is_list
-from stackmark.experiments.placing import place_kinds
 from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.progress import progress as progress_of
 from stackmark.experiments.recorder import Watcher
@@ -67,6 +66,7 @@ from stackmark.ledger.rows import RunFilter as RunFilter
 from stackmark.ledger.rows import RunRow as RunRow
 from stackmark.ledger.store import Ledger as Ledger
 from stackmark.places.place import Place
+from stackmark.places.registry import place_kinds
 from stackmark.published.lookup import known_rows
 from stackmark.secrets_masking import masked_command
 from stackmark.show.lists import list_json, print_list

@@ -12,6 +12,7 @@ from stackmark.cli.options import (
     ledger_option,
     not_empty,
     parameter_options,
+    place_names,
     place_options,
     read_requests,
     seconds_of,
@@ -58,7 +59,13 @@ Examples:
     "--from", "experiments", multiple=True, metavar="EXPERIMENT", callback=not_empty,
     help="Save what was measured already; may be repeated.",
 )  # fmt: skip
-@click.option("--on", "place", metavar="PLACE[,KEY=VALUE…]", callback=not_empty, help="Where it runs. [default: host]")
+@click.option(
+    "--on",
+    "place",
+    metavar="PLACE[,KEY=VALUE…]",
+    callback=not_empty,
+    help=f"Where it runs: {place_names()}. [default: host]",
+)
 @click.option(
     "--runs", type=click.IntRange(1, 1000), metavar="N",
     help="Fresh processes. [default: 5 on a GPU, 3 on a CPU; again as before]",

@@ -8,6 +8,7 @@ from stackmark.cli.options import (
     InSections,
     json_option,
     ledger_option,
+    place_names,
     place_options,
     seconds_of,
     taken_place_options,
@@ -27,7 +28,13 @@ Examples:
   stackmark ceilings --show
 """,
 )
-@click.option("--on", "place", default="host", metavar="PLACE[,KEY=VALUE…]", help="Where it runs. [default: host]")
+@click.option(
+    "--on",
+    "place",
+    default="host",
+    metavar="PLACE[,KEY=VALUE…]",
+    help=f"Where it runs: {place_names()}. [default: host]",
+)
 @click.option("--device", metavar="TEXT", help="cpu or cuda:N. [default: the first GPU, else the CPU]")
 @click.option("--precision", metavar="TEXT", help="Of the matrix rate, this alone. [default: all that the device has]")
 @click.option("--threads", metavar="N", help="Intra-op threads on a CPU; 0: the framework's choice. [default: 0]")

@@ -12,6 +12,7 @@ from stackmark.cli.options import (
     ledger_option,
     not_empty,
     parameter_options,
+    place_names,
     place_options,
     ranks_option,
     read_margin,
@@ -38,7 +39,13 @@ Examples:
 """,
 )
 @click.argument("workload", required=False)
-@click.option("--arm", "arms", multiple=True, metavar="PLACE[,KEY=VALUE…]", help="An arm; twice or more.")
+@click.option(
+    "--arm",
+    "arms",
+    multiple=True,
+    metavar="PLACE[,KEY=VALUE…]",
+    help=f"An arm; twice or more. Places: {place_names()}.",
+)
 @click.option("--blocks", type=click.IntRange(1, 10_000), metavar="N", help="Runs of each arm. [default: 6]")
 @click.option("--margin", metavar="SHARE", help="What counts as a difference. [default: 1%; 5% with --published]")
 @click.option("--until-decided", is_flag=True, help="Look at planned blocks, and stop at the first verdict.")

@@ -16,8 +16,8 @@ def command(subjects: tuple[str, ...], as_json: bool) -> int:
     SUBJECTS narrows it to some of: host cpu numa memory cgroup container limits process gpu gpu_amd pci software
     packages environment stackmark.
     """
-    from stackmark.experiments.placing import find_place
     from stackmark.experiments.probing import look
+    from stackmark.places.registry import find_place
     from stackmark.show.facts import print_facts
 
     seen = look(find_place("host"), subjects)

@@ -11,6 +11,7 @@ from stackmark.cli.options import (
     ledger_option,
     not_empty,
     parameter_options,
+    place_names,
     place_options,
     seconds_of,
     taken_place_options,
@@ -24,7 +25,13 @@ from stackmark.cli.options import (
     epilog="\b\nExamples:\n  stackmark noise train/resnet50\n  stackmark noise train/gpt2 --on container --blocks 10",
 )
 @click.argument("workload", required=False)
-@click.option("--on", "place", default="host", metavar="PLACE[,KEY=VALUE…]", help="Where it runs. [default: host]")
+@click.option(
+    "--on",
+    "place",
+    default="host",
+    metavar="PLACE[,KEY=VALUE…]",
+    help=f"Where it runs: {place_names()}. [default: host]",
+)
 @click.option("--blocks", type=click.IntRange(2, 10_000), metavar="N", help="Pairs of runs. [default: 6]")
 @click.option("--pause", metavar="TIME", help="Wait this long between runs. [default: 0s]")
 @click.option("--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of the order. [default: drawn]")

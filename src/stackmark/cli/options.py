@@ -218,13 +218,20 @@ def _help_of(families_with: dict[str, FieldInfo]) -> str:
 
 def places_with() -> dict[str, dict[str, FieldInfo]]:
     """Every option of every place: by its name, the places that have it, each with its own description."""
-    from stackmark.experiments.placing import place_kinds
+    from stackmark.places.registry import place_kinds
 
     found: dict[str, dict[str, FieldInfo]] = {}
     for kind in place_kinds().values():
         for name, info in kind.options.model_fields.items():
             found.setdefault(name, {})[kind.name] = info
     return found
+
+
+def place_names() -> str:
+    """Return the places by their names, for the help of what takes one."""
+    from stackmark.places.registry import place_kinds
+
+    return ", ".join(place_kinds())
 
 
 def place_fields() -> dict[str, FieldInfo]:

@@ -13,6 +13,7 @@ from stackmark.cli.options import (
     ledger_option,
     not_empty,
     parameter_options,
+    place_names,
     place_options,
     ranks_option,
     read_requests,
@@ -40,7 +41,13 @@ Examples:
 """,
 )
 @click.argument("workload", required=False)
-@click.option("--on", "place", default="host", metavar="PLACE[,KEY=VALUE…]", help="Where it runs. [default: host]")
+@click.option(
+    "--on",
+    "place",
+    default="host",
+    metavar="PLACE[,KEY=VALUE…]",
+    help=f"Where it runs: {place_names()}. [default: host]",
+)
 @click.option(
     "--runs",
     type=click.IntRange(1, 1000),

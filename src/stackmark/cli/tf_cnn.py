@@ -8,12 +8,12 @@ from stackmark.cli.saying import notice, repeatable
 from stackmark.errors import Exit, WorkerError
 from stackmark.events import Event, Probe
 from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.placing import find_place
 from stackmark.experiments.recorder import Silent
 from stackmark.experiments.run import measure
 from stackmark.experiments.tf_cnn_flags import asks_for_help, help_text
 from stackmark.experiments.tf_cnn_mapping import ClassicPlan, plan
 from stackmark.ledger.store import Ledger
+from stackmark.places.registry import find_place
 from stackmark.show.benchmark_log import BenchmarkLog
 from stackmark.show.tf_cnn import ClassicPrinter
 from stackmark.spec import Spec

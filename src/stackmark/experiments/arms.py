@@ -13,9 +13,9 @@ from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
-from stackmark.experiments.placing import find_kind, find_place, place_kinds
 from stackmark.experiments.typed import read_value, takes_several
 from stackmark.places.place import Place
+from stackmark.places.registry import find_kind, find_place, place_kinds
 from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
 from stackmark.workloads.registry import find

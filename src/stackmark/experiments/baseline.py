@@ -12,7 +12,6 @@ from pydantic import JsonValue
 
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
 from stackmark.experiments.kinds import kind_of
-from stackmark.experiments.placing import find_place, place_kinds
 from stackmark.experiments.progress import in_common_windows, series_numbers
 from stackmark.experiments.recorder import Recorder, Watcher, new_experiment
 from stackmark.experiments.run import measure, run_several
@@ -21,6 +20,7 @@ from stackmark.ledger import baselines
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
+from stackmark.places.registry import find_place, place_kinds
 from stackmark.spec import Request, Spec
 from stackmark.verdict.series import ADVICE as ADVICE
 from stackmark.verdict.series import ENOUGH as ENOUGH

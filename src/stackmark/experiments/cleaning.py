@@ -3,13 +3,13 @@
 from stackmark.errors import LedgerError, SpecError
 from stackmark.experiments.driver import boot_name, machine_name, may_live
 from stackmark.experiments.list_specs import is_list
-from stackmark.experiments.placing import find_kind
 from stackmark.experiments.trust import is_known_kubeconfig
 from stackmark.ledger.rescue import recover
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.machine.orphans import end_marked
 from stackmark.places.folders import remove_forgotten
+from stackmark.places.registry import find_kind
 
 
 def clean_up(ledger: Ledger) -> list[str]:

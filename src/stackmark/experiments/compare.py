@@ -43,7 +43,6 @@ from stackmark.experiments.design import (
 from stackmark.experiments.driver import boot_name, idle_cpus, machine_name
 from stackmark.experiments.kinds import require_blocks
 from stackmark.experiments.list_specs import is_list, rows_of_spec
-from stackmark.experiments.placing import find_kind, find_place
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import Progress, StepTimes, progress
 from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
@@ -54,6 +53,7 @@ from stackmark.ledger.rows import Experiment, Kind, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.trouble import unreadable_design
 from stackmark.places.place import Place, Prepared
+from stackmark.places.registry import find_kind, find_place
 from stackmark.spec import Request, Scalar, Spec
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT

@@ -23,7 +23,6 @@ from stackmark.events import Event, OpRow, Phase, Row, gathered_facts
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.judging import Facts, read_stored
 from stackmark.experiments.list_specs import is_list, problem_of, rows_of_spec
-from stackmark.experiments.placing import find_place
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import CUT_OFF
 from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
@@ -32,6 +31,7 @@ from stackmark.experiments.trust import Part, parts_of
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
+from stackmark.places.registry import find_place
 from stackmark.spec import Request, Spec
 from stackmark.units import counted
 from stackmark.verdict.examined import ExaminedRun

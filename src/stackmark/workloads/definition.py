@@ -5,15 +5,12 @@ imported by a worker alone. Other people's packages announce theirs by the entry
 is a `Family`, or an `Operator`, which joins `op/`.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, cast
 
-from stackmark.errors import SpecError
+from stackmark.extensions import Extensions, extensions
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AnyParams, Params, Scalar
 from stackmark.workloads.op.problem import Operator
@@ -128,26 +125,6 @@ def operator_definition(family: str, operator: Operator) -> Definition:
     )
 
 
-def outside() -> tuple[Family | Operator, ...]:
-    """Load what other packages announce. One that is not what it should be is an error that names its package."""
-    return _outside(tuple(sys.path))
-
-
-@cache
-def _outside(_path: tuple[str, ...]) -> tuple[Family | Operator, ...]:
-    return tuple(_loaded(point) for point in entry_points(group=GROUP))
-
-
-def _loaded(point: EntryPoint) -> Family | Operator:
-    try:
-        found: object = point.load()
-    except (ImportError, AttributeError) as error:
-        found = error
-    if isinstance(found, Family | Operator):
-        return found
-    package = point.dist.name if point.dist else point.value
-    raise SpecError(
-        f"the package {package} announces the workloads {point.name!r}, but {point.value} is neither a Family nor an "
-        f"Operator: {found}",
-        hint=f"repair or remove it: pip uninstall {package}",
-    )
+def outside() -> Extensions[Family | Operator]:
+    """Load what other packages announce."""
+    return extensions(GROUP, Family, Operator)

@@ -21,7 +21,7 @@ from stackmark.workloads.train import definition as train
 def families() -> dict[str, Family]:
     """Return ours, and those of other packages; a name of ours cannot be taken by another."""
     table = {one.name: one for one in (train.FAMILY, op.family(), command.FAMILY, check.FAMILY)}
-    for one in outside():
+    for one in outside().found.values():
         if isinstance(one, Family):
             table.setdefault(one.name, one)
     return table
@@ -39,6 +39,8 @@ def find(workload: str) -> tuple[Family, Definition]:
         if one.name == workload:
             assert family is not None
             return family, one
+    for name in workload.split("/"):  # an entry point is named for its family, or for its operator
+        outside().require(name)
     names = [one.name for one in definitions()]
     raise SpecError(
         f"there is no workload {workload!r}{nearest_names(workload, names)}", hint="list them with: stackmark workloads"

@@ -90,7 +90,7 @@ def family() -> Family:
 
 
 def operators() -> dict[str, Operator]:
-    more = (one for one in outside() if isinstance(one, Operator))
+    more = (one for one in outside().found.values() if isinstance(one, Operator))
     return {**OPERATORS, **{one.name: one for one in more if one.name not in OPERATORS}}
 
 

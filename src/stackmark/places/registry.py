@@ -1,16 +1,16 @@
-"""Places by their names: ours in a static table, other people's by the entry point group `stackmark.places`.
+"""Find a place by its name: ours in a static table, other packages' by the entry point group `stackmark.places`.
 
-An entry has a model of its options, from which the keys of `--arm` and the command line's options are made, and a function
-that makes the place. Somebody else's entry point gives a `PlaceKind`.
+A `PlaceKind` has a model of its options, from which the keys of `--arm` and the command line's options are made, and a
+function that makes the place. An entry point of another package gives a `PlaceKind` (docs/extending.md).
 """
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import SpecError, nearest_names
+from stackmark.extensions import extensions
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.place import ContainerPlace, remove_left
 from stackmark.places.host import HostOptions, HostPlace
@@ -42,6 +42,7 @@ def _remove_pod(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
     return remove_left_pod(run_id, handle)
 
 
+GROUP = "stackmark.places"
 PLACES: dict[str, PlaceKind] = {
     "host": PlaceKind("host", HostOptions, _host),
     "container": PlaceKind("container", ContainerOptions, _container, remove_left),
@@ -50,20 +51,18 @@ PLACES: dict[str, PlaceKind] = {
 
 
 def place_kinds() -> dict[str, PlaceKind]:
-    """Ours, and those of other packages; a name of ours cannot be taken by another."""
+    """Return our places and those of other packages by their names."""
     table = dict(PLACES)
-    for point in entry_points(group="stackmark.places"):
-        if point.name not in table:
-            kind = point.load()
-            if not isinstance(kind, PlaceKind):
-                raise SpecError(f"the place {point.name!r} of another package ({point.value}) is no PlaceKind")
-            table[point.name] = kind
+    for kind in extensions(GROUP, PlaceKind).found.values():
+        table.setdefault(kind.name, kind)
     return table
 
 
 def find_kind(name: str) -> PlaceKind:
+    """Return the kind of a place; an unknown name is an error with the nearest ones."""
     known = place_kinds()
     if name not in known:
+        extensions(GROUP, PlaceKind).require(name)
         raise SpecError(
             f"there is no place {name!r}{nearest_names(name, list(known))}", hint=f"places: {', '.join(known)}"
         )
@@ -71,7 +70,7 @@ def find_kind(name: str) -> PlaceKind:
 
 
 def find_place(name: str, options: Mapping[str, JsonValue] | None = None, cache: Path | None = None) -> Place:
-    """The place of that name with these options, as they were typed or as they are stored."""
+    """Make the place of that name with these options, as they were typed or as they are stored."""
     kind = find_kind(name)
     given = dict(options or {})
     unknown = [key for key in given if key not in kind.options.model_fields]
@@ -85,4 +84,8 @@ def find_place(name: str, options: Mapping[str, JsonValue] | None = None, cache:
         read = kind.options.model_validate(given)
     except ValidationError as error:
         raise SpecError(f"{name}: {explain(error)}", hint="see: stackmark compare --help") from error
-    return kind.make(read, cache)
+    place = kind.make(read, cache)
+    if place.name != name:
+        # Its runs would be stored under the other name, and resumed in the other place.
+        raise SpecError(f"the place {name} calls itself {place.name!r}", hint=f"its class must have: name = {name!r}")
+    return place
