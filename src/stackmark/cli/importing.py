@@ -6,6 +6,7 @@ import click
 
 from stackmark.cli.options import json_option, ledger_option, not_empty
 from stackmark.errors import Exit, SpecError
+from stackmark.ledger.importers import formats
 from stackmark.ranks import MOST_DEVICES
 from stackmark.units import counted
 
@@ -38,7 +39,7 @@ Examples:
     "kind",
     metavar="NAME",
     callback=not_empty,
-    help="tf-cnn, nvcnn, deepbench, mlperf-training, loadgen or mlperf-app. [default: found by itself]",
+    help=f"One of {', '.join(formats())}. [default: found by itself]",
 )
 @click.option("--workload", metavar="NAME", callback=not_empty, help="What was run, as we name it: train/resnet50.")
 @click.option(

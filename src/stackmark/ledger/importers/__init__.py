@@ -1,6 +1,7 @@
-"""Importers of foreign logs: one small file a format, each from lines to what they say. Which one a file needs is found here.
+"""Importers of foreign logs: one small file per format, from lines to results. This file finds the format of a log.
 
-`FORMATS` is the table: a format has a mark, a pattern for lines that no other program prints, and an importer, of which
+`FORMATS` is the table of ours; other packages add theirs by the entry point group `stackmark.importers`, whose objects are a
+`Format` (docs/extending.md). A format has a mark, a pattern for lines that no other program prints, and an importer, of which
 there is one for each source that a log holds (a file may be the output of several pods).
 """
 
@@ -9,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stackmark.errors import SpecError, nearest_names
+from stackmark.extensions import extensions
 from stackmark.ledger.importers import deepbench, loadgen, mlperf_training, nvcnn, reference_app, tf_cnn
 from stackmark.ledger.importers.found import Found, Importer
 from stackmark.ledger.importers.reading import Log
 
+GROUP = "stackmark.importers"
 # A file with more results than this is no log of a benchmark, and one with more sources than pods in a job no log at all.
 MOST_RESULTS = 10_000
 MOST_SOURCES = 1_000
@@ -22,8 +25,11 @@ MOST_KEPT = 64 * 1024**2
 
 @dataclass(frozen=True)
 class Format:
+    """A kind of log: its name for `--format`, the program that prints it, and who reads it."""
+
     name: str
     title: str
+    # Found in a line of every such log, and in no line of another program.
     mark: re.Pattern[str]
     importer: Callable[[], Importer]
     # Whether each source in a log is a run of its own. The ranks of one MLPerf run share its log.
@@ -44,35 +50,49 @@ FORMATS = {
 }  # fmt: skip
 
 
-# All marks in one, since most lines have none.
-_ANY = re.compile("|".join(kind.mark.pattern for kind in FORMATS.values()))
+def formats() -> dict[str, Format]:
+    """Return our formats and those of other packages by their names."""
+    table = dict(FORMATS)
+    for kind in extensions(GROUP, Format).found.values():
+        table.setdefault(kind.name, kind)
+    return table
 
 
 def format_of(log: Log) -> Format:
-    """The format of a log, by its marks. A file with the marks of two is not guessed at."""
+    """Find the format of a log by its marks. A file with the marks of two is refused."""
+    known = formats()
+    any_mark = re.compile("|".join(f"(?:{kind.mark.pattern})" for kind in FORMATS.values()))  # most lines have none
+    others = [kind for name, kind in known.items() if name not in FORMATS]
     seen: dict[str, int] = {}
     for line in log.lines():
-        if not _ANY.search(line.text):
-            continue
-        for kind in FORMATS.values():
+        ours = FORMATS.values() if any_mark.search(line.text) else ()
+        for kind in (*ours, *others):
             if kind.name not in seen and kind.mark.search(line.text):
                 seen[kind.name] = line.number
     if not seen:
-        known = "\n".join(f"  {kind.name}: {kind.title}" for kind in FORMATS.values())
-        raise SpecError(f"{log.name} is of no format that is known here", hint=f"these are:\n{known}")
+        raise SpecError(f"the format of {log.name} is not known", hint=_say_formats(known))
     if len(seen) > 1:
         places = ", ".join(f"{name} (line {number})" for name, number in seen.items())
         raise SpecError(f"{log.name} holds several formats: {places}", hint="name the one to import with --format")
-    return FORMATS[next(iter(seen))]
+    return known[next(iter(seen))]
+
+
+def _say_formats(known: dict[str, Format]) -> str:
+    """List the formats, and those of other packages that could not be loaded: the log may be one of these."""
+    broken = [f"not available: {error.message}" for error in extensions(GROUP, Format).broken.values()]
+    return "\n".join(["these are:", *(f"  {kind.name}: {kind.title}" for kind in known.values()), *broken])
 
 
 def find_format(name: str) -> Format:
-    if name not in FORMATS:
+    """Return the format that `--format` names."""
+    known = formats()
+    if name not in known:
+        extensions(GROUP, Format).require(name)
         raise SpecError(
-            f"--format: there is no format {name!r}{nearest_names(name, list(FORMATS))}",
-            hint=f"formats: {', '.join(FORMATS)}",
+            f"--format: there is no format {name!r}{nearest_names(name, list(known))}",
+            hint=f"formats: {', '.join(known)}",
         )
-    return FORMATS[name]
+    return known[name]
 
 
 class _Results:
