@@ -1,7 +1,9 @@
-"""The door: which verb, what comes out when something goes wrong, and with which exit code.
+"""Find the verb that was typed, and turn whatever goes wrong into a sentence and an exit code.
 
-Verbs stand in a static table with their help, and a verb's file is imported when it is called: `stackmark --help` answers
-at once. This is the second of the two borders where any exception is caught; `--debug` shows the traceback instead.
+Our verbs stand in a static table with their help; other packages add theirs by the entry point group `stackmark.commands`,
+whose objects are click commands. A verb is imported when it is called: `stackmark --help` answers at once, and a package that
+cannot be loaded disturbs its own verb only. This is the second of the two borders where any exception is caught; `--debug`
+shows the traceback instead.
 """
 
 import errno
@@ -19,6 +21,7 @@ from stackmark import __version__
 from stackmark.cli.saying import say
 from stackmark.cli.text_only import take_text_only
 from stackmark.errors import Exit, HungUp, StackmarkError, Terminated, nearest_names
+from stackmark.extensions import announced, is_announced, load, package_of
 from stackmark.secrets_masking import forget
 
 VERBS = {
@@ -48,6 +51,7 @@ VERBS = {
     "manifest": "Print what would be applied to a cluster: Job, Pod or CronJob.",
     "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",
 }
+GROUP = "stackmark.commands"
 # Which of the standard streams were a terminal when we began.
 _terminals: list[int] = []
 # A verb whose name is a word of Python's own has a file of another name.
@@ -65,13 +69,16 @@ failed, 7 part of a list failed, 8 a verdict that --fail-on names, 129 terminal 
 
 class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *_others()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name in VERBS:
+            module = import_module(f"stackmark.cli.{FILES.get(cmd_name, cmd_name.replace('-', '_'))}")
+            command: click.Command = module.command
+        elif point := announced(GROUP).get(cmd_name):
+            command = load(point, click.Command)
+        else:
             return None
-        module = import_module(f"stackmark.cli.{FILES.get(cmd_name, cmd_name.replace('-', '_'))}")
-        command: click.Command = module.command
         take_text_only(command)
         return command
 
@@ -79,14 +86,26 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            known = nearest_names(args[0], list(VERBS))
-            raise click.UsageError(f"there is no command {args[0]!r}{known}", ctx)
+            others = announced(GROUP)
+            if args[0] not in others:
+                known = nearest_names(args[0], [*VERBS, *others])
+                raise click.UsageError(f"there is no command {args[0]!r}{known}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table: asking each command for its help would import them all."""
+        """Write the tables: asking each command for its help would import them all."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
+        if others := _others():
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl(list(others.items()))
+
+
+def _others() -> dict[str, str]:
+    """Return the verbs of other packages, each with the name of its package: its help would have to be imported."""
+    if not is_announced(GROUP):
+        return {}
+    return {name: f"From {package_of(point)}." for name, point in announced(GROUP).items() if name not in VERBS}
 
 
 @click.group(
@@ -182,7 +201,7 @@ def _one_line(message: str) -> str:
 
 def _verb(arguments: list[str]) -> str:
     first = next((argument for argument in arguments if not argument.startswith("-")), "")
-    return f"{first} " if first in VERBS else ""
+    return f"{first} " if first in VERBS or first in announced(GROUP) else ""
 
 
 def _take_signals() -> None:
