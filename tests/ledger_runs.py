@@ -21,6 +21,14 @@ FAILED = RunEnd(status="failed", ended_unix_s=T0 + 9, failure_kind="not_finite",
 LINES = ['{"event":"hello","seq":0}', "", "a library's \t print, ½", '{"event":"result","seq":1}']
 
 
+def id_unix_s(identifier: str) -> float:
+    """Read from an id when it was made, to the millisecond."""
+    number = 0
+    for character in identifier[2:12]:
+        number = number << 5 | ids.ALPHABET.index(character)
+    return number / 1000
+
+
 def begin(
     ledger: Ledger, *, at: float = T0, workload: str = "train/resnet50", place: str = "host", experiment: str = "",
     machine: str = "this", boot: str = "now",

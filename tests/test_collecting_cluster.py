@@ -15,11 +15,12 @@ import yaml
 
 from asking import ask
 from clusters import TestCluster, until
+from ledger_runs import id_unix_s
 from stackmark.errors import Exit
 from stackmark.events import Stream
 from stackmark.experiments.collecting import Collected, collect
 from stackmark.experiments.judging import judge, read_stored
-from stackmark.ids import derived_id, id_unix_s
+from stackmark.ids import derived_id
 from stackmark.kubernetes.manifest.build import cronjob, pod
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Outcome

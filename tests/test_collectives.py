@@ -19,7 +19,7 @@ from stackmark.experiments.operator_list import rows_in
 from stackmark.places.place import Outcome
 from stackmark.ranks import Rank
 from stackmark.spec import Scalar, Spec, Task
-from stackmark.verdict.collectives import DEEPBENCH, bandwidths, bandwidths_of, rows_apart
+from stackmark.verdict.collectives import DEEPBENCH, bandwidths, rows_apart
 from stackmark.workloads.op.definition import OpParams, bus_factor
 from stackmark.workloads.op.impl.collectives import Pattern, differences, exact_calls, make_exchange, period_of
 from stackmark.workloads.op.impl.process_group import outside_limit, require_group, transports
@@ -351,13 +351,11 @@ def row(rank_own_s: float | None = None, index: int = 0, **more: Any) -> OpRow:
 
 def test_the_share_of_a_link_is_that_of_the_bus_bandwidth() -> None:
     limit = 10e9 / bus_factor("all-reduce", 4)  # a link of 10 GB/s, in bytes of the array
-    found = bandwidths_of(row(limit_per_s=limit, limit="PCIe"))
-    assert found is not None
+    found = bandwidths("all-reduce", 4, 4000.0, 2e-6, limit, "PCIe")
     assert found.algorithm_gb_per_s == pytest.approx(2.0)
     assert found.bus_gb_per_s == pytest.approx(3.0)
     assert found.limit_bus_gb_per_s == pytest.approx(10.0)
     assert found.limit_share == pytest.approx(0.3)
-    assert bandwidths_of(row(failure_kind="wrong_result")) is None
 
 
 def test_the_rank_that_is_most_often_late_is_named() -> None:

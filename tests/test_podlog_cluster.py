@@ -9,7 +9,7 @@ import pytest
 
 from clusters import TestCluster, until
 from stackmark.kubernetes.client import Cluster, Json
-from stackmark.kubernetes.log.follow import LogEnd, PodLog, read_whole
+from stackmark.kubernetes.log.follow import LogEnd, PodLog
 from wire import wired
 
 pytestmark = pytest.mark.cluster
@@ -73,7 +73,8 @@ def test_thousands_of_lines_in_a_second_come_whole_and_can_be_read_again(cluster
     burst.follow()
 
     assert burst.came_whole(20_000)
-    again = read_whole(cluster.cluster, cluster.namespace, "burst")
+    again: list[str] = []
+    PodLog(cluster.cluster, cluster.namespace, "burst").read(again.append, again.append)
     assert len(again) == 40_000
     assert [line for line in again if line.startswith("{")] == burst.lines
 

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from clusters import TestCluster, until
 from stackmark.kubernetes import status, why
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.objects import matches, quantity, requests, untolerated, words
@@ -435,26 +434,3 @@ def test_a_taint_keeps_away_who_does_not_tolerate_it(toleration: Json, away: boo
     node = {"spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}
 
     assert bool(untolerated(node, {"spec": {"tolerations": [toleration]}})) is away
-
-
-@pytest.mark.cluster
-@pytest.mark.cluster_whole
-def test_who_holds_devices_is_asked_of_the_cluster(cluster: TestCluster) -> None:
-    container = {
-        "name": "worker",
-        "image": "localhost/busybox:1",
-        "command": ["sleep", "60"],
-        "resources": {"limits": {"nvidia.com/gpu": 1}},
-    }
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-    cluster.cluster.create(path, {"metadata": {"name": "holds"}, "spec": spec})
-    try:
-        node = until(lambda: cluster.cluster.get(f"{path}/holds")["spec"].get("nodeName"))
-        held = why.holders(cluster.cluster, "nvidia.com/gpu", node)
-    finally:
-        cluster.cluster.delete(f"{path}/holds", grace_s=0)
-
-    assert [(one.pod, one.node, one.count) for one in held if one.namespace == cluster.namespace] == [
-        ("holds", node, 1)
-    ]

@@ -45,14 +45,6 @@ def _written(letter: str, number: int) -> str:
     return f"{letter}-" + "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
-def id_unix_s(identifier: str) -> float:
-    """When an id was made, to the millisecond."""
-    number = 0
-    for character in identifier[2:12]:
-        number = number << 5 | ALPHABET.index(character)
-    return number / 1000
-
-
 def as_prefix(text: str, letter: str) -> str | None:
     """What a person typed as the beginning of an id, in the form that ids are stored; None where it cannot be one."""
     body = text.strip().lower().removeprefix(f"{letter}-").translate(_MISREAD)

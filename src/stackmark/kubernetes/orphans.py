@@ -61,12 +61,11 @@ class JobNote(Frozen):
         return not driver_may_live(self.pid, self.start_ticks, same_boot=same_boot, namespace=self.pid_namespace)
 
 
-def folder(environment: Mapping[str, str] | None = None) -> Path:
+def folder() -> Path:
     """`$XDG_STATE_HOME/stackmark/jobs`, that is ~/.local/state/stackmark/jobs."""
-    known = os.environ if environment is None else environment
-    state = Path(known.get("XDG_STATE_HOME", ""))
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
-        state = Path(known.get("HOME") or "/") / ".local" / "state"
+        state = Path(os.environ.get("HOME") or "/") / ".local" / "state"
     return state / "stackmark" / "jobs"
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from stackmark.failures import PlaceFailure, killed
 from stackmark.kubernetes import objects as at
-from stackmark.kubernetes.client import ApiError, Cluster, Json
+from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.events import latest, moment_s
 from stackmark.kubernetes.names import CONTAINER
 from stackmark.kubernetes.objects import (
@@ -289,18 +289,6 @@ class Holder:
 
     def __str__(self) -> str:
         return f"{self.pod} ({self.namespace})"
-
-
-def holders(cluster: Cluster, resource: str, node: str | None = None) -> list[Holder]:
-    """Who holds devices, of those one may see: all pods, or those of the own namespace."""
-    where = f",spec.nodeName={node}" if node else ""
-    try:
-        pods = cluster.items("/api/v1/pods", fieldSelector=ACTIVE + where)
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        pods = cluster.items(f"/api/v1/namespaces/{cluster.namespace}/pods", fieldSelector=ACTIVE + where)
-    return holders_among(pods, resource, node)
 
 
 def holders_among(pods: Sequence[Json], resource: str, node: str | None = None) -> list[Holder]:

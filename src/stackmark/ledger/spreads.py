@@ -1,7 +1,5 @@
 """How far runs and series of one thing spread, by all that a ledger holds: what stands in where a comparison has too few."""
 
-from collections.abc import Iterable
-
 from sqlalchemy import Connection, func, select
 
 from stackmark.ledger.rows import RunDetail
@@ -42,12 +40,12 @@ def largest_factor(ledger: Ledger) -> float | None:
     return ledger.reading(work)
 
 
-def runs_of_spec(ledger: Ledger, spec_digest: str, kinds: Iterable[str] = ("run", "check")) -> list[RunDetail]:
-    """Return the good runs of a spec in experiments of these kinds, oldest first."""
+def runs_of_spec(ledger: Ledger, spec_digest: str) -> list[RunDetail]:
+    """Return the good runs of a spec that `run` and `check` made, oldest first."""
     query = (
         select(runs)
         .join(experiments, experiments.c.id == runs.c.experiment_id)
-        .where(*_GOOD, runs.c.spec_digest == spec_digest, experiments.c.kind.in_(list(kinds)))
+        .where(*_GOOD, runs.c.spec_digest == spec_digest, experiments.c.kind.in_(["run", "check"]))
         .order_by(runs.c.started_unix_s, runs.c.id)
     )
     return ledger.reading(

@@ -15,6 +15,8 @@ MARK_VARIABLE = "STACKMARK_RUN"
 # Of a user's own program, within its run: what it leaves behind is ended, and the worker and its like are not.
 COMMAND_VARIABLE = "STACKMARK_COMMAND"
 PROC = Path("/proc")
+# A process that does not go within this time hangs in the kernel.
+KILL_WAIT_S = 2.0
 # The kernel's number of the first pid namespace, the host's own, on every Linux (PROC_PID_INIT_INO).
 HOST_PID_NAMESPACE = 0xEFFFFFFC
 
@@ -39,10 +41,10 @@ def marked(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
     return found
 
 
-def end_marked(mark: str, wait_s: float = 2.0, variable: str = MARK_VARIABLE) -> int:
+def end_marked(mark: str, variable: str = MARK_VARIABLE) -> int:
     """Kills what is left of a run, and says how many processes that were."""
     ended: set[int] = set()
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + KILL_WAIT_S
     # Again and again: between a look and a kill a process may have had a child.
     while (left := marked(mark, variable)) and time.monotonic() < deadline:
         for pid in left:

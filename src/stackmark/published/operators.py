@@ -109,6 +109,8 @@ def caveats_of(row: Published) -> tuple[str, ...]:
 
 
 CHIPS_BESIDE = ("P100", "V100")
+# Columns of published times in the table of a list.
+COLUMNS_BESIDE = 2
 
 
 def beside(
@@ -151,15 +153,13 @@ def beside_list(
     shapes: Sequence[Mapping[str, Scalar]],
     precision: str,
     chip: str | None,
-    chips: Sequence[str] = CHIPS_BESIDE,
-    limit: int = 2,
 ) -> tuple[tuple[str, ...], list[dict[str, BesidePublished]]]:
     """The same for a list, as a table shows it: the chips that are its columns, and each row's times by them.
 
     Columns are chosen for the whole list, in the order of `beside`. A chip that has a time for few of the problems (of less
     than half as many as the one that has most) comes after all others: a column of a few cells says little of a list.
     """
-    of_rows = [beside(index, op, shape, precision, chip, chips, limit=_ALL) for shape in shapes]
+    of_rows = [beside(index, op, shape, precision, chip, limit=_ALL) for shape in shapes]
     covered: dict[str, int] = defaultdict(int)
     newest: dict[str, str] = defaultdict(str)
     for found in (one for of_row in of_rows for one in of_row):
@@ -167,8 +167,8 @@ def beside_list(
         newest[found.chip] = max(newest[found.chip], found.row.date)
     names = sorted(newest, key=lambda name: newest[name], reverse=True)
     most = max(covered.values(), default=0)
-    names.sort(key=lambda name: (2 * covered[name] < most, *_distance(name, chip, tuple(chips))))
-    columns = {name: _chip(name).short for name in names[:limit]}
+    names.sort(key=lambda name: (2 * covered[name] < most, *_distance(name, chip, CHIPS_BESIDE)))
+    columns = {name: _chip(name).short for name in names[:COLUMNS_BESIDE]}
     by_column = [{columns[one.chip]: one for one in of_row if one.chip in columns} for of_row in of_rows]
     return tuple(columns.values()), by_column
 

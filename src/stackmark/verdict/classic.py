@@ -1,16 +1,10 @@
-"""The statistics of tf_cnn_benchmarks and nvcnn.py, exactly as they compute them.
+"""The statistics of tf_cnn_benchmarks, exactly as it computes them.
 
 People know the line `images/sec: 139.6 +/- 0.1 (jitter = 0.3)`, and scripts parse it; it is kept beside our own rate,
-with its formulas, not ours. What they mean, since neither program says it:
-
-- tf_cnn_benchmarks (`get_perf_timing`): the rate is batch / mean(step time) over all steps since warm-up, cumulative
-  at each row; "+/-" is the standard error of the mean of the per-step rates (ddof 0): it takes steps for independent
-  and says nothing about the next run; jitter is 1.4826 times the median absolute deviation of the per-step rates, a
-  robust standard deviation, which a few slow steps do not move.
-- nvcnn.py: the rate is the arithmetic mean of the per-step rates, which is higher whenever steps differ; "+/-" has
-  ddof 1 and is nan for two steps or fewer; jitter is the same.
-
-The same ten steps can so give 576.6 images/s in the one and 602.2 in the other.
+with its formulas, not ours. What they mean, since the program does not say it (`get_perf_timing`): the rate is
+batch / mean(step time) over all steps since warm-up, cumulative at each row; "+/-" is the standard error of the mean of the
+per-step rates (ddof 0): it takes steps for independent and says nothing about the next run; jitter is 1.4826 times the
+median absolute deviation of the per-step rates, a robust standard deviation, which a few slow steps do not move.
 """
 
 import math
@@ -22,7 +16,7 @@ from numpy.typing import NDArray
 
 from stackmark.verdict.steady import checked_steps
 
-MAD_TO_SIGMA = 1.4826  # the digits that both programs use
+MAD_TO_SIGMA = 1.4826  # the digits that the program uses
 
 
 class ClassicStats(NamedTuple):
@@ -50,24 +44,12 @@ def classic_line_stats(step_s: Sequence[float], batch: int, ewma: float | None =
     return ClassicStats(batch / mean_s, float(speeds.std(ddof=0)) / math.sqrt(speeds.size), _jitter(speeds))
 
 
-def nvcnn_stats(step_s: Sequence[float], batch: int) -> ClassicStats:
-    """nvcnn.py's rate, '+/-' and jitter of all steps since its burn-in."""
-    _, speeds = _times_and_speeds(step_s, batch)
-    uncertainty = float(speeds.std(ddof=1)) / math.sqrt(speeds.size) if speeds.size > 2 else math.nan
-    return ClassicStats(float(speeds.mean()), uncertainty, _jitter(speeds))
-
-
 def classic_row(step: int, stats: ClassicStats, loss: float, accuracies: tuple[float, float] | None = None) -> str:
     """A row as tf_cnn_benchmarks prints it, without the line's end; top-1 and top-5 accuracy where they are shown."""
     columns = [str(step), f"images/sec: {_three(stats)}", f"{loss:.3f}"]
     if accuracies is not None:
         columns += [f"{accuracy:.3f}" for accuracy in accuracies]
     return "\t".join(columns)
-
-
-def nvcnn_line(stats: ClassicStats) -> str:
-    """The line that nvcnn.py prints at its end, between its two rules."""
-    return f"Images/sec: {_three(stats)}"
 
 
 def _three(stats: ClassicStats) -> str:

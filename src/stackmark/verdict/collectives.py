@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from stackmark.events import OpRow
-from stackmark.medians import median_of
 from stackmark.units import say_seconds
 from stackmark.workloads.op.definition import bus_factor, known_operator
 
@@ -61,15 +60,6 @@ def bandwidths(
         limit_bus_gb_per_s=limit_per_s * factor / 1e9 if limit_per_s else None,
         limit=limit,
     )
-
-
-def bandwidths_of(row: OpRow) -> Bandwidths | None:
-    """From a row of one run; None where it failed."""
-    ranks = row.shape.get("ranks")
-    if row.failure_kind or not row.call_s or not row.least_bytes or not isinstance(ranks, int):
-        return None
-    seconds = median_of(row.call_s).value
-    return bandwidths(row.op, ranks, row.least_bytes, seconds, row.limit_per_s, row.limit)
 
 
 def rows_apart(rows: Mapping[int, Sequence[OpRow]]) -> list[str]:

@@ -14,21 +14,18 @@ from stackmark.verdict.evidence import ALPHA
 from stackmark.verdict.ratio import finished
 
 
-def holm(comparisons: Sequence[Comparison], *, alpha: float = ALPHA, multiple: int = 1) -> tuple[Comparison, ...]:
+def holm(comparisons: Sequence[Comparison], *, multiple: int = 1) -> tuple[Comparison, ...]:
     """The comparisons with their words and differences as Holm decides them; a single one stays as it is.
 
     Not for looks of a stopping rule: there the comparisons share alpha (see sequential.stopping_rule).
     """
     if len(comparisons) < 2:
         return tuple(comparisons)
-    equivalent = rejected([one.p_equivalence for one in comparisons], alpha)
-    outside = rejected([one.p_outside for one in comparisons], alpha)
-    different = rejected([one.p_difference for one in comparisons], alpha)
+    equivalent = rejected([one.p_equivalence for one in comparisons], ALPHA)
+    outside = rejected([one.p_outside for one in comparisons], ALPHA)
+    different = rejected([one.p_difference for one in comparisons], ALPHA)
     decided = zip(comparisons, equivalent, outside, different, strict=True)
-    return tuple(
-        _decided(one, *decisions, alpha=alpha, family=len(comparisons), multiple=multiple)
-        for one, *decisions in decided
-    )
+    return tuple(_decided(one, *decisions, family=len(comparisons), multiple=multiple) for one, *decisions in decided)
 
 
 def rejected(p_values: Sequence[float | None], alpha: float) -> list[bool]:
@@ -46,7 +43,7 @@ def rejected(p_values: Sequence[float | None], alpha: float) -> list[bool]:
 
 
 def _decided(
-    one: Comparison, equivalent: bool, outside: bool, different: bool, *, alpha: float, family: int, multiple: int
+    one: Comparison, equivalent: bool, outside: bool, different: bool, *, family: int, multiple: int
 ) -> Comparison:
     if one.p_equivalence is None:
         # Without a p there is nothing for Holm to decide: no interval, or no spread, which its own notes say.
@@ -65,4 +62,4 @@ def _decided(
     changed = replace(one, word=word, difference=difference, notes=tuple(notes), family=family)
     if word == one.word == "INCONCLUSIVE" and difference == one.difference:
         return changed
-    return finished(changed, alpha=alpha / family, multiple=multiple)
+    return finished(changed, alpha=ALPHA / family, multiple=multiple)

@@ -82,11 +82,9 @@ class Interruption:
     steps_lost_high: float | None
 
 
-def step_ends(events: Sequence[Event], rank: int = 0) -> list[float]:
+def step_ends(events: Sequence[Event]) -> list[float]:
     """The worker's clock at the beginning of the first measured step and at the end of each; empty where there was none."""
-    measured = [
-        event for event in events if isinstance(event, Steps) and event.rank == rank and event.phase == "measure"
-    ]
+    measured = [event for event in events if isinstance(event, Steps) and event.rank == 0 and event.phase == "measure"]
     measured.sort(key=lambda event: event.first)
     seconds = [step_s for event in measured for step_s in event.step_s]
     if not seconds:

@@ -75,12 +75,12 @@ def count_needed(
     return None if found is None else whole(found, multiple)
 
 
-def smallest_margin(sd: float, count: int, *, sides: int = 1) -> float:
+def smallest_margin(sd: float, count: int) -> float:
     """The margin that so many blocks of this spread decide in nine of ten experiments, where there is no difference."""
     if count < 2:
         raise ValueError("one block has no spread: the margin it could decide is not known")
-    df = sides * (count - 1)
-    limit = (t_quantile(1 - ALPHA, df) + t_quantile(1 - BETA / 2, df)) * sd * math.sqrt(sides / count)
+    df = count - 1
+    limit = (t_quantile(1 - ALPHA, df) + t_quantile(1 - BETA / 2, df)) * sd / math.sqrt(count)
     return -math.expm1(-limit)
 
 

@@ -52,7 +52,7 @@ class NoiseFloor:
     differs: bool
 
 
-def noise_floor(examined: Examined, margins: Sequence[float] = MARGINS) -> NoiseFloor | None:
+def noise_floor(examined: Examined) -> NoiseFloor | None:
     """None where there are not two blocks to see a spread in."""
     comparison = next((c for c in examined.comparisons if c.kind == "blocks" and c.sd_log is not None), None)
     if comparison is None or comparison.sd_log is None or comparison.count_b < 2:
@@ -61,7 +61,7 @@ def noise_floor(examined: Examined, margins: Sequence[float] = MARGINS) -> Noise
     block_s = block_seconds(examined.runs)
     costs = []
     planned = sd_upper(sd, blocks - 1, FORECAST_LEVEL)
-    for margin in margins if planned is not None else ():
+    for margin in MARGINS if planned is not None else ():
         count = count_needed(0.0, planned or 0.0, margin, multiple=WHOLE)
         costs.append(MarginCost(margin, count, count * block_s if count is not None and block_s is not None else None))
     spreads = [arm.throughput.cv for arm in examined.arms if arm.throughput and arm.throughput.cv is not None]

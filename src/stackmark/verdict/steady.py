@@ -139,7 +139,7 @@ def checked_steps(step_s: Sequence[float] | Floats) -> Floats:
     return steps
 
 
-def find_steady(step_s: Sequence[float] | Floats, tick_s: float, tolerance: float = TOLERANCE) -> Steady:
+def find_steady(step_s: Sequence[float] | Floats, tick_s: float) -> Steady:
     """Put a run into one of the five classes and say from which step on it is measured.
 
     tick_s is the resolution of the clock that timed the steps: some 0.5e-6 for CUDA events, 1e-9 for perf_counter.
@@ -150,13 +150,13 @@ def find_steady(step_s: Sequence[float] | Floats, tick_s: float, tolerance: floa
         return _too_short(steps)
     parts = _parted(steps, tick_s)
     segments, pauses = _segments(steps, parts, tick_s), _pauses(steps, parts)
-    steady = _class(segments, n, tolerance)
+    steady = _class(segments, n)
     return replace(steady, note=f"{steady.note} {pauses.sentence}", pauses=pauses) if pauses else steady
 
 
-def _class(segments: tuple[Segment, ...], n: int, tolerance: float) -> Steady:
+def _class(segments: tuple[Segment, ...], n: int) -> Steady:
     levels = np.array([segment.cost_s for segment in segments]) / segments[-1].cost_s - 1.0
-    apart = np.abs(levels) > tolerance
+    apart = np.abs(levels) > TOLERANCE
     if not apart.any():
         return Steady("flat", 0, segments, f"Flat: all {n} steps are measured.", 0)
     first_step = segments[int(np.flatnonzero(apart)[-1]) + 1].start
@@ -165,11 +165,11 @@ def _class(segments: tuple[Segment, ...], n: int, tolerance: float) -> Steady:
     if share < 0.5:
         note = (
             f"No steady state: the level at the end held for the last {100 * share:.0f} % of {n} steps only "
-            f"(parts before were {_span(fastest, slowest, tolerance)}). The whole run is measured; "
+            f"(parts before were {_span(fastest, slowest)}). The whole run is measured; "
             "it says what happened, not what to expect. Try a longer run, and look at clocks and other processes."
         )
-        return Steady("no steady state", 0, segments, note, 0 if fastest < -tolerance else first_step)
-    if fastest < -tolerance:
+        return Steady("no steady state", 0, segments, note, 0 if fastest < -TOLERANCE else first_step)
+    if fastest < -TOLERANCE:
         note = (
             f"Slow-down: a part before the end was {-100 * fastest:.1f} % quicker. Measured are the last "
             f"{n - first_step} of {n} steps, after the slow-down. Look at temperature, clocks and power cap."
@@ -422,11 +422,11 @@ def _pauses_as_usual(parts: _Parts) -> bool:
     return 1 - fewer > 0.05 and float(parts.added_s[:MIN_SEGMENT].max()) <= 1.5 * longest
 
 
-def _span(fastest: float, slowest: float, tolerance: float) -> str:
+def _span(fastest: float, slowest: float) -> str:
     """'3.0 % quicker', '2.0 % slower', or both."""
     parts = []
-    if fastest < -tolerance:
+    if fastest < -TOLERANCE:
         parts.append(f"up to {-100 * fastest:.1f} % quicker")
-    if slowest > tolerance:
+    if slowest > TOLERANCE:
         parts.append(f"up to {100 * slowest:.1f} % slower")
     return " and ".join(parts)

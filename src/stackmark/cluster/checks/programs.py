@@ -30,9 +30,9 @@ def trial() -> Argv:
     )
 
 
-def numbered_then_idle(lines: int = LINES) -> Argv:
+def numbered_then_idle() -> Argv:
     """Numbered lines and an end mark, then waits for its SIGTERM."""
-    count = f"i=0; while [ $i -lt {lines} ]; do echo line $i; i=$((i+1)); done; echo end"
+    count = f"i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done; echo end"
     return shell(f"trap 'exit 0' TERM; {count}; {_IDLE}")
 
 

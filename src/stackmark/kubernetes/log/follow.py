@@ -280,13 +280,6 @@ class PodLog:
         return LogEnd(how, complete, "; ".join(said), self._reconnects, self._longest_outage_s, order.mended)
 
 
-def read_whole(cluster: Cluster, namespace: str, pod: str, container: str = names.CONTAINER) -> list[str]:
-    """The lines of a log as it is now, with its rotated parts where one may read them; for pods that have ended."""
-    lines: list[str] = []
-    PodLog(cluster, namespace, pod, container=container).read(lines.append, lines.append)
-    return lines
-
-
 def _pause(seconds: float, stop: Stop, poll_s: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not stop():

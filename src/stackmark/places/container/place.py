@@ -64,12 +64,10 @@ class ContainerPlace:
         self,
         options: ContainerOptions | None = None,
         cache: Path | None = None,
-        python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._options = options or ContainerOptions()
         self._cache = cache.absolute() if cache else None
-        self._python = python
         self._environment = worker_environment(os.environ if environment is None else environment)
         # Handed to the engine's client in its environment, and to the container by name: neither `ps` nor the ledger has them.
         self._named = {name: value_of(name, self._environment) for name in self._options.named_variables}
@@ -136,7 +134,7 @@ class ContainerPlace:
     def _image(self, engine: Engine) -> Image:
         if self._options.image is not None:
             return _inspected(engine, self._options.image)
-        software = host_software(self._python, self._environment)
+        software = host_software(sys.executable, self._environment)
         if self._options.rootfs:
             return Image(None, None, software)
         name = bare_image.made(engine)

@@ -7,7 +7,7 @@ on a connection: the log is followed through lost ones, and the pod is removed o
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,12 +40,11 @@ class PodPlace:
         options: PodOptions | None = None,
         cache: Path | None = None,
         kind: names.Kind = "run",
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._options = options or PodOptions()
         self._cache = cache.absolute() if cache else None
         self._kind = kind
-        self._environment = worker_environment(os.environ if environment is None else environment)
+        self._environment = worker_environment(os.environ)
         for name in self._options.named_variables:
             value_of(name, self._environment)  # what is missing is said before anything is created
         self._setup: PodSetup | None = None

@@ -276,12 +276,12 @@ def _host_folders(
     return tuple(made), folder
 
 
-def root_links(root: Path = Path("/")) -> dict[str, str]:
+def root_links() -> dict[str, str]:
     """`/bin` and its like where they are links, each with the folder that it means."""
     return {
-        f"/{name}": os.path.realpath(root / name)
+        f"/{name}": os.path.realpath(f"/{name}")
         for name in PROGRAM_FOLDERS
-        if (root / name).is_symlink() and (root / name).is_dir()
+        if os.path.islink(f"/{name}") and os.path.isdir(f"/{name}")
     }
 
 

@@ -27,7 +27,7 @@ DENSENET = "arXiv:1608.06993, table 2, for parameters; multiply-adds counted her
 class Model:
     """One network. `params`, `forward_macs` and `training_flops` are of one sample at the default number of classes.
 
-    A multiply-add is one MAC and two floating-point operations; impl/nets/counting.py says which are counted.
+    A multiply-add is one MAC and two floating-point operations; tests/counting.py says which are counted.
     """
 
     name: str

@@ -177,12 +177,12 @@ def _problem(source: str, target: str, how: str, size: int = ROW_BYTES) -> Probl
     return Problem("transfer", {"bytes": size, "from": source, "to": target, "how": how})
 
 
-def to_and_from(device: torch.device, size: int = ROW_BYTES) -> tuple[Problem, Problem]:
+def to_and_from(device: torch.device) -> tuple[Problem, Problem]:
     """Pinned, from the node that a GPU hangs on, and back: the most that its link to the host gives."""
     near = near_node(gpu_address(device), nodes(allowed=pinning.ALLOWED))
     return (
-        _problem(f"node{near}", str(device), PINNED, size),
-        _problem(str(device), f"node{near}", PINNED, size),
+        _problem(f"node{near}", str(device), PINNED, ROW_BYTES),
+        _problem(str(device), f"node{near}", PINNED, ROW_BYTES),
     )
 
 

@@ -209,10 +209,10 @@ def transports(log: str) -> list[str]:
     return [f"via {way}" for way in dict.fromkeys(_TRANSPORT.findall(log))]
 
 
-def link_of(device: torch.device, module: object = None) -> links.Limit:
+def link_of(device: torch.device) -> links.Limit:
     """What a GPU can send to the others: all its active NVLinks together, or its PCIe where it has none."""
     properties = torch.cuda.get_device_properties(device)
-    return outside_limit(f"GPU-{properties.uuid}", (properties.major, properties.minor), module)
+    return outside_limit(f"GPU-{properties.uuid}", (properties.major, properties.minor))
 
 
 def outside_limit(uuid: str, capability: Sequence[int], module: object = None) -> links.Limit:

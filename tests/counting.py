@@ -1,4 +1,4 @@
-"""Counts the arithmetic of a network instead of quoting it: multiply-adds forward, operations of a training step.
+"""Count the arithmetic of a network, for the tests of the table: multiply-adds forward, operations of a training step.
 
 What is counted: convolutions, linear layers, and the two products of attention (all of them, also the half that a
 causal mask hides, which is the usual convention). Normalisation, activations and the optimizer are not. The backward
@@ -55,7 +55,7 @@ def _convolution_backward(
 
 @cache
 def count(model: Model) -> Arithmetic:
-    """Runs one step of the network on the meta device, where it costs no memory, and counts it."""
+    """Run one step of the network on the meta device, where it costs no memory, and count it."""
     device = torch.device("meta")
     with device:
         net = nets.build(model, model.classes)
@@ -70,16 +70,6 @@ def count(model: Model) -> Arithmetic:
     return Arithmetic(forward // (2 * _BATCH), total // _BATCH)
 
 
-def count_forward_macs(model: Model) -> int:
-    """Returns the multiply-adds of one sample's forward pass."""
-    return count(model).forward_macs
-
-
-def count_training_flops(model: Model) -> int:
-    """Returns the floating-point operations of one sample's forward and backward pass."""
-    return count(model).training_flops
-
-
 def count_parameters(net: nn.Module) -> int:
-    """Returns the number of trainable parameters."""
+    """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)
