@@ -191,7 +191,11 @@ def test_the_api_has_their_workload_and_their_place(installed: str, ledger: Path
 
 def test_a_log_of_theirs_is_imported(installed: str, ledger: Path, tmp_path: Path) -> None:
     named = ("import", sort_log(tmp_path), "--format", "sortbench", "--again", "--json")
-    for answer in asked(installed, ledger, ("import", sort_log(tmp_path), "--json"), named, codes=[7]):
+    commands = (("import", sort_log(tmp_path), "--json"), named, ("fastest", "sort/quick"))
+    *imported, fastest = asked(installed, ledger, *commands, codes=[0, 7])
+    assert [line.split()[1:] for line in fastest.out.splitlines()] == [["unknown", "2e+07"]] * 2
+    for answer in imported:
+        assert answer.code == 7
         found = json.loads(answer.out)
         assert [file["format"] for file in found["files"]] == ["sortbench"]
         assert [(run["status"], run["rate_per_s"], run["failure_kind"]) for run in found["runs"]] == [
@@ -220,10 +224,11 @@ def test_what_is_broken_disturbs_nothing_else(broken: str, ledger: Path) -> None
     log = Path(__file__).parent / "data" / "logs" / "tf_cnn" / "t4_host_1gpu.log"
     run = ("run", "--cmd", "true", "--runs", "1", "--json")
     commands = (("--help",), run, ("import", str(log)), ("workloads",), ("compare", "--help"))
-    top, measured, *_ = asked(broken, ledger, *commands)
+    top, measured, _, workloads, _ = asked(broken, ledger, *commands)
     listed = top.out.partition("\nCommands of other packages:\n")[2].partition("\n\n")[0]
     assert [line.split()[0] for line in listed.splitlines()] == ["typed", "raises"]
     assert json.loads(measured.out)["results"][0]["runs"][0]["place"] == "host"
+    assert workloads.err.count("the package broken announces") == len(BROKEN["stackmark.workloads"])
 
 
 def test_help_reads_metadata_only_where_a_package_adds_a_command(installed: str, ledger: Path) -> None:

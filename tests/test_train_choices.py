@@ -448,9 +448,10 @@ def test_another_package_cannot_take_the_place_of_ours(announce: Callable[[str],
 @pytest.mark.parametrize("point", ["no_such_module:FAMILY", "my_package:missing", "my_package:QUICK"])
 def test_a_package_whose_workloads_cannot_be_loaded_is_named(announce: Callable[[str], None], point: str) -> None:
     announce(f"sort = {point}")
+    assert "train/resnet50" in [one.name for one in registry.definitions()]
     with pytest.raises(SpecError, match="the package my-package") as failed:
-        list(registry.definitions())
-    assert failed.value.hint == "repair or remove it: pip uninstall my-package"
+        registry.find("sort/quick")
+    assert failed.value.hint == "repair it or remove it: pip uninstall my-package"
 
 
 # --- the documentation ---------------------------------------------------------------------------------------------------

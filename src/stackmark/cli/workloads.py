@@ -6,10 +6,10 @@ import click
 from pydantic import JsonValue
 
 from stackmark.cli.options import json_option
-from stackmark.cli.saying import print_json
+from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError, nearest_names
 from stackmark.units import say_count
-from stackmark.workloads.definition import Definition
+from stackmark.workloads.definition import Definition, outside
 from stackmark.workloads.registry import definitions
 
 NOT_COUNTED = "–"
@@ -30,6 +30,7 @@ Examples:
 def command(pattern: str, as_json: bool) -> int:
     """List what can be measured, with parameters, size and operations of one sample; of operators, their lists of problems."""
     found = [entry for entry in definitions() if fnmatch(entry.name, pattern)]
+    notice(error.message for error in outside().broken.values())
     if not found:
         known = nearest_names(pattern, [entry.name for entry in definitions()])
         raise SpecError(f"no workload is like {pattern!r}{known}", hint="list all with: stackmark workloads")
