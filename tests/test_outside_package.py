@@ -5,12 +5,14 @@ The package is tests/outside_package, which docs/extending.md shows file by file
 
 import json
 import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from asking import Answer, ask_process
+from asking import Answer, ask_process, environment
 from worker_process import SOURCE
 
 PACKAGE = Path(__file__).parent / "outside_package"
@@ -76,6 +78,26 @@ def test_an_operator_of_theirs_has_rows_rates_and_checks(installed: str, tmp_pat
     assert row["error"] <= row["error_bound"]
     shown = asked(installed, tmp_path, "show", result["experiment"])
     assert "65536 elements" in shown.out
+
+
+def test_they_are_compared_and_reported(installed: str, tmp_path: Path) -> None:
+    answer = asked(
+        installed, tmp_path, "compare", "sort/quick", "--steps", "3", "--warmup-seconds", "0", "--arm", "host,size=1000",
+        "--arm", "host,size=2000", "--blocks", "2", "--json",
+    )  # fmt: skip
+    assert json.loads(answer.out)["title"] == "NumPy's quicksort"
+    asked(installed, tmp_path, "report", "last", "-o", str(tmp_path / "report.html"))
+    assert "sort/quick" in (tmp_path / "report.html").read_text()
+
+
+def test_they_are_run_from_python(installed: str, tmp_path: Path) -> None:
+    code = (
+        "import stackmark as sm; "
+        "print(sm.run('sort/quick', size=1000, steps=3, warmup_seconds=0, runs=1).to_dict()['spec']['params']['size'])"
+    )
+    env = environment(tmp_path / "ledger.db", PYTHONPATH=installed)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1000"
 
 
 @pytest.mark.parametrize(
