@@ -286,7 +286,7 @@ MEASURED = (
     ("facts", ("facts",)),
 )
 KEYS_DEEP = 3
-OF_THE_MACHINE = ("facts", "covariates", "covariates[]", "differences[]")
+OF_THE_MACHINE = ("facts", "covariates", "covariates[]", "differences[]", "changed[]")
 
 
 def _keys_of(name: str, *words: str) -> str:

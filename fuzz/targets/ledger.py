@@ -67,7 +67,8 @@ _COLUMNS = {
         "tune", "framework", "rate_per_s", "rate_unit", "steps_total", "steps_used", "steady", "step_p50_s", "step_p90_s",
         "step_p99_s", "step_cv", "wall_s", "setup_s", "memory_peak_mib", "energy_j", "data_share", "machine_id", "boot_id",
         "driver_pid", "stackmark_version", "spec_digest", "failure_kind", "failure_message", "failure_hint", "flags",
-        "place_options", "handle", "spec", "arm", "block", "attempt", "role", "position",
+        "place_options", "handle", "spec", "arm", "block", "attempt", "slot", "suspect", "pass_number", "piece", "role",
+        "position",
     ),
     "experiments": ("created_unix_s", "command", "note", "request", "kind", "design"),
     "streams": ("lines", "data"),
@@ -121,7 +122,10 @@ def _fill(path: Path) -> None:
             book.start_experiment(Experiment.model_validate(whole["experiment"]))
             for one in whole["runs"]:
                 row = one["run"]
-                book.start(RunStart.model_validate({key: row[key] for key in RunStart.model_fields}))
+                if whole["experiment"]["kind"] == "run" and row["block"] is not None:
+                    # As an operator list was stored before it had columns of its own.
+                    row = {**row, "pass_number": row["block"], "piece": row["attempt"], "block": None, "attempt": 0}
+                book.start(RunStart.model_validate({key: row[key] for key in RunStart.model_fields if key in row}))
                 book.finish(
                     row["id"], RunEnd.model_validate({key: row[key] for key in RunEnd.model_fields}), one["lines"]
                 )
