@@ -310,7 +310,7 @@ def _keys(value: object, depth: int, before: str = "") -> Iterator[str]:
 @contextmanager
 def _quiet(folder: Path) -> Iterator[None]:
     """In the folder, with nothing of this environment that a command would read or that would colour its output."""
-    before = os.getcwd()
+    before, environment = os.getcwd(), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FORCE_COLOR", "KUBECONFIG", "PIP_CERT", "SSL_CERT_FILE", "TTY_COMPATIBLE", "STACKMARK_LEDGER"):
             patch.delenv(name, raising=False)
@@ -325,6 +325,9 @@ def _quiet(folder: Path) -> Iterator[None]:
             yield
         finally:
             os.chdir(before)
+    # Screens set variables of their own, which no patch remembers.
+    os.environ.clear()
+    os.environ.update(environment)
     time.tzset()
 
 
