@@ -133,9 +133,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Those that hurt it at the very end: a part that was killed and is back may not be quite what it was.
     items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("cluster", "cluster_hurt")])
     for item in items:
-        if item.get_closest_marker("cluster"):
-            whole = item.get_closest_marker("cluster_whole") is not None
-            item.add_marker(pytest.mark.xdist_group("whole cluster" if whole else item.path.name))
         if "worker_image" in getattr(item, "fixturenames", ()) and item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.timeout(IMAGE_LIMIT_S))  # the first of them waits for the image
     if os.environ.get("CI"):
