@@ -310,7 +310,7 @@ class Run:
         return [line for line in self.lines if line.startswith(EVENT_PREFIX)]
 
     def log(self) -> Iterator[str]:
-        """Return what is no event, and the lines that came in events: what a user's own program printed."""
+        """Return the lines that are not events, and those that events carry: what a user's own program printed."""
         for number, line in enumerate(self.lines, 1):
             if not line.startswith(EVENT_PREFIX):
                 yield line.removeprefix(STDERR_PREFIX)

@@ -231,7 +231,7 @@ def leading(arms: Sequence[ArmRequest]) -> int:
 
 
 def beside_the_driver(arms: Sequence[ArmRequest], watcher: Watcher) -> list[ArmRequest]:
-    """Pods that have a host or a container beside them are pinned to this machine; refused where it is no node."""
+    """Pin pods that are compared with a host or a container to this machine; refuse where it is not a node."""
     if all(find_kind(arm.place).leads for arm in arms) or not any(find_kind(arm.place).leads for arm in arms):
         return list(arms)
     return [_pinned_here(arm, watcher) if find_kind(arm.place).leads else arm for arm in arms]

@@ -11,7 +11,7 @@ from typing import Any
 
 # Words that YAML 1.1, which Kubernetes' reader still follows, takes for a boolean or for nothing.
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-# Begins with a letter, so it is no number and no date; a colon or a # has no blank beside it.
+# Begins with a letter, so it is not a number or a date; no blank stands next to a colon or a #.
 _PLAIN = re.compile(
     r"[A-Za-z/][A-Za-z0-9_./@+=-]*(:[A-Za-z0-9_./@+=-]+)*( [A-Za-z0-9_./@+=-]+(:[A-Za-z0-9_./@+=-]+)*)*"
 )
