@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -202,6 +203,10 @@ def test_every_case_passes_or_says_why_it_was_left_out(full: Full) -> None:
         assert [case["result"] for case in full.of(area)] == ["passed"] * len(full.of(area))
 
 
+def _devices(evidence: str) -> set[str]:
+    return set(re.findall(r"GPU-\d-\d", evidence))
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
 def test_devices_are_given_held_and_returned(full: Full, test_cluster: TestCluster) -> None:
@@ -209,8 +214,9 @@ def test_devices_are_given_held_and_returned(full: Full, test_cluster: TestClust
         pytest.skip("how many devices are free on somebody's own cluster is not known")
     said = {case["case"]: case for case in full.of("devices")}
     assert {case["result"] for case in said.values()} == {"passed"}, said
-    assert "asked for 2, sees GPU-" in said["exactly those asked for"]["evidence"]
-    assert "all different: GPU-1-0, GPU-" in said["each pod its own"]["evidence"]
+    # Which of the four devices a pod gets is the scheduler's choice.
+    assert len(_devices(said["exactly those asked for"]["evidence"])) == 2
+    assert len(_devices(said["each pod its own"]["evidence"])) == 3
     assert "3 nvidia.com/gpu" in said["more than any node has"]["evidence"]
     assert "2 ran, 1 waited, and ran" in said["more than are free"]["evidence"]
     assert "a new pod ran with the same" in said["return after delete"]["evidence"]
