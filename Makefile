@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# Tests start our program hundreds of times: without compiled files each start compiles it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test quick test-cluster golden lint bench fuzz clean
 run: $(VENV)/.run
