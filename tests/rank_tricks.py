@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pydantic import Field
-
+from stackmark.model import Field
 from stackmark.spec import Params, Request, Scalar, Spec
 from stackmark.workloads.definition import Definition, Family
 from stackmark.workloads.workload import Rig, TimedSteps, WorkloadFailure

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from asking import ask
 from stackmark.errors import SpecError
 from stackmark.events import EVENT_LIMIT_BYTES
 from stackmark.machine.orphans import MARK_VARIABLE
+from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar, Spec, Task
 from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command
 from stackmark.workloads.command.impl.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import JsonValue, ValidationError
 
 from stackmark import events
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import Event, Stream, gathered_facts, measured_steps, read_event, write_event
+from stackmark.model import JsonValue, ValidationError
 from stackmark.spec import AUTO, SPEC_LIMIT_BYTES, Request, Scalar, Spec, Task, read_task
 
 H200 = Path(__file__).parent / "data" / "h200_gpt2.jsonl"
@@ -213,7 +213,7 @@ def test_an_event_comes_back_from_its_line_as_it_was(kind: type[Event]) -> None:
 def test_every_kind_of_event_is_tried_here() -> None:
     kinds = {kind for kind in Event.__subclasses__() if kind is not events.Unknown}
     assert set(FIELDS) == kinds
-    assert {kind.model_fields["event"].default for kind in kinds} == events._KINDS
+    assert {kind.model_fields["event"].default for kind in kinds} == set(events._KINDS)
 
 
 def test_an_unknown_kind_is_kept_as_it_came() -> None:

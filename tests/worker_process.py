@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pydantic import Field
-
 import stackmark
+from stackmark.model import Field
 from stackmark.spec import Params, Request, Scalar, Spec, Task
 from stackmark.workloads.definition import Definition, Family
 from stackmark.workloads.workload import Rig, TimedSteps, Values, WorkloadFailure

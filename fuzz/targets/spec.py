@@ -3,10 +3,9 @@
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from fuzz.harness import Target, Try
 from stackmark.ledger.rows import of_spec
+from stackmark.model import ValidationError
 from stackmark.spec import read_task
 from stackmark.workloads.registry import find
 

@@ -12,11 +12,10 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
-
 from stackmark.errors import StreamError
+from stackmark.model import Field, JsonValue, Model, ValidationError
 from stackmark.ranks import MOST_DEVICES
-from stackmark.spec import SCHEMA_VERSION, Frozen, Scalar, Spec, explain
+from stackmark.spec import SCHEMA_VERSION, Scalar, Spec, explain
 from stackmark.units import END_OF_TIME_UNIX_S
 
 EVENT_PREFIX = '{"event":'
@@ -75,10 +74,8 @@ FAILURE_EXIT_CODES: dict[str, int] = {
 }
 
 
-class Event(Frozen):
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-    # What a newer worker adds is JSON too: finite, and not nested without end.
-    __pydantic_extra__: dict[str, JsonValue]
+class Event(Model, extra="allow"):
+    """What every event has. What a newer worker adds is kept."""
 
     event: str
     seq: Count
@@ -159,7 +156,7 @@ class Log(Event):
     line: str
 
 
-class Figure(Frozen):
+class Figure(Model):
     """What a program said of itself, where its steps cannot be timed from outside: a user's own command, a foreign log."""
 
     name: str
@@ -168,7 +165,7 @@ class Figure(Frozen):
     higher_is_better: bool = True
 
 
-class OpRow(Frozen):
+class OpRow(Model):
     """One problem of a list: what it was, how long each sample of it took, whether its result was right.
 
     Whatever is printed of it (median, interval, TFLOP/s, share of a limit) is computed from these fields.
@@ -258,11 +255,10 @@ class Unknown(Event):
     """A kind from a newer worker: kept as it came."""
 
 
-Known = Annotated[
-    Hello | Probe | Facts | Phase | Steps | Sample | Metric | Row | Log | Result | Failed, Field(discriminator="event")
-]
-_KNOWN: TypeAdapter[Event] = TypeAdapter(Known)
-_KINDS = {"hello", "probe", "facts", "phase", "steps", "sample", "metric", "row", "log", "result", "failed"}
+_KINDS: dict[str, type[Event]] = {
+    kind.model_fields["event"].default: kind
+    for kind in (Hello, Probe, Facts, Phase, Steps, Sample, Metric, Row, Log, Result, Failed)
+}
 
 
 def write_event(event: Event) -> str:
@@ -276,9 +272,8 @@ def read_event(line: str, number: int) -> Event | None:
         return None
     try:
         data = json.loads(line, parse_constant=_refuse_constant)
-        if isinstance(data.get("event"), str) and data["event"] not in _KINDS:
-            return Unknown.model_validate(data)
-        return _KNOWN.validate_python(data)
+        kind = data.get("event")
+        return (_KINDS.get(kind, Unknown) if isinstance(kind, str) else Unknown).model_validate(data)
     except ValidationError as error:
         raise StreamError(
             f"line {number} of the worker's output is a broken event: {explain(error)}", line=number

@@ -7,11 +7,11 @@ JSON and neither the place nor our version: two runs with one hash did the same 
 
 import hashlib
 import json
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol
 
 from stackmark.errors import SpecError
+from stackmark.model import Field, Model, ValidationError
 from stackmark.ranks import MOST_DEVICES
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -35,18 +35,12 @@ Scalar = str | int | float | bool | None
 WorkloadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*/[a-z0-9][a-z0-9._-]*$")]
 
 
-class Frozen(BaseModel):
-    """The base of all our data: frozen, closed, and finite, since NaN is not JSON and never a measurement."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Request(Frozen):
+class Request(Model):
     """What a person asked. A parameter that is absent or `auto` is chosen by the probe."""
 
     schema_version: Literal[1] = 1
     workload: WorkloadName
-    params: dict[str, Scalar] = {}
+    params: Mapping[str, Scalar] = {}
     ranks: int = Field(default=1, ge=1, le=MOST_DEVICES)
 
     def typed(self) -> dict[str, Scalar]:
@@ -54,12 +48,12 @@ class Request(Frozen):
         return {name: value for name, value in self.params.items() if value != AUTO and value is not None}
 
 
-class Spec(Frozen):
+class Spec(Model):
     """A workload with all its parameters written out. `params` is the dump of the workload's own parameter model."""
 
     schema_version: Literal[1] = 1
     workload: WorkloadName
-    params: dict[str, Scalar]
+    params: Mapping[str, Scalar]
     ranks: int = Field(default=1, ge=1, le=MOST_DEVICES)
 
     def canonical(self) -> str:
@@ -70,7 +64,7 @@ class Spec(Frozen):
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
 
-class AnyParams(Frozen):
+class AnyParams(Model):
     """What the parameters of all workloads have.
 
     The command line's options and the documentation are made from these fields: `description` is the help text. A field
@@ -114,7 +108,7 @@ class Params(AnyParams):
     )
 
 
-class Task(Frozen):
+class Task(Model):
     """The one line that a worker reads. One that is to run a request, and has no spec, resolves it there first: for a manifest
     that was made where no device was to be seen."""
 
@@ -126,13 +120,11 @@ class Task(Frozen):
     # Whether standard input stays open and its end means that the driver is dead. Off in a pod.
     lifeline: bool = True
 
-    @model_validator(mode="after")
-    def _has_what_it_does(self) -> "Task":
+    def _validate(self) -> None:
         if self.do == "run" and self.spec is None and self.request is None:
             raise ValueError("a task to run needs a spec, or a request")
         if self.do == "probe" and self.request is None:
             raise ValueError("a task to probe needs a request")
-        return self
 
 
 def read_task(text: str | bytes) -> Task:
@@ -146,12 +138,20 @@ def read_task(text: str | bytes) -> Task:
         raise SpecError(f"the task cannot be read: {explain(error)}") from error
 
 
-def explain(error: ValidationError) -> str:
-    """Pydantic's findings as one sentence: `batch: Input should be greater than 0 (got -1); …`."""
+class Findings(Protocol):
+    """What an error of a model has, ours or pydantic's."""
+
+    def errors(self, *, include_url: bool) -> list[Any]: ...
+
+    def error_count(self) -> int: ...
+
+
+def explain(error: Findings) -> str:
+    """Return the findings as one sentence: `batch: Input should be greater than 0 (got -1); …`."""
     parts = []
     for finding in error.errors(include_url=False)[:SHOWN_FINDINGS]:
         where = _short(".".join(str(step) for step in finding["loc"]))
-        value: JsonValue | object = finding.get("input")
+        value = finding.get("input")
         got = f" (got {_short(repr(value))})" if isinstance(value, str | int | float | bool) else ""
         said = finding["msg"].removeprefix("Value error, ")  # pydantic's, before the sentences of our own validators
         parts.append(f"{where}: {said}{got}" if where else f"{said}{got}")

@@ -8,12 +8,12 @@ values may be repeated. Only what is typed here may differ between arms.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import JsonValue
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
-from stackmark.experiments.typed import read_value, takes_several
+from stackmark.experiments.typed import FieldLike, read_value, takes_several
+from stackmark.model import FieldInfo, ValidationError
 from stackmark.places.place import Place
 from stackmark.places.registry import find_kind, find_place, place_kinds
 from stackmark.secrets_masking import masked_arm, put_aside
@@ -135,7 +135,7 @@ def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _option(arm: str, key: str, info: FieldInfo, values: list[str]) -> OptionValue:
+def _option(arm: str, key: str, info: FieldLike, values: list[str]) -> OptionValue:
     several = takes_several(info)
     if len(values) > 1 and not several:
         raise SpecError(f"the arm {arm!r} has {key!r} twice")
@@ -147,7 +147,7 @@ def _parameter(arm: str, key: str, info: FieldInfo, values: list[str]) -> Scalar
         raise SpecError(f"the arm {arm!r} has {key!r} twice")
     value = read_value(f"{key} in the arm {arm!r}", info, values[0])
     try:
-        TypeAdapter(info.rebuild_annotation()).validate_python(value)
+        info.validate(value)
     except ValidationError as error:
         raise SpecError(f"{key} in the arm {arm!r}: {explain(error)}", hint="see: stackmark run --help") from error
     return value

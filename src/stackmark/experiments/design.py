@@ -22,9 +22,10 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from stackmark.errors import SpecError
+from stackmark.frozen import Frozen
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.trouble import unreadable_design
-from stackmark.spec import Frozen, Scalar, Spec, explain
+from stackmark.spec import Scalar, Spec, explain
 
 # More arms than anybody reads a table of: a Williams design of nine has 18 sequences of nine runs.
 MOST_ARMS = 9

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue
 
 from stackmark.errors import SpecError
 from stackmark.experiments.recorder import Output, finished_run, new_experiment, store_finished
@@ -21,8 +21,9 @@ from stackmark.ledger.importers.speaking import spoken
 from stackmark.ledger.rows import Experiment, Json, RunDetail, RunEnd, storable
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.whole import WholeRun, imported_before
+from stackmark.model import ValidationError
 from stackmark.places.place import Outcome
-from stackmark.spec import Scalar, Spec, WorkloadName, explain
+from stackmark.spec import Request, Scalar, Spec, explain
 
 UNKNOWN = "unknown"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -48,7 +49,7 @@ class ByHand:
     def check(self) -> None:
         if self.workload is not None:
             try:
-                TypeAdapter(WorkloadName).validate_python(self.workload)
+                Request(workload=self.workload)
             except ValidationError as error:
                 raise SpecError(
                     f"--workload: {self.workload!r} is not the name of a workload", hint="write it like train/resnet50"

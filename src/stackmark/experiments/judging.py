@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
+from stackmark import model
 from stackmark.errors import StreamError
 from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, by_rank, gathered_facts
 from stackmark.experiments.verify import impossible_result, known_kind
@@ -59,7 +60,7 @@ def judge(
     try:
         end = _end_with_numbers(stream, result, about)
     except (ValueError, OverflowError) as error:
-        what = explain(error) if isinstance(error, ValidationError) else str(error)
+        what = explain(error) if isinstance(error, ValidationError | model.ValidationError) else str(error)
         message = f"the worker reported impossible numbers: {what}"
         return RunEnd(status="failed", failure_kind="broken_stream", failure_message=message, **about)
     if spec is not None and (said := missing_facts(facts)):

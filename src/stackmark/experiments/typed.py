@@ -6,9 +6,7 @@ parameter's type.
 
 import math
 import re
-from typing import Any
-
-from pydantic.fields import FieldInfo
+from typing import Any, Protocol
 
 from stackmark.errors import SpecError
 from stackmark.spec import AUTO, Scalar
@@ -18,15 +16,32 @@ _TRUE, _FALSE = {"yes", "true", "on", "1"}, {"no", "false", "off", "0"}
 _SHOWN = 40
 
 
-def extra_of(info: FieldInfo) -> dict[str, Any]:
+class FieldLike(Protocol):
+    """A parameter of a workload (model.py) or an option of a place (pydantic): what both say about a field."""
+
+    @property
+    def annotation(self) -> Any: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def json_schema_extra(self) -> Any: ...
+    @property
+    def metadata(self) -> Any: ...
+    @property
+    def default(self) -> Any: ...
+
+    def is_required(self) -> bool: ...
+
+
+def extra_of(info: FieldLike) -> dict[str, Any]:
     return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
-def pattern_of(info: FieldInfo) -> str:
+def pattern_of(info: FieldLike) -> str:
     return next((str(item.pattern) for item in info.metadata if getattr(item, "pattern", None)), "")
 
 
-def takes_several(info: FieldInfo) -> bool:
+def takes_several(info: FieldLike) -> bool:
     return "tuple" in str(info.annotation)
 
 
@@ -40,7 +55,7 @@ def read_seconds(option: str, text: str) -> float:
     return seconds
 
 
-def read_value(option: str, info: FieldInfo, value: Any) -> Scalar:
+def read_value(option: str, info: FieldLike, value: Any) -> Scalar:
     """`option` is how the person wrote it: `--batch`, or `batch` in an arm."""
     if not isinstance(value, str) or value == AUTO:
         scalar: Scalar = value

@@ -17,13 +17,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
-
 from stackmark.errors import WorkerError
 from stackmark.events import FAILURE_EXIT_CODES, Event, OpRow, Result, Row, Steps, Stream
 from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
 from stackmark.experiments.typed import extra_of
+from stackmark.model import FieldInfo, JsonValue, ValidationError
 from stackmark.places.place import OwnFiles, Place
 from stackmark.spec import Request, Scalar, Spec, explain
 from stackmark.workloads.command.definition import guess_unit
@@ -97,7 +95,7 @@ def _typed_value(field: FieldInfo, request: Request, name: str) -> Scalar:
         return None
     if name == "device" and typed == "cuda":
         return "cuda:0"
-    value: Scalar = TypeAdapter(field.rebuild_annotation()).validate_python(typed)
+    value: Scalar = field.validate(typed)
     return value
 
 

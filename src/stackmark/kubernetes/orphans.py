@@ -15,12 +15,12 @@ from pathlib import Path
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import StackmarkError
+from stackmark.frozen import Frozen
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
 from stackmark.kubernetes.pods import remove_run
 from stackmark.machine import identity as machine
 from stackmark.machine.orphans import driver_may_live, pid_namespace, start_ticks
-from stackmark.spec import Frozen
 from stackmark.units import counted
 
 # A cluster that does not answer is not asked again by every command.

@@ -11,10 +11,10 @@ import time
 from sqlalchemy import Connection, delete, func, insert, select
 
 from stackmark.errors import SpecError, nearest_names
+from stackmark.frozen import Frozen
 from stackmark.ledger.rows import Json, RunDetail
 from stackmark.ledger.schema import baselines, experiments, runs
 from stackmark.ledger.store import Ledger
-from stackmark.spec import Frozen
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Self
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from stackmark.errors import LedgerError
+from stackmark.frozen import Frozen
 from stackmark.ledger.schema import claims, experiments
-from stackmark.spec import Frozen
 
 if TYPE_CHECKING:
     from stackmark.ledger.store import Ledger

@@ -22,11 +22,12 @@ from typing import IO, Literal
 from pydantic import Field, ValidationError
 
 from stackmark.errors import LedgerError
+from stackmark.frozen import Frozen
 from stackmark.ledger.address import default_file
 from stackmark.ledger.rows import RunEnd
 from stackmark.ledger.store import Ledger, NotOpen
 from stackmark.ledger.streams import Budget, Lines, TooLong
-from stackmark.spec import Frozen, explain
+from stackmark.spec import explain
 
 SUFFIX = ".jsonl"
 # A header has a sentence or two about a failure.

@@ -18,7 +18,8 @@ from pydantic import (
 )
 
 from stackmark.events import LARGEST, SMALLEST
-from stackmark.spec import Frozen, Scalar, Spec
+from stackmark.frozen import Frozen
+from stackmark.spec import Scalar, Spec
 
 Ended = Literal["done", "failed", "invalid"]
 Status = Literal["running", "done", "failed", "invalid"]

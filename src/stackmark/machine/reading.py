@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import JsonValue
+from stackmark.model import JsonValue
 
 Json = JsonValue
 Facts = dict[str, Json]

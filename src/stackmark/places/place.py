@@ -14,7 +14,8 @@ from pydantic import JsonValue, model_validator
 
 from stackmark.errors import SpecError
 from stackmark.failures import PlaceFailure
-from stackmark.spec import Frozen, Spec, Task
+from stackmark.frozen import Frozen
+from stackmark.spec import Spec, Task
 
 # What is kept of a worker's standard error: enough for a traceback of a compiler, not for a day of warnings.
 STDERR_LINES_KEPT = 400

@@ -8,10 +8,9 @@ took, differs from step to step where the names do not. Whatever goes wrong here
 
 import hashlib
 
-from pydantic import JsonValue
-
 from stackmark import events
 from stackmark.machine.facts import PROBLEM_CHARACTERS, TROUBLE
+from stackmark.model import JsonValue
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.workload import Kernel, TimedSteps
 

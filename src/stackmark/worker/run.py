@@ -9,12 +9,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from stackmark import events
 from stackmark.machine.facts import collect
 from stackmark.machine.gpu import under_test
 from stackmark.machine.nvml import NoDriver, devices, session
+from stackmark.model import ValidationError
 from stackmark.spec import AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker import counters, host_counters
 from stackmark.worker.clock import CpuMarks, Stretch

@@ -21,9 +21,8 @@ from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
-from pydantic import JsonValue
-
 from stackmark import events
+from stackmark.model import JsonValue
 
 # How many steps fit into an event: the bytes of the longest step (a day, in nanoseconds) and of the longest value that
 # was read at one (its index, and a number of 17 digits with an exponent), and the room that the event's own keys leave.

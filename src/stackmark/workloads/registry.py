@@ -6,10 +6,8 @@ announce theirs by the entry point group `stackmark.workloads` (definition.py).
 
 from collections.abc import Iterator
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
-
 from stackmark.errors import SpecError, nearest_names
+from stackmark.model import FieldInfo, ValidationError
 from stackmark.spec import Request, Spec, explain
 from stackmark.workloads.check import definition as check
 from stackmark.workloads.command import definition as command
@@ -76,7 +74,7 @@ def check_request(request: Request) -> None:
                 hint="list them with: stackmark run --help",
             )
         try:
-            TypeAdapter(fields[name].rebuild_annotation()).validate_python(value)
+            fields[name].validate(value)
         except ValidationError as error:
             option = f"--{name.replace('_', '-')}"
             raise SpecError(f"{option}: {explain(error)}", hint="see: stackmark run --help") from error
@@ -95,4 +93,4 @@ def check_spec(spec: Spec) -> None:
 
 
 def _may_be_auto(field: FieldInfo) -> bool:
-    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("auto"))
+    return bool((field.json_schema_extra or {}).get("auto"))

@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pydantic import JsonValue
-
 from stackmark.events import Figure, OpRow
+from stackmark.model import JsonValue
 from stackmark.spec import AnyParams, Request
 
 Values = dict[str, float]

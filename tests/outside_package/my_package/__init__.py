@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from pydantic import Field
-
+from stackmark.model import Field
 from stackmark.spec import Params
 from stackmark.workloads.definition import Definition, Family
 from stackmark.workloads.op.operators import ELEMENT_BYTES

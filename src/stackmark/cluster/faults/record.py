@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from stackmark.spec import Frozen
+from stackmark.frozen import Frozen
 
 Part = Literal["device-plugin", "kubelet", "api-server", "runtime", "node-network"]
 PARTS: tuple[Part, ...] = ("device-plugin", "kubelet", "api-server", "runtime", "node-network")

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from stackmark.errors import ClusterError, SpecError
 from stackmark.experiments.kinds import SWEEP, require
+from stackmark.frozen import Frozen
 from stackmark.kubernetes import objects
 from stackmark.kubernetes.client import Json as ApiObject
 from stackmark.kubernetes.nodes import Node, untolerated
@@ -22,7 +23,7 @@ from stackmark.ledger.rows import Experiment, Json
 from stackmark.ledger.trouble import unreadable_design
 from stackmark.machine.identity import boot_id
 from stackmark.places.pod.options import PodOptions
-from stackmark.spec import Frozen, Spec, explain
+from stackmark.spec import Spec, explain
 from stackmark.units import MIB
 from stackmark.verdict.repeated_devices import MOST_UNASKED
 from stackmark.verdict.swept import Blocks

@@ -1,13 +1,11 @@
 """The family `check/`: which device, and how much is added on it."""
 
-from pydantic import Field
-from pydantic.config import JsonDict
-
+from stackmark.model import Field
 from stackmark.spec import AnyParams
 from stackmark.workloads.definition import Definition, Family, MetricType
 
 VECTOR_ADD = MetricType("vector add", "GB/s")
-CHECK: JsonDict = {"group": "The check of a device (check/vector-add)"}
+CHECK = {"group": "The check of a device (check/vector-add)"}
 
 
 class CheckParams(AnyParams):

@@ -12,15 +12,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
-from pydantic.config import JsonDict
-
+from stackmark.model import Field
 from stackmark.spec import AnyParams
 from stackmark.workloads.definition import Definition, Family
 
 # What `--cmd` asks for without a name.
 OWN_COMMAND = "command/own"
-COMMAND: JsonDict = {"group": "Your own program, instead of a workload"}
+COMMAND = {"group": "Your own program, instead of a workload"}
 # Words that mean something to a shell and nothing to a program.
 SHELL_WORDS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "2>&1", "&>"})
 # A value that only the worker may know, and only when it starts the program: it is in no spec and in no stored command.
@@ -94,7 +92,7 @@ class CommandParams(AnyParams):
         description="cpu or cuda:N: whose counters are read beside it; the program is not told",
         json_schema_extra=COMMAND,
     )
-    cmd: Annotated[str, AfterValidator(_checked_command)] = Field(
+    cmd: Annotated[str, _checked_command] = Field(
         max_length=32_000,
         description="the program and its arguments, quoted as for a shell, though none reads them; {env:NAME} is replaced "
         "when it starts, and stored as it is",
@@ -105,7 +103,7 @@ class CommandParams(AnyParams):
         description="run it in this folder; by default where you are, and . is the place's own",
         json_schema_extra=COMMAND,
     )
-    metric: Annotated[str, AfterValidator(_checked_metric)] = Field(
+    metric: Annotated[str, _checked_metric] = Field(
         default="",
         max_length=1000,
         description="a regular expression with one group around the figure, tried on each line it prints; "
@@ -132,13 +130,11 @@ class CommandParams(AnyParams):
         default=False, description="the figure is better when it is lower", json_schema_extra=COMMAND
     )
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> "CommandParams":
+    def _validate(self) -> None:
         if not self.metric:
             for name in ("metric_take", "metric_skip", "metric_unit", "metric_lower"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} says something about a metric, and there is none; give a --metric")
-        return self
 
 
 def guess_unit(metric: str) -> str:

@@ -9,19 +9,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal
 
-from pydantic import Field
-from pydantic.config import JsonDict
-
 from stackmark.errors import SpecError, nearest_names
+from stackmark.model import Field
 from stackmark.spec import AnyParams, Scalar
 from stackmark.workloads.definition import Family, operator_definition, outside
 from stackmark.workloads.op.operators import OPERATORS
 from stackmark.workloads.op.problem import LARGEST, Axis, Operator, Problem, Shape, plain_shape
 
 GROUP = "Operators (op/…)"
-OP: JsonDict = {"group": GROUP}
-OP_AUTO: JsonDict = {"group": GROUP, "auto": True}
-OP_FOLLOWS: JsonDict = {"group": GROUP, "auto": True, "follows": True}
+OP = {"group": GROUP}
+OP_AUTO = {"group": GROUP, "auto": True}
+OP_FOLLOWS = {"group": GROUP, "auto": True, "follows": True}
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
 # A list of numbers and ranges: 0-159, or 0,8,16-23.

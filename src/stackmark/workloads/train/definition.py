@@ -16,17 +16,15 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
-from pydantic.config import JsonDict
-
+from stackmark.model import Field, ValidationError
 from stackmark.spec import Params, Scalar
 from stackmark.workloads.definition import Definition, Family, SampleBytes
 from stackmark.workloads.train.zoo import MODELS, Model
 
-AUTO: JsonDict = {"auto": True}
-FOLLOWS: JsonDict = {"auto": True, "follows": True}
-CLASSIC: JsonDict = {"group": "Optimizer and schedule, as tf_cnn_benchmarks names them"}
-OUTPUT: JsonDict = {"group": "Files"}
+AUTO = {"auto": True}
+FOLLOWS = {"auto": True, "follows": True}
+CLASSIC = {"group": "Optimizer and schedule, as tf_cnn_benchmarks names them"}
+OUTPUT = {"group": "Files"}
 
 
 class TrainParams(Params):
@@ -99,8 +97,7 @@ class TrainParams(Params):
         default="", description="write a Chrome trace of one warm-up step here", json_schema_extra=OUTPUT
     )
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> "TrainParams":
+    def _validate(self) -> None:
         if self.precision == "fp16" and self.device == "cpu" and self.mode == "train":
             raise ValueError("fp16 training needs a GPU; on a CPU take bf16 or fp32")
         if self.precision == "tf32" and self.device == "cpu":
@@ -116,7 +113,6 @@ class TrainParams(Params):
             raise ValueError("a CUDA graph with an adjusted loss scale needs a fused optimizer; give a --loss-scale")
         if self.mode == "eval" and not self.checkpoint_dir:
             raise ValueError("eval needs the checkpoint_dir that a training run wrote")
-        return self
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------------

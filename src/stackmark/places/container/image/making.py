@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmark.errors import SpecError
+from stackmark.frozen import Frozen
 from stackmark.places.container.image.build_context import Context, check_folder, compose, find_wheels, write
 from stackmark.places.container.image.builders import Builder, Say, find_builder
 from stackmark.places.container.image.imaging import Handed, Image, Pushed, build, build_command, handed, push
 from stackmark.places.container.image.mirror import MIRROR, DebianBase, make_base
 from stackmark.places.container.image.recipes import SUITES, Recipe, read_recipe, read_reference
 from stackmark.places.container.trouble import shell
-from stackmark.spec import Frozen
 
 # What `--from-mirror` without an address means.
 USUAL_MIRROR = "usual"

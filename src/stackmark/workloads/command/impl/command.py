@@ -12,9 +12,8 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
-from pydantic import ValidationError
-
 from stackmark.events import Figure
+from stackmark.model import ValidationError
 from stackmark.spec import SCRATCH_VARIABLE, AnyParams, Request, explain
 from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command, variables_in, with_values
 from stackmark.workloads.command.impl.output import Finder, Kept, Lines, short

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from pydantic import ValidationError
 
 from stackmark.errors import SpecError
+from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar, explain
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
 from stackmark.workloads.op.definition import (

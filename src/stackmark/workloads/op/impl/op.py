@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
 
 import torch
-from pydantic import JsonValue
 
 from stackmark.events import Figure, OpRow
 from stackmark.medians import median_of
+from stackmark.model import JsonValue
 from stackmark.spec import AnyParams, Request
 from stackmark.workloads.impl.devices import require_device
 from stackmark.workloads.op.definition import OpParams, find_operator

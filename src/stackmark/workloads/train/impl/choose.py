@@ -13,8 +13,8 @@ from shutil import which
 from typing import TypeVar
 
 import torch
-from pydantic import ValidationError
 
+from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar, explain
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
 from stackmark.workloads.train.definition import TrainParams
