@@ -21,6 +21,7 @@ from asking import ask
 from ledger_runs import DONE, FAILED, LINES, T0, begin, complete, our_path
 from naming import missing
 from postgres import PASSWORD, PostgresServer
+from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit, LedgerError, SpecError
 from stackmark.ledger import address, schema, store
 from stackmark.ledger.export import export_to_file, export_to_stream
@@ -143,7 +144,7 @@ def test_a_row_that_was_changed_by_hand_is_answered_with_a_sentence(
         hand.execute(f"UPDATE {table} SET {column} = ?", (value,))
     for command in (["results"], ["show", "last", "--log"], ["resume", "last"], ["verdict", "last"], ["export"]):
         answer = ask(*command, "--ledger", str(file))
-        assert "itself failed" not in answer.err, command
+        assert ITSELF_FAILED not in answer.err, command
         assert answer.code in (Exit.DONE, Exit.WRONG_USE, Exit.RUN_FAILED, Exit.LEDGER_FAILED), command
 
 
