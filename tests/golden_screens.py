@@ -22,6 +22,7 @@ import pytest
 
 from asking import ask
 from recorded import DATA, load
+from rendered_screens import rendered
 from stackmark import ids
 from stackmark.cli.main import VERBS
 from stackmark.ledger.store import Ledger
@@ -253,7 +254,8 @@ def shown(folder: Path) -> dict[str, str]:
     """Every screen by its name, the answers to wrong commands, and the help of every command, as they look today."""
     with _stage(folder) as known:
         made = {screen.name: _shot(screen, known) for screen in screens()}
-        return made | dict(_errors()) | {f"help{name}": text for name, text in _helps()}
+        made |= dict(_errors()) | {name: steady(text) for name, text in rendered()}
+        return made | {f"help{name}": text for name, text in _helps()}
 
 
 def measured(folder: Path) -> dict[str, str]:

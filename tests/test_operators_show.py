@@ -310,8 +310,8 @@ def test_a_link_s_rows_stand_beside_what_it_allows() -> None:
 @pytest.mark.parametrize("op", [op for op, one in OPERATORS.items() if one.fields])
 def test_every_problem_of_every_list_is_told_from_the_others_in_few_characters(op: str) -> None:
     if op == "transfer":
-        said = say_problem(op, {"bytes": 2**26, "from": "node0", "to": "cuda:0", "how": "pinned"})
-        assert missing(said, "node0", "cuda:0", "pinned", "64.0 MiB") == []
+        one = say_problem(op, {"bytes": 2**26, "from": "node0", "to": "cuda:0", "how": "pinned"})
+        assert missing(one, "node0", "cuda:0", "pinned", "64.0 MiB") == []
         return
     for name in sets_of(op):
         found = problems(op, name)

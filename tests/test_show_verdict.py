@@ -12,7 +12,16 @@ from scipy.stats import chi2
 from scipy.stats import t as student
 
 import examined_sample as sample
-from examined_sample import compared, one_arm, sample_examined, slower_examined, three_arms, with_failed_run
+from examined_sample import (
+    aa,
+    compared,
+    inconclusive,
+    one_arm,
+    sample_examined,
+    slower_examined,
+    three_arms,
+    with_failed_run,
+)
 from naming import missing, numbers
 from stackmark.show.forest import forest
 from stackmark.show.verdict import (
@@ -47,20 +56,6 @@ def said(examined: Examined, console: Console) -> str:
 
 def pipe() -> Console:
     return Console(file=io.StringIO(), force_terminal=False)
-
-
-def inconclusive() -> Examined:
-    noisy = tuple(rate * (1 + 0.02 * (-1) ** number) for number, rate in enumerate(sample.CONTAINER))
-    return sample_examined(comparisons=(compared("host", sample.HOST, "container", noisy, 0.01),))
-
-
-def aa(**changes: object) -> Examined:
-    """A/A: the same arm twice."""
-    base = sample_examined()
-    arms = tuple(replace(one, label=label) for one, label in zip(base.arms, ("host", "host (2)"), strict=True))
-    found = (compared("host", sample.HOST, "host (2)", sample.CONTAINER, 0.01),)
-    made = replace(base, kind="noise", arms=arms, comparisons=found, differences=())
-    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 # The first line
@@ -103,7 +98,7 @@ def test_an_open_experiment_says_so_before_anything_else() -> None:
 def test_no_number_is_no_verdict() -> None:
     shown = said(sample.nothing_measured(), pipe())
     assert "NO VERDICT" in shown.splitlines()[1]
-    assert sample.nothing_measured().runs[-1].failure_message in shown
+    assert str(sample.nothing_measured().runs[-1].failure_message) in shown
     assert "ratio" not in shown
 
 

@@ -227,7 +227,8 @@ def test_confirmed_devices_are_named_with_their_node(book: Ledger) -> None:
     assert swept.slow_nodes == (("node-3", 2),)
     slow = swept.in_state("SLOW")[0].comparison
     assert slow is not None
-    assert (slow.word, slow.ratio) == ("SLOWER", pytest.approx(0.5, rel=0.01))
+    assert slow.word == "SLOWER"
+    assert slow.ratio == pytest.approx(0.5, rel=0.01)
     assert missing(headline(swept), "2", "10", "SLOW", "node-3 GPU-4", "node-3 GPU-5") == []
     assert swept.finished
 
