@@ -9,6 +9,7 @@ import lzma
 import os
 import re
 import secrets
+import shlex
 import shutil
 import sqlite3
 import time
@@ -21,9 +22,13 @@ import pytest
 
 from asking import ask
 from recorded import DATA, load
+from rendered_screens import rendered
 from stackmark import ids
+from stackmark.cli.main import VERBS
 from stackmark.ledger.store import Ledger
 from stackmark.machine.identity import boot_id, machine_id
+from stackmark.show.safe import safe_line
+from wrong_commands import by_verb
 
 GOLDEN = Path(__file__).parent / "golden"
 # After everything that was recorded.
@@ -32,6 +37,8 @@ NOW_UNIX_S = 1_800_000_000.0
 PLAIN_BYTES = 12_000
 # Of a number in JSON: enough to see a change of the method, too few to see another processor or numpy.
 DIGITS = 9
+# Of a word of a wrong command.
+LONGEST_WORD = 60
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 IDS = re.compile(r"\b([rxp])-([0-9a-hjkmnp-tv-z]{26})\b")
@@ -103,7 +110,7 @@ POD = ("--image", "registry.example/worker:1")
 
 def screens() -> list[Screen]:
     """All of them, in the order in which they are asked: later ones may show what earlier ones stored."""
-    return [*_of_experiments(), *_of_runs(), *_of_tables(), *_that_write(), *_of_clusters(), *_of_mistakes()]
+    return [*_of_experiments(), *_of_runs(), *_of_tables(), *_that_write(), *_of_clusters()]
 
 
 def _both(name: str, *arguments: str, narrow: bool = True, ledger: str = "ledger.sqlite3") -> Iterator[Screen]:
@@ -230,39 +237,24 @@ def _of_clusters() -> Iterator[Screen]:
         yield Screen(f"cluster-{name}-without.pipe", ("cluster", name, "--kubeconfig", "none.yaml"), None)
 
 
-def _of_mistakes() -> Iterator[Screen]:
-    id_ = EXPERIMENTS["host_container"]
-    for name, words in (
-        ("command", ("verdit", "last")),
-        ("option", ("verdict", id_, "--marge", "1%")),
-        ("margin", ("verdict", id_, "--margin", "60%")),
-        ("experiment", ("verdict", "x-01zz")),
-        ("experiment-letters", ("verdict", "x-u")),
-        ("run", ("show", "r-01zz")),
-        ("ambiguous", ("show", "r-01m7")),
-        ("workload", ("run", "train/resnet5")),
-        ("parameter", ("run", "train/resnet50", "--batch", "0")),
-        ("place", ("run", "train/resnet50", "--on", "hots")),
-        ("place-option", ("run", "train/resnet50", "--on", "container,shn=1g")),
-        ("arms", ("compare", "train/resnet50", "--arm", "host")),
-        ("arm-option", ("compare", "train/resnet50", "--arm", "host", "--arm", "host,precison=bf16")),
-        ("report-name", ("report", id_, "-o", "report.pdf")),
-        ("import-missing", ("import", "none.log")),
-        ("since", ("results", "--since", "yesterday")),
-        ("baseline", ("check", "before")),
-        ("manifest", ("manifest", "train/resnet50", "--kind", "cronjob", "--schedule", "hourly")),
-        ("published-missing", ("published", "add", "none.csv")),
-        ("fault", ("cluster", "fault", "kubelt", "--while", "train/resnet50")),
-        ("ledger", ("results", "--ledger", "none/ledger.sqlite3")),
-        ("ledger-bad", ("results", "--ledger", "template.csv")),
-    ):
-        yield Screen(f"mistake-{name}.pipe", words, None)
+def _errors() -> Iterator[tuple[str, str]]:
+    """What wrong commands are answered with: their exit codes and sentences, a file for each verb."""
+    os.environ |= {"STACKMARK_LEDGER": "ledger.sqlite3", "TTY_COMPATIBLE": "0"}
+    for verb, commands in by_verb(tuple(VERBS)):
+        yield f"errors-{verb}", steady("\n".join(map(_error, commands))).replace(os.getcwd(), "FOLDER")
+
+
+def _error(command: tuple[str, ...]) -> str:
+    answer = ask(*command)
+    typed = safe_line(shlex.join(word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}…" for word in command))
+    return f"$ stackmark {typed}\nexit code {answer.code}\n{answer.out}{answer.err}"
 
 
 def shown(folder: Path) -> dict[str, str]:
-    """Every screen by its name, and the help of every command, as it looks today."""
+    """Every screen by its name, the answers to wrong commands, and the help of every command, as they look today."""
     with _stage(folder) as known:
         made = {screen.name: _shot(screen, known) for screen in screens()}
+        made |= dict(_errors()) | {name: steady(text) for name, text in rendered()}
         return made | {f"help{name}": text for name, text in _helps()}
 
 

@@ -45,7 +45,10 @@ def op_row(spec: Spec, index: int, seconds: float = 1e-3, samples: int = 21, **m
     return row.model_copy(update=more)
 
 
-def failed_row(spec: Spec, index: int, message: str = "its operands take 5 TiB, and 139 GiB are free") -> OpRow:
+NO_ROOM = "its operands take 5 TiB, and 139 GiB are free"
+
+
+def failed_row(spec: Spec, index: int, message: str = NO_ROOM) -> OpRow:
     return op_row(spec, index).model_copy(
         update={
             "call_s": [], "first_call_s": None, "error": None, "failure_kind": "out_of_device_memory",

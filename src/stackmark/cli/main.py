@@ -52,6 +52,8 @@ VERBS = {
     "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",
 }
 GROUP = "stackmark.commands"
+# How a fault of our own begins: whoever reads it can report it.
+ITSELF_FAILED = "stackmark itself failed"
 # Which of the standard streams were a terminal when we began.
 _terminals: list[int] = []
 # A verb whose name is a word of Python's own has a file of another name.
@@ -175,7 +177,7 @@ def _answer(arguments: list[str], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         say(
-            f"stackmark itself failed: {type(error).__name__}: {error}",
+            f"{ITSELF_FAILED}: {type(error).__name__}: {error}",
             "run it again with --debug and report what it shows",
         )
         return Exit.RUN_FAILED

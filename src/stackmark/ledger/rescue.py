@@ -64,7 +64,7 @@ def finish_or_rescue(ledger: Ledger, run_id: str, end: RunEnd, lines: Lines) -> 
             raise
         saved = f"what was measured is saved in {path}; the next command stores it, or `stackmark recover`"
         hint = "; ".join(filter(None, (saved, error.hint)))
-        raise LedgerError(error.message, hint=hint, command=error.command) from error
+        raise LedgerError(error.message, hint=hint, command=error.command, kind=error.kind) from error
 
 
 def recover(ledger: Ledger) -> list[Recovery]:

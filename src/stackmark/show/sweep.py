@@ -117,9 +117,7 @@ def say_p(p: float | None) -> str:
 
 def say_state(line: Line) -> str:
     if line.state == "flagged":
-        return (
-            f"flagged, {'not confirmed' if line.comparison or 'not confirmed' in line.reason else 'not run again yet'}"
-        )
+        return f"flagged, {'not confirmed' if line.settled else 'not run again yet'}"
     if line.state == "failed":
         return f"failed: {line.reason}"
     return "not visited yet" if line.state == "missing" else line.state

@@ -24,6 +24,7 @@ from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_inter
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined, FactDifference
+from stackmark.verdict.family import HOLM_NOTE
 from stackmark.verdict.needed import CHEAPER, MOST, percent
 from stackmark.verdict.noise import MarginCost, NoiseFloor, noise_floor
 from stackmark.verdict.sequential import MOST_BLOCKS
@@ -54,8 +55,6 @@ LINE_STYLES = {
 BELOW = "\n  "
 DRAWN = 12
 DIFFERENCES_SHOWN, FAILURES_SHOWN, PUBLISHED_SHOWN = 5, 5, 2
-# How the note of each comparison begins that says what the line `pairs` says for all of them.
-HOLM_NOTE = "decided by Holm"
 # Below this weight a difference is counted, not shown: known_causes.py has nothing to say for it.
 WORTH_SHOWING = 10
 ARM_COLUMNS = (

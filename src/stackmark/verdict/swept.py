@@ -117,6 +117,8 @@ class Line:
     standing: Standing | None = None
     comparison: Comparison | None = None
     reason: str = ""
+    # Whether a flagged one was run again, or cannot be: the reason says what came of it.
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,11 +283,12 @@ def _suspected(visit: Visit, at: Standing, again: Repetition | None, seen: Compa
         return Line(visit, "flagged", at, reason="it was not run again yet")
     if is_confirmed(seen):
         assert seen is not None
-        return Line(visit, "SLOW", at, seen, reason=seen.sentence)
+        return Line(visit, "SLOW", at, seen, reason=seen.sentence, settled=True)
     if seen is None or seen.interval_90 is None:
         why = again.trouble or "too few of the runs that were made again ended well"
-        return Line(visit, "flagged", at, seen, reason=f"not confirmed: {why}")
-    return Line(visit, "flagged", at, seen, reason=f"not confirmed when it was run again: {seen.sentence}")
+        return Line(visit, "flagged", at, seen, reason=f"not confirmed: {why}", settled=True)
+    why = f"not confirmed when it was run again: {seen.sentence}"
+    return Line(visit, "flagged", at, seen, reason=why, settled=True)
 
 
 def say_split(stack: tuple[str, ...], split: Split, unit: str = "") -> str:

@@ -1,7 +1,7 @@
 """The rungs of the whole cluster: does the API answer, and may one do what is needed?"""
 
 from stackmark.cluster.doctor import advice
-from stackmark.cluster.doctor.evidence import ClusterView, RightReview, Wish
+from stackmark.cluster.doctor.evidence import NO_NAMESPACE, ClusterView, RightReview, Wish
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, unknown, warning
 
 # The first version that this program is tried against.
@@ -74,7 +74,7 @@ def may_run_pods(seen: ClusterView) -> str | None:
 
 def _namespace(seen: ClusterView) -> Finding:
     do: tuple[str, ...] = ("give another: --namespace",)
-    if "no namespace" in seen.namespace_trouble:
+    if seen.namespace_trouble.startswith(NO_NAMESPACE):
         do = (f"$ {seen.kubectl} create namespace {seen.namespace}", "or give another: --namespace")
     return failure("namespace", seen.namespace_trouble, do)
 

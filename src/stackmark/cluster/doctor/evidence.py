@@ -13,6 +13,8 @@ from stackmark.kubernetes.rights import Right
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
 Several = list[Json] | None
+# How the trouble of a namespace begins that is not there: it can be made.
+NO_NAMESPACE = "the cluster has no namespace"
 
 
 @dataclass(frozen=True)

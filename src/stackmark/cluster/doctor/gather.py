@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from stackmark.cluster.doctor.evidence import ClusterView, RightReview, Several
+from stackmark.cluster.doctor.evidence import NO_NAMESPACE, ClusterView, RightReview, Several
 from stackmark.errors import ClusterError
 from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
 from stackmark.kubernetes.nodes import Node
@@ -111,7 +111,7 @@ def _namespace(cluster: Cluster) -> tuple[str, dict[str, str]]:
     try:
         found = cluster.get(f"/api/v1/namespaces/{cluster.namespace}")
     except ApiError as error:
-        return (f"the cluster has no namespace {cluster.namespace}" if error.status == 404 else ""), {}
+        return (f"{NO_NAMESPACE} {cluster.namespace}" if error.status == 404 else ""), {}
     labels = {key: str(value) for key, value in (found["metadata"].get("labels") or {}).items()}
     ending = (found.get("status") or {}).get("phase") == "Terminating"
     return (f"the namespace {cluster.namespace} is being deleted" if ending else ""), labels
