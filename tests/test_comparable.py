@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stackmark.findings import Finding
+from stackmark.remarks import Remark
 from stackmark.spec import Scalar
 from stackmark.verdict.comparable import Subject, not_known, reasons_not_comparable
 
@@ -30,8 +30,8 @@ BEFORE = Subject(
 AFTER = replace(BEFORE, label="after")
 
 
-def kinds(findings: list[Finding]) -> list[str]:
-    return [finding.kind for finding in findings]
+def kinds(remarks: list[Remark]) -> list[str]:
+    return [remark.kind for remark in remarks]
 
 
 def test_the_same_work_on_the_same_chip_may_be_compared() -> None:
@@ -115,7 +115,7 @@ def test_what_an_imported_log_does_not_say_is_no_reason_but_is_told() -> None:
     log = replace(AFTER, chip=None, chip_uuid=None, machine_id="", operations_per_sample=None, samples_per_step=None)
     assert reasons_not_comparable(BEFORE, log) == []
     assert kinds(not_known(BEFORE, log)) == ["unknown-chip", "unknown-machine"]
-    assert all("after" in finding and "before" not in finding for finding in not_known(BEFORE, log))
+    assert all("after" in remark and "before" not in remark for remark in not_known(BEFORE, log))
 
 
 def test_a_value_of_any_length_is_cut() -> None:

@@ -19,7 +19,7 @@ from stackmark.experiments.examine import arms_of, in_window, published_beside, 
 from stackmark.experiments.judging import read_stored
 from stackmark.experiments.kinds import kind_of
 from stackmark.experiments.progress import StepTimes, rates_in, runs_in, series_numbers, window_of, with_rates
-from stackmark.findings import Finding
+from stackmark.remarks import Remark
 from stackmark.ledger import spreads
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
@@ -133,7 +133,7 @@ def _ended(rows: Sequence[RunDetail]) -> float:
     return max(row.ended_unix_s or row.started_unix_s for row in rows)
 
 
-def subject_of(ledger: Ledger, label: str, rows: Sequence[RunDetail]) -> tuple[Subject, list[Finding]]:
+def subject_of(ledger: Ledger, label: str, rows: Sequence[RunDetail]) -> tuple[Subject, list[Remark]]:
     """What the runs of a side are about, and why they are not about one thing, where they are not."""
     results: dict[tuple[str, str], Result | None] = {}
     for row in rows:
@@ -144,11 +144,11 @@ def subject_of(ledger: Ledger, label: str, rows: Sequence[RunDetail]) -> tuple[S
     subjects = [_subject(row.id, row, results[row.experiment_id, row.spec_digest]) for row in rows]
     first = subjects[0]
     conflicts = next(filter(None, (reasons_not_comparable(first, other) for other in subjects[1:])), [])
-    mixed = [Finding(f"the runs of {label} are not of one kind: {reason}", "mixed-runs") for reason in conflicts[:1]]
+    mixed = [Remark(f"the runs of {label} are not of one kind: {reason}", "mixed-runs") for reason in conflicts[:1]]
     places = dict.fromkeys(f"{row.place} {json.dumps(row.place_options, sort_keys=True)}" for row in rows)
     if len(places) > 1:
         named = ", ".join(place.removesuffix(" {}") for place in places)
-        mixed.append(Finding(f"the runs of {label} were made in {len(places)} places: {named}", "several-places"))
+        mixed.append(Remark(f"the runs of {label} were made in {len(places)} places: {named}", "several-places"))
     return replace(first, label=label), mixed
 
 
