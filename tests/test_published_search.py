@@ -150,7 +150,7 @@ def test_nothing_found_is_no_failure_and_says_why() -> None:
 def test_a_mistyped_part_of_the_command_gets_the_near_ones() -> None:
     answer = ask("published", "serch", "x")
     assert answer.code == Exit.WRONG_USE
-    assert "search or sources" in answer.err
+    assert " search " in answer.err
 
 
 def test_the_sources_add_up_to_the_table() -> None:

@@ -18,10 +18,10 @@ from stackmark.experiments.examine import arms_of, read_run
 from stackmark.experiments.groups import log_rate, subject_of
 from stackmark.experiments.progress import in_common_windows, series_numbers
 from stackmark.experiments.recorder import new_experiment
-from stackmark.remarks import Remark
 from stackmark.ledger import baselines, spreads
 from stackmark.ledger.rows import Json, RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.remarks import Remark
 from stackmark.units import counted
 from stackmark.verdict.comparable import reasons_not_comparable
 from stackmark.verdict.comparison import Comparison

@@ -19,10 +19,10 @@ from stackmark.experiments.examine import arms_of, in_window, published_beside, 
 from stackmark.experiments.judging import read_stored
 from stackmark.experiments.kinds import kind_of
 from stackmark.experiments.progress import StepTimes, rates_in, runs_in, series_numbers, window_of, with_rates
-from stackmark.remarks import Remark
 from stackmark.ledger import spreads
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.remarks import Remark
 from stackmark.verdict.comparable import Subject, not_known, reasons_not_comparable
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import covariate_lines
