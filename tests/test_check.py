@@ -390,7 +390,7 @@ def test_interrupted_a_check_says_what_was_done_and_keeps_its_runs(book: Ledger,
     # Four were saved and two checked; the seventh is the one that takes minutes.
     eventually(lambda: book.count() == 7 and any(row.handle.get("pid") for row in book.runs(running)))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == Exit.INTERRUPTED
     assert "trick/calm steps=2" in out
     assert [row.failure_kind for row in book.runs(RunFilter(status="failed"))] == ["interrupted"]

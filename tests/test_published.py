@@ -361,7 +361,7 @@ def test_the_same_workload_comes_first_and_a_relation_on_the_same_chip_is_not_lo
     found = near("train/resnet50")
     assert [match.row.workload for match in found] == ["train/resnet50", "train/resnet50", V15]
     assert found[-1].row.chip == "NVIDIA H200"
-    assert [*differing(found[-1])][0] == "workload"
+    assert next(iter(differing(found[-1]))) == "workload"
     assert [word for word in ("resnet50", "v1.5", "6 %") if word not in found[-1].differs[0]] == []
 
 
@@ -374,7 +374,7 @@ def test_the_six_per_cent_are_those_of_the_networks() -> None:
 def test_fine_tuning_is_offered_for_bert_with_a_warning() -> None:
     found = near("train/bert-large", unit="sequences/s")
     assert found[-1].row.value == 350
-    assert [*differing(found[-1])][0] == "workload"
+    assert next(iter(differing(found[-1]))) == "workload"
     assert "SQuAD" in found[-1].differs[0]
 
 
@@ -382,7 +382,7 @@ def test_on_a_cpu_the_one_cpu_row_comes_first_and_gpus_after_it() -> None:
     found = near("train/resnet50", "Intel(R) Xeon(R) Platinum 8480+", precision="fp32", batch=32)
     assert [parse_chip(match.row.chip).kind for match in found] == ["cpu", "gpu", "gpu"]
     assert found[0].row.value == 2.24
-    assert [*differing(found[0])][0] == "chip"
+    assert next(iter(differing(found[0]))) == "chip"
     assert found[0].row.chip in found[0].differs[0]
     assert "8480+" in found[0].differs[0]
 
