@@ -215,7 +215,6 @@ def test_an_exit_code_is_a_failure_with_the_last_words() -> None:
     assert "working" not in said
 
 
-
 def test_a_figure_does_not_save_a_program_that_failed() -> None:
     assert "code 3" in failed("sh -c 'echo rate 5; exit 3'", "command_failed", metric=PATTERN)
 
