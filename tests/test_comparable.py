@@ -1,5 +1,8 @@
 """Which runs may be compared, and why not, in sentences."""
 
+import json
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -122,3 +125,10 @@ def test_a_value_of_any_length_is_cut() -> None:
     long = replace(AFTER, params={**PARAMS, "precision": "x" * 10_000})
     (reason,) = reasons_not_comparable(BEFORE, long)
     assert len(reason) < 200
+
+
+def test_a_remark_is_a_string_that_keeps_its_kind_when_it_is_copied() -> None:
+    (reason,) = reasons_not_comparable(BEFORE, replace(AFTER, unit="1/ms"))
+    copied = pickle.loads(pickle.dumps(deepcopy(reason)))
+    assert (copied, copied.kind) == (str(reason), "other-unit")
+    assert json.loads(json.dumps([reason])) == [str(reason)]
