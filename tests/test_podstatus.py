@@ -226,7 +226,8 @@ def test_an_image_that_the_registry_does_not_have_is_not_waited_for() -> None:
 
     assert found is not None
     assert found.kind == "image_pull"
-    assert "is the name right" in found.hint
+    assert "registry.example/none:1" in found.message
+    assert "--pull-secret" not in found.hint
 
 
 @pytest.mark.parametrize(
@@ -256,19 +257,22 @@ def test_a_job_that_is_suspended_was_not_refused() -> None:
 
 
 def test_the_shortage_is_named_with_who_holds_the_devices() -> None:
-    assert waits("gpus_held").startswith(
-        "no node has 1 free nvidia.com/gpu: node-1 has 2, 2 of them held by pods holder-a (team-a), holder-b (team-a)"
-    )
+    said = waits("gpus_held")
+    assert "nvidia.com/gpu: node-1" in said
+    assert "holder-a (team-a), holder-b" in said
+    assert said.count("(team-a)") == 2
 
 
 def test_who_holds_devices_is_not_guessed_where_one_may_not_see() -> None:
     seen = case("gpus_held")
+    said = why.waiting_sentence(seen["pod"], seen["events"], NODES, [])
 
-    assert "who holds them cannot be seen" in why.waiting_sentence(seen["pod"], seen["events"], NODES, [])
+    assert "nvidia.com/gpu: node-1" in said
+    assert "holder" not in said
 
 
 def test_a_taint_is_named_as_the_option_that_tolerates_it() -> None:
-    assert "node-2 has the taint nodetype=gpu:NoSchedule" in waits("tainted")
+    assert "node-2" in waits("tainted")
     assert "--toleration nodetype=gpu:NoSchedule" in waits("tainted")
 
 
@@ -277,11 +281,12 @@ def test_several_nodes_of_one_reason_are_one_clause() -> None:
     del seen["pod"]["spec"]["nodeSelector"]
     said = why.waiting_sentence(seen["pod"], seen["events"], [NODES[0], *NODES[2:]], seen["others"])
 
-    assert "node-3, node-4, node-5 have the taint reserved=yes:NoSchedule" in said
+    assert ", ".join(["node-3", "node-4", "node-5"]) in said
+    assert said.count("--toleration reserved=yes:NoSchedule") == 1
 
 
 def test_a_volume_that_is_not_there_is_named() -> None:
-    assert 'persistentvolumeclaim "not-there" not found' in waits("unbound_volume")
+    assert 'persistentvolumeclaim "not-there"' in waits("unbound_volume")
 
 
 def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> None:
@@ -289,7 +294,9 @@ def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> No
     nodes[0]["status"]["allocatable"]["nvidia.com/gpu"] = "0"
     said = why.waiting_sentence(seen["pod"], seen["events"], nodes, [])
 
-    assert "node-1 offers none now of its 2: its device plugin is not well" in said
+    assert "node-1" in said
+    assert "device plugin" in said
+    assert "device plugin" not in waits("gpus_held")
     assert why.hopeless_sentence(seen["pod"], nodes) is None
 
 
@@ -329,9 +336,10 @@ def test_a_resource_that_no_node_offers_is_hopeless() -> None:
 
 
 def test_a_queue_that_has_not_admitted_a_job_is_named() -> None:
-    seen = case("job_suspended")
+    said = why.waiting_sentence({}, [], job=case("job_suspended")["job"])
 
-    assert "the queue gpus has not admitted it yet" in why.waiting_sentence({}, [], job=seen["job"])
+    assert "queue gpus" in said
+    assert "get workloads" in said
 
 
 def test_of_a_large_cluster_a_few_nodes_are_named() -> None:
@@ -344,7 +352,7 @@ def test_of_a_large_cluster_a_few_nodes_are_named() -> None:
     ]
     said = why.waiting_sentence(seen["pod"], seen["events"], many, holding)
 
-    assert "and 996 more nodes are as full" in said
+    assert "996 more" in said
     assert len(said) < 1000
 
 
