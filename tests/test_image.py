@@ -17,8 +17,9 @@ import pytest
 
 from asking import ask
 from recipe_reading import faults, instructions
+from refusing import refused
 from stackmark import __version__
-from stackmark.errors import PlaceError, SpecError
+from stackmark.errors import PlaceError
 from stackmark.places.container.image import wheel
 from stackmark.places.container.image.build_context import compose, write
 from stackmark.places.container.image.builders import Builder, Ran, failed
@@ -184,12 +185,11 @@ def test_without_any_engine_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", "/nonexistent")
     answer = ask("image", "--build")
     assert answer.code == 4
-    assert "none of podman, buildah and docker is installed" in answer.err
-    assert "stackmark image --output" in answer.err
+    assert all(engine in answer.err for engine in ("podman", "buildah", "docker", "image --output"))
 
 
 def test_a_mirror_s_address_may_hold_no_password(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is not the address of a mirror"):
+    with refused("http"):
         make_base("bookworm", "http://me:secret@mirror/debian", tmp_path, print)
 
 
@@ -206,8 +206,9 @@ def test_a_server_that_is_no_mirror_is_told_from_one(tmp_path: Path) -> None:
 
     with HTTPServer(("127.0.0.1", 0), Portal) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(PlaceError, match="is no release file of Debian"):
-            make_base("bookworm", f"http://127.0.0.1:{server.server_port}/debian", tmp_path / "kept", print)
+        mirror = f"http://127.0.0.1:{server.server_port}/debian"
+        with refused(mirror, error=PlaceError):
+            make_base("bookworm", mirror, tmp_path / "kept", print)
         server.shutdown()
     assert not (tmp_path / "kept").exists()
 
@@ -291,7 +292,7 @@ def test_the_authority_that_this_machine_trusts_is_handed_on(tmp_path: Path) -> 
     assert find_ca(None, {"SSL_CERT_FILE": str(tmp_path / "ca.crt")}) == tmp_path / "ca.crt"
     assert find_ca(None, {"SSL_CERT_FILE": str(tmp_path / "gone.crt")}) is None
     (tmp_path / "c,a.crt").write_text("a certificate")
-    with pytest.raises(SpecError, match="comma"):
+    with refused("c,a.crt"):
         find_ca(tmp_path / "c,a.crt", {})
 
 
