@@ -118,26 +118,26 @@ def test_an_experiment_of_several_arms_or_without_a_good_run_or_from_logs_is_not
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "named"),
     [
-        (("--from", "last", "trick/calm"), "both workloads and --from"),
-        (("--from", "last", "--runs", "5"), "--runs has no effect"),
-        (("--from", "last", "--on", "container"), "--on has no effect"),
-        (("--from", "last", "--step-s", "1"), "--step-s has no effect"),
-        (("--steps", "5"), "--steps has no effect"),
-        (("--from", ""), "it is empty"),
-        (("trick/calm", "--cmd", "true"), "both a workload and --cmd"),
-        (("trick/clam",), "did you mean trick/calm"),
-        (("trick/calm", "--on", "hsot"), "did you mean host"),
+        (("--from", "last", "trick/calm"), ["--from"]),
+        (("--from", "last", "--runs", "5"), ["--runs"]),
+        (("--from", "last", "--on", "container"), ["--on"]),
+        (("--from", "last", "--step-s", "1"), ["--step-s"]),
+        (("--steps", "5"), ["--steps"]),
+        (("--from", ""), ["--from"]),
+        (("trick/calm", "--cmd", "true"), ["--cmd"]),
+        (("trick/clam",), ["trick/clam", "trick/calm"]),
+        (("trick/calm", "--on", "hsot"), ["hsot", "host"]),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_measured(
-    book: Ledger, typed: tuple[str, ...], said: str
+    book: Ledger, typed: tuple[str, ...], named: list[str]
 ) -> None:
     stored(book)
     answer = ask("baseline", "save", "before", *typed)
     assert answer.code == 2
-    assert said in answer.err
+    assert all(word in answer.err for word in named)
     assert book.count() == 1
 
 

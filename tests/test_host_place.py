@@ -414,4 +414,6 @@ def test_the_processes_that_read_data_go_with_a_killed_driver(env: dict[str, str
     process.kill()
     assert gone(pids)
     process.communicate()
-    assert "was lost" in results(env, ledger).stderr
+    lost = only_row(ledger)
+    assert lost.id in results(env, ledger).stderr
+    assert only_row(ledger).failure_kind == "lost"

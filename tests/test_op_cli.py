@@ -68,7 +68,7 @@ def test_a_list_is_a_table_and_what_it_came_to(measured: Measured) -> None:
         named["threads"].split(maxsplit=1)[1].startswith(f"{len(os.sched_getaffinity(0))}, ")
         or "pinned" in named["threads"]
     )
-    assert "against float64" in named["checked"]
+    assert "float64" in named["checked"]
     assert "stackmark show" in named["stored"]
     assert "run 2/2" in answer.err
     assert answer.err.splitlines()[-1].endswith("3 rows")

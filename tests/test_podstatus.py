@@ -142,14 +142,14 @@ def test_a_pod_that_never_started_has_no_times_of_it() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "cause", "way_out"),
     [
-        ("oom", "out_of_host_memory", "its limit of 20Mi was too low", "--memory"),
+        ("oom", "out_of_host_memory", "20Mi", "--memory"),
         ("killed", "killed", "SIGKILL", "kill -9"),
-        ("deadline", "deadline", "its deadline of 2 s", "--deadline"),
+        ("deadline", "deadline", "2 s", "--deadline"),
         ("evicted", "evicted", 'EmptyDir volume "d" exceeds the limit "1Mi"', "--shm"),
-        ("preempted", "preempted", "higher priority", "--priority-class"),
+        ("preempted", "preempted", "priority", "--priority-class"),
         ("out_of_gpus", "refused_by_node", "UnexpectedAdmissionError", "stackmark cluster doctor"),
-        ("image_pull", "image_pull", "network is unreachable", "cannot reach the registry"),
-        ("image_never", "image_pull", "--pull Never", "load it there"),
+        ("image_pull", "image_pull", "unreachable", "--image"),
+        ("image_never", "image_pull", "--pull Never", "--pull"),
         ("bad_config", "bad_container_config", 'secret "not-there" not found', "namespace team-a"),
         (
             "start_error",
@@ -157,7 +157,7 @@ def test_a_pod_that_never_started_has_no_times_of_it() -> None:
             "/no/such/program",
             "kubectl -n team-a get events --field-selector involvedObject.name=start",
         ),
-        ("deleted", "deleted", "was deleted before its work was done", "somebody removed it"),
+        ("deleted", "deleted", "deleted", "audit log"),
     ],
 )
 def test_each_failure_has_its_kind_its_cause_and_a_way_out(name: str, kind: str, cause: str, way_out: str) -> None:
@@ -233,9 +233,9 @@ def test_an_image_that_the_registry_does_not_have_is_not_waited_for() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "cause"),
     [
-        ("job_quota", "quota", "the quota small of the namespace team-a-quota is used up"),
+        ("job_quota", "quota", "quota small"),
         ("job_security", "forbidden_by_policy", "hostPath"),
-        ("job_account", "no_service_account", "has no service account not-there"),
+        ("job_account", "no_service_account", "not-there"),
     ],
 )
 def test_a_job_whose_pods_are_refused_says_why(name: str, kind: str, cause: str) -> None:
@@ -301,18 +301,17 @@ def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "named"),
     [
-        ("too_many_gpus", "no node could ever give it 3 nvidia.com/gpu: the largest, node-1, has 2 nvidia.com/gpu"),
-        (
-            "too_much_memory",
-            "no node could ever give it 4.00 TiB of memory: the largest, node-1, has 23.4 GiB of memory",
-        ),
-        ("selector", "no node of the cluster has the label test=yes"),
+        ("too_many_gpus", ["3 nvidia.com/gpu", "node-1", "2 nvidia.com/gpu"]),
+        ("too_much_memory", ["4.00 TiB", "node-1", "23.4 GiB"]),
+        ("selector", ["test=yes"]),
     ],
 )
-def test_what_no_node_could_ever_give_is_hopeless(name: str, sentence: str) -> None:
-    assert why.hopeless_sentence(case(name)["pod"], NODES) == sentence
+def test_what_no_node_could_ever_give_is_hopeless(name: str, named: list[str]) -> None:
+    said = why.hopeless_sentence(case(name)["pod"], NODES)
+    assert said is not None
+    assert all(word in said for word in named)
 
 
 @pytest.mark.parametrize("name", ["gpus_held", "tainted", "unbound_volume"])
@@ -332,7 +331,7 @@ def test_a_resource_that_no_node_offers_is_hopeless() -> None:
     pod = case("too_many_gpus")["pod"]
     pod["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
 
-    assert "offers amd.com/gpu" in str(why.hopeless_sentence(pod, NODES))
+    assert "amd.com/gpu" in str(why.hopeless_sentence(pod, NODES))
 
 
 def test_a_queue_that_has_not_admitted_a_job_is_named() -> None:

@@ -152,26 +152,28 @@ def test_the_copy_of_the_events_has_those_of_all_ranks(env: dict[str, str], tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "named"),
     [
-        ("dies", "rank_died", "the worker was ended by SIGKILL"),
-        ("segfaults", "rank_died", "the worker was ended by SIGSEGV"),
-        ("leaves", "rank_died", "the worker ended with code 3 and without a result"),
-        ("says", "out_of_device_memory", "the device ran out of memory"),
-        ("raises", "crash", "RuntimeError: something nobody foresaw"),
+        ("dies", "rank_died", "SIGKILL"),
+        ("segfaults", "rank_died", "SIGSEGV"),
+        ("leaves", "rank_died", "code 3"),
+        ("says", "out_of_device_memory", "memory"),
+        ("raises", "crash", "RuntimeError"),
     ],
 )
-def test_one_dead_rank_fails_the_run_in_its_own_words(env: dict[str, str], name: str, kind: str, said: str) -> None:
+def test_one_dead_rank_fails_the_run_in_its_own_words(env: dict[str, str], name: str, kind: str, named: str) -> None:
     """The other one would step on for hours."""
     finished = run(ranked(name, steps=10_000_000), env)
     closed = failure(finished)
-    assert (closed.rank, closed.kind, closed.message) == (BAD, kind, said)
+    assert (closed.rank, closed.kind, named in closed.message) == (BAD, kind, True)
     assert gone(pids_of(finished.lines))
     others = [event for event in read(finished.lines).of(0) if isinstance(event, Failed)]
     assert [event.kind for event in others] == ["terminated"]
     end = judge(read(finished.lines), Outcome(finished.code))
     assert (end.status, end.failure_kind) == ("failed", kind)
-    assert end.failure_message == f"rank {BAD} of 2: {said}"
+    assert end.failure_message is not None
+    assert end.failure_message.startswith(f"rank {BAD}")
+    assert end.failure_message.endswith(closed.message)
 
 
 def test_a_rank_that_lost_another_does_not_hide_the_death_that_it_speaks_of(env: dict[str, str]) -> None:
@@ -306,18 +308,18 @@ def test_a_launcher_s_rank_is_taken_as_it_is(env: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "the run has 2 ranks, and by the environment this is rank 0 of 1"),
-        ({"RANK": "4", "WORLD_SIZE": "4"}, "there is no such rank"),
-        ({"RANK": "one"}, "the environment says RANK=one, which is no number of a rank"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "2 ranks"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4"),
+        ({"RANK": "one"}, "RANK=one"),
     ],
 )
 def test_a_launcher_that_started_another_group_is_refused(
-    env: dict[str, str], given: dict[str, str], said: str
+    env: dict[str, str], given: dict[str, str], named: str
 ) -> None:
     finished = run(ranked("calm"), env, **given)
-    assert said in finished.last["message"]
+    assert named in finished.last["message"]
     assert (finished.last["kind"], finished.code) == ("bad_task", 10)
 
 
@@ -449,23 +451,23 @@ def test_energy_is_that_of_all_gpus_and_of_one_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (["op/gemm", "--ranks", "2"], "op/gemm runs as one rank"),
-        (["train/resnet50", "--ranks", "2"], "train/resnet50 runs as one rank"),
-        (["op/all-reduce"], "op/all-reduce is an exchange of several ranks"),
-        (["op/all-reduce", "--ranks", "0"], "--ranks takes a number from 1 to 256, not '0'"),
-        (["op/all-reduce", "--ranks", "2,many"], "--ranks takes a number from 1 to 256, not 'many'"),
+        (["op/gemm", "--ranks", "2"], ["op/gemm", "--ranks"]),
+        (["train/resnet50", "--ranks", "2"], ["train/resnet50", "--ranks"]),
+        (["op/all-reduce"], ["op/all-reduce", "--ranks 2"]),
+        (["op/all-reduce", "--ranks", "0"], ["--ranks", "256", "'0'"]),
+        (["op/all-reduce", "--ranks", "2,many"], ["--ranks", "256", "'many'"]),
         (
             ["op/all-reduce", "--ranks", "2", "--device", "cuda:1"],
-            "--device cuda:1: the ranks of a group take the GPUs",
+            ["--device cuda:1"],
         ),
     ],
 )
-def test_ranks_that_cannot_be_are_a_sentence(words: list[str], said: str, tmp_path: Path) -> None:
+def test_ranks_that_cannot_be_are_a_sentence(words: list[str], named: list[str], tmp_path: Path) -> None:
     answer = ask("run", *words, "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert answer.code == 2
-    assert said in answer.err
+    assert all(word in answer.err for word in named), answer.err
 
 
 def test_one_experiment_has_one_number_of_ranks(tmp_path: Path) -> None:
