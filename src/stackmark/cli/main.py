@@ -56,6 +56,8 @@ GROUP = "stackmark.commands"
 _terminals: list[int] = []
 # A verb whose name is a word of Python's own has a file of another name.
 FILES = {"import": "importing"}
+# How a failure of the program, not of what was asked, begins. The tests look for it.
+ITSELF_FAILED = "stackmark itself failed"
 EPILOG = """\b
 Examples:
   stackmark run train/resnet50
@@ -175,7 +177,7 @@ def _answer(arguments: list[str], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         say(
-            f"stackmark itself failed: {type(error).__name__}: {error}",
+            f"{ITSELF_FAILED}: {type(error).__name__}: {error}",
             "run it again with --debug and report what it shows",
         )
         return Exit.RUN_FAILED
