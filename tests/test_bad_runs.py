@@ -49,6 +49,8 @@ def test_a_slow_run_is_counted_in_its_arm_and_the_arms_are_compared() -> None:
     assert fisher_p(*several) <= LEVEL < fisher_p(*found)
     for arms in (found, several):
         assert f"p = {fisher_p(*arms):.2g}" in say_bad_runs(arms, fisher_p(*arms))
+    below, at, above = (say_bad_runs(found, p).replace(f"{p:.2g}", "") for p in (LEVEL / 2, LEVEL, 2 * LEVEL))
+    assert below == at != above
 
 
 def test_a_run_within_the_margin_or_a_fast_one_is_not_bad() -> None:
