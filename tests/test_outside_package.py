@@ -101,11 +101,12 @@ def asked(path: str, ledger: Path, *commands: Sequence[str], codes: Collection[i
 def test_help_and_lists_show_them(installed: str, ledger: Path) -> None:
     commands = (("--help",), ("run", "--help"), ("import", "--help"), ("fastest", "--help"), ("workloads", "--json"))
     top, run, imports, fastest, workloads = (answer.out for answer in asked(installed, ledger, *commands))
-    assert top.partition("\nCommands of other packages:\n")[2].split()[:3] == ["fastest", "From", "my-package."]
+    (line,) = (line for line in top.splitlines() if line.split()[:1] == ["fastest"])
+    assert line.split()[1:] == ["From", "my-package."]
     assert "--size N" in run.partition("\nSorting:\n")[2]
-    assert "Numbers to sort." in run.partition("\nSorting:\n")[2]
-    assert "Where it runs: host, container, pod, nice." in " ".join(run.split())
-    assert "--level N" in run.partition("\nOptions of a nice:\n")[2]
+    assert "Numbers to sort." in run.partition("\nSorting:\n")[2].splitlines()[0]
+    assert "pod, nice." in " ".join(run.split())
+    assert "--level N" in run.partition("of a nice:\n")[2]
     assert "mlperf-app, sortbench." in " ".join(imports.split())
     assert "--limit" in fastest
     by_name = {one["name"]: one for one in json.loads(workloads)["workloads"]}
@@ -152,8 +153,8 @@ def test_what_they_do_not_take_is_wrong_use(installed: str, ledger: Path) -> Non
         "fastst",
     ]
     *_, option, name = asked(installed, ledger, *(text.split() for text in commands), codes=[2])
-    assert "see: stackmark fastest --help" in option.err
-    assert "did you mean fastest" in name.err
+    assert "fastest --help" in option.err
+    assert "fastest" in name.err
 
 
 FROM_PYTHON = """
@@ -216,8 +217,8 @@ def test_what_is_broken_is_a_sentence_that_names_its_package(broken: str, ledger
         ("run", "missing/thing"),
     )
     *answers, liar = asked(broken, ledger, *commands, ("run", "--cmd", "true", "--on", "liar"), codes=[2])
-    assert [answer.err for answer in answers if "the package broken announces" not in answer.err] == []
-    assert "calls itself 'host'" in liar.err
+    assert [answer.err for answer in answers if "package broken" not in answer.err] == []
+    assert "'host'" in liar.err
 
 
 def test_what_is_broken_disturbs_nothing_else(broken: str, ledger: Path) -> None:
@@ -225,10 +226,10 @@ def test_what_is_broken_disturbs_nothing_else(broken: str, ledger: Path) -> None
     run = ("run", "--cmd", "true", "--runs", "1", "--json")
     commands = (("--help",), run, ("import", str(log)), ("workloads",), ("compare", "--help"))
     top, measured, _, workloads, _ = asked(broken, ledger, *commands)
-    listed = top.out.partition("\nCommands of other packages:\n")[2].partition("\n\n")[0]
+    listed = top.out.partition("packages:\n")[2].partition("\n\n")[0]
     assert [line.split()[0] for line in listed.splitlines()] == ["typed", "raises"]
     assert json.loads(measured.out)["results"][0]["runs"][0]["place"] == "host"
-    assert workloads.err.count("the package broken announces") == len(BROKEN["stackmark.workloads"])
+    assert workloads.err.count("package broken") == len(BROKEN["stackmark.workloads"])
 
 
 def test_help_reads_metadata_only_where_a_package_adds_a_command(installed: str, ledger: Path) -> None:

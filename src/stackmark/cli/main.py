@@ -58,6 +58,8 @@ ITSELF_FAILED = "stackmark itself failed"
 _terminals: list[int] = []
 # A verb whose name is a word of Python's own has a file of another name.
 FILES = {"import": "importing"}
+# How a failure of the program, not of what was asked, begins. The tests look for it.
+ITSELF_FAILED = "stackmark itself failed"
 EPILOG = """\b
 Examples:
   stackmark run train/resnet50
