@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stackmark.api import is_named
-from stackmark.cli.saying import notice, print_json, repeatable, say
+from stackmark.api.options import repeatable
+from stackmark.api.stored import is_named
+from stackmark.cli.saying import notice, print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
 from stackmark.experiments.baseline import SeriesOptions, held_by, parts_in
@@ -80,7 +81,7 @@ def _say_undecided(wanted: Check, checked: Sequence[Checked]) -> None:
     open_ones = [one.label for one in checked if _undecided(one)]
     if open_ones and wanted.fail_on and "inconclusive" not in wanted.fail_on:
         undecided = f"--fail-on {wanted.fail_on[0]}: nothing was decided about {', '.join(open_ones)}"
-        notice([f"{undecided}, which is no failure; --fail-on inconclusive makes it one"])
+        notice(f"{undecided}, which is no failure; --fail-on inconclusive makes it one")
 
 
 def _check_junit(path: str | None) -> None:

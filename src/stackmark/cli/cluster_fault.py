@@ -131,8 +131,8 @@ def command(
 
 
 def _asked(part: str, workload: str, asked: tuple[str, ...], typed: dict[str, Any]) -> "FaultRequest":
+    from stackmark.api.options import repeatable
     from stackmark.cli.compare import one_request
-    from stackmark.cli.saying import repeatable
     from stackmark.experiments.faulting import PARTS as KNOWN
     from stackmark.experiments.faulting import FaultRequest
     from stackmark.experiments.manifesting import read_pod_options

@@ -13,8 +13,11 @@ from typing import Literal
 import click
 from pydantic import JsonValue
 
-from stackmark.api import Experiment, Ledger, Verdict, carry_out_compare, plan_arm, plan_compare, start_compare
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.api.ledgers import Ledger
+from stackmark.api.measuring import plan_arm, plan_compare, start_compare
+from stackmark.api.options import repeatable
+from stackmark.api.stored import Experiment, Verdict, carry_out_compare
+from stackmark.cli.saying import print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError, Terminated, WorkerError
 from stackmark.show.live import watching

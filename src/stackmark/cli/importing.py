@@ -77,7 +77,8 @@ def command(
     without a result becomes a failed run. A file that cannot be imported is named with the reason, and the others are
     imported.
     """
-    from stackmark.cli.saying import notice, print_json, repeatable, say
+    from stackmark.api.options import repeatable
+    from stackmark.cli.saying import notice, print_json, say
     from stackmark.experiments.cleaning import clean_up
     from stackmark.experiments.importing import ByHand, import_arms, import_files, read_params
     from stackmark.ledger.store import Ledger
@@ -86,7 +87,7 @@ def command(
     by_hand = ByHand(kind, workload, place, chip, ranks, read_params(params), label, note, again)
     by_hand.check()
     with Ledger.open(ledger) as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         if sides:
             return _compared(import_arms(sides, book, by_hand, repeatable(asked)), book, as_json)
         imported = import_files(files, book, by_hand, repeatable(asked))
@@ -131,7 +132,7 @@ def _read_arms(arms: tuple[str, ...], files: tuple[str, ...], place: str) -> dic
 
 def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
     """The verdict of the second arm against the first."""
-    from stackmark.api import verdict_of_groups
+    from stackmark.api.stored import verdict_of_groups
     from stackmark.cli.comparing import Wanted, report
     from stackmark.cli.saying import say
 

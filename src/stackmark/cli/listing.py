@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stackmark.api import Experiment, ListRunResult, go_on_list, prepare_list
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.api.options import repeatable
+from stackmark.api.stored import Experiment, ListRunResult, go_on_list, prepare_list
+from stackmark.cli.saying import print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, Terminated
 from stackmark.show.lists import print_list, say_missing

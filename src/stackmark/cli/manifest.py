@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import click
 
+from stackmark.api.options import repeatable
 from stackmark.cli.options import (
     OfAPod,
     asked_workloads,
@@ -15,7 +16,7 @@ from stackmark.cli.options import (
     read_requests,
     taken_pod_options,
 )
-from stackmark.cli.saying import notice, print_json, repeatable
+from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError
 
 
@@ -76,7 +77,7 @@ def command(
     )
     if as_json:
         print_json(printed.data())
-        notice(printed.warnings)
+        notice(*printed.warnings)
     else:
         click.echo(printed.yaml(), nl=False)
     return 0

@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from stackmark.api.options import repeatable
 from stackmark.cli.options import read_requests
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.cli.saying import print_json, say
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, WorkerError
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment

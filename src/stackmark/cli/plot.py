@@ -33,7 +33,8 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.api import FAULT, Ledger, load
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.stored import FAULT, load
     from stackmark.show.plot import plot_png, plot_svg
     from stackmark.show.writing import write_whole
 

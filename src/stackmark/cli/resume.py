@@ -18,7 +18,8 @@ from stackmark.cli.options import (
 from stackmark.errors import SpecError
 
 if TYPE_CHECKING:
-    from stackmark.api import Experiment, Ledger
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.stored import Experiment
     from stackmark.cli.comparing import Wanted
 
 
@@ -55,7 +56,8 @@ def command(
     Of a list of problems (`stackmark run op/gemm`) it takes those that are missing. EXPERIMENT is an id (x-…), any unique
     beginning of one, or `last`. Of one that is finished the verdict, or the table, is printed again.
     """
-    from stackmark.api import OPERATOR_LIST, SWEEP, ExperimentKind, Ledger, clean_up, load
+    from stackmark.api.ledgers import Ledger, clean_up
+    from stackmark.api.stored import OPERATOR_LIST, SWEEP, ExperimentKind, load
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
 
@@ -65,7 +67,7 @@ def command(
     )  # fmt: skip
     check_report(report)
     with Ledger.open(ledger, create=False) as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         found = load(experiment, book)
         kind = found.kind()
         if failed and kind is not OPERATOR_LIST:

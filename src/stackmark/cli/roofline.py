@@ -39,7 +39,8 @@ def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_j
         raise SpecError(
             f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like roofline.svg with -o"
         )
-    from stackmark.api import Ledger, roofline
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.stored import roofline
     from stackmark.cli.saying import print_json
     from stackmark.show.roofline import print_roofline, roofline_json
     from stackmark.show.terminal import standard_output

@@ -7,7 +7,8 @@ from typing import Any
 import click
 from pydantic import JsonValue
 
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.api.options import repeatable
+from stackmark.cli.saying import print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit
 from stackmark.experiments.arms import place_of

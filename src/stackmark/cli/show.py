@@ -5,14 +5,13 @@ from functools import partial
 
 import click
 
-from stackmark.api import (
+from stackmark.api.ledgers import Ledger, clean_up
+from stackmark.api.stored import (
     FAULT,
     OPERATOR_LIST,
     Experiment,
     ExperimentKind,
-    Ledger,
     StoredRun,
-    clean_up,
     list_result,
     load,
     load_run,
@@ -42,7 +41,7 @@ def command(run: str, what: str | None, form: str | None, ledger: str | None, as
     RUN is an id, any unique beginning of one, or `last`. The id of an experiment (x-…) lists its runs.
     """
     with Ledger.open(ledger, create=False) as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         if run.lower().startswith("x-"):
             _show_experiment(load(run, book), book, as_json, form)
             return 0

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.api.options import repeatable
+from stackmark.cli.saying import print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, Terminated
 from stackmark.experiments.cleaning import clean_up

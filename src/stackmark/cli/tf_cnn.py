@@ -4,7 +4,8 @@ import sys
 
 import click
 
-from stackmark.cli.saying import notice, repeatable
+from stackmark.api.options import repeatable
+from stackmark.cli.saying import notice
 from stackmark.errors import Exit, WorkerError
 from stackmark.events import Event, Probe
 from stackmark.experiments.cleaning import clean_up
@@ -62,12 +63,12 @@ def command(flags: tuple[str, ...]) -> int:
         click.echo(help_text())
         return Exit.DONE
     planned = plan(flags)
-    notice(planned.notices)
+    notice(*planned.notices)
     watcher = ClassicWatcher(planned)
     repeat = repeatable(["tf-cnn", *flags])
     # The classic has no flag for a ledger; the variable STACKMARK_LEDGER names it.
     with Ledger.open() as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         measured = measure(
             planned.request, place=find_place("host"), ledger=book, runs=1, watcher=watcher, command=repeat
         )

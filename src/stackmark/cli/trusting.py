@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import click
 
+from stackmark.api.stored import Part, allow, remember, unknown
 from stackmark.cli.saying import notice, say
 from stackmark.errors import Exit, SpecError
-from stackmark.experiments.trust import Part, allow, remember, unknown
 
 # Of a spec with a long command: what a person reads before they answer. The rest is counted.
 MOST_LINES = 40
@@ -30,9 +30,9 @@ def confirm_trust(parts: Sequence[Part], where: str, *, trusted: bool) -> None:
             f"{asks}: {'; '.join(line.strip() for line in lines[:MOST_LINES])}",
             hint="whoever may write that ledger chose it: look at it, then answer on a terminal, or give --trust-ledger",
         )
-    notice([f"{asks}:", *(f"  {line}" for line in lines[:MOST_LINES])])
+    notice(f"{asks}:", *(f"  {line}" for line in lines[:MOST_LINES]))
     if len(lines) > MOST_LINES:
-        notice([f"  … and {len(lines) - MOST_LINES} more lines"])
+        notice(f"  … and {len(lines) - MOST_LINES} more lines")
     if not click.confirm("Run it?", err=True):
         say("nothing was run")
         raise click.exceptions.Exit(Exit.DONE)

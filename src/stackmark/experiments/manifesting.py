@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import JsonValue, ValidationError
-from pydantic.fields import FieldInfo
 
 from stackmark import __version__
 from stackmark.errors import SpecError
@@ -61,11 +60,6 @@ class Printed:
         if len(self.objects) == 1:
             return self.objects[0]
         return {"apiVersion": "v1", "kind": "List", "items": list(self.objects)}
-
-
-def pod_fields() -> dict[str, FieldInfo]:
-    """A pod's options, for the command line."""
-    return dict(PodOptions.model_fields)
 
 
 def read_pod_options(given: Mapping[str, JsonValue]) -> PodOptions:
