@@ -136,7 +136,7 @@ def run(
         runs=runs,
         time_limit_s=time_limit_s,
         published=published,
-        command=command_of("run", workload, {**typed, "published": published, **options}),
+        command=command_of(["run"], workload, {**typed, "published": published, **options}),
     )
     with opened(ledger, create=True) as book:
         plan.check(book)
@@ -204,7 +204,7 @@ def compare(
     asked = plan_compare(
         request, arms, place_options=place_options, margin=margin, blocks=blocks, until_decided=until_decided,
         pause_s=pause_s, most_repeats=repeats, seed=order_seed, primers=primers,
-        command=command_of("compare", workload, {**typed, **options}),
+        command=command_of(["compare"], workload, {**typed, **options}),
     )  # fmt: skip
     watcher = watcher_of(progress)
     with opened(ledger, create=True) as book:

@@ -88,9 +88,9 @@ def read_request(workload: str, ranks: int, options: Mapping[str, Option]) -> tu
     return request, place_options
 
 
-def command_of(verb: str, workload: str, options: Mapping[str, Option]) -> str:
+def command_of(verb: Sequence[str], workload: str | None, options: Mapping[str, Option]) -> str:
     """Return the command line that does the same; it is stored and shown, so it holds no secret."""
-    words = [verb] if workload == OWN_COMMAND else [verb, workload]
+    words = [*verb] if workload in (None, OWN_COMMAND) else [*verb, str(workload)]
     for name, value in options.items():
         option = name.replace("_", "-")
         if isinstance(value, bool):

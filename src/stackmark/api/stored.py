@@ -92,7 +92,7 @@ class Verdict:
         return write_report(self.examined, os.fspath(path))
 
     def __str__(self) -> str:
-        return _printed(lambda console: print_verdict(self.examined, console))
+        return printed(lambda console: print_verdict(self.examined, console))
 
     def _repr_html_(self) -> str:
         return verdict_html(self.examined)
@@ -168,7 +168,7 @@ class Experiment:
         A command or path in the ledger that you did not type on this machine is refused unless `trust_ledger` is true.
         """
         if self.is_open():
-            self.prepare(lambda parts, where: _trust(parts, where, trust_ledger))
+            self.prepare(trust(trust_ledger))
             carry_out_compare(self, watcher_of(progress), time_limit_s=time_limit_s, anyway=anyway)
         else:
             self.remove_cache()
@@ -193,7 +193,7 @@ class Experiment:
         trust_ledger: bool = False,
     ) -> "Measurement":
         """Take the problems of an operator list that are missing; with `failed` also those that gave no number."""
-        prepare_list(self, lambda parts, where: _trust(parts, where, trust_ledger), failed=failed)
+        prepare_list(self, trust(trust_ledger), failed=failed)
         return go_on_list(self, watcher_of(progress), time_limit_s=time_limit_s, anyway=anyway, failed=failed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class Measurement(Experiment):
             print_list(self.result, console)
 
     def __str__(self) -> str:
-        return _printed(self.print)
+        return printed(self.print)
 
     def _repr_html_(self) -> str:
         if isinstance(self.result, RunResult):
@@ -303,15 +303,20 @@ def go_on_list(
         return Measurement(experiment.row, experiment.ledger, result=list_result(book, experiment.row))
 
 
-def _trust(parts: Sequence[Part], where: str, trusted: bool) -> None:
-    if trusted:
-        allow(parts)
-    if new := unknown(parts):
-        lines = "; ".join(line.strip() for part in new for line in part.lines())
-        raise SpecError(
-            f"the ledger {where} asks to run what you did not type on this machine: {lines}",
-            hint="whoever may write that ledger chose it: look at it, then give trust_ledger=True",
-        )
+def trust(trusted: bool) -> Confirm:
+    """Refuse what was not typed on this machine, unless the caller trusts the ledger."""
+
+    def confirm(parts: Sequence[Part], where: str) -> None:
+        if trusted:
+            allow(parts)
+        if new := unknown(parts):
+            lines = "; ".join(line.strip() for part in new for line in part.lines())
+            raise SpecError(
+                f"the ledger {where} asks to run what you did not type on this machine: {lines}",
+                hint="whoever may write that ledger chose it: look at it, then give trust_ledger=True",
+            )
+
+    return confirm
 
 
 @dataclass(frozen=True)
@@ -351,7 +356,7 @@ class Run:
         return run_json(self.judged())
 
     def __str__(self) -> str:
-        return _printed(lambda console: print_run(self.judged(), console))
+        return printed(lambda console: print_run(self.judged(), console))
 
     def _repr_html_(self) -> str:
         return lines_html(self.row.workload, run_lines(self.judged()))
@@ -385,7 +390,7 @@ def verdict_of_groups(
     return Verdict(found)
 
 
-def _printed(show: Callable[[Console], None]) -> str:
+def printed(show: Callable[[Console], None]) -> str:
     """Return what a command prints into a pipe."""
     out = io.StringIO()
     show(Console(file=out, force_terminal=False, highlight=False, emoji=False))

@@ -84,7 +84,7 @@ def carry_on(experiment: Experiment, wanted: Wanted, *, prepared: bool = False) 
     if experiment.is_open():
         with _unfinished(experiment, wanted):
             if not prepared:
-                experiment.prepare(lambda parts, where: confirm_trust(parts, where, trusted=wanted.trusted))
+                experiment.prepare(confirm_trust(wanted.trusted))
             # The bar is gone before a verdict is printed: both may go to one screen.
             with watching(quiet=wanted.as_json) as watcher:
                 carry_out_compare(experiment, watcher, time_limit_s=wanted.time_limit_s, anyway=wanted.anyway)

@@ -29,7 +29,7 @@ def resume_list(
     trusted: bool = False,
 ) -> Exit:
     """Run what is missing, then show all of it: of one that is whole, what it showed before."""
-    prepare_list(experiment, lambda parts, where: confirm_trust(parts, where, trusted=trusted), failed=failed)
+    prepare_list(experiment, confirm_trust(trusted), failed=failed)
     with unfinished_list(experiment.id, ledger), watching(quiet=as_json) as watcher:
         found = go_on_list(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
     assert isinstance(found.result, ListRunResult)

@@ -98,7 +98,7 @@ def carry_on(experiment: Experiment, book: Ledger, wanted: Wanted, *, typed: boo
     again = repeatable(["resume", experiment.id, *(("--ledger", wanted.ledger) if wanted.ledger else ())])
     if lab.is_open(book, experiment):
         if not typed:
-            confirm_trust(lab.parts_in(lab.plan_of(experiment)), book.where, trusted=wanted.trusted)
+            confirm_trust(wanted.trusted)(lab.parts_in(lab.plan_of(experiment)), book.where)
         try:
             # The bar is gone before the table is printed: both may go to one screen.
             with looking(quiet=wanted.as_json) as looker:

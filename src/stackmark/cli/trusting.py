@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from stackmark.api.stored import Part, allow, remember, unknown
+from stackmark.api.stored import Confirm, Part, allow, remember, unknown
 from stackmark.cli.saying import notice, say
 from stackmark.errors import Exit, SpecError
 
@@ -13,16 +13,20 @@ from stackmark.errors import Exit, SpecError
 MOST_LINES = 40
 
 
-def confirm_trust(parts: Sequence[Part], where: str, *, trusted: bool) -> None:
-    """Ask before anything of the ledger `where` runs that this user did not type on this machine.
+def confirm_trust(trusted: bool) -> Confirm:
+    """Ask before anything of a ledger runs that this user did not type on this machine. `trusted` is --trust-ledger."""
 
-    Without a terminal it is refused. `trusted` is --trust-ledger.
-    """
-    if trusted:
-        allow(parts)
-    new = unknown(parts)
-    if not new:
-        return
+    def confirm(parts: Sequence[Part], where: str) -> None:
+        if trusted:
+            allow(parts)
+        if new := unknown(parts):
+            _ask(new, where)
+
+    return confirm
+
+
+def _ask(new: Sequence[Part], where: str) -> None:
+    """Ask on the terminal; without one, refuse."""
     lines = [line for part in new for line in part.lines()]
     asks = f"the ledger {where} asks to run what you did not type on this machine"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
