@@ -53,6 +53,13 @@ def pod_fields() -> dict[str, FieldInfo]:
     return dict(_place_kinds()["pod"].options.model_fields)
 
 
+def log_formats() -> tuple[str, ...]:
+    """Return the names of the formats that can be imported."""
+    from stackmark.ledger.importers import formats
+
+    return tuple(formats())
+
+
 def check_margin(margin: float) -> None:
     """Refuse a margin that no comparison can have."""
     from stackmark.experiments.design import check_margin as check  # the engine, which --help does without

@@ -38,13 +38,13 @@ from stackmark.experiments.result import RunResult as RunResult
 from stackmark.experiments.result import StoredRun as StoredRun
 from stackmark.experiments.result import list_result as list_result
 from stackmark.experiments.result import stored_run
-from stackmark.experiments.roofline import roofline as roofline
 from stackmark.experiments.trust import Part as Part
 from stackmark.experiments.trust import allow as allow
 from stackmark.experiments.trust import remember as remember
 from stackmark.experiments.trust import unknown as unknown
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail
+from stackmark.show.faults import fault_json, fault_png, fault_svg, print_fault
 from stackmark.show.lists import list_json, print_list
 from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.notebook import lines_html, text_html, verdict_html
@@ -52,6 +52,7 @@ from stackmark.show.report import write_report
 from stackmark.show.result import print_result, result_json, result_lines
 from stackmark.show.runs import print_run, run_json, run_lines
 from stackmark.show.verdict import print_verdict, verdict_json
+from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Spec
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
@@ -106,6 +107,31 @@ def is_named(comparison: Comparison, fail_on: Sequence[str]) -> bool:
         "different": comparison.is_slower or comparison.is_faster or comparison.difference is not None,
     }
     return any(named.get(one, False) for one in fail_on)
+
+
+@dataclass(frozen=True)
+class FaultResult:
+    """What a fault in a cluster did: to the training loop, its pod, its log, and to the next pod."""
+
+    finding: FaultFinding
+
+    @property
+    def exit_code(self) -> Exit:
+        """Return 0 where it was measured, whatever came out, and 6 where the cluster is not well again."""
+        return Exit.DONE if self.finding.healthy else Exit.CLUSTER_FAILED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark cluster fault --json` prints."""
+        return fault_json(self.finding)
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Draw the steps over time around the fault: SVG or PNG, by the name of the file."""
+        target = Path(path)
+        check_picture(target, "fault.svg")
+        return write_picture(target, lambda: fault_svg(self.finding), lambda: fault_png(self.finding))
+
+    def __str__(self) -> str:
+        return printed(lambda console: print_fault(console, self.finding))
 
 
 # Decides whether parts of a stored spec may run that were not typed on this machine; raises where they may not.
@@ -174,10 +200,10 @@ class Experiment:
             self.remove_cache()
         return self.verdict()
 
-    def fault(self) -> FaultFinding:
+    def fault(self) -> FaultResult:
         """Return what a fault in a cluster did to the run that it interrupted."""
         with opened(self.ledger) as book:
-            return examine_fault(book, self.id)
+            return FaultResult(examine_fault(book, self.id))
 
     def remove_cache(self) -> None:
         """Remove the compiled kernels that its runs shared."""

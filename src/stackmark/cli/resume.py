@@ -18,7 +18,6 @@ from stackmark.cli.options import (
 from stackmark.errors import SpecError
 
 if TYPE_CHECKING:
-    from stackmark.api.ledgers import Ledger
     from stackmark.api.stored import Experiment
     from stackmark.cli.comparing import Wanted
 
@@ -74,7 +73,7 @@ def command(
             raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
         own: dict[ExperimentKind, Callable[[Experiment, Wanted], int]] = {
             OPERATOR_LIST: partial(_list, failed=failed),
-            SWEEP: partial(_sweep, book=book),
+            SWEEP: _sweep,
         }
         return own.get(kind, carry_on)(found, wanted)
 
@@ -90,19 +89,15 @@ def _list(found: "Experiment", wanted: "Wanted", *, failed: bool) -> int:
     )  # fmt: skip
 
 
-def _sweep(found: "Experiment", wanted: "Wanted", *, book: "Ledger") -> int:
-    from stackmark.cli import sweeping
+def _sweep(found: "Experiment", wanted: "Wanted") -> int:
+    from stackmark.cli.cluster_sweep import SweepOutput, carry_on
 
     if wanted.report or wanted.fail_on or wanted.anyway:
         raise SpecError(
             f"{found.id} is a sweep of a cluster, which has no --report, --fail-on and --anyway",
             hint=f"stackmark cluster sweep --resume {found.id} has --junit and -o",
         )
-    same = sweeping.Wanted(
-        time_limit_s=wanted.time_limit_s,
-        trusted=wanted.trusted,
-        ledger=wanted.ledger,
-        as_json=wanted.as_json,
-        asked=wanted.asked,
+    same = SweepOutput(
+        time_limit_s=wanted.time_limit_s, trusted=wanted.trusted, ledger=wanted.ledger, as_json=wanted.as_json
     )
-    return sweeping.carry_on(found.row, book, same)
+    return carry_on(found, same)

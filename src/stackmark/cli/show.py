@@ -92,9 +92,9 @@ def _show_list(experiment: Experiment, book: Ledger, as_json: bool, *, form: str
 
 
 def _show_fault(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
-    from stackmark.cli.cluster_fault import print_fault_finding
+    from stackmark.cli.cluster_fault import print_fault_result
 
-    print_fault_finding(experiment.fault(), as_json)
+    print_fault_result(experiment.fault(), as_json)
 
 
 def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
