@@ -7,19 +7,19 @@ The names below come from the chapters of `stackmark.api`. A chapter is loaded w
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stackmark.api.ledgers import Ledger
-    from stackmark.api.measuring import Progress, compare, run
+    from stackmark.api.baselines import check, delete_baseline, list_baselines, save_baseline
+    from stackmark.api.cluster_experiments import plan_fault, sweep
+    from stackmark.api.clusters import clean_cluster, doctor, manifest, run_cluster_tests
+    from stackmark.api.importing import import_and_compare, import_logs, score_mlperf
+    from stackmark.api.ledgers import Ledger, RunFilter, export, list_runs, recover
+    from stackmark.api.limits import ceilings, kept_ceilings, roofline
+    from stackmark.api.measuring import Progress, compare, noise, run
+    from stackmark.api.published import add_published, search_published
+    from stackmark.api.stack import facts, image
     from stackmark.api.stored import Experiment, Measurement, Run, Verdict, load, load_run
     from stackmark.errors import ClusterError, LedgerError, PlaceError, SpecError, StackmarkError, WorkerError
 
 __version__ = "0.1.0"
-# Where each name is; the imports above say the same to type checkers.
-_CHAPTERS = {
-    "api.ledgers": ("Ledger",),
-    "api.measuring": ("Progress", "compare", "run"),
-    "api.stored": ("Experiment", "Measurement", "Run", "Verdict", "load", "load_run"),
-    "errors": ("ClusterError", "LedgerError", "PlaceError", "SpecError", "StackmarkError", "WorkerError"),
-}
 __all__ = [
     "ClusterError",
     "Experiment",
@@ -29,16 +29,55 @@ __all__ = [
     "PlaceError",
     "Progress",
     "Run",
+    "RunFilter",
     "SpecError",
     "StackmarkError",
     "Verdict",
     "WorkerError",
     "__version__",
+    "add_published",
+    "ceilings",
+    "check",
+    "clean_cluster",
     "compare",
+    "delete_baseline",
+    "doctor",
+    "export",
+    "facts",
+    "image",
+    "import_and_compare",
+    "import_logs",
+    "kept_ceilings",
+    "list_baselines",
+    "list_runs",
     "load",
     "load_run",
+    "manifest",
+    "noise",
+    "plan_fault",
+    "recover",
+    "roofline",
     "run",
+    "run_cluster_tests",
+    "save_baseline",
+    "score_mlperf",
+    "search_published",
+    "sweep",
 ]
+# Where each name is, as the imports above say it to type checkers.
+_CHAPTERS = {
+    "api.baselines": ("check", "delete_baseline", "list_baselines", "save_baseline"),
+    "api.cluster_experiments": ("plan_fault", "sweep"),
+    "api.clusters": ("clean_cluster", "doctor", "manifest", "run_cluster_tests"),
+    "api.importing": ("import_and_compare", "import_logs", "score_mlperf"),
+    "api.ledgers": ("Ledger", "RunFilter", "export", "list_runs", "recover"),
+    "api.limits": ("ceilings", "kept_ceilings", "roofline"),
+    "api.measuring": ("Progress", "compare", "noise", "run"),
+    "api.published": ("add_published", "search_published"),
+    "api.stack": ("facts", "image"),
+    "api.stored": ("Experiment", "Measurement", "Run", "Verdict", "load", "load_run"),
+    "errors": ("ClusterError", "LedgerError", "PlaceError", "SpecError", "StackmarkError", "WorkerError"),
+}
 
 
 if not TYPE_CHECKING:  # else a type checker would take any name for one of ours

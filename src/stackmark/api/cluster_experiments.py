@@ -12,7 +12,7 @@ from stackmark.api.ledgers import Ledger, LedgerLike, Notice, clean, opened
 from stackmark.api.options import Option, command_of, read_request
 from stackmark.api.stored import Confirm, Experiment, FaultResult, printed
 from stackmark.errors import Exit, SpecError
-from stackmark.experiments.faulting import PARTS as KNOWN_PARTS
+from stackmark.experiments.faulting import PARTS as FAULT_PARTS
 from stackmark.experiments.faulting import FaultRequest, Planned, plan_lines
 from stackmark.experiments.faulting import fault as carry_out
 from stackmark.experiments.faulting import plan_fault as plan_one
@@ -222,7 +222,7 @@ class FaultPlan:
             return Experiment(carry_out(self.planned, book, watcher), book).fault()
 
 
-def plan_fault(
+def make_fault_plan(
     part: str,
     request: Request,
     place_options: Mapping[str, JsonValue],
@@ -235,19 +235,43 @@ def plan_fault(
     **means: Any,
 ) -> FaultPlan:
     """Choose the node and the means. `means` are the further fields of `FaultRequest`: plugin_selector, stop_command …"""
-    known = next((one for one in KNOWN_PARTS if one == part), None)
+    known = next((one for one in FAULT_PARTS if one == part), None)
     if known is None:
-        raise SpecError(
-            f"{part!r} is not a part of a cluster that can be stopped", hint=f"one of {', '.join(KNOWN_PARTS)}"
-        )
+        raise SpecError(f"a fault takes one of {', '.join(FAULT_PARTS)}, not {part!r}")
     for option, value in (("--for", seconds), ("--before", before_s), ("--after", after_s), ("--recover", recover_s)):
         if not 1.0 <= value <= LONGEST_FAULT_S:
             raise SpecError(f"{option}: {value:g} s is not between 1 s and 1 h", hint="write it like 30s or 2min")
-    return FaultPlan(
-        plan_one(
-            FaultRequest(
-                part=known, request=request, options=read_pod_options(place_options), seconds=seconds,
-                before_s=before_s, after_s=after_s, recover_s=recover_s, command=command, **means,
-            )
-        )
+    asked = FaultRequest(
+        part=known, request=request, options=read_pod_options(place_options), seconds=seconds, before_s=before_s,
+        after_s=after_s, recover_s=recover_s, command=command, **means,
+    )  # fmt: skip
+    return FaultPlan(plan_one(asked))
+
+
+def plan_fault(
+    part: str,
+    workload: str,
+    *,
+    seconds: float = 60.0,
+    before_s: float = 20.0,
+    after_s: float = 20.0,
+    recover_s: float = 300.0,
+    means: Mapping[str, Any] | None = None,
+    **options: Option,
+) -> FaultPlan:
+    """Plan to stop a part of the cluster while a workload trains in a pod. `carry_out` of the plan does it.
+
+    `part` is device-plugin, kubelet, api-server, runtime or node-network. `means` say how it is stopped, by the names of the
+    command line: `{"means": "script:./cluster"}`, `{"helper_image": …}`.
+    """
+    request, place_options = read_request(workload, 1, options)
+    how = dict(means or {})
+    typed = {
+        "while": workload, "for": f"{seconds:g}s", "before": f"{before_s:g}s", "after": f"{after_s:g}s",
+        "recover": f"{recover_s:g}s",
+    }  # fmt: skip
+    command = command_of(["cluster", "fault", part], None, {**typed, **how, **options})
+    return make_fault_plan(
+        part, request, place_options, seconds=seconds, before_s=before_s, after_s=after_s, recover_s=recover_s,
+        command=command, **how,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from stackmark.api.ledgers import Ledger, LedgerLike, clean_up, opened
+from stackmark.api.ledgers import Ledger, LedgerLike, clean, opened
 from stackmark.api.options import Option, command_of, read_request
 from stackmark.api.stored import Experiment, Measurement, Verdict, carry_out_compare
 from stackmark.errors import SpecError
@@ -91,8 +91,7 @@ def carry_out_run(
     plan: RunPlan, ledger: Ledger, watcher: Watcher, around: Around = lambda _: nullcontext()
 ) -> Measurement:
     """Measure. `around` is entered once an operator list is stored and could be resumed."""
-    for sentence in clean_up(ledger):
-        watcher.notice(sentence)
+    clean(ledger, watcher.notice)
     if is_list(plan.request.workload):
         started = operator_list.start(plan.request, plan.place, ledger, watcher, plan.runs, plan.command)
         with around(started.experiment):
@@ -151,8 +150,7 @@ def start_compare(asked: CompareRequest, ledger: Ledger, watcher: Watcher) -> Ex
     """Probe the arms, and store the design: from here on it can be resumed."""
     # A ledger that is locked or read-only is found now, and not after the first run.
     ledger.writing(lambda _: None)
-    for sentence in clean_up(ledger):
-        watcher.notice(sentence)
+    clean(ledger, watcher.notice)
     return Experiment(start(asked, ledger, watcher), ledger)
 
 
@@ -206,6 +204,41 @@ def compare(
         pause_s=pause_s, most_repeats=repeats, seed=order_seed, primers=primers,
         command=command_of(["compare"], workload, {**typed, **options}),
     )  # fmt: skip
+    return _carry_out(asked, ledger, progress, time_limit_s, anyway)
+
+
+def noise(
+    workload: str,
+    *,
+    on: str = "host",
+    blocks: int | None = None,
+    pause_s: float = 0.0,
+    order_seed: int | None = None,
+    time_limit_s: float | None = None,
+    ledger: LedgerLike = None,
+    progress: ProgressLike = None,
+    **options: Option,
+) -> Verdict:
+    """Compare a workload with itself: the noise floor of this machine, and the margin that can be decided here."""
+    request, place_options = read_request(workload, 1, options)
+    typed = {
+        "on": on if on != "host" else None, "blocks": blocks, "pause": f"{pause_s:g}s" if pause_s else None,
+        "order_seed": order_seed,
+    }  # fmt: skip
+    asked = plan_compare(
+        request, [on, on], place_options=place_options, kind="noise", blocks=blocks, pause_s=pause_s, seed=order_seed,
+        command=command_of(["noise"], workload, {**typed, **options}),
+    )  # fmt: skip
+    return _carry_out(asked, ledger, progress, time_limit_s)
+
+
+def _carry_out(
+    asked: CompareRequest,
+    ledger: LedgerLike,
+    progress: ProgressLike,
+    time_limit_s: float | None,
+    anyway: bool = False,
+) -> Verdict:
     watcher = watcher_of(progress)
     with opened(ledger, create=True) as book:
         experiment = start_compare(asked, book, watcher)

@@ -112,7 +112,7 @@ def command(
     Only nodes with the label stackmark.io/allow-faults=true are touched, one fault at a time.
     Exits with 0 where it was measured, whatever came out, and with 6 where it could not be or the cluster is not well again.
     """
-    from stackmark.api.cluster_experiments import plan_fault
+    from stackmark.api.cluster_experiments import make_fault_plan
     from stackmark.api.options import repeatable
     from stackmark.cli.compare import one_request
     from stackmark.show.live import watching
@@ -124,7 +124,7 @@ def command(
     request = one_request(workload, typed, arms=False)
     if output is not None:
         check_picture(output, "fault.svg")
-    plan = plan_fault(part, request, options, **times, command=repeatable(asked), **means)
+    plan = make_fault_plan(part, request, options, **times, command=repeatable(asked), **means)
     if not yes:
         _print_plan(plan, as_json)
         return Exit.DONE
