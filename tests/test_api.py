@@ -170,11 +170,8 @@ def test_logs_are_imported_and_compared_as_by_the_command(ledger_file: Path) -> 
     again = sm.import_logs([log])
     assert (again.exit_code, again.experiment_id) == (2, None)
     assert again.to_dict() == shown("import", log)
-    sides = sm.import_and_compare(
-        {"host": [log], "container": [str(LOGS / "tf_cnn" / "t4_container_1gpu.log")]}, again=True
-    )
-    assert sides.verdict
-    assert sides.verdict.comparisons[0].ratio
+    arms = sm.import_arms({"host": [log], "container": [str(LOGS / "tf_cnn" / "t4_container_1gpu.log")]}, again=True)
+    assert arms.verdict().comparisons[0].ratio
     scores = sm.score_mlperf([str(LOGS / "mlperf_v0.6")])
     assert scores.to_dict() == shown("mlperf", "score", str(LOGS / "mlperf_v0.6"))
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from stackmark.api.baselines import check, delete_baseline, list_baselines, save_baseline
     from stackmark.api.cluster_experiments import plan_fault, sweep
     from stackmark.api.clusters import clean_cluster, doctor, manifest, run_cluster_tests
-    from stackmark.api.importing import import_and_compare, import_logs, score_mlperf
+    from stackmark.api.importing import import_arms, import_logs, score_mlperf
     from stackmark.api.ledgers import Ledger, RunFilter, export, list_runs, recover
     from stackmark.api.limits import ceilings, kept_ceilings, roofline
     from stackmark.api.measuring import Progress, compare, noise, run
@@ -45,7 +45,7 @@ __all__ = [
     "export",
     "facts",
     "image",
-    "import_and_compare",
+    "import_arms",
     "import_logs",
     "kept_ceilings",
     "list_baselines",
@@ -69,7 +69,7 @@ _CHAPTERS = {
     "api.baselines": ("check", "delete_baseline", "list_baselines", "save_baseline"),
     "api.cluster_experiments": ("plan_fault", "sweep"),
     "api.clusters": ("clean_cluster", "doctor", "manifest", "run_cluster_tests"),
-    "api.importing": ("import_and_compare", "import_logs", "score_mlperf"),
+    "api.importing": ("import_arms", "import_logs", "score_mlperf"),
     "api.ledgers": ("Ledger", "RunFilter", "export", "list_runs", "recover"),
     "api.limits": ("ceilings", "kept_ceilings", "roofline"),
     "api.measuring": ("Progress", "compare", "noise", "run"),

@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stackmark.api.ledgers import LedgerLike, Notice, clean, opened, silent
 from stackmark.api.options import repeatable
 from stackmark.api.stored import Verdict, verdict_of_groups
 from stackmark.errors import Exit, SpecError
-from stackmark.experiments.importing import UNKNOWN, ByHand, Imported, RefusedFile, import_arms, import_files
+from stackmark.experiments.importing import UNKNOWN, ByHand, Imported, RefusedFile, import_files
+from stackmark.experiments.importing import import_arms as import_files_of_arms
 from stackmark.experiments.importing import read_params as read_params
 from stackmark.experiments.mlperf import RefusedFolder, score_folders
 from stackmark.experiments.mlperf import Score as Score
@@ -89,18 +90,30 @@ def import_logs(
 
 
 @dataclass(frozen=True)
-class ImportedSides:
-    """The logs of two places, and the verdict of the second against the first; None where one has no log left."""
+class ImportedArms:
+    """The logs of two places, each an experiment of its own. Nothing is stored where one of them has no log left."""
 
-    sides: tuple[ImportedLogs, ...]
-    verdict: Verdict | None
+    arms: tuple[ImportedLogs, ...]
+    ledger: LedgerLike = field(default=None, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return all(one.runs for one in self.arms)
 
     @property
     def refused(self) -> tuple[RefusedFile, ...]:
-        return tuple(file for one in self.sides for file in one.refused)
+        return tuple(file for one in self.arms for file in one.refused)
+
+    def verdict(self, margin: float | None = None) -> Verdict:
+        """Compare the second place with the first."""
+        if not self.ok:
+            raise SpecError("an arm has no log left: nothing was imported, and nothing compared")
+        first, second = (str(one.experiment_id) for one in self.arms)
+        command = f"stackmark verdict {second} --against {first}"
+        return verdict_of_groups([second], [first], margin=margin, ledger=self.ledger, command=command)
 
 
-def import_and_compare(
+def import_arms(
     arms: Mapping[str, Sequence[str]],
     *,
     format: str | None = None,  # noqa: A002 - as the option is called
@@ -114,8 +127,8 @@ def import_and_compare(
     ledger: LedgerLike = None,
     notice: Notice = silent,
     command: str | None = None,
-) -> ImportedSides:
-    """Import the logs of two places, by the place's name, and compare the second with the first."""
+) -> ImportedArms:
+    """Import the logs of two places, by the place's name, to be compared: `import_arms({"host": […], "pod": […]}).verdict()`."""
     if len(arms) != 2:
         raise SpecError(
             f"--arm: two places are compared, and these were named: {', '.join(arms)}",
@@ -126,12 +139,8 @@ def import_and_compare(
     words = [word for name, files in arms.items() for file in files for word in ("--arm", f"{name}={file}")]
     with opened(ledger, create=True) as book:
         clean(book, notice)
-        sides = tuple(ImportedLogs(one) for one in import_arms(arms, book, by_hand, _command(command, words)))
-        if not all(one.runs for one in sides):
-            return ImportedSides(sides, None)
-        first, second = (str(one.experiment_id) for one in sides)
-        again_by = f"stackmark verdict {second} --against {first}"
-        return ImportedSides(sides, verdict_of_groups([second], [first], ledger=book, command=again_by))
+        found = import_files_of_arms(arms, book, by_hand, _command(command, words))
+    return ImportedArms(tuple(map(ImportedLogs, found)), ledger)
 
 
 def _command(given: str | None, words: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from stackmark.ranks import MOST_DEVICES
 from stackmark.units import counted
 
 if TYPE_CHECKING:
-    from stackmark.api.importing import ImportedLogs, ImportedSides
+    from stackmark.api.importing import ImportedArms, ImportedLogs
 
 
 @click.command(
@@ -77,7 +77,7 @@ def command(
     without a result becomes a failed run. A file that cannot be imported is named with the reason, and the others are
     imported.
     """
-    from stackmark.api.importing import import_and_compare, import_logs, read_params
+    from stackmark.api.importing import import_arms, import_logs, read_params
     from stackmark.api.options import repeatable
 
     sides = _read_arms(arms, files, place)
@@ -86,7 +86,7 @@ def command(
         "note": note, "again": again, "ledger": ledger, "notice": notice, "command": repeatable(asked),
     }  # fmt: skip
     if sides:
-        return _print_compared(import_and_compare(sides, **said), as_json)
+        return _print_compared(import_arms(sides, **said), as_json)
     imported = import_logs(files, place=place, **said)
     for one in imported.refused:
         say(one.message, one.hint)
@@ -113,21 +113,21 @@ def _read_arms(arms: tuple[str, ...], files: tuple[str, ...], place: str) -> dic
     return sides
 
 
-def _print_compared(found: "ImportedSides", as_json: bool) -> int:
+def _print_compared(found: "ImportedArms", as_json: bool) -> int:
     """Print the verdict of the second arm against the first."""
     from stackmark.cli.comparing import Wanted, report
 
     for file in found.refused:
         say(file.message, file.hint)
-    if found.verdict is None:
+    if not found.ok:
         say("an arm has no log left: nothing was imported, and nothing compared")
         return Exit.WRONG_USE
-    for one in found.sides:
+    for one in found.arms:
         click.echo(f"{one.runs[0].place}: experiment {one.experiment_id}, {counted(len(one.runs), 'run')}", err=True)
         for run in one.runs:
             if run.status != "done":
                 say(f"run {run.id}: {run.failure_message or run.failure_kind}", run.failure_hint)
-    code = report(found.verdict, Wanted(as_json=as_json))
+    code = report(found.verdict(), Wanted(as_json=as_json))
     return code or (Exit.PART_FAILED if found.refused else Exit.DONE)
 
 
