@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from stackmark.api.ledgers import Ledger, LedgerLike, clean, opened
 from stackmark.api.options import Option, command_of, read_request
-from stackmark.api.stored import Confirm, is_named, printed, trust
+from stackmark.api.stored import Confirm, is_named, trust
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.baseline import (
@@ -36,6 +36,7 @@ from stackmark.places.place import Place
 from stackmark.show.check import check_json, junit_case, print_check, stack_changed
 from stackmark.show.junit import render_junit
 from stackmark.show.live import ProgressLike, watcher_of
+from stackmark.show.terminal import printed
 from stackmark.spec import Request
 from stackmark.units import say_moment
 from stackmark.workloads.registry import check_request

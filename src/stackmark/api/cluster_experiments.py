@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from stackmark.api.ledgers import Ledger, LedgerLike, Notice, clean, opened
 from stackmark.api.options import Option, command_of, read_request
-from stackmark.api.stored import Confirm, Experiment, FaultResult, printed
+from stackmark.api.stored import Confirm, Experiment, FaultResult
 from stackmark.errors import Exit, SpecError
 from stackmark.experiments.faulting import PARTS as FAULT_PARTS
 from stackmark.experiments.faulting import FaultRequest, Planned, plan_lines
@@ -26,6 +26,7 @@ from stackmark.show.faults import print_plan
 from stackmark.show.junit import render_junit
 from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.sweep import junit_cases, print_sweep, sweep_json, sweep_png, sweep_svg
+from stackmark.show.terminal import printed
 from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Request
 from stackmark.units import say_moment

@@ -13,7 +13,6 @@ from pydantic import JsonValue
 
 from stackmark.api.ledgers import Notice, silent
 from stackmark.api.options import Option, command_of, read_request
-from stackmark.api.stored import printed
 from stackmark.cluster.checks import suite
 from stackmark.cluster.checks.suite import Suite
 from stackmark.cluster.checks.suite import Watcher as TestWatcher
@@ -28,6 +27,7 @@ from stackmark.kubernetes.refusals import explained
 from stackmark.show.cluster_checks import about, checks_json, junit_case, print_checks
 from stackmark.show.doctor import junit_cases, print_doctor
 from stackmark.show.junit import render_junit
+from stackmark.show.terminal import printed
 from stackmark.spec import Request
 from stackmark.units import say_moment
 from stackmark.workloads.command.definition import OWN_COMMAND

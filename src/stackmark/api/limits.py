@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from stackmark.api.ledgers import Ledger, LedgerLike, clean, opened
 from stackmark.api.measuring import RunPlan
 from stackmark.api.options import Option, command_of, read_request
-from stackmark.api.stored import printed
 from stackmark.errors import Exit, SpecError, WorkerError
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment
@@ -24,6 +23,7 @@ from stackmark.show.ceilings import ceilings_json, print_ceilings
 from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.roofline import print_roofline, roofline_json
 from stackmark.show.roofline_plot import roofline_png, roofline_svg
+from stackmark.show.terminal import printed
 from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Request
 from stackmark.verdict.roofline import Roofline

@@ -3,7 +3,6 @@
 A handle holds no open ledger, unless it was given one: each call opens it.
 """
 
-import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -51,6 +50,7 @@ from stackmark.show.notebook import lines_html, text_html, verdict_html
 from stackmark.show.report import write_report
 from stackmark.show.result import print_result, result_json, result_lines
 from stackmark.show.runs import print_run, run_json, run_lines
+from stackmark.show.terminal import printed
 from stackmark.show.verdict import print_verdict, verdict_json
 from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Spec
@@ -414,10 +414,3 @@ def verdict_of_groups(
     with opened(ledger) as book:
         found = examine_groups(book, against, runs, margin=margin or MARGIN, anyway=anyway, command=command)
     return Verdict(found)
-
-
-def printed(show: Callable[[Console], None]) -> str:
-    """Return what a command prints into a pipe."""
-    out = io.StringIO()
-    show(Console(file=out, force_terminal=False, highlight=False, emoji=False))
-    return out.getvalue()
