@@ -14,7 +14,7 @@ import pytest
 
 from asking import Answer, ask
 from experiment_asking import OWN, is_a_sentence, ledger_of_a_command, rows_of
-from stackmark.api import load
+from stackmark.api.stored import load
 from stackmark.errors import Exit
 from stackmark.experiments import caches
 from stackmark.ledger import address

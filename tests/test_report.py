@@ -285,7 +285,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def shown(book: Ledger, experiment_id: str, margin: float | None = None) -> Examined:
         return sample.sample_examined(experiment_id=book.experiment(experiment_id).id, margin=margin or 0.01)
 
-    monkeypatch.setattr("stackmark.api.examine", shown)
+    monkeypatch.setattr("stackmark.api.stored.examine", shown)
     return path
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stackmark.api import Experiment, ListRunResult, go_on_list, prepare_list
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.api.options import repeatable
+from stackmark.api.stored import Experiment, ListRunResult, go_on_list, prepare_list
+from stackmark.cli.saying import print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, Terminated
 from stackmark.show.lists import print_list, say_missing
@@ -28,7 +29,7 @@ def resume_list(
     trusted: bool = False,
 ) -> Exit:
     """Run what is missing, then show all of it: of one that is whole, what it showed before."""
-    prepare_list(experiment, lambda parts, where: confirm_trust(parts, where, trusted=trusted), failed=failed)
+    prepare_list(experiment, confirm_trust(trusted), failed=failed)
     with unfinished_list(experiment.id, ledger), watching(quiet=as_json) as watcher:
         found = go_on_list(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
     assert isinstance(found.result, ListRunResult)

@@ -15,8 +15,18 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
+from stackmark.api.options import (
+    all_places,
+    check_margin,
+    extra_of,
+    pattern_of,
+    places_with,
+    pod_fields,
+    read_seconds,
+    read_value,
+    takes_several,
+)
 from stackmark.errors import SpecError, nearest_names
-from stackmark.experiments.typed import extra_of, pattern_of, read_seconds, read_value, takes_several
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AUTO, Request, Scalar
 from stackmark.units import parse_seconds, parse_share
@@ -163,8 +173,6 @@ def read_margin(text: str) -> float:
         margin = parse_share(text)
     except SpecError as error:
         raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
-    from stackmark.experiments.design import check_margin
-
     check_margin(margin)
     return margin
 
@@ -216,22 +224,9 @@ def _help_of(families_with: dict[str, FieldInfo]) -> str:
     return " ".join([*said, *([bracket + default] if bracket else [])])
 
 
-def places_with() -> dict[str, dict[str, FieldInfo]]:
-    """Every option of every place: by its name, the places that have it, each with its own description."""
-    from stackmark.places.registry import place_kinds
-
-    found: dict[str, dict[str, FieldInfo]] = {}
-    for kind in place_kinds().values():
-        for name, info in kind.options.model_fields.items():
-            found.setdefault(name, {})[kind.name] = info
-    return found
-
-
 def place_names() -> str:
     """Return the places by their names, for the help of what takes one."""
-    from stackmark.places.registry import place_kinds
-
-    return ", ".join(place_kinds())
+    return ", ".join(all_places())
 
 
 def place_fields() -> dict[str, FieldInfo]:
@@ -248,7 +243,6 @@ def place_options(command: F) -> F:
 
 def pod_options(*without: str) -> Callable[[F], F]:
     """Options of a pod alone, for verbs that know no other place; `without` names those that the verb has itself."""
-    from stackmark.experiments.manifesting import pod_fields
 
     def add(command: F) -> F:
         for name, info in reversed(pod_fields().items()):
@@ -261,8 +255,6 @@ def pod_options(*without: str) -> Callable[[F], F]:
 
 def taken_pod_options(typed: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of a pod out of what was typed; those that were given."""
-    from stackmark.experiments.manifesting import pod_fields
-
     return _given({name: typed.pop(name) for name in pod_fields() if name in typed})
 
 

@@ -5,14 +5,13 @@ from functools import partial
 
 import click
 
-from stackmark.api import (
+from stackmark.api.ledgers import Ledger, clean_up
+from stackmark.api.stored import (
     FAULT,
     OPERATOR_LIST,
     Experiment,
     ExperimentKind,
-    Ledger,
     StoredRun,
-    clean_up,
     list_result,
     load,
     load_run,
@@ -42,7 +41,7 @@ def command(run: str, what: str | None, form: str | None, ledger: str | None, as
     RUN is an id, any unique beginning of one, or `last`. The id of an experiment (x-…) lists its runs.
     """
     with Ledger.open(ledger, create=False) as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         if run.lower().startswith("x-"):
             _show_experiment(load(run, book), book, as_json, form)
             return 0
@@ -93,9 +92,9 @@ def _show_list(experiment: Experiment, book: Ledger, as_json: bool, *, form: str
 
 
 def _show_fault(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
-    from stackmark.cli.cluster_fault import print_fault_finding
+    from stackmark.cli.cluster_fault import print_fault_result
 
-    print_fault_finding(experiment.fault(), as_json)
+    print_fault_result(experiment.fault(), as_json)
 
 
 def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:

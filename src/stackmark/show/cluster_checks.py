@@ -161,12 +161,15 @@ def say_counts(lines: Sequence[Checked]) -> str:
     return f"{counted(len(lines), 'case')}: {said}" if lines else "no case was tried"
 
 
-def print_cleaned(lines: Sequence[Left], console: Console) -> None:
+def print_cleaned(lines: Sequence[Left], console: Console) -> str:
+    """Print what was left, a line each, and return how many had which fate."""
     rows = [
         [line.kind, line.namespace, line.name, line.work, say_seconds(line.age_s), line.fate, line.why]
         for line in lines
     ]
     print_table(console, CLEAN_COLUMNS, rows, [CLEAN_COLOURS[line.fate] for line in lines])
+    counts = {fate: sum(1 for line in lines if line.fate == fate) for fate in CLEAN_COLOURS}
+    return ", ".join(f"{count} {fate.removesuffix('s')}" for fate, count in counts.items() if count)
 
 
 def junit_case(line: Checked) -> JunitCase:

@@ -5,7 +5,8 @@ and a table has as many columns as there is room for. In a pipe nothing is wrapp
 the whole of it.
 """
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -165,3 +166,10 @@ class Voice:
 
     def notice(self, sentence: str) -> None:
         self._say(sentence)
+
+
+def printed(show: Callable[[Console], None]) -> str:
+    """Return what a command prints into a pipe."""
+    out = io.StringIO()
+    show(Console(file=out, force_terminal=False, highlight=False, emoji=False))
+    return out.getvalue()
