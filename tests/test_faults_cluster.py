@@ -236,6 +236,5 @@ def test_without_yes_nothing_is_done_and_a_node_without_the_label_is_refused(
         cluster.cluster.patch("/api/v1/nodes/node-1", {"metadata": {"labels": {safety.ALLOWED: None}}})
     assert code == 0, err
     assert "systemctl stop kubelet" in out
-    assert "create pods in" in out
     assert "this was a dry run" in out
     assert not os.path.exists(tmp_path / "l")
