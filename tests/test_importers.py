@@ -143,7 +143,8 @@ def test_a_time_that_was_cut_to_zero_is_a_failed_run() -> None:
     last = found_in(LOGS / "deepbench" / "gemm_train_float.log")[-1]
     assert last.figure is None
     assert last.failure is not None
-    assert "whole microseconds" in last.failure.hint
+    assert last.failure.kind == "bad_number"
+    assert last.failure.hint
 
 
 def test_a_kernel_that_is_not_supported_is_a_failed_run() -> None:
@@ -291,26 +292,28 @@ def test_the_name_of_a_pod_is_taken_off_a_line_and_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "named"),
     [
-        ("total images/sec: nan", "not_finite", "line 20: total images/sec is 'nan', which is no number"),
-        ("total images/sec: inf", "not_finite", "line 20"),
-        ("total images/sec: -124.77", "bad_number", "line 20: total images/sec is -124.77; it must be above zero"),
-        ("total images/sec: 0.00", "bad_number", "must be above zero"),
-        ("total images/sec: 1e400", "bad_number", "more than any machine does"),
-        ("total images/sec: 1,247.7", "bad_number", "which is no number"),
-        ("total images/sec: 124.77.3", "bad_number", "which is no number"),
-        ("total images/sec: ١٢٤", "bad_number", "which is no number"),
-        (f"10\timages/sec: 126.4 +/- 0.2 (jitter = 0.4)\tnan\n{TOTAL}", "not_finite", "line 20: the loss is 'nan'"),
-        (f"10\timages/sec: nan +/- 0.2 (jitter = 0.4)\t7.8\n{TOTAL}", "not_finite", "line 20: images/sec is 'nan'"),
+        ("total images/sec: nan", "not_finite", ("total images/sec", "'nan'")),
+        ("total images/sec: inf", "not_finite", ("total images/sec", "'inf'")),
+        ("total images/sec: -124.77", "bad_number", ("total images/sec", "-124.77")),
+        ("total images/sec: 0.00", "bad_number", ("total images/sec", "0")),
+        ("total images/sec: 1e400", "bad_number", ("total images/sec",)),
+        ("total images/sec: 1,247.7", "bad_number", ("total images/sec", "'1,247.7'")),
+        ("total images/sec: 124.77.3", "bad_number", ("total images/sec", "'124.77.3'")),
+        ("total images/sec: ١٢٤", "bad_number", ("total images/sec", "'١٢٤'")),
+        (f"10\timages/sec: 126.4 +/- 0.2 (jitter = 0.4)\tnan\n{TOTAL}", "not_finite", ("loss", "'nan'")),
+        (f"10\timages/sec: nan +/- 0.2 (jitter = 0.4)\t7.8\n{TOTAL}", "not_finite", ("images/sec", "'nan'")),
     ],
 )
-def test_a_number_that_cannot_be_fails_the_run_with_its_line(text: str, kind: str, said: str, tmp_path: Path) -> None:
+def test_a_number_that_cannot_be_fails_the_run_with_its_line(
+    text: str, kind: str, named: tuple[str, ...], tmp_path: Path
+) -> None:
     (found,) = found_in_text(HEADER + text + "\n", tmp_path)
     assert found.figure is None
     assert found.failure is not None
     assert found.failure.kind == kind
-    assert said in found.failure.message
+    assert [word for word in ("line 20", *named) if word not in found.failure.message] == []
 
 
 @pytest.mark.parametrize("text", ["", "Step\tImg/sec\ttotal_loss\n", ROW, f"{ROW}Killed\n"])
@@ -323,24 +326,24 @@ def test_a_log_without_a_result_is_a_failed_run(text: str, ledger: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "kind", "said"),
+    ("name", "lines", "kind", "named"),
     [
-        ("ssd", [":::MLL 1.0 init_start: {}", ":::MLL 2.0 run_start: {}"], "cut_off", "no run_stop"),
-        ("ssd", [":::MLL 1.0 init_start: {}"], "cut_off", "no run_start"),
+        ("ssd", [":::MLL 1.0 init_start: {}", ":::MLL 2.0 run_start: {}"], "cut_off", "run_stop"),
+        ("ssd", [":::MLL 1.0 init_start: {}"], "cut_off", "run_start"),
         ("ssd", [":::MLL 2.0 run_start: {}", ':::MLL 9.0 run_stop: {"metadata": {"status": "aborted"}}'], "aborted",
-         "the status 'aborted'"),
+         "'aborted'"),
         ("ssd", [":::MLL 9.0 run_start: {}", ':::MLL 2.0 run_stop: {"metadata": {"status": "success"}}'], "bad_number",
-         "would have taken -7 s"),
-        ("ssd", [":::MLL nan run_start: {}"], "bad_number", "line 2: the time is 'nan'"),
+         "-7 s"),
+        ("ssd", [":::MLL nan run_start: {}"], "bad_number", "'nan'"),
     ],
 )  # fmt: skip
 def test_an_mlperf_run_without_success_is_a_failed_run(
-    name: str, lines: list[str], kind: str, said: str, tmp_path: Path
+    name: str, lines: list[str], kind: str, named: str, tmp_path: Path
 ) -> None:
     head = f':::MLL 1.0 submission_benchmark: {{"value": "{name}"}}'
     (found,) = found_in_text("\n".join([head, *lines]), tmp_path)
     assert found.failure is not None
-    assert (found.failure.kind, said in found.failure.message) == (kind, True)
+    assert (found.failure.kind, named in found.failure.message) == (kind, True)
 
 
 def test_the_two_other_spellings_of_mlperf_are_read(tmp_path: Path) -> None:

@@ -43,11 +43,18 @@ def test_a_refusal_is_a_failure_of_the_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "next_command"), [(401, ""), (409, "stackmark cluster clean"), (429, ""), (503, "")]
+    ("status", "kind", "next_command"),
+    [
+        (401, "not_known", "oc login"),
+        (409, "conflict", "stackmark cluster clean"),
+        (429, "busy", ""),
+        (503, "api_error", ""),
+    ],
 )
-def test_a_status_without_known_words_still_says_what_to_do(status: int, next_command: str) -> None:
+def test_a_status_without_known_words_still_says_what_to_do(status: int, kind: str, next_command: str) -> None:
     error = told("something", status=status)
 
+    assert refusal("something", status=status).kind == kind
     assert error.hint
     assert next_command in error.hint
     assert "something" in error.message
