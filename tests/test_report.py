@@ -197,7 +197,7 @@ def test_a_flag_of_several_runs_is_said_once() -> None:
 def test_covariates_are_said_in_words_and_those_that_never_moved_in_one_line() -> None:
     said = words(html(sample.sample_examined())).replace("\N{NO-BREAK SPACE}", " ")
     assert "limited power cap 99.5 % 99.4 %" in said
-    assert "Nought in every arm: steal, cgroup throttled." in said
+    assert "Zero in all arms: steal, cgroup throttled." in said
 
 
 def test_the_same_data_give_the_same_bytes() -> None:

@@ -15,7 +15,7 @@ from stackmark.errors import Exit
 
 if TYPE_CHECKING:
     from stackmark.places.container.image.builders import Say
-    from stackmark.places.container.image.making import Made
+    from stackmark.places.container.image.making import ImageResult
 
 # What is worth a line of its own, of podman, buildah, docker's BuildKit and mmdebstrap; and sentences of ours.
 STEP = re.compile(r"^(STEP \d+/\d+: |#\d+ \[|COMMIT |I: |the base |making a base )")
@@ -78,9 +78,9 @@ def command(verbose: bool, as_json: bool, **asked: Any) -> int:
 
     The image holds stackmark's worker with its pinned packages, and runs under any user id, with a name or without.
     """
-    from stackmark.places.container.image.making import Asked, make
+    from stackmark.places.container.image.making import ImageOptions, make
 
-    wanted = Asked.model_validate(asked)
+    wanted = ImageOptions.model_validate(asked)
     with _progress(verbose) as say:
         made = make(wanted, say)
     if as_json:
@@ -117,7 +117,7 @@ def _progress(verbose: bool) -> "Iterator[Say]":
         yield live
 
 
-def _tell(made: "Made", output: Path | None) -> None:
+def _tell(made: "ImageResult", output: Path | None) -> None:
     from stackmark.places.container.image.making import command_elsewhere
     from stackmark.show.safe import safe
     from stackmark.show.terminal import standard_output
@@ -141,7 +141,7 @@ def _tell(made: "Made", output: Path | None) -> None:
         console.out(f"{name:<10}{safe(text)}", highlight=False)
 
 
-def _data(made: "Made", output: Path | None) -> dict[str, object]:
+def _data(made: "ImageResult", output: Path | None) -> dict[str, object]:
     recipe = made.context.recipe
     return {
         "containerfile": made.context.containerfile,

@@ -10,7 +10,7 @@ from stackmark.cli.options import read_requests
 from stackmark.cli.saying import print_json, repeatable, say
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError, WorkerError
 from stackmark.experiments.arms import place_of
-from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment
+from stackmark.experiments.ceilings import WORKLOAD, MeasuredCeilings, every_kept, of_experiment
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.operator_list import go_through, start
@@ -69,7 +69,7 @@ def measure_ceilings(params: Mapping[str, str | None], wanted: CeilingsAsked) ->
     return codes[0] if len(codes) == 1 else Exit.PART_FAILED if any(codes) else Exit.DONE
 
 
-def _measure(request: Request, book: Ledger, wanted: CeilingsAsked) -> tuple[Kept, Exit]:
+def _measure(request: Request, book: Ledger, wanted: CeilingsAsked) -> tuple[MeasuredCeilings, Exit]:
     place = place_of(wanted.place, WORKLOAD, wanted.place_options)
     with watching(quiet=wanted.as_json) as watcher:
         for sentence in clean_up(book):

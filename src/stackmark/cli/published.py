@@ -16,7 +16,7 @@ from stackmark.errors import Exit, SpecError
 from stackmark.units import counted
 
 if TYPE_CHECKING:
-    from stackmark.published.shapes import Asked
+    from stackmark.published.shapes import ShapeQuery
     from stackmark.published.table import Published
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,7 +115,7 @@ def search_command(
 
 
 def _search_json(
-    text: str, asked: "Asked | None", hits: "list[Published]", shown: "list[Published]"
+    text: str, asked: "ShapeQuery | None", hits: "list[Published]", shown: "list[Published]"
 ) -> dict[str, object]:
     from stackmark.published.operators import caveats_of
     from stackmark.published.table import as_json

@@ -32,7 +32,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Query:
     workload: str
     chip: Chip | None
     count: int
@@ -65,7 +65,7 @@ def nearest(
     with an H200 than one more P100. `data` is `synthetic` (also `device`, `host`) or else a folder; `chip` as NVML or
     /proc/cpuinfo names it.
     """
-    wanted = _Wanted(
+    wanted = _Query(
         workload=_key(workload),
         chip=parse_chip(chip) if chip else None,
         count=count,
@@ -86,7 +86,7 @@ def nearest(
     return chosen
 
 
-def _match(wanted: _Wanted, row: Published) -> Match | None:
+def _match(wanted: _Query, row: Published) -> Match | None:
     related = _relation(wanted.workload, row)
     if related is None:
         return None
@@ -146,7 +146,7 @@ def _family(framework: str) -> str:
     return framework.split(" ")[0].lower()
 
 
-def _differences(wanted: _Wanted, row: Published, chip: Chip, related: str) -> Iterator[str]:
+def _differences(wanted: _Query, row: Published, chip: Chip, related: str) -> Iterator[str]:
     if related:
         yield related
     if row.task == "operator":
@@ -174,7 +174,7 @@ def _instead_of(mine: str | int | None) -> str:
     return f" instead of {mine}" if mine else ""
 
 
-def _chip_words(wanted: _Wanted, row: Published, chip: Chip) -> Iterator[str]:
+def _chip_words(wanted: _Query, row: Published, chip: Chip) -> Iterator[str]:
     if wanted.chip is None:
         yield f"{chip.short} (the chip here is not known)"
     elif chip_distance(wanted.chip, chip) == 1 and wanted.chip.memory and not chip.memory:
@@ -197,7 +197,7 @@ _RECIPE = (
 )
 
 
-def _stack_words(wanted: _Wanted, row: Published) -> Iterator[str]:
+def _stack_words(wanted: _Query, row: Published) -> Iterator[str]:
     if not row.framework:
         yield "framework not stated"
     elif row.framework != wanted.framework:

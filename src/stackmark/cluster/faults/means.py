@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from stackmark.cluster.faults.record import Done, Part
+from stackmark.cluster.faults.record import FaultTimes, Part
 from stackmark.errors import SpecError, nearest_names
 from stackmark.extensions import extensions
 from stackmark.kubernetes.client import Cluster, Json
@@ -69,7 +69,7 @@ class Means(Protocol):
     def plan(self, target: Target) -> Plan:
         """Nothing is changed. Raises SpecError or ClusterError where it cannot be done here."""
 
-    def hurt(self, target: Target, heal: threading.Event) -> Done:
+    def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
         """Stops the part, waits, starts it again. Once `heal` is set it does so as soon as it can."""
 
 

@@ -13,9 +13,9 @@ from stackmark.ledger.importers.found import (
     BadNumber,
     Failure,
     Found,
-    Kept,
     Line,
-    Said,
+    LoggedNumber,
+    ResultLines,
     name_of,
     number,
     whole_number,
@@ -43,7 +43,7 @@ _FLAG = "mean-of-rates: nvcnn.py averages the rates of its steps, which is above
 
 class NvcnnImporter:
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._kept = ResultLines()
         self._forget()
 
     def _forget(self) -> None:
@@ -100,9 +100,9 @@ class NvcnnImporter:
         rate = number(total[1], line, "Images/sec")
         spread = (
             # Of one or two steps it prints nan, which is no fault of theirs.
-            Said("plus_minus", 0.0 if total[2] == "nan" else number(total[2], line, "the +/-", zero=True),
+            LoggedNumber("plus_minus", 0.0 if total[2] == "nan" else number(total[2], line, "the +/-", zero=True),
                  "images/s", False),
-            Said("jitter", number(total[3], line, "the jitter", zero=True), "images/s", False),
+            LoggedNumber("jitter", number(total[3], line, "the jitter", zero=True), "images/s", False),
         )  # fmt: skip
         return self._found(figure=Figure(name="Images/sec", value=rate, unit="images/s"), said=spread)
 
@@ -110,7 +110,7 @@ class NvcnnImporter:
         return self._found(failure=Failure(error.kind, str(error), "a run with such a number is no result"))
 
     def _found(
-        self, figure: Figure | None = None, failure: Failure | None = None, said: tuple[Said, ...] = ()
+        self, figure: Figure | None = None, failure: Failure | None = None, said: tuple[LoggedNumber, ...] = ()
     ) -> Found:
         header = self._said
         devices = re.findall(r"(gpu|cpu):[0-9]+", header.get("Devices", ""))

@@ -13,8 +13,8 @@ from stackmark.ledger.importers.found import (
     BadNumber,
     Failure,
     Found,
-    Kept,
     Line,
+    ResultLines,
     name_of,
     number,
     whole_number,
@@ -48,7 +48,7 @@ _NAMES = {
 
 class TfCnnImporter:
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._kept = ResultLines()
         self._forget()
 
     def _forget(self) -> None:
