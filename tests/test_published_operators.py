@@ -312,7 +312,7 @@ def test_what_the_user_added_is_among_the_known(no_ledger: Path, tmp_path: Path)
     assert "Our lab (added by you, p-" in ask("published", "search", "op/gemm", "H200", "--k", "2560").out
 
 
-# --- the names are the same on both sides of the house ------------------------------------------------------------------
+# --- the names are the same in lists and in published tables --------------------------------------------------------------
 
 
 def test_every_row_is_a_problem_that_could_be_run() -> None:
