@@ -88,7 +88,7 @@ def count(arguments: tuple[str, ...]) -> Hops:
             code = stackmark(list(arguments))
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     if code:
         raise SystemExit(f"stackmark {' '.join(arguments)} ended with {code}: {said.getvalue()}")
     return hops
