@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from asking import Answer, environment
+from stackmark.extensions import BUILT_IN, Announcement, announced, load
 from worker_process import SOURCE
 
 PACKAGE = Path(__file__).parent / "outside_package"
@@ -258,6 +259,14 @@ def test_help_reads_metadata_only_where_a_package_adds_a_command(installed: str,
         for path in (installed, python_path())
     ]
     assert seen == ["True", "False"]
+
+
+@pytest.mark.parametrize("built_in", BUILT_IN, ids=lambda one: one.name)
+def test_what_is_built_in_can_be_loaded_and_keeps_its_name(built_in: Announcement) -> None:
+    assert announced(built_in.group)[built_in.name] is built_in
+    load(built_in, object)
+    # A command's line in the help is read without importing it.
+    assert bool(built_in.summary) == (built_in.group == "stackmark.commands")
 
 
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.suffix in (".py", ".toml"))
