@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stackmark.cluster.doctor.diagnosing import make_report
 from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, Wish
 from stackmark.cluster.doctor.gather import RIGHTS
-from stackmark.cluster.doctor.ladder import climb
 from stackmark.cluster.doctor.results import Report
 
 DATA = Path(__file__).parent / "data"
@@ -93,4 +93,4 @@ def stand_in() -> NodeVisit:
 
 def of(made: dict[str, Any], visit: NodeVisit | None = None, wish: Wish = WISH, **more: Any) -> Report:
     visits = {made["metadata"]["name"]: visit} if visit else {}
-    return climb(seen(made, **more), wish, visits)
+    return make_report(seen(made, **more), wish, visits)

@@ -12,9 +12,9 @@ from doctor_sample import WISH, node, of, on_bus, real_visit, seen, stand_in
 from fault_sample import a_finding
 from ledger_runs import SPEC
 from result_sample import RESULT, events_of_a_run, row
+from stackmark.cluster.doctor.diagnosing import make_report
 from stackmark.cluster.doctor.evidence import NodeVisit
 from stackmark.cluster.doctor.gather import RIGHTS
-from stackmark.cluster.doctor.ladder import climb
 from stackmark.cluster.doctor.results import Report
 from stackmark.events import Probe
 from stackmark.experiments.result import RunResult
@@ -111,9 +111,9 @@ def _diagnoses() -> dict[str, Report]:
         "no-plugin": of(gone),
         "cordoned": of(cordoned),
         "no-rights": of(node(), rights=poor, user="system:serviceaccount:default:poor"),
-        "no-nodes": climb(seen(), WISH, {}),
-        "api-away": climb(seen(trouble="MESSAGE", trouble_hint="HINT", nodes=None), WISH, {}),
-        "several-nodes": climb(seen(node("a"), node("b", like="whole"), node("c", like="mig-mixed")), WISH, {}),
+        "no-nodes": make_report(seen(), WISH, {}),
+        "api-away": make_report(seen(trouble="MESSAGE", trouble_hint="HINT", nodes=None), WISH, {}),
+        "several-nodes": make_report(seen(node("a"), node("b", like="whole"), node("c", like="mig-mixed")), WISH, {}),
     }
 
 

@@ -15,7 +15,7 @@ import ledger_runs
 from asking import ESC, Answer, ask, ask_process
 from naming import missing
 from stackmark import ids
-from stackmark.cli.main import VERBS
+from stackmark.cli.main import our_verbs
 from stackmark.errors import Exit, PlaceError
 from stackmark.events import Failed, Hello, Phase, Probe, Result, read_event, write_event
 from stackmark.experiments import cleaning, driver
@@ -441,7 +441,7 @@ def test_progress_that_nobody_reads_does_not_end_the_measurement(
 # Other verbs
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", our_verbs())
 def test_every_verb_has_help_with_an_example(verb: str) -> None:
     answer = ask(verb, "--help")
     assert answer.code == Exit.DONE

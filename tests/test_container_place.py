@@ -186,7 +186,7 @@ def test_a_worker_that_does_not_answer_is_removed(rig: Rig, tmp_path: Path, monk
     pids = tmp_path / "pids"
     with time_is_up_when(lambda: pids.exists() and pids.read_text()):
         outcome, _ = rig.run(
-            trick("stray"), limit_s=600, mount=[f"{tmp_path}:{tmp_path}:rw"], around={PIDS_VARIABLE: str(pids)}
+            trick("orphan"), limit_s=600, mount=[f"{tmp_path}:{tmp_path}:rw"], around={PIDS_VARIABLE: str(pids)}
         )
     assert outcome.failure is not None
     assert outcome.failure.kind == "timeout"
@@ -479,7 +479,7 @@ def test_a_killed_driver_leaves_no_container(rig: Rig, tmp_path: Path) -> None:
 
 def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_removes(rig: Rig, tmp_path: Path) -> None:
     """The worker stands still and notices nothing."""
-    process = driver(rig, "trick/stray", tmp_path)
+    process = driver(rig, "trick/orphan", tmp_path)
     read_pids(tmp_path / "pids", 4)
     process.kill()
     process.communicate()

@@ -1,4 +1,4 @@
-"""The doctor on a real cluster: the ladder on its nodes, an account without rights, a dead device plugin, an API server away."""
+"""The doctor on a real cluster: the diagnostics of its nodes, an account without rights, a dead device plugin, no API server."""
 
 import json
 import os
@@ -23,8 +23,8 @@ def doctor(cluster: TestCluster, *words: str) -> Answer:
 
 
 def told(answer: Answer, node: str) -> dict[str, Json]:
-    """Results by rung, of the cluster and of a node."""
-    return {one["rung"]: one for one in json.loads(answer.out)["results"] if one["node"] in (node, None)}
+    """Results by diagnostic, of the cluster and of a node."""
+    return {one["diagnostic"]: one for one in json.loads(answer.out)["results"] if one["node"] in (node, None)}
 
 
 def kinds(result: Json) -> list[str]:
@@ -71,12 +71,12 @@ def account(cluster: TestCluster, folder: Path, name: str, rules: list[Json]) ->
     return str(path)
 
 
-def test_the_ladder_on_a_node_of_stand_ins_fails_at_the_driver_and_leaves_nothing(cluster: TestCluster) -> None:
+def test_the_diagnosis_of_a_node_of_stand_ins_fails_at_the_driver_and_leaves_nothing(cluster: TestCluster) -> None:
     node = node_names(cluster)[0]
     answer = doctor(cluster, "--node", node, "--json")
     results = told(answer, node)
     assert answer.code == 6, answer.err
-    assert {rung: one["status"] for rung, one in results.items() if rung not in ("nodes", "allocatable")} == {
+    assert {diagnostic: one["status"] for diagnostic, one in results.items() if diagnostic not in ("nodes", "allocatable")} == {
         "api": "ok", "permissions": "ok", "pci": "warning", "driver": "failed", "runtime": "skipped", "device-plugin": "ok",
         "pod": "unknown", "vector-add": "skipped",
     }  # fmt: skip
@@ -179,7 +179,7 @@ def test_a_dead_device_plugin_is_seen_by_what_can_be_allocated(cluster: TestClus
 
 
 @pytest.mark.cluster_hurt
-def test_an_api_server_that_is_away_fails_the_first_rung_and_skips_the_rest(cluster: TestCluster) -> None:
+def test_an_api_server_that_is_away_fails_the_first_diagnostic_and_skips_the_rest(cluster: TestCluster) -> None:
     try:
         cluster.do("kill", "api-server")
         answer = doctor(cluster, "--json")

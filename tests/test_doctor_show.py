@@ -1,4 +1,4 @@
-"""What the doctor prints: rungs by nodes, advice once, and nothing that a terminal would take for a command."""
+"""What the doctor prints: diagnostics by nodes, advice once, and nothing that a terminal would take for a command."""
 
 import io
 from xml.etree import ElementTree
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from asking import ESC
 from naming import missing
-from stackmark.cluster.doctor.results import RUNGS, Finding, Report, Result, judged, skipped, warning
+from stackmark.cluster.doctor.results import DIAGNOSTICS, Finding, Report, Result, judged, skipped, warning
 from stackmark.show.doctor import junit_cases, print_doctor, sentence
 from stackmark.show.junit import render_junit
 
@@ -15,10 +15,10 @@ NO_DRIVER = Finding("no-driver", "failed", "no driver", ("on the node:", "$ sudo
 
 
 def of_node(name: str, bad: bool = False, evidence: str = "seen") -> list[Result]:
-    made = [judged(rung, name, evidence, "kubectl get nodes") for rung in RUNGS[2:]]
+    made = [judged(diagnostic, name, evidence, "kubectl get nodes") for diagnostic in DIAGNOSTICS[2:]]
     if bad:
         made[2] = judged("driver", name, "modules: none", "nvidia-smi", [NO_DRIVER])
-        made[3] = skipped("runtime", name, "the driver's rung failed")
+        made[3] = skipped("runtime", name, "the driver's diagnostic failed")
     return made
 
 
@@ -53,10 +53,10 @@ def printed(shown: Report, width: int | None = None) -> str:
 
 def test_nodes_that_fared_alike_share_a_column() -> None:
     head, *rows = printed(many()).split("\n\n")[0].splitlines()
-    assert head.split() == ["rung", "cluster", "gpu-0", "+37", "gpu-7", "+1"]
+    assert head.split() == ["diagnostic", "cluster", "gpu-0", "+37", "gpu-7", "+1"]
     driver = next(row for row in rows if row.startswith("driver"))
     assert driver.split() == ["driver", "ok", "FAILED"]
-    assert len(rows) == len(RUNGS)
+    assert len(rows) == len(DIAGNOSTICS)
 
 
 def test_advice_that_holds_for_several_nodes_is_given_once_with_their_names() -> None:
@@ -85,7 +85,7 @@ def test_warnings_are_counted_once_and_what_is_not_known_is_said() -> None:
 
 def test_one_node_needs_no_table_of_nodes() -> None:
     text = printed(report(*of_node("gpu-0"), nodes=("gpu-0",)))
-    assert text.splitlines()[0].split()[:3] == ["rung", "where", "result"]
+    assert text.splitlines()[0].split()[:3] == ["diagnostic", "where", "result"]
     assert "+" not in text.splitlines()[0]
 
 
@@ -107,7 +107,7 @@ def test_foreign_text_cannot_move_the_cursor() -> None:
     assert "\\x1b[2Jgone" in text
 
 
-def test_junit_has_a_case_for_each_rung_and_node() -> None:
+def test_junit_has_a_case_for_each_diagnostic_and_node() -> None:
     shown = many(2, (1,))
     suite = ElementTree.fromstring(render_junit("doctor", junit_cases(shown))).find("testsuite")
     assert suite is not None

@@ -19,7 +19,7 @@ from naming import missing, numbers
 from stackmark.cluster.faults import helper, safety, services
 from stackmark.cluster.faults.keeper import compared
 from stackmark.cluster.faults.means import Setting, Target, choose
-from stackmark.cluster.faults.record import Done, FaultRecord, Part, State, recovery
+from stackmark.cluster.faults.record import FaultRecord, FaultTimes, Part, State, recovery
 from stackmark.cluster.faults.script import Script, node_number
 from stackmark.errors import ClusterError, SpecError
 from stackmark.events import Hello, Steps, read_event, write_event
@@ -105,8 +105,8 @@ def test_a_pod_that_was_replaced_is_two_pods() -> None:
 def test_the_helpers_own_times_need_no_clock_of_ours_and_ours_are_brought_to_the_nodes() -> None:
     common = {"part": "kubelet", "means": "helper", "node": "n", "asked_s": 5, "before_s": 5, "after_s": 5, "recover_s": 5,
               "resource": "nvidia.com/gpu", "offset_s": 100.0}  # fmt: skip
-    by_node = FaultRecord.model_validate({**common, "done": Done(begun_unix_s=10, over_unix_s=15, clock="node")})
-    by_driver = FaultRecord.model_validate({**common, "done": Done(begun_unix_s=110, over_unix_s=115)})
+    by_node = FaultRecord.model_validate({**common, "done": FaultTimes(begun_unix_s=10, over_unix_s=15, clock="node")})
+    by_driver = FaultRecord.model_validate({**common, "done": FaultTimes(begun_unix_s=110, over_unix_s=115)})
     assert by_node.span_on_node() == by_driver.span_on_node() == (10, 15)
     assert by_node.span_on_driver() == by_driver.span_on_driver() == (110, 115)
 
@@ -114,7 +114,7 @@ def test_the_helpers_own_times_need_no_clock_of_ours_and_ours_are_brought_to_the
 def test_a_record_survives_the_ledgers_json() -> None:
     record = FaultRecord(
         part="runtime", means="script", node="n", asked_s=5, before_s=5, after_s=5, recover_s=5, resource="nvidia.com/gpu",
-        states=(State(at_unix_s=1, reachable=False),), done=Done(begun_unix_s=1, over_unix_s=2, said=("a", "b")),
+        states=(State(at_unix_s=1, reachable=False),), done=FaultTimes(begun_unix_s=1, over_unix_s=2, said=("a", "b")),
     )  # fmt: skip
     assert FaultRecord.model_validate(json.loads(json.dumps(record.model_dump(mode="json")))) == record
 

@@ -143,7 +143,7 @@ def test_a_worker_that_does_not_answer_is_killed(
     monkeypatch.setattr(worker_as_process, "POLITE_S", 0.3)
     pids = tmp_path / "pids"
     with time_is_up_when(lambda: pids.exists() and stands_still(read_pids(pids, 4)[0])):
-        outcome = run(trick("stray"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=600)
+        outcome = run(trick("orphan"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=600)
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.exit_code) == ("timeout", -signal.SIGKILL)
     assert not any(map(alive, read_pids(pids, 4)))
@@ -247,7 +247,7 @@ def test_a_task_of_ours_in_the_environment_is_not_the_worker_s(env: dict[str, st
     assert outcome.exit_code == 0
 
 
-# Strays
+# Orphans
 
 
 def test_a_process_is_named_by_its_pid_and_its_beginning() -> None:
@@ -353,7 +353,7 @@ def test_a_killed_driver_leaves_nothing_running_and_the_next_command_says_so(
 def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_ends(env: dict[str, str], tmp_path: Path) -> None:
     """The worker stands still and notices nothing."""
     ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
-    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/stray", "--steps", "10000000")
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/orphan", "--steps", "10000000")
     pids = read_pids(file, 4)
     process.kill()
     process.communicate()

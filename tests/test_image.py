@@ -25,7 +25,7 @@ from stackmark.places.container.image.build_context import compose, write
 from stackmark.places.container.image.builders import Builder, Ran, failed
 from stackmark.places.container.image.containerfile import containerfile
 from stackmark.places.container.image.imaging import Handed, build_command, find_ca
-from stackmark.places.container.image.making import Asked
+from stackmark.places.container.image.making import ImageOptions
 from stackmark.places.container.image.mirror import DebianBase, make_base
 from stackmark.places.container.image.recipes import BASES, WORKER_NEEDS, Recipe, constraints, pins, read_recipe
 from stackmark.places.place import CACHE_VARIABLES
@@ -337,4 +337,4 @@ def test_a_recipe_names_the_command_that_makes_it_again() -> None:
 def test_every_option_of_the_command_is_one_that_can_be_asked_for() -> None:
     from stackmark.cli.image import command
 
-    assert {param.name for param in command.params} - {"verbose", "as_json"} == set(Asked.model_fields)
+    assert {param.name for param in command.params} - {"verbose", "as_json"} == set(ImageOptions.model_fields)

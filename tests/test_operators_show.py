@@ -21,7 +21,7 @@ from stackmark.ledger.importers.found import Found, Line
 from stackmark.ledger.rows import RunRow
 from stackmark.published.operators import BesidePublished
 from stackmark.published.table import Published
-from stackmark.show.deepbench_table import PASSES, TABLES, deepbench_table, left_out
+from stackmark.show.deepbench_table import PASSES, TABLES, deepbench_table
 from stackmark.show.lists import list_lines, list_ratio_lines, print_below
 from stackmark.show.live import LiveBar, PlainLines
 from stackmark.show.operators import NO_TIMES, PublishedTimes, print_rows, say_times
@@ -339,7 +339,7 @@ def test_our_table_is_read_back_by_the_importer(op: str, set_name: str, precisio
     most = 18 if op == "rnn" else 20
     spec = op_spec(op, f"0-{min(len(problems(op, set_name)), most) - 1}", set_name, precision=precision)
     rows = rows_for(spec, 1.2345e-4)
-    found = imported(deepbench_table(op, set_name, over_runs([rows], [row.index for row in rows])))
+    found = imported(deepbench_table(spec, over_runs([rows], [row.index for row in rows])).text)
     # Of a first layer the original prints 0 for the pass by inputs, which is no time.
     timed = [one for one in found if one.figure]
     assert [{k: v for k, v in one.params.items() if k != "set"} for one in timed] == [
@@ -350,8 +350,9 @@ def test_our_table_is_read_back_by_the_importer(op: str, set_name: str, precisio
 
 
 def test_the_all_reduce_table_knows_its_ranks_and_milliseconds() -> None:
-    rows = rows_for(op_spec("all-reduce", "0-6"), 0.0766)
-    found = imported(deepbench_table("all-reduce", "training", over_runs([rows], range(7))))
+    spec = op_spec("all-reduce", "0-6")
+    rows = rows_for(spec, 0.0766)
+    found = imported(deepbench_table(spec, over_runs([rows], range(7))).text)
     assert [one.params["floats"] for one in found] == [row.shape["floats"] for row in rows]
     assert {one.ranks for one in found} == {2}
     assert found[0].wall_s == pytest.approx(0.0766)
@@ -360,7 +361,7 @@ def test_the_all_reduce_table_knows_its_ranks_and_milliseconds() -> None:
 def test_a_gemm_row_is_the_very_line_that_the_original_prints() -> None:
     log = (Path(__file__).parent / "data" / "logs" / "deepbench" / "gemm_train_float.log").read_text().splitlines()
     rows = [op_row(SPEC, i, us * 1e-6 + 1e-7) for i, us in ((0, 55), (3, 112))]
-    assert deepbench_table("gemm", "training", over_runs([rows], [0, 3])).splitlines() == log[:6]
+    assert deepbench_table(SPEC, over_runs([rows], [0, 3])).text.splitlines() == log[:6]
 
 
 @pytest.mark.parametrize("op", ["conv", "rnn"])
@@ -369,18 +370,18 @@ def test_a_pass_that_was_not_measured_is_no_time_of_zero(op: str) -> None:
     # A shape with three passes, and one of which a pass was not asked for.
     at = next(i for i in range(60) if [one.shape["pass"] for one in found[i : i + 6]] == 2 * list(PASSES))
     wanted = [at, at + 1, at + 2, at + 3, at + 5]
-    rows = [row for row in rows_for(op_spec(op, f"{at}-{at + 5}"), 1.2345e-4) if row.index in wanted]
-    result = over_runs([rows], wanted)
-    table = deepbench_table(op, "training", result)
-    assert [one.params["pass"] for one in imported(table)] == ["forward", "backward-inputs", "backward-weights"]
-    assert [row.index for row in left_out("training", result)] == [at + 3, at + 5]
+    spec = op_spec(op, f"{at}-{at + 5}")
+    rows = [row for row in rows_for(spec, 1.2345e-4) if row.index in wanted]
+    table = deepbench_table(spec, over_runs([rows], wanted))
+    assert [one.params["pass"] for one in imported(table.text)] == ["forward", "backward-inputs", "backward-weights"]
+    assert [int(number) for note in table.notes for number in re.findall(r"\d+", note)] == [at + 3, at + 5]
 
 
 def test_a_failed_row_is_in_no_table_of_deepbench() -> None:
     for op in ("gemm", "conv", "rnn"):
         spec = op_spec(op, "0-2")
         assert f"op/{op}" in TABLES
-        table = deepbench_table(op, "training", over_runs([rows_for(spec, failed=[0, 1, 2])], range(3)))
+        table = deepbench_table(spec, over_runs([rows_for(spec, failed=[0, 1, 2])], range(3))).text
         assert "Not Supported" not in table
         assert imported(table)[0].failure is not None
 

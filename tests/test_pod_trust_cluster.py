@@ -109,7 +109,7 @@ def test_each_right_that_is_missing_is_named_before_anything_is_created(
     monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
     answer = ask("run", *TRUE, *on_pod(cluster, "localhost/busybox:1"))
     assert (answer.code, cluster.jobs()) == (PLACE_FAILED, [])
-    assert right in answer.err
+    assert str(right) in answer.err
 
 
 @pytest.fixture(scope="module")

@@ -317,7 +317,7 @@ def test_what_the_user_added_is_among_the_known(no_ledger: Path, tmp_path: Path)
     assert re.search(r"Our lab .*\bp-", ask("published", "search", "op/gemm", "H200", "--k", "2560").out)
 
 
-# --- the names are the same on both sides of the house ------------------------------------------------------------------
+# --- the names are the same in lists and in published tables --------------------------------------------------------------
 
 
 def test_every_row_is_a_problem_that_could_be_run() -> None:

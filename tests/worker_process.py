@@ -338,7 +338,7 @@ def family(params: TrickParams) -> Callable[[], None]:
     return calm(params)
 
 
-def stray(params: TrickParams) -> Callable[[], None]:
+def orphan(params: TrickParams) -> Callable[[], None]:
     """As `family`, with the lifeline's and the parent's death unnoticed: what is left is for the next command."""
     step = family(params)
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -367,7 +367,7 @@ def nan() -> Callable[[], Values]:
 TRICKS: dict[str, Callable[[TrickParams], Callable[[], None]]] = {
     "calm": calm, "slow-set-up": slow_set_up, "loud": loud, "stuck": stuck, "crash": crash, "leave": leave,
     "segfault": segfault, "wordy": wordy, "no-memory": no_memory, "missing": missing, "forked": forked, "family": family,
-    "stray": stray, "greedy": greedy, "values": calm, "nan": calm, "late": calm,
+    "orphan": orphan, "greedy": greedy, "values": calm, "nan": calm, "late": calm,
 }  # fmt: skip
 PEEKS = {"values": values, "nan": nan}
 FAMILY = Family(

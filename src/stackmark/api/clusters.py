@@ -32,7 +32,8 @@ from stackmark.spec import Request
 from stackmark.units import say_moment
 from stackmark.workloads.command.definition import OWN_COMMAND
 
-DOCTOR_SCHEMA = 1
+# 2: `diagnostic`, which was `rung`.
+DOCTOR_SCHEMA = 2
 CLEAN_SCHEMA = 1
 # Of each functional test: longer than a pod takes to come and go on a busy cluster.
 TEST_LIMIT_S = 120.0

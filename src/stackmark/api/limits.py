@@ -13,7 +13,7 @@ from stackmark.api.measuring import RunPlan
 from stackmark.api.options import Option, command_of, read_request
 from stackmark.errors import Exit, SpecError, WorkerError
 from stackmark.experiments.arms import place_of
-from stackmark.experiments.ceilings import WORKLOAD, Kept, every_kept, of_experiment
+from stackmark.experiments.ceilings import WORKLOAD, MeasuredCeilings, every_kept, of_experiment
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.operator_list import go_through, start
 from stackmark.experiments.recorder import Watcher
@@ -42,7 +42,7 @@ ONE_PRECISION = "one_precision"
 class CeilingsResult:
     """What one chip of this machine can do at most, with the vendor's figures next to it."""
 
-    kept: Kept
+    kept: MeasuredCeilings
     exit_code: Exit = Exit.DONE
 
     def to_dict(self) -> dict[str, Any]:

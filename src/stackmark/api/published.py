@@ -16,7 +16,7 @@ from stackmark.published.file import template as template
 from stackmark.published.lookup import AddReport, Source, add_file, known_rows, sources
 from stackmark.published.operators import caveats_of
 from stackmark.published.search import search, understand, why_nothing
-from stackmark.published.shapes import Asked, matching, read_asked, why_none
+from stackmark.published.shapes import ShapeQuery, matching, read_asked, why_none
 from stackmark.published.table import Published as Published
 from stackmark.published.table import as_json
 from stackmark.units import counted
@@ -38,7 +38,7 @@ class PublishedSearch:
     # Why no row fits; empty where one does.
     why: str = ""
     # The operator and the sizes that were asked for.
-    asked: Asked | None = None
+    asked: ShapeQuery | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark published search --json` prints."""

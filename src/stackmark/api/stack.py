@@ -12,8 +12,8 @@ from stackmark.errors import SpecError
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.judging import Facts
 from stackmark.experiments.probing import look
-from stackmark.places.container.image.making import Asked as ImageRequest
-from stackmark.places.container.image.making import Made, make
+from stackmark.places.container.image.making import ImageOptions as ImageRequest
+from stackmark.places.container.image.making import ImageResult, make
 from stackmark.spec import explain
 from stackmark.workloads.command.definition import OWN_COMMAND
 
@@ -46,7 +46,7 @@ def facts(subjects: Sequence[str] = (), *, on: str = "host") -> StackFacts:
 class WorkerImage:
     """A recipe for an image of the worker, and the image where it was built or pushed."""
 
-    made: Made
+    made: ImageResult
     # The folder that the build context was written to.
     output: Path | None = None
 

@@ -25,16 +25,16 @@ Examples:
 )
 @click.option("--no-pods", is_flag=True, help="Make nothing in the cluster: tell what can be told by looking.")
 @click.option(
-    "--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case for each rung and node."
+    "--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case for each diagnostic and node."
 )
 @json_option
 @pod_options("node")
 def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: bool, **typed: Any) -> int:
-    """Is the cluster fit for GPU work? Climbs a ladder: API, permissions, nodes, PCI device, driver, runtime, device plugin,
-    allocatable, a pod that sees exactly its GPUs, a checked vector add. Each rung says what was seen, what to do about it, and
-    the command to see it by hand.
+    """Is the cluster fit for GPU work? Diagnoses API, permissions, nodes, PCI device, driver, runtime, device plugin,
+    allocatable, a pod that sees exactly its GPUs, a checked vector add. Each diagnostic says what was seen, what to do about
+    it, and the command to see it by hand.
 
-    Up to three short pods go to each node, and are removed. Exits with 6 where a rung failed; warnings are none.
+    Up to three short pods go to each node, and are removed. Exits with 6 where a diagnostic failed; warnings do not count.
     """
     from stackmark.api.clusters import doctor
     from stackmark.cli.saying import print_json

@@ -94,21 +94,23 @@ def read_ranks(text: str | None) -> list[int]:
 
 
 def format_option(command: F) -> F:
-    text = "Print a list as another program does: deepbench."
-    return click.option("--format", "form", type=click.Choice(["deepbench"]), help=text)(command)
+    from stackmark.show.list_formats import list_format_names
+
+    names = list_format_names()
+    text = f"Print a list as another program does: {', '.join(names)}."
+    return click.option("--format", "form", type=click.Choice(names), help=text)(command)
 
 
 def check_format(form: str | None, as_json: bool, workloads: Sequence[str]) -> None:
-    """What DeepBench printed no table of cannot be printed as it did."""
+    """Refuse workloads of which the program that `--format` names has no table."""
     if form is None:
         return
     if as_json:
         raise SpecError("--format and --json were both given", hint="give one of them")
-    from stackmark.show.deepbench_table import TABLES
+    from stackmark.show.list_formats import find_list_format
 
     for workload in workloads:
-        if workload not in TABLES:
-            raise SpecError(f"DeepBench has no table of {workload}", hint=f"it has tables of {', '.join(TABLES)}")
+        find_list_format(form).require(workload)
 
 
 def not_empty(_ctx: click.Context, _param: click.Parameter, value: T) -> T:
@@ -310,7 +312,7 @@ class InSections(click.Command):
                 name = "Options" if info is None else str(extra_of(info).get("group", PARAMETERS))
                 if param.name in of_places:
                     places = [self.only_place] if self.only_place else list(of_places[param.name])
-                    name = PLACE_OPTIONS if len(places) > 1 else f"Options of a {places[0]}"
+                    name = PLACE_OPTIONS if len(places) > 1 else f"Options of the place {places[0]}"
                 sections.setdefault(name, []).append(record)
         for name, records in ((name, records) for name, records in sections.items() if records):
             with formatter.section(name):

@@ -16,7 +16,7 @@ from stackmark.api.stored import (
     load,
     load_run,
 )
-from stackmark.cli.listing import print_deepbench, show_list
+from stackmark.cli.listing import print_list_as, show_list
 from stackmark.cli.options import check_format, format_option, json_option, ledger_option, not_empty
 from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError
@@ -64,8 +64,8 @@ def command(run: str, what: str | None, form: str | None, ledger: str | None, as
 def _show_run(run: StoredRun, as_json: bool, form: str | None) -> None:
     if form:
         if run.listed is None:
-            raise SpecError(f"{run.row.id} went through no list: there is nothing to print as DeepBench does")
-        print_deepbench(run.row.spec, run.listed)
+            raise SpecError(f"{run.row.id} went through no list: --format prints lists only")
+        print_list_as(form, run.row.spec, run.listed)
     elif as_json:
         print_json(run_json(run))
     else:
@@ -75,7 +75,7 @@ def _show_run(run: StoredRun, as_json: bool, form: str | None) -> None:
 def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: str | None) -> None:
     kind = experiment.kind()
     if form and kind is not OPERATOR_LIST:
-        raise SpecError(f"{experiment.id} went through no list: there is nothing to print as DeepBench does")
+        raise SpecError(f"{experiment.id} went through no list: --format prints lists only")
     own: dict[ExperimentKind, Callable[[Experiment, Ledger, bool], None]] = {
         OPERATOR_LIST: partial(_show_list, form=form),
         FAULT: _show_fault,

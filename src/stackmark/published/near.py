@@ -34,7 +34,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Query:
     workload: str
     chip: Chip | None
     count: int
@@ -67,7 +67,7 @@ def nearest(
     with an H200 than one more P100. `data` is `synthetic` (also `device`, `host`) or else a folder; `chip` as NVML or
     /proc/cpuinfo names it.
     """
-    wanted = _Wanted(
+    wanted = _Query(
         workload=_key(workload),
         chip=parse_chip(chip) if chip else None,
         count=count,
@@ -88,7 +88,7 @@ def nearest(
     return chosen
 
 
-def _match(wanted: _Wanted, row: Published) -> Match | None:
+def _match(wanted: _Query, row: Published) -> Match | None:
     related = _relation(wanted.workload, row)
     if related is None:
         return None
@@ -148,7 +148,7 @@ def _family(framework: str) -> str:
     return framework.split(" ")[0].lower()
 
 
-def _differences(wanted: _Wanted, row: Published, chip: Chip, related: str) -> Iterator[Remark]:
+def _differences(wanted: _Query, row: Published, chip: Chip, related: str) -> Iterator[Remark]:
     if related:
         yield Remark(related, "workload")
     if row.task == "operator":
@@ -176,7 +176,7 @@ def _instead_of(mine: str | int | None) -> str:
     return f" instead of {mine}" if mine else ""
 
 
-def _chip_words(wanted: _Wanted, row: Published, chip: Chip) -> Iterator[Remark]:
+def _chip_words(wanted: _Query, row: Published, chip: Chip) -> Iterator[Remark]:
     if wanted.chip is None:
         yield Remark(f"{chip.short} (the chip here is not known)", "chip")
     elif chip_distance(wanted.chip, chip) == 1 and wanted.chip.memory and not chip.memory:
@@ -200,7 +200,7 @@ _RECIPE = (
 )
 
 
-def _stack_words(wanted: _Wanted, row: Published) -> Iterator[Remark]:
+def _stack_words(wanted: _Query, row: Published) -> Iterator[Remark]:
     if not row.framework:
         yield Remark("framework not stated", "framework-not-stated")
     elif row.framework != wanted.framework:

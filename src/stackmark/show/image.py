@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stackmark.places.container.image.builders import short_step
-from stackmark.places.container.image.making import Made, command_elsewhere
+from stackmark.places.container.image.making import ImageResult, command_elsewhere
 from stackmark.show.safe import safe, safe_line
 from stackmark.show.terminal import is_screen, standard_error
 from stackmark.units import say_size
@@ -40,7 +40,7 @@ def watching_build(verbose: bool) -> Iterator[Callable[[str], None]]:
         yield live
 
 
-def print_image(made: Made, output: Path | None, console: Console) -> None:
+def print_image(made: ImageResult, output: Path | None, console: Console) -> None:
     """Print what was written, built and pushed; where nothing was, the recipe itself."""
     if not (output or made.image or made.pushed):
         print(made.context.containerfile, end="", file=console.file)

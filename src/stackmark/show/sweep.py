@@ -15,11 +15,11 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stackmark.ledger.rows import RunRow
 from stackmark.show.junit import Case, Outcome
+from stackmark.show.live import ScreenBar
 from stackmark.show.plot import WIDTH, png_of, whole
 from stackmark.show.report.charts.shapes import (
     Scale,
@@ -38,7 +38,7 @@ from stackmark.show.report.charts.shapes import (
 )
 from stackmark.show.report.markup import Markup, join
 from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, Voice, grid, is_screen, print_table, standard_error
+from stackmark.show.terminal import Column, Voice, is_screen, print_grid, print_table, standard_error
 from stackmark.show.terminal import Line as Said
 from stackmark.units import counted, say_rate
 from stackmark.verdict.device_groups import Split
@@ -82,12 +82,12 @@ REASONS_SHOWN = 20
 
 def print_sweep(swept: Swept, console: Console, again: str = "") -> None:
     """`again` is how to go on where it is not finished."""
-    _print(console, [("sweep", f"{swept.workload}: {headline(swept)}")])
+    print_grid(console, [("sweep", f"{swept.workload}: {headline(swept)}")], STYLES)
     shown, left = shown_lines(swept)
     print_table(console, COLUMNS, [cells(line, swept.unit) for line in shown], [COLOURS[line.state] for line in shown])
     if left:
-        _print(console, [("", f"{counted(left, 'further device')} are not listed; --json has them all")])
-    _print(console, [*behind(swept), *([("next", again)] if again else [])])
+        print_grid(console, [("", f"{counted(left, 'further device')} are not listed; --json has them all")], STYLES)
+    print_grid(console, [*behind(swept), *([("next", again)] if again else [])], STYLES)
 
 
 def shown_lines(swept: Swept) -> tuple[list[Line], int]:
@@ -249,14 +249,6 @@ def junit_cases(swept: Swept) -> list[Case]:
     return made
 
 
-def _print(console: Console, lines: Sequence[Said]) -> None:
-    if not is_screen(console):
-        for name, text in lines:
-            print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
-        return
-    console.print(grid(lines, STYLES))
-
-
 # --- while it works -----------------------------------------------------------------------------------------------------
 
 
@@ -288,35 +280,20 @@ class SweepLines(Voice):
             self._say(f"{STAGES.get(self._what, self._what)} {self._done}/{self._total}  {say_landed(name, row)}")
 
 
-class SweepBar:
+class SweepBar(ScreenBar):
     """One bar; what has landed scrolls up as a line."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
+        super().__init__(
+            console,
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[flying]}", markup=False, style="cyan"),
             TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            expand=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
         )
         self._task = self._progress.add_task("", total=None, flying="")
-
-    def __enter__(self) -> "SweepBar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def notice(self, sentence: str) -> None:
-        self._console.print(Text(safe_line(sentence), style="yellow"), soft_wrap=True)
 
     def stage(self, what: str, total: int, done: int) -> None:
         self._progress.remove_task(self._task)
@@ -328,8 +305,7 @@ class SweepBar:
 
     def landed(self, name: str, row: RunRow) -> None:
         self._progress.advance(self._task)
-        style = "green" if row.status == "done" else "red"
-        self._console.print(Text(safe_line(say_landed(name, row)), style=style), soft_wrap=True)
+        self._line(say_landed(name, row), "green" if row.status == "done" else "red")
 
 
 @contextmanager

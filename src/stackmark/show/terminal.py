@@ -53,6 +53,15 @@ def print_lines(console: Console, title: str, lines: Sequence[Line], styles: Map
             print(f"{safe_line(name) if index == 0 else '':<{NAME_WIDTH}}{part}", file=console.file)
 
 
+def print_grid(console: Console, lines: Sequence[Line], styles: Mapping[str, str]) -> None:
+    """Print lines under or above a table: names and texts in two columns, without a panel."""
+    if is_screen(console):
+        console.print(grid(lines, styles))
+        return
+    for name, text in lines:
+        print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
+
+
 def grid(lines: Sequence[Line], styles: Mapping[str, str]) -> Table:
     """For a screen; a name that comes again is left out."""
     table = _two_columns()

@@ -1,4 +1,4 @@
-"""Asks the API server for all that the rungs of the ladder are judged by. It only reads, and what it may not read is None."""
+"""Ask the API server for all that the diagnostics are judged by. It only reads, and what it may not read is None."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

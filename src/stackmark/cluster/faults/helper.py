@@ -14,7 +14,7 @@ import threading
 import time
 
 from stackmark.cluster.faults.means import Plan, Setting, Target
-from stackmark.cluster.faults.record import Done
+from stackmark.cluster.faults.record import FaultTimes
 from stackmark.cluster.faults.services import Commands, commands_for, distribution_of
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
@@ -132,7 +132,7 @@ class Helper:
             warnings=tuple(warnings),
         )
 
-    def hurt(self, target: Target, heal: threading.Event) -> Done:
+    def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
         path = f"/api/v1/namespaces/{self._setting.namespace}/pods"
         name = self._pod_name(target)
         self._cluster.create(path, self.manifest(target))
@@ -216,7 +216,7 @@ class Helper:
                 command=f"kubectl -n {namespace} describe pod {name}",
             ) from error
 
-    def _wait_for_end(self, path: str, target: Target, heal: threading.Event, planned: float) -> Done:
+    def _wait_for_end(self, path: str, target: Target, heal: threading.Event, planned: float) -> FaultTimes:
         """Its log has the moments once it is over; the API server or the kubelet may take their time to hand it out."""
         over = planned + target.seconds
         asked_to_end = False
@@ -229,9 +229,9 @@ class Helper:
                 if done is not None:
                     return done
                 if asked_to_end and self._gone(path):
-                    return Done(begun_unix_s=planned, over_unix_s=time.time(), exact=False)
+                    return FaultTimes(begun_unix_s=planned, over_unix_s=time.time(), exact=False)
             heal.wait(LOOK_S) if not heal.is_set() else time.sleep(LOOK_S)
-        return Done(
+        return FaultTimes(
             begun_unix_s=planned, over_unix_s=over, exact=False, said=("the helper's own times could not be read",)
         )
 
@@ -251,7 +251,7 @@ class Helper:
             return False
         return False
 
-    def _times(self, path: str) -> Done | None:
+    def _times(self, path: str) -> FaultTimes | None:
         try:
             text = self._cluster.text(f"{path}/log", timeout_s=5)
         except (Unreachable, ApiError):
@@ -265,7 +265,7 @@ class Helper:
                 f"the command that stops it ended with code {code} on the node; what starts it again was run all the same",
                 hint="try it by hand on the node",
             )
-        return Done(
+        return FaultTimes(
             begun_unix_s=found["stopping"][0],
             over_unix_s=found["over"][0],
             healed_unix_s=found["healed"][0],

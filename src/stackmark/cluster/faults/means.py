@@ -1,21 +1,22 @@
 """How this cluster's parts are stopped: the one thing about a fault that differs from cluster to cluster.
 
 A means says beforehand what it would do, with which rights, and what heals it; then it does it, and comes back when it is over.
-Whatever it starts must end by itself, also when this program is killed in the middle. Ours are in plugin_pod.py, helper.py and
-script.py; other packages add theirs by the entry point group `stackmark.cluster_means`, each a function that takes a `Setting`.
+Whatever it starts must end by itself, also when this program is killed in the middle. Ours (plugin_pod.py,
+helper.py, script.py) and those of other packages are announced in the group `stackmark.cluster_means` (extensions.py), each a
+class that is made from a `Setting`.
 """
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from typing import Protocol
 
-from stackmark.cluster.faults.record import Done, Part
+from stackmark.cluster.faults.record import FaultTimes, Part
 from stackmark.errors import SpecError, nearest_names
+from stackmark.extensions import extensions
 from stackmark.kubernetes.client import Cluster, Json
 from stackmark.kubernetes.rights import Right
 
+GROUP = "stackmark.cluster_means"
 # By this variable a test cluster's means is named once for all commands.
 VARIABLE = "STACKMARK_CLUSTER_MEANS"
 
@@ -68,23 +69,8 @@ class Means(Protocol):
     def plan(self, target: Target) -> Plan:
         """Nothing is changed. Raises SpecError or ClusterError where it cannot be done here."""
 
-    def hurt(self, target: Target, heal: threading.Event) -> Done:
+    def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
         """Stops the part, waits, starts it again. Once `heal` is set it does so as soon as it can."""
-
-
-Maker = Callable[[Setting], Means]
-
-
-def makers() -> dict[str, Maker]:
-    from stackmark.cluster.faults.helper import Helper
-    from stackmark.cluster.faults.plugin_pod import PluginPod
-    from stackmark.cluster.faults.script import Script
-
-    known: dict[str, Maker] = {"plugin-pod": PluginPod, "helper": Helper, "script": Script}
-    for point in entry_points(group="stackmark.cluster_means"):
-        if point.name not in known:
-            known[point.name] = point.load()
-    return known
 
 
 def choose(text: str | None, part: Part) -> tuple[str, str]:
@@ -92,8 +78,10 @@ def choose(text: str | None, part: Part) -> tuple[str, str]:
     if text is None:
         return ("plugin-pod" if part == "device-plugin" else "helper"), ""
     name, _, how = text.partition(":")
-    known = list(makers())
-    if name not in known:
+    makers = extensions(GROUP, type)
+    if name not in makers.found:
+        makers.require(name)
+        known = list(makers.found)
         raise SpecError(
             f"there is no means {name!r}{nearest_names(name, known)}", hint=f"means: {', '.join(known)}; script:PATH"
         )
@@ -102,4 +90,5 @@ def choose(text: str | None, part: Part) -> tuple[str, str]:
 
 def make(text: str | None, setting: Setting) -> Means:
     name, how = choose(text, setting.part)
-    return makers()[name](replace(setting, how=how))
+    made: Means = extensions(GROUP, type).found[name](replace(setting, how=how))
+    return made

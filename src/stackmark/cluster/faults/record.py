@@ -44,7 +44,7 @@ class Newcomer(Frozen):
         return None if self.running_unix_s is None else self.running_unix_s - self.asked_unix_s
 
 
-class Done(Frozen):
+class FaultTimes(Frozen):
     """The fault itself: from the moment it was applied to the one in which its end was ordered."""
 
     begun_unix_s: float
@@ -82,7 +82,7 @@ class FaultRecord(Frozen):
     recover_s: float
     resource: str
     plan: tuple[str, ...] = ()
-    done: Done | None = None
+    done: FaultTimes | None = None
     offset_s: float | None = None
     states: tuple[State, ...] = ()
     newcomer_before: Newcomer | None = None

@@ -1,4 +1,4 @@
-"""The last rungs: a pod that the scheduler placed sees exactly the GPUs that it was given, and they compute rightly.
+"""The last diagnostics: a pod that the scheduler placed sees exactly the GPUs that it was given, and they compute rightly.
 
 What was given out is known by the pod's own status where the kubelet tells it (KEP-4680), by the variable that NVIDIA's device
 plugin sets (`NVIDIA_VISIBLE_DEVICES`, its default strategy), or by the number alone; what is seen is what the driver shows in
@@ -9,9 +9,9 @@ import re
 
 from pydantic import JsonValue
 
-from stackmark.cluster.doctor.device_rungs import free, say_holders
+from stackmark.cluster.doctor.device_diagnostics import free, say_holders
 from stackmark.cluster.doctor.evidence import ClusterView, Facts, Look, NodeVisit, Wish
-from stackmark.cluster.doctor.hardware_rungs import device_nodes, driver_in
+from stackmark.cluster.doctor.hardware_diagnostics import device_nodes, driver_in
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, taking, unknown, warning
 from stackmark.kubernetes.nodes import Node
 
@@ -51,7 +51,7 @@ def pod(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Result:
 
 
 def vector_add(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> Result:
-    """`below` is the pod's rung."""
+    """`below` is the pod's diagnostic."""
     device = "cuda:0" if wish.gpus else "cpu"
     command = f"stackmark run check/vector-add --on pod --node {node.name} --device {device} --runs 1"
     addition = visit.addition
@@ -74,7 +74,7 @@ def vector_add(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, belo
 
 def _why_not_added(wish: Wish, visit: NodeVisit, below: Result) -> str:
     if below.status in ("failed", "skipped"):
-        return "the pod's rung failed" if below.status == "failed" else below.evidence
+        return "the pod's diagnostic failed" if below.status == "failed" else below.evidence
     if wish.gpus and driver_in(visit.with_gpus, wish.vendor) is None:
         return "no driver answers in the pod"
     return visit.why_not or "it was not run"

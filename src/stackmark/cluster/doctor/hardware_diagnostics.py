@@ -1,4 +1,4 @@
-"""The rungs of a node's hardware and software: the GPU on the bus, its driver, and the runtime that hands it into a container.
+"""Diagnose a node's hardware and software: the GPU on the bus, its driver, the runtime that hands it into a container.
 
 What a pod saw counts more than a label: labels are left by programs that may have stopped. A pod sees the kernel's bus and
 modules also where it was given no GPU, which is what tells a missing driver from a runtime that does not hand it in.
@@ -116,14 +116,14 @@ def driver(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Resul
 
 
 def runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> Result:
-    """`below` is the driver's rung."""
+    """`below` is the driver's diagnostic."""
     engine = node.info.get("containerRuntimeVersion", "")
     classes = [str(one["metadata"]["name"]) for one in seen.runtime_classes or ()]
     offered = f"; runtime classes {', '.join(classes)}" if classes else ""
     evidence = f"{engine}{_cdi(engine)}{offered}"
     command = f"{seen.kubectl} get runtimeclass; on the node: nvidia-ctk cdi list, or crictl info"
     if below.status in ("failed", "skipped"):
-        return skipped("runtime", node.name, f"the driver's rung {_ended(below)} ({evidence})", command)
+        return skipped("runtime", node.name, f"the driver's diagnostic {_ended(below)} ({evidence})", command)
     look = visit.with_gpus
     if look is None or look.facts is None:
         return unknown("runtime", node.name, f"{evidence}; no pod with a GPU ran there", command)

@@ -1,26 +1,32 @@
-"""The ladder: which rungs need which, and the whole report from what was seen.
+"""Decide which diagnostics need which, and make the whole report from what was seen.
 
     api ─▶ permissions ────────────────────────────────────────┐
      └───▶ nodes ──▶ device-plugin, allocatable ───────────────┤
              ├────▶ pci          (labels, or a pod that looks) ├─▶ pod ─▶ vector-add
              └────▶ driver ─▶ runtime ─────────────────────────┘
 
-A missing label forbids nothing below it: only what a rung cannot do without makes it skip. So `allocatable` is told on a node
-whose bus nobody has looked at, and a pod is sent wherever the scheduler could place it, since what it sees is the best evidence
-for all rungs above it.
+A missing label forbids nothing below it: a diagnostic is skipped only where it cannot be made. So `allocatable` is told on a
+node whose bus nobody has looked at, and a pod is sent wherever the scheduler could place it, since what it sees is the best
+evidence for all diagnostics above it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stackmark.cluster.doctor import cluster_rungs, device_rungs, hardware_rungs, node_rungs, pod_rungs
+from stackmark.cluster.doctor import (
+    cluster_diagnostics,
+    device_diagnostics,
+    hardware_diagnostics,
+    node_diagnostics,
+    pod_diagnostics,
+)
 from stackmark.cluster.doctor.evidence import ClusterView, NodeVisit, Wish
-from stackmark.cluster.doctor.hardware_rungs import driver_in, gpus_on_bus
-from stackmark.cluster.doctor.results import OF_THE_CLUSTER, RUNGS, Report, Result, Rung, skipped
+from stackmark.cluster.doctor.hardware_diagnostics import driver_in, gpus_on_bus
+from stackmark.cluster.doctor.results import DIAGNOSTICS, OF_THE_CLUSTER, Diagnostic, Report, Result, skipped
 from stackmark.errors import SpecError, nearest_names
 from stackmark.kubernetes.nodes import Node
 
-# Rungs that a person who measures CPUs has no use for.
-OF_GPUS: tuple[Rung, ...] = ("pci", "driver", "runtime", "device-plugin", "allocatable")
+# Diagnostics that a person who measures CPUs has no use for.
+OF_GPUS: tuple[Diagnostic, ...] = ("pci", "driver", "runtime", "device-plugin", "allocatable")
 # In a cluster of so many nodes a pod looks at those too that nothing speaks for: a GPU without labels is found by it.
 LOOK_EVERYWHERE = 16
 NO_VISIT = NodeVisit(why_not="no pod was sent")
@@ -60,22 +66,24 @@ def worth_adding(visit: NodeVisit, wish: Wish) -> bool:
     look = visit.with_gpus
     if look is None or look.facts is None or driver_in(look, wish.vendor) is None:
         return False
-    return len(pod_rungs.shown_gpus(look.facts, wish.vendor)) >= wish.gpus
+    return len(pod_diagnostics.shown_gpus(look.facts, wish.vendor)) >= wish.gpus
 
 
-def climb(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) -> Report:
+def make_report(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) -> Report:
     """The whole report, from data alone."""
-    results: list[Result] = [cluster_rungs.api(seen)]
+    results: list[Result] = [cluster_diagnostics.api(seen)]
     if seen.trouble:
-        # Nothing can be asked: every rung below says so, once for the cluster.
-        results += [skipped(rung, None, "the API server does not answer") for rung in RUNGS[1:]]
+        # Nothing can be asked: every diagnostic below says so, once for the cluster.
+        results += [skipped(diagnostic, None, "the API server does not answer") for diagnostic in DIAGNOSTICS[1:]]
         return _report(seen, (), results)
-    results.append(cluster_rungs.permissions(seen, wish))
+    results.append(cluster_diagnostics.permissions(seen, wish))
     nodes = examined(seen, wish, visits)
     if not nodes:
-        results.append(node_rungs.no_nodes(seen, wish))
+        results.append(node_diagnostics.no_nodes(seen, wish))
         why = "no node could be looked at"
-        results += [skipped(rung, None, why) for rung in RUNGS if rung not in (*OF_THE_CLUSTER, "nodes")]
+        results += [
+            skipped(diagnostic, None, why) for diagnostic in DIAGNOSTICS if diagnostic not in (*OF_THE_CLUSTER, "nodes")
+        ]
         return _report(seen, (), results)
     for node in nodes:
         results += _of_node(node, nodes, seen, wish, visits.get(node.name, NO_VISIT))
@@ -85,19 +93,19 @@ def climb(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) -> Rep
 def _of_node(node: Node, nodes: Sequence[Node], seen: ClusterView, wish: Wish, visit: NodeVisit) -> list[Result]:
     expected = expects_gpu(node, nodes, wish)
     on_bus = any(gpus_on_bus(facts, wish.vendor) for facts in visit.told)
-    made = [node_rungs.nodes(node, seen, wish, visit, matters=expected or on_bus or not wish.gpus)]
+    made = [node_diagnostics.nodes(node, seen, wish, visit, matters=expected or on_bus or not wish.gpus)]
     if not wish.gpus:
-        made += [skipped(rung, node.name, "no GPU is asked for (--gpus none)") for rung in OF_GPUS]
+        made += [skipped(diagnostic, node.name, "no GPU is asked for (--gpus none)") for diagnostic in OF_GPUS]
     elif not expected and not on_bus and not node.says_gpu(wish.vendor, wish.resource):
         why = f"no GPU of {wish.vendor} is known here"
-        return [*made, *(skipped(rung, node.name, why) for rung in (*OF_GPUS, "pod", "vector-add"))]
+        return [*made, *(skipped(diagnostic, node.name, why) for diagnostic in (*OF_GPUS, "pod", "vector-add"))]
     else:
-        made.append(hardware_rungs.pci(node, seen, wish, visit, expected))
+        made.append(hardware_diagnostics.pci(node, seen, wish, visit, expected))
         made += _driver_and_runtime(node, seen, wish, visit, made[-1])
-        made.append(device_rungs.device_plugin(node, seen, wish, expected or on_bus))
-        made.append(device_rungs.allocatable(node, seen, wish, visit, expected))
-    made.append(pod_rungs.pod(node, seen, wish, visit))
-    made.append(pod_rungs.vector_add(node, seen, wish, visit, made[-1]))
+        made.append(device_diagnostics.device_plugin(node, seen, wish, expected or on_bus))
+        made.append(device_diagnostics.allocatable(node, seen, wish, visit, expected))
+    made.append(pod_diagnostics.pod(node, seen, wish, visit))
+    made.append(pod_diagnostics.vector_add(node, seen, wish, visit, made[-1]))
     return made
 
 
@@ -105,8 +113,8 @@ def _driver_and_runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVi
     if below.status == "failed":
         why = "there is no GPU to drive"
         return [skipped("driver", node.name, why), skipped("runtime", node.name, why)]
-    driver = hardware_rungs.driver(node, seen, wish, visit)
-    return [driver, hardware_rungs.runtime(node, seen, wish, visit, driver)]
+    driver = hardware_diagnostics.driver(node, seen, wish, visit)
+    return [driver, hardware_diagnostics.runtime(node, seen, wish, visit, driver)]
 
 
 def _report(seen: ClusterView, nodes: tuple[str, ...], results: list[Result]) -> Report:

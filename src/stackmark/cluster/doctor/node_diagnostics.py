@@ -1,4 +1,4 @@
-"""The rung of a node itself: is it ready, may pods go there, and how does its kubelet give out CPUs?"""
+"""The diagnostic of a node itself: is it ready, may pods go there, and how does its kubelet give out CPUs?"""
 
 from collections.abc import Mapping
 from dataclasses import replace

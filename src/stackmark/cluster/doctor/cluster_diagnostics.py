@@ -1,4 +1,4 @@
-"""The rungs of the whole cluster: does the API answer, and may one do what is needed?"""
+"""The diagnostics of the whole cluster: does the API answer, and may one do what is needed?"""
 
 from stackmark.cluster.doctor import advice
 from stackmark.cluster.doctor.evidence import NO_NAMESPACE, ClusterView, RightReview, Wish

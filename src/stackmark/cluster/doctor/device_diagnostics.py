@@ -1,4 +1,4 @@
-"""The rungs of Kubernetes' own view of a GPU: the device plugin that announces it, and what a node can give out.
+"""The diagnostics of Kubernetes' own view of a GPU: the device plugin that announces it, and what a node can give out.
 
 `capacity` is what the plugin once registered, `allocatable` what of it is healthy now: a plugin that died leaves the first and
 takes the second to 0. How many GPUs there are behind them, GFD's labels say: `gpu.count` are GPUs, and `gpu.replicas` how often
@@ -7,7 +7,7 @@ each of them is given out, so that eight GPUs in two time slices have fewer repl
 
 from stackmark.cluster.doctor import advice
 from stackmark.cluster.doctor.evidence import ClusterView, NodeVisit, Wish
-from stackmark.cluster.doctor.hardware_rungs import gpus_on_bus
+from stackmark.cluster.doctor.hardware_diagnostics import gpus_on_bus
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, unknown, warning
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.nodes import Node, holders
