@@ -24,7 +24,7 @@ from asking import ask
 from recorded import DATA, load, replay_of
 from rendered_screens import rendered
 from stackmark import ids
-from stackmark.cli.main import VERBS
+from stackmark.cli.main import our_verbs
 from stackmark.ledger.store import Ledger
 from stackmark.machine.identity import boot_id, machine_id
 from stackmark.places.host import HostOptions
@@ -279,7 +279,7 @@ def _of_cluster_experiments() -> Iterator[Screen]:
 def _errors() -> Iterator[tuple[str, str]]:
     """What wrong commands are answered with: their exit codes and sentences, a file for each verb."""
     os.environ |= {"STACKMARK_LEDGER": "ledger.sqlite3", "TTY_COMPATIBLE": "0"}
-    for verb, commands in by_verb(tuple(VERBS)):
+    for verb, commands in by_verb(tuple(our_verbs())):
         yield f"errors-{verb}", steady("\n".join(map(_error, commands))).replace(os.getcwd(), "FOLDER")
 
 
