@@ -50,14 +50,12 @@ VERBS = {
     "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",
 }
 GROUP = "stackmark.commands"
-# How a fault of our own begins: whoever reads it can report it.
+# How a failure of the program, not of what was asked, begins. The tests look for it.
 ITSELF_FAILED = "stackmark itself failed"
 # Which of the standard streams were a terminal when we began.
 _terminals: list[int] = []
 # A verb whose name is a word of Python's own has a file of another name.
 FILES = {"import": "importing"}
-# How a failure of the program, not of what was asked, begins. The tests look for it.
-ITSELF_FAILED = "stackmark itself failed"
 EPILOG = """\b
 Examples:
   stackmark run train/resnet50
