@@ -116,7 +116,7 @@ def command(
     from stackmark.api.options import repeatable
     from stackmark.cli.compare import one_request
     from stackmark.show.live import watching
-    from stackmark.show.writing import check_picture
+    from stackmark.show.writing import check_picture, check_writable
 
     options = taken_pod_options(typed)
     times = {name: seconds_of(option, typed.pop(typed_as)) or 0.0 for name, option, typed_as in TIMES}
@@ -124,6 +124,7 @@ def command(
     request = one_request(workload, typed, arms=False)
     if output is not None:
         check_picture(output, "fault.svg")
+        check_writable(output)
     plan = make_fault_plan(part, request, options, **times, command=repeatable(asked), **means)
     if not yes:
         _print_plan(plan, as_json)

@@ -146,6 +146,7 @@ class SweepOutput:
 
         if self.output is not None:
             check_picture(self.output, "sweep.svg")
+            check_writable(self.output)
         if self.junit == "-":
             raise SpecError(
                 "--junit: standard output holds the result already", hint="give a file, e.g. --junit sweep.xml"
