@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stackmark.cluster.doctor.diagnosing import make_report
-from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, Wish
-from stackmark.cluster.doctor.gather import RIGHTS
+from stackmark.cluster.doctor.evidence import RIGHTS, Addition, ClusterView, Look, NodeVisit, Wish
 from stackmark.cluster.doctor.results import Report
 
 DATA = Path(__file__).parent / "data"

@@ -1,7 +1,6 @@
 """What a fault did to a run, made up."""
 
-from stackmark.verdict.fault import DiskSeen, FaultFinding, LogSeen, NewPod
-from stackmark.verdict.interruption import interruption
+from stackmark.verdict.interruption import DiskSeen, FaultFinding, LogSeen, NewPod, interruption
 
 
 def a_finding(**changes: object) -> FaultFinding:

@@ -13,8 +13,7 @@ from fault_sample import a_finding
 from ledger_runs import SPEC
 from result_sample import RESULT, events_of_a_run, row
 from stackmark.cluster.doctor.diagnosing import make_report
-from stackmark.cluster.doctor.evidence import NodeVisit
-from stackmark.cluster.doctor.gather import RIGHTS
+from stackmark.cluster.doctor.evidence import RIGHTS, NodeVisit
 from stackmark.cluster.doctor.results import Report
 from stackmark.events import Probe
 from stackmark.experiments.result import RunResult
@@ -31,7 +30,7 @@ from stackmark.spec import Request
 from stackmark.verdict.ceilings import Ceilings, Rate
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
-from stackmark.verdict.fault import DiskSeen, FaultFinding, LogSeen
+from stackmark.verdict.interruption import DiskSeen, FaultFinding, LogSeen
 from stackmark.verdict.ratio import compare_blocks
 from stackmark.verdict.roofline import Work, doubts, say_standing, stand
 from stackmark.verdict.swept import Swept

@@ -25,13 +25,13 @@ from stackmark.verdict.ceilings import (
     BYTES_PER_S,
     DOUBTFUL,
     OPERATIONS_PER_S,
+    VENDORS,
     Limit,
     beside_vendor,
     ceilings_of,
     limits_of,
     missing_of,
 )
-from stackmark.verdict.vendors import VENDORS
 from stackmark.workloads.op.definition import OpParams
 from stackmark.workloads.op.impl import ceilings, copies
 from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand

@@ -19,9 +19,8 @@ from stackmark.experiments.check import Checked, Rate
 from stackmark.experiments.judging import read_stored
 from stackmark.show.check import print_check
 from stackmark.verdict.examined import FactDifference
-from stackmark.verdict.nightly import CUSUM_LIMIT, Nights, cusum, judge_nights, part
-from stackmark.verdict.series import compare_series
-from stackmark.verdict.stack import StackChange, stack_changes
+from stackmark.verdict.fact_values import StackChange, stack_changes
+from stackmark.verdict.series import CUSUM_LIMIT, Nights, compare_series, cusum, judge_nights, part
 
 RECORDED = Path(__file__).parent / "data" / "h200_gpt2.jsonl"
 BEFORE = (100.35, 99.65, 100.10)

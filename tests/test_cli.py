@@ -20,9 +20,9 @@ from stackmark.errors import Exit, PlaceError
 from stackmark.events import Failed, Hello, Phase, Probe, Result, read_event, write_event
 from stackmark.experiments import cleaning, driver
 from stackmark.failures import PlaceFailure
+from stackmark.ledger.rescue import WholeRun, add_whole
 from stackmark.ledger.rows import Experiment, RunDetail, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, add_whole
 from stackmark.places.place import Outcome, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.show.live import PlainLines

@@ -12,7 +12,7 @@ import pytest
 
 from remark_kinds import kinds_of
 from stackmark.errors import PlaceError, SpecError
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.places.container import bare_image, checks, gpus, settings, software, trouble
 from stackmark.places.container.engine import Engine
 from stackmark.places.container.launch import Image, driver_lives, driver_name, launch

@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from stackmark.verdict.device_groups import find_split
-from stackmark.verdict.repeated_devices import spread_of
+from stackmark.verdict.cohorts import find_split, spread_of
 from stackmark.verdict.swept import Blocks, Repetition, Visit, judge_devices, lines_of, open_cohorts, suspicions
 
 MARGIN = 0.01

@@ -7,10 +7,9 @@ import pytest
 
 from doctor_sample import H200, RECORDED, WISH, look, node, of, on_bus, real_visit, seen, stand_in
 from naming import missing, numbers
-from stackmark.cluster.doctor import advice, node_diagnostics, pod_diagnostics
+from stackmark.cluster.doctor import advice, cluster_diagnostics, pod_diagnostics
 from stackmark.cluster.doctor.diagnosing import OF_GPUS, expects_gpu, make_report, worth_adding
-from stackmark.cluster.doctor.evidence import Addition, Look, NodeVisit, RightReview
-from stackmark.cluster.doctor.gather import RIGHTS
+from stackmark.cluster.doctor.evidence import RIGHTS, Addition, Look, NodeVisit, RightReview
 from stackmark.cluster.doctor.results import DIAGNOSTICS, Diagnostic, Report, Result
 from stackmark.errors import SpecError
 from stackmark.kubernetes.nodes import Node, holders, untolerated
@@ -120,8 +119,8 @@ def test_a_node_selector_narrows_the_nodes_and_closes_a_named_one() -> None:
     marked["metadata"]["labels"]["test"] = "yes"
     wish = replace(WISH, labels={"test": "yes"})
     assert make_report(seen(node("a"), marked), wish, {}).nodes == ("b",)
-    assert missing(str(node_diagnostics.closed(Node(node("a")), wish)), "test=yes", "--node-selector") == []
-    assert node_diagnostics.closed(Node(marked), wish) is None
+    assert missing(str(cluster_diagnostics.closed(Node(node("a")), wish)), "test=yes", "--node-selector") == []
+    assert cluster_diagnostics.closed(Node(marked), wish) is None
     (finding,) = diagnostic(make_report(seen(node("a")), wish, {}), "nodes").findings
     assert finding.kind == "no-nodes"
     assert missing(finding.what, "test=yes") == []

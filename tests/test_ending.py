@@ -23,7 +23,7 @@ from stackmark.places import process as places_process
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Handle
 from stackmark.spec import Spec, Task
-from stackmark.worker.pauses import Heartbeat
+from stackmark.worker.measure import Heartbeat
 from worker_process import environment as worker_environment
 from worker_process import eventually, install, trick
 

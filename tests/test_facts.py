@@ -25,7 +25,7 @@ from stackmark.machine import cpu as cpu_facts
 from stackmark.machine import environment as environment_facts
 from stackmark.machine import gpu as gpu_facts
 from stackmark.machine import host as host_facts
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.machine import limits as limits_facts
 from stackmark.machine import memory as memory_facts
 from stackmark.machine import pci as pci_facts

@@ -16,8 +16,8 @@ import pytest
 
 from fault_sample import a_finding
 from naming import missing, numbers
-from stackmark.cluster.faults import helper, safety, services
-from stackmark.cluster.faults.keeper import compared
+from stackmark.cluster.faults import helper, means, safety
+from stackmark.cluster.faults.helper import compared
 from stackmark.cluster.faults.means import Setting, Target, choose
 from stackmark.cluster.faults.record import FaultRecord, FaultTimes, Part, State, recovery
 from stackmark.cluster.faults.script import Script, node_number
@@ -26,7 +26,7 @@ from stackmark.events import Hello, Steps, read_event, write_event
 from stackmark.kubernetes.client import Json
 from stackmark.show.faults import fault_json, fault_lines, fault_svg
 from stackmark.spec import COPY_VARIABLE
-from stackmark.verdict.fault import DiskSeen, LogSeen
+from stackmark.verdict.interruption import DiskSeen, LogSeen
 from worker_process import environment, install, run_worker, trick
 
 
@@ -231,7 +231,7 @@ def test_a_means_that_nobody_knows_is_answered_with_those_that_there_are() -> No
     ],
 )
 def test_services_are_named_as_the_distribution_names_them(part: Part, version: str, stop: str) -> None:
-    commands = services.commands_for(part, node("a", version=version))
+    commands = means.commands_for(part, node("a", version=version))
     assert commands.stop == stop
     assert commands.start == stop.replace("stop", "start")
 
@@ -241,8 +241,8 @@ def test_a_static_pods_manifest_is_moved_aside_and_back_and_back_again_does_no_h
 ) -> None:
     manifest, aside = tmp_path / "kube-apiserver.yaml", tmp_path / "aside"
     manifest.write_text("kind: Pod")
-    monkeypatch.setattr(services, "ASIDE", str(aside))
-    commands = services._moved(str(manifest))
+    monkeypatch.setattr(means, "ASIDE", str(aside))
+    commands = means._moved(str(manifest))
     subprocess.run(["/bin/sh", "-c", commands.stop], check=True)
     assert not manifest.exists()
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_a_static_pods_manifest_is_moved_aside_and_back_and_back_again_does_no_h
 def test_all_that_is_run_on_a_node_is_shell_that_can_be_read() -> None:
     texts = [helper.FAULT, helper.GUARD, helper.BEGIN, helper.ENTER]
     for part in ("kubelet", "runtime", "node-network", "api-server"):
-        commands = services.commands_for(part, node("a"))
+        commands = means.commands_for(part, node("a"))
         texts += [commands.stop, commands.start]
     for text in texts:
         assert subprocess.run(["/bin/sh", "-n", "-c", text], capture_output=True).stderr == b""

@@ -15,10 +15,9 @@ import pytest
 
 from clusters import TestCluster, until
 from stackmark.cluster.faults import safety
-from stackmark.cluster.faults.looking import Looking
 from stackmark.cluster.faults.means import Setting, Target
 from stackmark.cluster.faults.plugin_pod import PluginPod
-from stackmark.cluster.faults.record import Part, recovery
+from stackmark.cluster.faults.record import Looking, Part, recovery
 from stackmark.cluster.faults.script import Script
 from stackmark.errors import ClusterError
 from stackmark.kubernetes.client import ApiError

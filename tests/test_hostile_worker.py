@@ -18,7 +18,7 @@ from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.places.place import SUBJECTS
 from stackmark.workloads.train.definition import TrainParams
 

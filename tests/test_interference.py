@@ -20,8 +20,8 @@ from stackmark.experiments.design import (
 )
 from stackmark.experiments.driver import idle_cpus
 from stackmark.spec import Spec
-from stackmark.verdict.association import association
 from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.covariates import association
 from stackmark.verdict.interference import Disturbed, Load, allowance_cpus, combined, disturbances
 from stackmark.verdict.ratio import compare_blocks
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stackmark.verdict.outliers import (
+from stackmark.verdict.cohorts import (
     LEAST_DEVICES,
     Cohort,
     Device,

@@ -22,8 +22,7 @@ from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome
 from stackmark.ranks import Rank, own_rank, variables
 from stackmark.spec import SPEC_VARIABLE, Request, Scalar, Spec, Task
-from stackmark.worker.agent import Agent, Child, Out
-from stackmark.worker.group import ranks_of, task_of_rank
+from stackmark.worker.ranks import Agent, Child, Out, ranks_of, task_of_rank
 from test_host_place import Killing, Notes
 from worker_process import (
     PIDS_VARIABLE,

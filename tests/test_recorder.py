@@ -44,7 +44,7 @@ from stackmark.ids import new_id
 from stackmark.ledger import streams
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.machine.orphans import start_ticks
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome, Watch

@@ -12,7 +12,7 @@ from stackmark.experiments.compare import following, leading
 from stackmark.experiments.probing import Resolved
 from stackmark.kubernetes.client import connect
 from stackmark.kubernetes.nodes import Node, smallest_image
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.places.place import Facts
 from stackmark.spec import Spec
 

@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stackmark.verdict.against_published import compare_published
 from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.one_run import NOT_THE_SAME_RECIPE, RunSpread
 from stackmark.verdict.series import ADVICE, History, allowance, compare_series
-from stackmark.verdict.unpaired import NOT_INTERLEAVED, ONE_SERIES, compare_runs, series_of
+from stackmark.verdict.unpaired import (
+    NOT_INTERLEAVED,
+    NOT_THE_SAME_RECIPE,
+    ONE_SERIES,
+    RunSpread,
+    compare_published,
+    compare_runs,
+    series_of,
+)
 
 SAMPLES = st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=8).filter(lambda x: np.std(x) > 1e-6)
 

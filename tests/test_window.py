@@ -20,7 +20,7 @@ from stackmark.places.place import Outcome
 from stackmark.spec import Spec
 from stackmark.verdict.sequential import stopping_rule
 from stackmark.verdict.steady import find_steady
-from stackmark.verdict.window import TimedRun, common_window, first_step_in, rate_in
+from stackmark.verdict.throughput import TimedRun, common_window, first_step_in, rate_in
 
 Floats = NDArray[np.float64]
 STEP_S, TICK_S = 0.01, 1e-9

@@ -15,8 +15,17 @@ from stackmark.experiments.operator_list import ListedRuns, read_list
 from stackmark.ledger.rows import RunDetail, RunFilter, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.published.chips import normalise_chip
-from stackmark.verdict.ceilings import Ceilings, Limit, beside_vendor, ceilings_of, limits_of, merged, missing_of
-from stackmark.verdict.vendors import VENDORS, Vendor
+from stackmark.verdict.ceilings import (
+    VENDORS,
+    Ceilings,
+    Limit,
+    Vendor,
+    beside_vendor,
+    ceilings_of,
+    limits_of,
+    merged,
+    missing_of,
+)
 
 WORKLOAD = "op/ceilings"
 # A page of stored runs, and how many experiments are looked through for what the newest one leaves open.

@@ -1,7 +1,7 @@
 """Is it still as fast as before? What a baseline holds is measured again, and held against it.
 
 The unit is the series, also where an hour has not passed: an upgrade lies between. What is measured today is judged on its own;
-earlier checks of the same spec, chip and stack are a second answer, back to where the rate last changed (verdict/nightly.py).
+earlier checks of the same spec, chip and stack are a second answer, back to where the rate last changed (verdict/series.py).
 Of a baseline that several machines share, the series on today's chip count.
 """
 
@@ -27,11 +27,10 @@ from stackmark.verdict.comparable import reasons_not_comparable
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import FactDifference, Facts
 from stackmark.verdict.explain import explain
+from stackmark.verdict.fact_values import STACK, StackChange, stack_changes
 from stackmark.verdict.family import holm
-from stackmark.verdict.nightly import Alarm, judge_nights
 from stackmark.verdict.rules import RULES as RULES
-from stackmark.verdict.series import History, history_of
-from stackmark.verdict.stack import STACK, StackChange, stack_changes
+from stackmark.verdict.series import Alarm, History, history_of, judge_nights
 from stackmark.verdict.throughput import throughput_over_runs
 
 # Ten series know their mean to a third of their spread; older ones say more about then than about now.

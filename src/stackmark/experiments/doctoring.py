@@ -17,10 +17,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from stackmark.cluster.doctor import cluster_diagnostics, node_diagnostics, pod_diagnostics
+from stackmark.cluster.doctor import cluster_diagnostics, pod_diagnostics
 from stackmark.cluster.doctor.diagnosing import examined, make_report, worth_a_visit, worth_adding
-from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, Wish
-from stackmark.cluster.doctor.gather import gather
+from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, Wish, gather
 from stackmark.cluster.doctor.results import Report
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.events import Facts as FactsEvent
@@ -146,7 +145,7 @@ class _Visitor:
         return {where or NOWHERE: visit}
 
     def _visit(self, node: Node) -> NodeVisit:
-        why = node_diagnostics.closed(node, self._wish)
+        why = cluster_diagnostics.closed(node, self._wish)
         if why:
             return NodeVisit(why_not=why)
         visit, _ = self._pods(node.name, pod_diagnostics.why_no_pod(node, self._seen, self._wish))

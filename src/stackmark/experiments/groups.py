@@ -29,9 +29,8 @@ from stackmark.verdict.covariates import covariate_lines
 from stackmark.verdict.examined import Examined
 from stackmark.verdict.explain import explain
 from stackmark.verdict.needed import sd_upper
-from stackmark.verdict.one_run import RunSpread
 from stackmark.verdict.series import compare_series
-from stackmark.verdict.unpaired import compare_runs
+from stackmark.verdict.unpaired import RunSpread, compare_runs
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from stackmark.ledger.importers import Format, find_format, format_of, results_o
 from stackmark.ledger.importers.found import Failure, Found
 from stackmark.ledger.importers.reading import Log, opened
 from stackmark.ledger.importers.speaking import spoken
+from stackmark.ledger.rescue import WholeRun, imported_before
 from stackmark.ledger.rows import Experiment, Json, RunDetail, RunEnd, storable
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, imported_before
 from stackmark.places.place import Outcome
 from stackmark.spec import Scalar, Spec, WorkloadName, explain
 

@@ -23,9 +23,9 @@ from stackmark.published.search import search, understand
 from stackmark.published.table import Published, load, load_all
 from stackmark.spec import Scalar, Spec
 from stackmark.units import say_rate
-from stackmark.verdict.against_published import PUBLISHED_MARGIN, compare_published
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import PublishedNeighbour
+from stackmark.verdict.unpaired import PUBLISHED_MARGIN, compare_published
 from stackmark.workloads.registry import definitions, known
 
 UNCERTAINTY = "published value of unknown uncertainty"

@@ -37,13 +37,20 @@ from stackmark.show.report.charts.shapes import (
     wrapped,
 )
 from stackmark.show.report.markup import Markup, join
-from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.terminal import Column, Voice, is_screen, print_grid, print_table, standard_error
+from stackmark.show.terminal import (
+    Column,
+    Voice,
+    cut_middle,
+    is_screen,
+    print_grid,
+    print_table,
+    safe_line,
+    standard_error,
+)
 from stackmark.show.terminal import Line as Said
 from stackmark.units import counted, say_rate
-from stackmark.verdict.device_groups import Split
+from stackmark.verdict.cohorts import Split, say_cohort
 from stackmark.verdict.needed import percent
-from stackmark.verdict.outliers import say_cohort
 from stackmark.verdict.swept import Line, Swept, headline, say_split
 
 SCHEMA = 1

@@ -13,8 +13,7 @@ from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.operators import ListRatio
 from stackmark.verdict.rules import RULES
-from stackmark.verdict.throughput import Throughput
-from stackmark.verdict.window import Window
+from stackmark.verdict.throughput import Throughput, Window
 
 Facts = dict[str, dict[str, JsonValue]]
 

@@ -15,12 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from stackmark.cluster.doctor import (
     cluster_diagnostics,
     device_diagnostics,
-    hardware_diagnostics,
-    node_diagnostics,
     pod_diagnostics,
 )
+from stackmark.cluster.doctor.device_diagnostics import driver_in, gpus_on_bus
 from stackmark.cluster.doctor.evidence import ClusterView, NodeVisit, Wish
-from stackmark.cluster.doctor.hardware_diagnostics import driver_in, gpus_on_bus
 from stackmark.cluster.doctor.results import DIAGNOSTICS, OF_THE_CLUSTER, Diagnostic, Report, Result, skipped
 from stackmark.errors import SpecError, nearest_names
 from stackmark.kubernetes.nodes import Node
@@ -79,7 +77,7 @@ def make_report(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) 
     results.append(cluster_diagnostics.permissions(seen, wish))
     nodes = examined(seen, wish, visits)
     if not nodes:
-        results.append(node_diagnostics.no_nodes(seen, wish))
+        results.append(cluster_diagnostics.no_nodes(seen, wish))
         why = "no node could be looked at"
         results += [
             skipped(diagnostic, None, why) for diagnostic in DIAGNOSTICS if diagnostic not in (*OF_THE_CLUSTER, "nodes")
@@ -93,14 +91,14 @@ def make_report(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) 
 def _of_node(node: Node, nodes: Sequence[Node], seen: ClusterView, wish: Wish, visit: NodeVisit) -> list[Result]:
     expected = expects_gpu(node, nodes, wish)
     on_bus = any(gpus_on_bus(facts, wish.vendor) for facts in visit.told)
-    made = [node_diagnostics.nodes(node, seen, wish, visit, matters=expected or on_bus or not wish.gpus)]
+    made = [cluster_diagnostics.nodes(node, seen, wish, visit, matters=expected or on_bus or not wish.gpus)]
     if not wish.gpus:
         made += [skipped(diagnostic, node.name, "no GPU is asked for (--gpus none)") for diagnostic in OF_GPUS]
     elif not expected and not on_bus and not node.says_gpu(wish.vendor, wish.resource):
         why = f"no GPU of {wish.vendor} is known here"
         return [*made, *(skipped(diagnostic, node.name, why) for diagnostic in (*OF_GPUS, "pod", "vector-add"))]
     else:
-        made.append(hardware_diagnostics.pci(node, seen, wish, visit, expected))
+        made.append(device_diagnostics.pci(node, seen, wish, visit, expected))
         made += _driver_and_runtime(node, seen, wish, visit, made[-1])
         made.append(device_diagnostics.device_plugin(node, seen, wish, expected or on_bus))
         made.append(device_diagnostics.allocatable(node, seen, wish, visit, expected))
@@ -113,8 +111,8 @@ def _driver_and_runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVi
     if below.status == "failed":
         why = "there is no GPU to drive"
         return [skipped("driver", node.name, why), skipped("runtime", node.name, why)]
-    driver = hardware_diagnostics.driver(node, seen, wish, visit)
-    return [driver, hardware_diagnostics.runtime(node, seen, wish, visit, driver)]
+    driver = device_diagnostics.driver(node, seen, wish, visit)
+    return [driver, device_diagnostics.runtime(node, seen, wish, visit, driver)]
 
 
 def _report(seen: ClusterView, nodes: tuple[str, ...], results: list[Result]) -> Report:

@@ -9,9 +9,8 @@ import re
 
 from pydantic import JsonValue
 
-from stackmark.cluster.doctor.device_diagnostics import free, say_holders
+from stackmark.cluster.doctor.device_diagnostics import device_nodes, driver_in, free, say_holders
 from stackmark.cluster.doctor.evidence import ClusterView, Facts, Look, NodeVisit, Wish
-from stackmark.cluster.doctor.hardware_diagnostics import device_nodes, driver_in
 from stackmark.cluster.doctor.results import Finding, Result, failure, judged, skipped, taking, unknown, warning
 from stackmark.kubernetes.nodes import Node
 

@@ -7,7 +7,7 @@ of version 1 with every limit. So nothing is believed; each sentence here says w
 from collections.abc import Iterator
 from pathlib import Path
 
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.places.container.options import UNLIMITED, ContainerOptions, cpu_numbers
 from stackmark.places.place import Facts, missing_facts
 from stackmark.remarks import Remark
