@@ -17,7 +17,7 @@ import torch
 
 from stackmark.events import OpRow
 from stackmark.medians import median_of
-from stackmark.workloads.op.definition import OpParams
+from stackmark.workloads.op.definition import OpParams, Precision
 from stackmark.workloads.op.impl import ceilings
 from stackmark.workloads.op.impl.bench import Stand, set_precision
 from stackmark.workloads.op.impl.ceilings import GPU_SIZES
@@ -26,7 +26,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, 
 SUSTAINED_S = 3.0
 
 
-def ours(device: str, precision: str) -> dict[str, float]:
+def ours(device: str, precision: Precision) -> dict[str, float]:
     params = OpParams(
         device=device,
         precision=precision,

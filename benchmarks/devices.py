@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stackmark.experiments.sweep.plan import CONFIRM_BLOCKS, MORE_RUNS, MOST_CONFIRM_BLOCKS
-from stackmark.verdict.outliers import Device, cohorts, confirm, is_confirmed, reference_for
+from stackmark.verdict.cohorts import Device, cohorts, confirm, is_confirmed, reference_for
 from stackmark.verdict.swept import Blocks, Repetition, Visit, lines_of, open_cohorts, suspicions
 
 Floats = NDArray[np.float64]

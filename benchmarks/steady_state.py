@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stackmark.verdict.steady import change_points, find_steady
-from stackmark.verdict.window import TimedRun, common_window, rate_in
+from stackmark.verdict.throughput import TimedRun, common_window, rate_in
 
 Floats = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int], Floats]

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stackmark.verdict.bad_runs import count_bad_runs, fisher_p
+from stackmark.verdict.cohorts import benjamini_hochberg
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.evidence import (
     ALPHA,
@@ -37,11 +38,9 @@ from stackmark.verdict.evidence import (
 from stackmark.verdict.family import holm
 from stackmark.verdict.interference import Disturbed, Load, combined, disturbances
 from stackmark.verdict.needed import FORECAST_LEVEL, Pilot, count_needed, needed, sd_upper, smallest_margin
-from stackmark.verdict.nightly import CUSUM_LIMIT, Nights, cusum, judge_nights
-from stackmark.verdict.outliers import benjamini_hochberg
 from stackmark.verdict.ratio import compare_blocks
 from stackmark.verdict.sequential import Spending, StoppingLevels, planned_looks, spent, stopping_rule
-from stackmark.verdict.series import compare_series
+from stackmark.verdict.series import CUSUM_LIMIT, Nights, compare_series, cusum, judge_nights
 from stackmark.verdict.student import normal_cdf, t_cdf, t_quantile
 from stackmark.verdict.unpaired import compare_runs
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import click
 
-from stackmark.cli.main import VERBS, stackmark
+from stackmark.cli.main import our_verbs, stackmark
 
 WIDTH = 100
 # Lines of a section, from which on it is not printed twice.
@@ -36,7 +36,7 @@ def page() -> str:
     with stackmark.make_context("stackmark", [], resilient_parsing=True, terminal_width=WIDTH) as top:
         parts = [HEAD, "## stackmark\n", block(stackmark.get_help(top))]
         repeated = Repeated()
-        for verb in VERBS:
+        for verb in our_verbs():
             command = stackmark.get_command(top, verb)
             assert command is not None
             here = click.Context(command, parent=top, info_name=verb)

@@ -305,3 +305,17 @@ def hostile() -> Examined:
         covariates=(CovariateLine(HOSTILE, HOSTILE, (1.0, 2.0), HOSTILE),),
         published=(PublishedNeighbour(1.0, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1.0, (HOSTILE,)),),
     )  # fmt: skip
+
+
+def inconclusive() -> Examined:
+    noisy = tuple(rate * (1 + 0.02 * (-1) ** number) for number, rate in enumerate(CONTAINER))
+    return sample_examined(comparisons=(compared("host", HOST, "container", noisy, 0.01),))
+
+
+def aa(**changes: object) -> Examined:
+    """A/A: the same arm twice."""
+    base = sample_examined()
+    arms = tuple(replace(one, label=label) for one, label in zip(base.arms, ("host", "host (2)"), strict=True))
+    found = (compared("host", HOST, "host (2)", CONTAINER, 0.01),)
+    made = replace(base, kind="noise", arms=arms, comparisons=found, differences=())
+    return replace(made, **changes)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from asking import Answer
+from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
@@ -59,4 +60,4 @@ def is_a_sentence(answer: Answer, code: Exit) -> None:
     assert answer.out == ""
     assert answer.err.startswith("stackmark: ")
     assert "Traceback" not in answer.err
-    assert "itself failed" not in answer.err
+    assert ITSELF_FAILED not in answer.err

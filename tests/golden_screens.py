@@ -9,6 +9,7 @@ import lzma
 import os
 import re
 import secrets
+import shlex
 import shutil
 import sqlite3
 import time
@@ -20,10 +21,17 @@ from pathlib import Path
 import pytest
 
 from asking import ask
-from recorded import DATA, load
+from recorded import DATA, load, replay_of
+from rendered_screens import rendered
 from stackmark import ids
+from stackmark.cli.main import our_verbs
 from stackmark.ledger.store import Ledger
-from stackmark.machine.identity import boot_id, machine_id
+from stackmark.machine.host import boot_id, machine_id
+from stackmark.places.host import HostOptions
+from stackmark.places.place import PlaceKind
+from stackmark.places.registry import PLACES
+from stackmark.show.terminal import safe_line
+from wrong_commands import by_verb
 
 GOLDEN = Path(__file__).parent / "golden"
 # After everything that was recorded.
@@ -32,6 +40,8 @@ NOW_UNIX_S = 1_800_000_000.0
 PLAIN_BYTES = 12_000
 # Of a number in JSON: enough to see a change of the method, too few to see another processor or numpy.
 DIGITS = 9
+# Of a word of a wrong command.
+LONGEST_WORD = 60
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 IDS = re.compile(r"\b([rxp])-([0-9a-hjkmnp-tv-z]{26})\b")
@@ -43,6 +53,9 @@ MASKS = (
     (re.compile(r"(?<=stackmark[ -])0\.\d+\.\d+|(?<=stackmark-worker:)0\.\d+\.\d+"), "X.Y.Z"),
     (re.compile(r'(?<=version=")0\.\d+\.\d+|(?<=version": ")0\.\d+\.\d+'), "X.Y.Z"),
     (re.compile(r'(?<=revision=")[^"]+'), "REVISION"),
+    # Of tf-cnn: the framework here, and the time of day in its log.
+    (re.compile(r'(?<="timestamp": ")[^"]+'), "TIMESTAMP"),
+    (re.compile(r"(?<=^PyTorch:     )\S+", re.MULTILINE), "X.Y.Z"),
     (re.compile(r"(?<=wheel=\"sha256:)[0-9a-f]{64}"), "DIGEST"),
 )
 
@@ -99,11 +112,27 @@ ARMS = tuple(
     for word in ("--arm", f"{place}={T4}{file}.log")
 )
 POD = ("--image", "registry.example/worker:1")
+# Experiments of a cluster, in a ledger of their own.
+OF_CLUSTERS = {"sweep": "x-01m3250v000000000000000007", "fault": "x-01m328epm00000000000000007"}
+# The only screen of a measurement: a recorded run is played where the host would be.
+TF_CNN = Screen(
+    "tf-cnn.pipe",
+    (
+        "tf-cnn", "--model=lenet", "--device=cpu", "--num_batches=60", "--num_warmup_batches=5", "--batch_size=8",
+        "--display_every=10", "--benchmark_log_dir=log",
+    ),
+    None,
+    "tf_cnn_run.sqlite3",
+    "log/metric.log",
+)  # fmt: skip
 
 
 def screens() -> list[Screen]:
     """All of them, in the order in which they are asked: later ones may show what earlier ones stored."""
-    return [*_of_experiments(), *_of_runs(), *_of_tables(), *_that_write(), *_of_clusters(), *_of_mistakes()]
+    return [
+        *_of_experiments(), *_of_runs(), *_of_tables(), *_that_write(), *_of_clusters(), *_of_cluster_experiments(),
+        TF_CNN,
+    ]  # fmt: skip
 
 
 def _both(name: str, *arguments: str, narrow: bool = True, ledger: str = "ledger.sqlite3") -> Iterator[Screen]:
@@ -230,39 +259,41 @@ def _of_clusters() -> Iterator[Screen]:
         yield Screen(f"cluster-{name}-without.pipe", ("cluster", name, "--kubeconfig", "none.yaml"), None)
 
 
-def _of_mistakes() -> Iterator[Screen]:
-    id_ = EXPERIMENTS["host_container"]
-    for name, words in (
-        ("command", ("verdit", "last")),
-        ("option", ("verdict", id_, "--marge", "1%")),
-        ("margin", ("verdict", id_, "--margin", "60%")),
-        ("experiment", ("verdict", "x-01zz")),
-        ("experiment-letters", ("verdict", "x-u")),
-        ("run", ("show", "r-01zz")),
-        ("ambiguous", ("show", "r-01m7")),
-        ("workload", ("run", "train/resnet5")),
-        ("parameter", ("run", "train/resnet50", "--batch", "0")),
-        ("place", ("run", "train/resnet50", "--on", "hots")),
-        ("place-option", ("run", "train/resnet50", "--on", "container,shn=1g")),
-        ("arms", ("compare", "train/resnet50", "--arm", "host")),
-        ("arm-option", ("compare", "train/resnet50", "--arm", "host", "--arm", "host,precison=bf16")),
-        ("report-name", ("report", id_, "-o", "report.pdf")),
-        ("import-missing", ("import", "none.log")),
-        ("since", ("results", "--since", "yesterday")),
-        ("baseline", ("check", "before")),
-        ("manifest", ("manifest", "train/resnet50", "--kind", "cronjob", "--schedule", "hourly")),
-        ("published-missing", ("published", "add", "none.csv")),
-        ("fault", ("cluster", "fault", "kubelt", "--while", "train/resnet50")),
-        ("ledger", ("results", "--ledger", "none/ledger.sqlite3")),
-        ("ledger-bad", ("results", "--ledger", "template.csv")),
-    ):
-        yield Screen(f"mistake-{name}.pipe", words, None)
+def _of_cluster_experiments() -> Iterator[Screen]:
+    ledger = "cluster.sqlite3"
+    for name, id_ in OF_CLUSTERS.items():
+        yield from _both(f"show-{name}", "show", id_, ledger=ledger)
+        for verb, *more in (("verdict",), ("report",), ("plot", "-o", "plot.svg"), ("roofline",)):
+            yield Screen(
+                f"{verb}-{name}.pipe", (verb, id_, *more), None, ledger, "plot.svg" if verb == "plot" else None
+            )
+    yield from _both("resume-sweep", "resume", OF_CLUSTERS["sweep"], ledger=ledger)
+    again = ("cluster", "sweep", "--resume", OF_CLUSTERS["sweep"])
+    yield Screen("sweep.svg", (*again, "-o", "sweep.svg"), None, ledger, "sweep.svg")
+    yield Screen("sweep-fail-on-slow.pipe", (*again, "--fail-on-slow"), None, ledger)
+    yield Screen("resume-fault.pipe", ("resume", OF_CLUSTERS["fault"]), None, ledger)
+    yield from _both("results-cluster", "results", "--limit", "5", ledger=ledger)
+    yield Screen("export-cluster.csv", ("export", "--format", "csv"), None, ledger)
+
+
+def _errors() -> Iterator[tuple[str, str]]:
+    """What wrong commands are answered with: their exit codes and sentences, a file for each verb."""
+    os.environ |= {"STACKMARK_LEDGER": "ledger.sqlite3", "TTY_COMPATIBLE": "0"}
+    for verb, commands in by_verb(tuple(our_verbs())):
+        yield f"errors-{verb}", steady("\n".join(map(_error, commands))).replace(os.getcwd(), "FOLDER")
+
+
+def _error(command: tuple[str, ...]) -> str:
+    answer = ask(*command)
+    typed = safe_line(shlex.join(word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}…" for word in command))
+    return f"$ stackmark {typed}\nexit code {answer.code}\n{answer.out}{answer.err}"
 
 
 def shown(folder: Path) -> dict[str, str]:
-    """Every screen by its name, and the help of every command, as it looks today."""
+    """Every screen by its name, the answers to wrong commands, and the help of every command, as they look today."""
     with _stage(folder) as known:
         made = {screen.name: _shot(screen, known) for screen in screens()}
+        made |= dict(_errors()) | {name: steady(text) for name, text in rendered()}
         return made | {f"help{name}": text for name, text in _helps()}
 
 
@@ -340,9 +371,14 @@ def _stage(folder: Path) -> Iterator[dict[str, str]]:
             assert load(book, f"h200_{name}") == id_
         runs = {name: _run_of(book, name, EXPERIMENTS[experiment]) for name, experiment in RUNS.items()}
         known = {f"RUN:{name}": run for name, run in runs.items()}
+    with Ledger.open(str(folder / "cluster.sqlite3")) as book:
+        for name, id_ in OF_CLUSTERS.items():
+            assert load(book, f"made_{name}") == id_
     with _quiet(folder), pytest.MonkeyPatch.context() as patch:
         Path("template.csv").write_text(ask("published", "template").out, encoding="utf-8")
         _as_if_measured_here()
+        # Nothing is measured here: what asks for the host gets a recorded run.
+        patch.setitem(PLACES, "host", PlaceKind("host", HostOptions, lambda _options, _cache: replay_of("cpu_tf_cnn")))
         patch.setattr(time, "time", lambda: NOW_UNIX_S)
         patch.setattr(time, "time_ns", lambda: int(NOW_UNIX_S * 1e9))
         patch.setattr(secrets, "randbits", lambda _bits: 0)

@@ -5,6 +5,7 @@ from typing import Any
 
 from stackmark.events import Event, Facts, Failed, Figure, Hello, OpRow, Phase, Probe, Result, Row, Steps, write_event
 from stackmark.medians import median_of
+from stackmark.model import JsonValue
 from stackmark.spec import Scalar, Spec
 from stackmark.workloads.op.definition import least_bytes, operations, problems
 from stackmark.workloads.op.problem import read_rows
@@ -45,7 +46,10 @@ def op_row(spec: Spec, index: int, seconds: float = 1e-3, samples: int = 21, **m
     return row.model_copy(update=more)
 
 
-def failed_row(spec: Spec, index: int, message: str = "its operands take 5 TiB, and 139 GiB are free") -> OpRow:
+NO_ROOM = "its operands take 5 TiB, and 139 GiB are free"
+
+
+def failed_row(spec: Spec, index: int, message: str = NO_ROOM) -> OpRow:
     return op_row(spec, index).model_copy(
         update={
             "call_s": [], "first_call_s": None, "error": None, "failure_kind": "out_of_device_memory",
@@ -69,7 +73,7 @@ def _numbered(parts: Sequence[Event]) -> list[str]:
 
 
 def _facts() -> list[Event]:
-    gpu = {"under_test": "GPU-1", "devices": [{"uuid": "GPU-1", "name": CHIP}]}
+    gpu: dict[str, JsonValue] = {"under_test": "GPU-1", "devices": [{"uuid": "GPU-1", "name": CHIP}]}
     return [
         Facts(seq=0, t=0, subject="gpu", facts=gpu),
         Facts(seq=0, t=0, subject="software", facts={"torch": {"version": "2.11.0"}}),

@@ -43,7 +43,7 @@ def install(folder: Path) -> Path:
 def probe(request: Request, _rig: Rig) -> tuple[Params, dict[str, str]]:
     with open(os.environ[PIDS_VARIABLE], "a") as file:
         file.write("probed\n")
-    return RankParams.model_validate(ranked("calm").params | request.typed()), {"device": "there is no other"}
+    return RankParams.model_validate({**ranked("calm").params, **request.typed()}), {"device": "there is no other"}
 
 
 def run(name: str, params: Params, rig: Rig) -> Iterator[TimedSteps]:

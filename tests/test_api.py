@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from asking import ask
 from experiment_asking import ledger_of_a_command
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
+LOGS = Path(__file__).parent / "data" / "logs"
 CALM: dict[str, Any] = {"steps": 4, "warmup_steps": 0}
 
 
@@ -122,9 +123,120 @@ def test_results_show_themselves_in_a_notebook(ledger_file: Path) -> None:
     assert "<table>" in sm.load_run("last")._repr_html_()
 
 
-def test_names_are_loaded_when_they_are_used() -> None:
-    code = "import sys, stackmark as sm; assert 'stackmark.api' not in sys.modules; sm.run; dir(sm)"
+def test_a_baseline_is_saved_and_checked_as_by_the_commands(ledger_file: Path) -> None:
+    first = sm.run("trick/calm", runs=2, **CALM)
+    saved = sm.save_baseline("before", experiments=[first.id])
+    assert saved.to_dict()["saved"] == [{"experiment": first.id, "new": True}]
+    again = sm.save_baseline("before", runs=1)
+    assert [one.label for one in again.series] == ["trick/calm"]
+    assert again.to_dict()["holds"] == [{"workload": "trick/calm", "series": 1, "runs": 3}]
+    assert sm.list_baselines().to_dict() == shown("baseline", "list")
+    checked = sm.check("before", runs=1, margin=0.4)
+    (one,) = checked.workloads
+    assert one.comparison
+    assert sm.load(one.experiment_id).row.command == "stackmark check before --margin 0.4 --runs 1"
+    assert checked.exit_code() == 0
+    assert checked.to_dict().keys() == shown("check", "before", "--runs", "1", "--margin", "40%").keys()
+    assert checked.junit().count("<testcase") == 1
+    assert sm.delete_baseline("before") == 2
+
+
+def test_a_baseline_of_a_new_workload_is_measured(ledger_file: Path) -> None:
+    saved = sm.save_baseline("new", "trick/calm", runs=1, **CALM)
+    assert saved.exit_code == 0
+    assert sm.load("last").row.command == "stackmark baseline save new trick/calm --runs 1 --steps 4 --warmup-steps 0"
+    with pytest.raises(sm.SpecError):
+        sm.save_baseline("new", steps=3)
+
+
+def test_runs_are_listed_exported_and_recovered_as_by_the_commands(ledger_file: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        sm.run("command/own", cmd="false", runs=1)
+    listed = sm.list_runs(sm.RunFilter(status="failed"), limit=1)
+    assert (len(listed.runs), listed.total) == (1, 2)
+    assert listed.to_dict() == shown("results", "--status", "failed", "--limit", "1")
+    assert sm.export(tmp_path / "runs.csv") == 2
+    assert (tmp_path / "runs.csv").read_bytes().decode() == ask("export", "--format", "csv").out
+    with pytest.raises(sm.SpecError):
+        sm.export(tmp_path / "runs.xls")
+    assert sm.recover().to_dict() == shown("recover")
+
+
+def test_logs_are_imported_and_compared_as_by_the_command(ledger_file: Path) -> None:
+    log = str(LOGS / "tf_cnn" / "t4_host_1gpu.log")
+    imported = sm.import_logs(log, place="host", params={"precision": "fp32"})
+    assert imported.exit_code == 0
+    assert [run.place for run in imported.runs] == ["host"]
+    again = sm.import_logs([log])
+    assert (again.exit_code, again.experiment_id) == (2, None)
+    assert again.to_dict() == shown("import", log)
+    arms = sm.import_arms({"host": [log], "container": [str(LOGS / "tf_cnn" / "t4_container_1gpu.log")]}, again=True)
+    assert arms.verdict().comparisons[0].ratio
+    scores = sm.score_mlperf([str(LOGS / "mlperf_v0.6")])
+    assert scores.to_dict() == shown("mlperf", "score", str(LOGS / "mlperf_v0.6"))
+
+
+def test_published_rows_are_found_as_by_the_command(ledger_file: Path) -> None:
+    assert sm.search_published("resnet50 V100", unit="images/s").to_dict() == shown(
+        "published", "search", "resnet50", "V100", "--unit", "images/s"
+    )
+    gemm = sm.search_published("op/gemm", sizes={"m": "7680"})
+    assert gemm.to_dict() == shown("published", "search", "op/gemm", "--m", "7680")
+    nothing = sm.search_published("no-such-model")
+    assert (nothing.total, bool(nothing.why)) == (0, True)
+
+
+def test_facts_manifest_and_image_are_those_of_the_commands(ledger_file: Path) -> None:
+    assert sm.facts(["software"]).facts.keys() == shown("facts", "software")["facts"].keys()
+    job = sm.manifest("train/lenet", image="registry.example/w:1", gpus="none", device="cpu")
+    asked = ("manifest", "train/lenet", "--image", "registry.example/w:1", "--gpus", "none", "--device", "cpu")
+    assert job.to_dict() == shown(*asked)
+    assert job.yaml() == ask(*asked).out
+    assert sm.image(base="ubi9").to_dict() == shown("image", "--base", "ubi9")
+    with pytest.raises(sm.SpecError):
+        sm.image(foundation="ubi9")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sm.doctor(kubeconfig="/nowhere"),
+        lambda: sm.run_cluster_tests(kubeconfig="/nowhere"),
+        lambda: sm.clean_cluster(kubeconfig="/nowhere"),
+        lambda: sm.plan_fault("kubelet", "train/lenet", kubeconfig="/nowhere"),
+        lambda: sm.sweep("train/lenet", kubeconfig="/nowhere"),
+        lambda: sm.plan_fault("roof", "train/lenet"),
+        lambda: sm.plan_fault("kubelet", "train/lenet", seconds=0.5),
+        lambda: sm.sweep("train/lenet", confirm=1),
+        lambda: sm.kept_ceilings(),
+        lambda: sm.roofline("last"),
+        lambda: sm.check("nothing"),
+    ],
+)
+def test_what_is_not_there_is_our_own_error(call: Callable[[], object], ledger_file: Path) -> None:
+    with pytest.raises(sm.StackmarkError) as found:
+        call()
+    assert found.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "not_loaded"),
+    [
+        ("list_runs", "stackmark.experiments.recorder"),
+        ("search_published", "stackmark.experiments.recorder"),
+        ("run", "stackmark.cluster.doctor"),
+        ("doctor", "stackmark.experiments.sweep.sweep"),
+    ],
+)
+def test_a_name_loads_its_own_chapter_only(name: str, not_loaded: str) -> None:
+    code = (
+        "import sys, stackmark as sm; assert 'stackmark.api' not in sys.modules; dir(sm); "
+        f"sm.{name}; assert {not_loaded!r} not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_public_name_is_there() -> None:
     with pytest.raises(AttributeError):
         _ = sm.nothing  # type: ignore[attr-defined]
     assert all(hasattr(sm, name) for name in sm.__all__)
@@ -139,7 +251,7 @@ def test_the_examples_of_its_page_run(tmp_path: Path) -> None:
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

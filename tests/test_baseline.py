@@ -10,7 +10,8 @@ import ledger_runs
 from asking import ask
 from experiment_asking import empty_ledger
 from other_days import QUICK, TYPED, change, on_another_day, save, stored
-from stackmark.errors import Exit, SpecError
+from refusing import refused
+from stackmark.errors import Exit
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.baseline import SeriesOptions, held_by, save_again, save_stored
 from stackmark.experiments.compare import CompareRequest, carry_out, start
@@ -75,8 +76,8 @@ def test_a_workload_that_is_named_again_is_run_as_the_baseline_holds_it(book: Le
     assert "probe" not in loosely.err
     otherwise = ask("baseline", "save", "before", "trick/calm", "--steps", "5", "--warmup-steps", "0", "--runs", "1")
     assert otherwise.code == 0
-    assert [(held.label, len(held.rows)) for held in held_by(book, "before")] == [
-        ("trick/calm steps=4 step_s=0.01", 4), ("trick/calm steps=5 step_s=0.001", 1)
+    assert [(held.spec.params["steps"], held.spec.params["step_s"], len(held.rows)) for held in held_by(book, "before")] == [
+        (4, 0.01, 4), (5, 0.001, 1)
     ]  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def test_what_was_measured_already_can_be_saved_once(book: Ledger) -> None:
     assert save_stored(book, "second", ["last"]) == {series.experiment_id: False}
     answer = ask("baseline", "save", "second", "--from", series.experiment_id[:-3])
     assert answer.code == 0
-    assert "was in it already" in answer.out
+    assert series.experiment_id in answer.out
 
 
 def test_an_experiment_of_several_arms_or_without_a_good_run_or_from_logs_is_not_saved(book: Ledger) -> None:
@@ -104,39 +105,39 @@ def test_an_experiment_of_several_arms_or_without_a_good_run_or_from_logs_is_not
     asked = CompareRequest(request=request, arms=read_arms(["host", "host,step_s=0.002"], "trick/calm"), blocks=2)
     arms = start(asked, book, Silent())
     carry_out(arms, book, Silent())
-    with pytest.raises(SpecError, match="several arms; nothing was saved"):
+    with refused(arms.id):
         save_stored(book, "before", [save(book, "other").experiment_id, arms.id])
     ask("run", "trick/crash", *TYPED)
-    with pytest.raises(SpecError, match="no good run"):
+    with refused("x-"):
         save_stored(book, "before", ["last"])
     log = Path(__file__).parent / "data" / "logs" / "tf_cnn" / "t4_host_1gpu.log"
     assert ask("import", str(log)).code == 0
-    with pytest.raises(SpecError, match="read from logs"):
+    with refused("stackmark verdict", "--against"):
         save_stored(book, "before", ["last"])
     assert not baselines.exists(book, "before")
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "named"),
     [
-        (("--from", "last", "trick/calm"), "both workloads and --from"),
-        (("--from", "last", "--runs", "5"), "--runs has no effect"),
-        (("--from", "last", "--on", "container"), "--on has no effect"),
-        (("--from", "last", "--step-s", "1"), "--step-s has no effect"),
-        (("--steps", "5"), "--steps has no effect"),
-        (("--from", ""), "it is empty"),
-        (("trick/calm", "--cmd", "true"), "both a workload and --cmd"),
-        (("trick/clam",), "did you mean trick/calm"),
-        (("trick/calm", "--on", "hsot"), "did you mean host"),
+        (("--from", "last", "trick/calm"), ["--from"]),
+        (("--from", "last", "--runs", "5"), ["--runs"]),
+        (("--from", "last", "--on", "container"), ["--on"]),
+        (("--from", "last", "--step-s", "1"), ["--step-s"]),
+        (("--steps", "5"), ["--steps"]),
+        (("--from", ""), ["--from"]),
+        (("trick/calm", "--cmd", "true"), ["--cmd"]),
+        (("trick/clam",), ["trick/clam", "trick/calm"]),
+        (("trick/calm", "--on", "hsot"), ["hsot", "host"]),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_measured(
-    book: Ledger, typed: tuple[str, ...], said: str
+    book: Ledger, typed: tuple[str, ...], named: list[str]
 ) -> None:
     stored(book)
     answer = ask("baseline", "save", "before", *typed)
     assert answer.code == 2
-    assert said in answer.err
+    assert all(word in answer.err for word in named)
     assert book.count() == 1
 
 
@@ -153,10 +154,10 @@ def test_a_baseline_that_nobody_saved_is_answered_with_the_nearest(book: Ledger)
     for arguments in (("check", "before-drivr-580"), ("baseline", "delete", "before-drivr-580")):
         answer = ask(*arguments)
         assert answer.code == 2
-        assert "did you mean before-driver-580?" in answer.err
+        assert "before-driver-580" in answer.err
     nothing = ask("baseline", "save", "other")
     assert nothing.code == 2
-    assert "there is no baseline 'other'" in nothing.err
+    assert "'other'" in nothing.err
 
 
 def test_baselines_are_listed_and_forgotten_without_their_runs(book: Ledger) -> None:
@@ -170,7 +171,7 @@ def test_baselines_are_listed_and_forgotten_without_their_runs(book: Ledger) -> 
         ("a-first", 1, ["train/resnet50"]), ("b-second", 1, ["train/resnet50"])
     ]  # fmt: skip
     answer = ask("baseline", "delete", "a-first")
-    assert answer.out == "the baseline a-first is forgotten; its experiment stays in the ledger\n"
+    assert (answer.code, "a-first" in answer.out) == (0, True)
     assert [one.name for one in baselines.every(book)] == ["b-second"]
     assert book.count() == 2
 
@@ -180,7 +181,7 @@ def test_a_baseline_that_lost_its_good_runs_says_so_and_can_be_saved_to_again(bo
     change(file, "UPDATE runs SET status = 'failed', rate_per_s = NULL, failure_kind = 'killed'")
     answer = ask("check", "before")
     assert answer.code == 2
-    assert "the baseline 'before' has no good run" in answer.err
+    assert "stackmark baseline save before" in answer.err
     assert ask("baseline", "save", "before", "trick/calm", *TYPED).code == 0
     assert [held.label for held in held_by(book, "before")] == ["trick/calm"]
 
@@ -195,7 +196,7 @@ def test_a_deleted_experiment_leaves_its_baselines(ledger_url: str) -> None:
         book.delete([runs[0]])
         assert baselines.experiments_of(book, "before") == [experiments[1]]
         book.delete([runs[1]])
-        with pytest.raises(SpecError, match="there is no baseline 'before'"):
+        with refused("'before'"):
             baselines.experiments_of(book, "before")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,14 +23,15 @@ from stackmark.show.ceilings import say_value, table_rows
 from stackmark.spec import Scalar, Spec
 from stackmark.verdict.ceilings import (
     BYTES_PER_S,
+    DOUBTFUL,
     OPERATIONS_PER_S,
+    VENDORS,
     Limit,
     beside_vendor,
     ceilings_of,
     limits_of,
     missing_of,
 )
-from stackmark.verdict.vendors import VENDORS
 from stackmark.workloads.op.definition import OpParams
 from stackmark.workloads.op.impl import ceilings, copies
 from stackmark.workloads.op.impl.bench import Compared, Prepared, Stand
@@ -118,11 +120,11 @@ def test_runs_that_chose_different_sizes_are_still_of_one_rate() -> None:
 
 
 def test_a_precision_whose_sustained_rate_failed_is_missing_and_not_half_there() -> None:
-    failed = matrix("sustained", [], failure_kind="wrong_result", failure_message="it computes wrong")
+    failed = matrix("sustained", [], failure_kind="wrong_result", failure_message="wrong")
     rows = [matrix("cold", [1e-3] * 7), failed]
     assert ceilings_of(limits_of([rows])).matrix == {}
     (missing,) = missing_of([rows])
-    assert (missing.precision, missing.message) == ("bf16", "it computes wrong")
+    assert (missing.precision, missing.message) == ("bf16", "wrong")
 
 
 # --- what vendors say -----------------------------------------------------------------------------------------------
@@ -162,7 +164,8 @@ def test_the_share_of_the_vendors_figure_stands_beside_the_measured_one() -> Non
     assert [round(limit.vendor_share or 0, 3) for limit in limits] == [0.799, 0.661, 0.9]
     table = table_rows(ceilings_of(limits))
     assert table[0][0] == "matrix, bf16"
-    assert table[0][4:6] == ["989 TFLOP/s", "66% (cold 80%)"]
+    assert table[0][4] == "989 TFLOP/s"
+    assert re.findall(r"\d+%", table[0][5]) == ["66%", "80%"]
     assert table[1][:2] == ["memory, copied", "4,320 GB/s"]
     assert table[1][4:6] == ["4,800 GB/s", "90%"]
 
@@ -256,8 +259,7 @@ def test_without_any_that_are_kept_show_says_how_to_get_them(tmp_path: Path) -> 
     Ledger.open(str(book)).close()
     answer = ask("ceilings", "--show", "--ledger", str(book))
     assert answer.code == SpecError.exit_code
-    assert "no ceilings of this machine are kept" in answer.err
-    assert "measure them: stackmark ceilings" in answer.err
+    assert "stackmark ceilings" in answer.err
 
 
 # --- measured on this CPU -------------------------------------------------------------------------------------------
@@ -275,7 +277,8 @@ def test_a_cpu_has_its_matrix_rate_twice_and_its_memory_and_launches_once() -> N
     assert rows[0].shape["m"] == rows[-1].shape["m"]
     assert rows[-1].operations == 2 * int(str(rows[-1].shape["m"])) ** 3
     assert rows[-1].call_s
-    assert any("for want of budget" in note for note in rows[-1].notes)
+    # The budget did not allow the usual stretch, which makes the limit doubtful.
+    assert any(words in note for note in rows[-1].notes for words in DOUBTFUL)
     found = ceilings_of(limits_of([rows]))
     assert set(found.matrix) == {"fp32"}
     assert found.copy_bytes_per_s
@@ -315,8 +318,10 @@ def test_a_cpu_is_asked_for_what_it_has() -> None:
 
 
 def test_a_set_that_it_does_not_have_is_a_sentence() -> None:
-    with pytest.raises(WorkloadFailure, match="op/ceilings has no set 'training'"):
+    with pytest.raises(WorkloadFailure) as failure:
         ceilings.run_ceilings(ON_CPU.model_copy(update={"set": "training"}), lambda _row: None)
+    assert failure.value.kind == "bad_parameter"
+    assert "'training'" in failure.value.message
 
 
 def test_a_sum_is_compared_with_float64() -> None:
@@ -357,9 +362,9 @@ def test_a_stretch_lasts_for_its_time_and_has_enough_samples() -> None:
 
 def test_threads_that_had_the_cpu_for_a_part_of_the_time_are_a_note() -> None:
     assert say_crowded(0.97) == []
-    assert say_crowded(0.43) == [
-        "its threads had the CPU for 43% of the time: others were at work, and the limit lies higher"
-    ]
+    (note,) = say_crowded(0.43)
+    assert "43%" in note
+    assert any(words in note for words in DOUBTFUL)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -371,7 +376,7 @@ def test_ceilings_are_measured_kept_and_shown_again(tmp_path: Path) -> None:
     assert measured.code == 0, measured.err
     for words in ("matrix, fp32", "memory, copied", "memory, read", "launch, one by one", "GB/s", "vendor", "stored"):
         assert words in measured.out
-    assert "host to device" not in measured.out
+    assert "device" not in measured.out
     again = ask("ceilings", "--show", "--ledger", book)
     assert again.code == 0
     assert again.out == measured.out
@@ -386,7 +391,7 @@ def test_ceilings_are_measured_kept_and_shown_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (["--precision", "fp8", "--device", "cpu"], "fp8 is arithmetic of GPUs"),
+        (["--precision", "fp8", "--device", "cpu"], "fp8"),
         (["--precision", "fp12"], "--precision"),
         (["--device", "gpu"], "--device"),
     ],
@@ -401,4 +406,5 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence(tmp_path: Path, typed:
 def test_what_only_measures_by_is_refused_where_nothing_is_measured(option: str, tmp_path: Path) -> None:
     answer = ask("ceilings", "--show", option, "1", "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert answer.code == Exit.WRONG_USE
-    assert f"--show measures nothing, and takes no {option}" in answer.err
+    assert "--show" in answer.err
+    assert option in answer.err

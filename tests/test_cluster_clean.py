@@ -47,33 +47,31 @@ def dead_driver() -> str:
 
 def fate(one: Json, **how: bool) -> tuple[str, str]:
     left = judged("Pod", one, "/path", living_drivers(), NOW, **how)
-    return left.fate, left.why
+    return left.fate, left.reason
 
 
 def test_what_belongs_to_a_living_driver_of_this_machine_stays_even_if_forced() -> None:
     mine = thing(names.driver_label(), ago_s=10_000)
-    assert fate(mine, force=True) == ("stays", "its driver runs on this machine")
+    assert fate(mine, force=True) == ("stays", "driver-lives")
 
 
 def test_what_a_dead_driver_of_this_machine_left_goes_at_once() -> None:
-    assert fate(thing(dead_driver(), ago_s=1)) == ("removed", "its driver on this machine is dead")
+    assert fate(thing(dead_driver(), ago_s=1)) == ("removed", "driver-dead")
 
 
 def test_what_a_driver_elsewhere_may_wait_for_stays_until_it_is_too_old_or_forced() -> None:
     young = thing(ELSEWHERE)
-    assert fate(young)[0] == "stays"
+    assert fate(young) == ("stays", "driver-elsewhere")
     assert fate(young, force=True) == ("removed", "forced")
     # Its own deadline of ten minutes, and a quarter of an hour to read its log in.
     assert fate(thing(ELSEWHERE, ago_s=600 + READ_WITHIN_S - 5))[0] == "stays"
-    assert fate(thing(ELSEWHERE, ago_s=600 + READ_WITHIN_S + 5)) == (
-        "removed", "it is 25 min 5 s old, older than it may become"
-    )  # fmt: skip
+    assert fate(thing(ELSEWHERE, ago_s=600 + READ_WITHIN_S + 5)) == ("removed", "too-old")
 
 
 def test_what_has_ended_a_while_ago_goes() -> None:
     state = {"terminated": {"exitCode": 0, "finishedAt": moment(READ_WITHIN_S + 10)}}
     status = {"phase": "Succeeded", "containerStatuses": [{"state": state}]}
-    assert fate(thing(ELSEWHERE, ago_s=1400, status=status)) == ("removed", "it ended 15 min 10 s ago")
+    assert fate(thing(ELSEWHERE, ago_s=1400, status=status)) == ("removed", "ended")
     job = {"conditions": [{"type": "Failed", "status": "True", "lastTransitionTime": moment(30)}]}
     assert ended_s_ago(thing(ELSEWHERE, status=job), NOW) == 30
     assert fate(thing(ELSEWHERE, status=job))[0] == "stays"
@@ -178,7 +176,7 @@ def test_only_what_nobody_waits_for_is_removed_and_all_of_ours_is_named(pods: Te
     assert len(pods_left(pods)) == 5, "a dry run removes nothing"
     answer = clean(pods)
     assert answer.code == 0, answer.err
-    assert "2 removed, 2 stay" in answer.out
+    assert "2 removed" in answer.out
     left = until(lambda: names_left if len(names_left := pods_left(pods)) == 3 else None)
     assert sorted(left) == ["elsewhere", "living", "other"]
     forced = json.loads(clean(pods, "--force", "--json").out)["found"]
@@ -190,7 +188,8 @@ def test_only_what_nobody_waits_for_is_removed_and_all_of_ours_is_named(pods: Te
 @pytest.mark.cluster
 def test_where_nothing_was_left_it_says_so(cluster: TestCluster) -> None:
     answer = clean(cluster)
-    assert (answer.code, answer.out.startswith("nothing of stackmark's was left in the namespace")) == (0, True)
+    assert (answer.code, cluster.namespace in answer.out) == (0, True)
+    assert json.loads(clean(cluster, "--json").out)["found"] == []
 
 
 @pytest.mark.cluster
@@ -199,7 +198,7 @@ def test_who_may_not_look_is_told_the_right_that_is_missing(cluster: TestCluster
     answer = ask("cluster", "clean", "--kubeconfig", config)
     assert answer.code == 4
     assert "list jobs" in answer.err
-    assert "kubectl auth can-i" in answer.err
+    assert "auth can-i" in answer.err
 
 
 @pytest.mark.cluster
@@ -213,7 +212,8 @@ def test_what_may_not_be_deleted_is_named_and_fails(pods: TestCluster, tmp_path:
 
 def test_a_namespace_and_all_of_them_do_not_go_together() -> None:
     answer = ask("cluster", "clean", "--namespace", "a", "--all-namespaces")
-    assert (answer.code, "both --namespace and --all-namespaces were given" in answer.err) == (2, True)
+    assert answer.code == 2
+    assert all(option in answer.err for option in ("--namespace", "--all-namespaces"))
 
 
 @pytest.mark.cluster
@@ -231,5 +231,5 @@ def test_the_namespace_of_a_check_that_was_killed_is_found_and_removed(cluster: 
     (made,) = cluster.cluster.items("/api/v1/namespaces", labelSelector=selector)
     answer = ask("cluster", "clean", "--kubeconfig", cluster.kubeconfig, "--json")
     found = {one["name"]: one for one in json.loads(answer.out)["found"]}
-    assert found[made["metadata"]["name"]]["why"] == "its driver on this machine is dead"
+    assert found[made["metadata"]["name"]]["reason"] == "driver-dead"
     assert until(lambda: not cluster.cluster.items("/api/v1/namespaces", labelSelector=selector))

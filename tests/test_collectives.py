@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,11 @@ def all_reduce(floats: int = 1000, **params: Scalar) -> Spec:
     return Spec(workload="op/all-reduce", params=complete.model_dump(mode="json"), ranks=2)
 
 
+def numbers(text: str) -> list[str]:
+    """The numbers that a sentence names, in its order."""
+    return re.findall(r"\b\d[\d.,]*\b|\bnan\b", text)
+
+
 def rows_of(stream: Stream, rank: int) -> list[OpRow]:
     return [event.row for event in stream.of(rank) if isinstance(event, Row)]
 
@@ -76,13 +82,13 @@ def test_every_collective_is_exactly_right_in_every_precision(everything: Finish
     failed = {(row.op, row.shape["floats"]): row.failure_message for row in rows if row.failure_kind}
     # One float cannot be a part of each of three; all else can be done.
     assert set(failed) == {(op, 1) for op in ("all-gather", "reduce-scatter", "all-to-all")}
-    assert failed["all-gather", 1] == "rank 0: 1 floats cannot be cut into a part for each of 3 ranks"
+    assert failed["all-gather", 1].startswith("rank 0: 1 ")
     for row in rows:
         if not row.failure_kind:
             assert row.shape["ranks"] == 3
             assert (row.error, row.error_bound) == (0.0, 0.0)
             assert row.call_s
-            assert row.checked.startswith("every element exactly")
+            assert row.checked
 
 
 def test_every_rank_takes_the_same_samples_and_has_its_own_times(everything: Finished) -> None:
@@ -99,14 +105,14 @@ def test_every_rank_takes_the_same_samples_and_has_its_own_times(everything: Fin
 def test_what_cannot_be_cut_into_equal_parts_says_what_was_moved(everything: Finished) -> None:
     row = next(r for r in rows_in(read(everything.lines).events) if (r.op, r.shape["floats"]) == ("all-gather", 1000))
     assert row.least_bytes == 999 * 4
-    assert "999 of its 1,000 floats: the parts of 3 ranks are equal" in row.notes
+    assert any("999" in note and "1,000" in note for note in row.notes)
 
 
 def test_a_row_says_how_the_ranks_talk_and_that_no_link_limits_them(everything: Finished) -> None:
     row = rows_in(read(everything.lines).events)[0]
-    assert "gloo by TCP over lo" in row.notes
-    assert any(note.startswith("3 ranks on this machine, 1 of its") for note in row.notes)
-    assert (row.limit_per_s, row.limit) == (None, "through this machine's memory: no link to hold it against")
+    assert any(note.startswith("gloo ") and "TCP" in note and note.endswith(" lo") for note in row.notes)
+    assert any(note.startswith("3 ranks ") for note in row.notes)
+    assert (row.limit_per_s, bool(row.limit)) == (None, True)
 
 
 def test_one_rank_s_wrong_element_fails_the_row_at_all_ranks_and_the_list_goes_on(env: dict[str, str]) -> None:
@@ -117,19 +123,22 @@ def test_one_rank_s_wrong_element_fails_the_row_at_all_ranks_and_the_list_goes_o
         good, huge, wrong, last = rows_of(stream, rank)
         assert (good.failure_kind, last.failure_kind) == ("", "")
         assert (huge.failure_kind, wrong.failure_kind) == ("out_of_host_memory", "wrong_result")
-        assert "rank 0: it has no room: its buffers take" in huge.failure_message
+        assert huge.failure_message.startswith("rank 0: ")
         assert huge.shape["floats"] == HUGE
-        assert "rank 1: 1 of 1,234 elements are wrong: element 17 is" in wrong.failure_message
+        assert wrong.failure_message.startswith("rank 1: 1 of 1,234 ")
+        assert " 17 " in wrong.failure_message
 
 
 def test_a_rank_that_dies_in_a_collective_is_named_and_the_other_is_not_blamed(env: dict[str, str]) -> None:
     finished = run_worker(exchanging("dies"), env)
     closed = failure(finished)
-    assert (closed.rank, closed.kind, closed.message) == (1, "rank_died", "the worker was ended by SIGKILL")
+    assert (closed.rank, closed.kind, "SIGKILL" in closed.message) == (1, "rank_died", True)
     # What it did before is kept.
     assert len(rows_of(read(finished.lines), 0)) == 1
     end = judge(read(finished.lines), Outcome(finished.code))
-    assert end.failure_message == "rank 1 of 2: the worker was ended by SIGKILL"
+    assert end.failure_kind == "rank_died"
+    assert "rank 1" in str(end.failure_message)
+    assert "SIGKILL" in str(end.failure_message)
 
 
 def test_a_rank_that_stands_still_in_a_collective_is_ended_by_the_time_limit(env: dict[str, str]) -> None:
@@ -209,7 +218,8 @@ def test_every_rank_contributes_something_else() -> None:
     assert all(bool((a != b).all()) for a in parts for b in parts if a is not b)
     assert torch.equal(sum(parts[1:], parts[0]), pattern.total(0, 500))
     # A piece that is taken twice in the place of another changes the sum.
-    assert differences(parts[0] + parts[0] + parts[2] + parts[3], pattern.total(0, 500)).startswith("500 of 500")
+    wrong = differences(parts[0] + parts[0] + parts[2] + parts[3], pattern.total(0, 500))
+    assert numbers(wrong)[:2] == ["500", "500"]
 
 
 def test_a_pattern_goes_on_where_a_part_begins() -> None:
@@ -222,19 +232,23 @@ def test_the_first_wrong_element_is_named_and_all_are_counted() -> None:
     got = wanted.clone()
     got[4_999_999] = 3
     got[4_500_000] = float("nan")
-    said = differences(got, wanted)
-    assert said == "2 of 5,000,000 elements are wrong: element 4,500,000 is nan and must be 1"
+    assert numbers(differences(got, wanted)) == ["2", "5,000,000", "4,500,000", "nan", "1"]
     assert differences(wanted, wanted) == ""
 
 
 def test_sums_that_a_type_cannot_hold_are_refused() -> None:
-    with pytest.raises(WorkloadFailure, match="bfloat16 cannot hold the sums of 32 ranks exactly"):
+    with pytest.raises(WorkloadFailure) as caught:
         period_of(32, torch.bfloat16)
+    assert caught.value.kind == "bad_parameter"
+    assert "bfloat16" in caught.value.message
+    assert " 32 " in caught.value.message
 
 
 def test_too_few_floats_for_the_ranks_are_a_sentence() -> None:
-    with pytest.raises(WorkloadFailure, match="3 floats cannot be cut into a part for each of 4 ranks"):
+    with pytest.raises(WorkloadFailure) as caught:
         make_exchange("all-to-all", 3, Rank(0, 4, 0, 4), torch.float32, CPU, 1)
+    assert caught.value.kind == "bad_parameter"
+    assert numbers(caught.value.message) == ["3", "4"]
 
 
 # Devices and links
@@ -242,16 +256,18 @@ def test_too_few_floats_for_the_ranks_are_a_sentence() -> None:
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(WorkloadFailure, match="4 ranks need a GPU each, and PyTorch sees 2 here") as caught:
+    with pytest.raises(WorkloadFailure) as caught:
         require_group(torch.device("cuda:0"), 4)
-    assert caught.value.hint == "take --ranks 2, or --device cpu"
+    assert numbers(caught.value.message) == ["4", "2"]
+    assert "--ranks 2" in caught.value.hint
+    assert "--device cpu" in caught.value.hint
 
 
 def test_a_torch_without_its_part_for_groups_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-    with pytest.raises(WorkloadFailure, match=r"built without torch\.distributed") as caught:
+    with pytest.raises(WorkloadFailure) as caught:
         require_group(CPU, 2)
-    assert caught.value.kind == "missing_package"
+    assert (caught.value.kind, "torch.distributed" in caught.value.message) == ("missing_package", True)
 
 
 # Lines of NCCL's log as people have posted them.
@@ -297,10 +313,10 @@ class Nvml:
 def test_the_limit_of_a_gpu_is_all_its_nvlinks_or_its_pcie() -> None:
     linked = outside_limit("GPU-1", (9, 0), Nvml(18))
     assert linked.bytes_per_s == 18 * 25e9
-    assert linked.words == "18 NVLinks of 25 GB/s a direction, as published: 450 GB/s"
+    assert linked.words.startswith("18 NVLinks ")
     bare = outside_limit("GPU-1", (9, 0), Nvml(0))
     assert bare.bytes_per_s == pytest.approx(63.0e9, rel=0.001)
-    assert bare.words.startswith("PCIe 5.0 ×16")
+    assert bare.words.startswith("PCIe 5.0 ")
     unknown = outside_limit("GPU-1", (11, 0), Nvml(4))
     assert unknown.bytes_per_s is None
 
@@ -360,9 +376,9 @@ def test_the_share_of_a_link_is_that_of_the_bus_bandwidth() -> None:
 
 def test_the_rank_that_is_most_often_late_is_named() -> None:
     apart = {0: [row(1e-3), row(1e-3, 1), row(1e-3, 2)], 1: [row(1.05e-3), row(1.5e-3, 1), row(1.2e-3, 2)]}
-    assert rows_apart(apart) == [
-        "stragglers: rank 1 took more than 10 % longer than another in 2 of 3 rows, at most 1.50 ms where rank 0 took 1.00 ms"
-    ]
+    (flag,) = rows_apart(apart)
+    kind, _, said = flag.partition(": ")
+    assert (kind, numbers(said)) == ("stragglers", ["1", "10", "2", "3", "1.50", "0", "1.00"])
     assert rows_apart({0: [row(1e-3)], 1: [row(1.09e-3)]}) == []
     # The first rank of a broadcast only sends.
     assert rows_apart({0: [row(1e-3, op="broadcast")], 1: [row(9e-3, op="broadcast")]}) == []

@@ -1,7 +1,9 @@
 """A user's own program: its figure, its failures, and that nothing of it is left, with real programs of every bad habit."""
 
+import errno
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -17,7 +19,7 @@ from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar, Spec, Task
 from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command
-from stackmark.workloads.command.impl.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, Lines
+from stackmark.workloads.command.impl.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, SEARCH_LIMIT_S, Lines
 from stackmark.workloads.registry import check_request
 from worker_process import Finished, environment, finish, give, gone, read_pids, run_worker, start, work
 
@@ -25,7 +27,9 @@ PATTERN = "rate ([0-9.]+)"
 
 
 def own(cmd: str, **params: Scalar) -> Spec:
-    return Spec(workload="command/own", params=CommandParams(cmd=cmd, **params).model_dump(mode="json"))
+    return Spec(
+        workload="command/own", params=CommandParams.model_validate({"cmd": cmd, **params}).model_dump(mode="json")
+    )
 
 
 def python(code: str) -> str:
@@ -101,21 +105,21 @@ def test_a_figure_that_is_better_when_lower_says_so() -> None:
 
 
 def test_the_figure_may_be_printed_to_standard_error() -> None:
-    assert figure(python("import sys; print('rate 5', file=sys.stderr)"), metric=PATTERN)["value"] == 5.0
+    cmd = python("import sys; print('rate 5', file=sys.stderr)")
+    assert figure(cmd, metric=PATTERN)["value"] == 5.0
 
 
 def test_every_state_of_a_progress_bar_is_searched_and_the_last_one_is_kept() -> None:
     bar = python("print('start'); [print(f'\\r{i} % rate {i}', end='') for i in range(1, 6)]")
     done = ran(bar, metric=PATTERN, metric_take="mean")
     assert done.last["figure"]["value"] == 3.0
-    assert logged(done) == ["start", "5 % rate 5"]
+    last = "5 % rate 5"
+    assert logged(done) == ["start", last]
 
 
 def test_colours_are_taken_out_before_the_search() -> None:
-    assert (
-        figure(python("print('\\x1b[1;32mrate\\x1b[0m 5\\x1b]0;title\\x07 ')"), metric="^rate ([0-9]+) $")["value"]
-        == 5.0
-    )
+    cmd = python("print('\\x1b[1;32mrate\\x1b[0m 5\\x1b]0;title\\x07 ')")
+    assert figure(cmd, metric="^rate ([0-9]+) $")["value"] == 5.0
 
 
 @pytest.mark.parametrize(
@@ -130,21 +134,24 @@ def test_an_odd_number_that_is_skipped_does_no_harm() -> None:
 
 
 def test_a_pattern_that_never_matches_shows_how_the_output_ended() -> None:
-    said = failed(printing("epoch 1", "speed: 12 images/s", ""), "no_figure", metric=PATTERN)
+    last = "speed: 12 images/s"
+    said = failed(printing("epoch 1", last, ""), "no_figure", metric=PATTERN)
     assert repr(PATTERN) in said
-    assert "speed: 12 images/s" in said
+    assert last in said
 
 
-def test_a_pattern_over_a_program_that_says_nothing_is_told_so() -> None:
-    assert "it printed nothing" in failed("true", "no_figure", metric=PATTERN)
+def test_a_pattern_over_a_program_that_says_nothing_is_a_failure_with_the_pattern() -> None:
+    assert repr(PATTERN) in failed("true", "no_figure", metric=PATTERN)
 
 
 def test_skipping_all_matches_is_a_failure_with_their_number() -> None:
-    assert "matched 2 times" in failed(printing("rate 1", "rate 2"), "no_figure", metric=PATTERN, metric_skip=2)
+    said = failed(printing("rate 1", "rate 3", "rate 4"), "no_figure", metric=PATTERN, metric_skip=7)
+    assert " 3 " in said
+    assert "--metric-skip 7" in said
 
 
 def test_a_pattern_that_backtracks_without_end_is_ended() -> None:
-    assert "not through" in failed(printing("a" * 60), "no_figure", metric="(?:a+)+(b)")
+    assert f"{SEARCH_LIMIT_S:g} s" in failed(printing("a" * 60), "no_figure", metric="(?:a+)+(b)")
 
 
 # What it prints
@@ -204,28 +211,31 @@ def test_what_is_held_of_a_line_without_end_is_bounded() -> None:
 
 
 def test_an_exit_code_is_a_failure_with_the_last_words() -> None:
-    said = failed(python("print('working'); raise SystemExit('no such dataset')"), "command_failed")
-    assert said == "the program ended with code 1; its last words were: no such dataset"
+    last = "no such dataset"
+    said = failed(python(f"print('working'); raise SystemExit({last!r})"), "command_failed")
+    assert last in said
+    assert "working" not in said
 
 
 def test_a_figure_does_not_save_a_program_that_failed() -> None:
-    failed("sh -c 'echo rate 5; exit 3'", "command_failed", metric=PATTERN)
+    assert "code 3" in failed("sh -c 'echo rate 5; exit 3'", "command_failed", metric=PATTERN)
 
 
 def test_a_program_that_a_signal_ended_is_told_so() -> None:
-    assert "SIGSEGV" in failed("sh -c 'kill -SEGV $$'", "command_failed")
+    segfault = "sh -c 'kill -SEGV $$'"
+    assert "SIGSEGV" in failed(segfault, "command_failed")
 
 
 @pytest.mark.parametrize(
-    ("cmd", "params", "said"),
+    ("cmd", "params", "named"),
     [
-        ("no-such-program-anywhere", {}, "there is no program 'no-such-program-anywhere'"),
-        ("true", {"cwd": "/no/such/folder"}, "there is no folder '/no/such/folder'"),
-        ("/etc/passwd", {}, "cannot be started: Permission denied"),
+        ("no-such-program-anywhere", {}, "'no-such-program-anywhere'"),
+        ("true", {"cwd": "/no/such/folder"}, "'/no/such/folder'"),
+        ("/etc/passwd", {}, os.strerror(errno.EACCES)),
     ],
 )
-def test_a_program_that_cannot_be_started_is_a_sentence(cmd: str, params: dict[str, Scalar], said: str) -> None:
-    assert said in failed(cmd, "command_failed", **params)
+def test_a_program_that_cannot_be_started_is_a_sentence(cmd: str, params: dict[str, Scalar], named: str) -> None:
+    assert named in failed(cmd, "command_failed", **params)
 
 
 def test_a_program_that_asks_a_person_gets_no_answer() -> None:
@@ -233,7 +243,8 @@ def test_a_program_that_asks_a_person_gets_no_answer() -> None:
 
 
 def test_a_program_that_needs_a_terminal_fails_by_itself() -> None:
-    assert "/dev/tty" in failed("sh -c 'echo hello > /dev/tty'", "command_failed")
+    cmd = "sh -c 'echo hello > /dev/tty'"
+    assert "/dev/tty" in failed(cmd, "command_failed")
 
 
 def test_a_program_that_closes_its_output_is_waited_for() -> None:
@@ -249,11 +260,13 @@ def test_the_gpu_whose_counters_are_wanted_must_be_there() -> None:
 
 
 def test_no_shell_reads_the_command() -> None:
-    assert logged(ran("echo $HOME '*' a\\ b ~")) == ["$HOME * a b ~"]
+    printed = logged(ran("echo $HOME '*' a\\ b ~"))
+    assert [line.split(" ") for line in printed] == [["$HOME", "*", "a", "b", "~"]]
 
 
 def test_a_shell_that_is_written_out_is_run() -> None:
-    assert logged(ran("sh -c 'echo one; echo two | tr a-z A-Z'")) == ["one", "TWO"]
+    cmd = "sh -c 'echo one; echo two | tr a-z A-Z'"
+    assert logged(ran(cmd)) == ["one", "TWO"]
 
 
 def test_it_runs_in_its_folder(tmp_path: Path) -> None:
@@ -271,53 +284,51 @@ def test_the_path_by_which_the_worker_was_found_is_not_handed_on(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("cmd", "said"),
+    ("cmd", "named"),
     [
-        ("", "the command is empty"),
-        ("''", "the command is empty"),
-        ("echo 'a", "No closing quotation"),
-        ("python train.py | tee log", "'|' would be handed to the program"),
+        ("", "empty"),
+        ("''", "empty"),
+        ("echo 'a", "quotation"),
+        ("python train.py | tee log", "'|'"),
         ("a && b", "sh -c"),
         ("python x.py > out.txt", "'>'"),
         ("FOO=1 python x.py", "env FOO=1"),
         ("a\0b", "NUL"),
     ],
 )
-def test_a_command_that_means_a_shell_is_refused(cmd: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said.replace("|", r"\|")):
+def test_a_command_that_means_a_shell_is_refused(cmd: str, named: str) -> None:
+    with pytest.raises(SpecError) as caught:
         check_request(Request(workload="command/own", params={"cmd": cmd}))
+    assert named in caught.value.message
 
 
 def test_a_shells_words_that_are_quoted_are_the_programs_own() -> None:
-    assert split_command(r"find . -exec echo {} \; -name '>'") == [
-        "find",
-        ".",
-        "-exec",
-        "echo",
-        "{}",
-        ";",
-        "-name",
-        ">",
-    ]
+    typed = r"find . -exec echo {} \; -name '>'"
+    assert split_command(typed) == ["find", ".", "-exec", "echo", "{}", ";", "-name", ">"]
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
-    [("rate [0-9]+", "has 0 groups"), ("(a)(b)", "has 2 groups"), ("a(b", "cannot be read"), ("x" * 1001, "1000")],
+    ("metric", "named"),
+    [("rate [0-9]+", "0 groups"), ("(a)(b)", "2 groups"), ("a(b", "position 1"), ("x" * 1001, "1000")],
 )
-def test_a_pattern_is_refused_before_anything_runs(metric: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_a_pattern_is_refused_before_anything_runs(metric: str, named: str) -> None:
+    with pytest.raises(SpecError) as caught:
         check_request(Request(workload="command/own", params={"cmd": "true", "metric": metric}))
+    assert "metric" in caught.value.message
+    assert named in caught.value.message
 
 
 def test_a_request_without_a_command_is_refused() -> None:
-    with pytest.raises(SpecError, match="needs --cmd"):
+    with pytest.raises(SpecError) as caught:
         check_request(Request(workload="command/own"))
+    assert "--cmd" in caught.value.message
 
 
 def test_settings_of_a_metric_without_one_are_refused() -> None:
-    with pytest.raises(ValidationError, match="there is none"):
+    with pytest.raises(ValidationError) as caught:
         CommandParams(cmd="true", metric_skip=3)
+    assert "metric_skip" in str(caught.value)
+    assert "--metric" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +409,8 @@ def test_the_end_of_the_lifeline_ends_the_program_too(marked: bool, tmp_path: Pa
 def test_what_a_program_leaves_behind_is_ended_and_flagged(tmp_path: Path) -> None:
     done = ran(stubborn(tmp_path / "pids", "0.5"))
     assert done.last["event"] == "result"
-    assert done.last["flags"][0].startswith("left-behind: the program left 3 process")
+    kind, _, said = done.last["flags"][0].partition(": ")
+    assert (kind, " 3 " in said) == ("left-behind", True)
     assert gone(read_pids(tmp_path / "pids", 4))
 
 
@@ -428,31 +440,33 @@ def test_the_command_line_measures_a_program_and_keeps_what_it_said(tmp_path: Pa
 
 def test_wall_time_is_shown_as_a_time(tmp_path: Path) -> None:
     done = ask("run", "--cmd", "sleep 0.1", "--runs", "1", "--ledger", str(tmp_path / "l.sqlite3"))
-    assert any(line.startswith("figure") and " s, better when lower" in line for line in done.out.splitlines())
-    assert "too short" not in done.out
+    (figure,) = (line for line in done.out.splitlines() if line.startswith("figure"))
+    assert re.search(r"\d s\b", figure)
+    assert not any(line.startswith("warning") for line in done.out.splitlines())
 
 
 def test_a_time_limit_ends_a_program_with_all_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     ledger = str(tmp_path / "l.sqlite3")
-    done = ask("run", "--cmd", stubborn(pids), "--runs", "1", "--time-limit", "3s", "--ledger", ledger)
+    done = ask("run", "--cmd", stubborn(pids), "--runs", "1", "--time-limit", "3s", "--ledger", ledger, "--json")
     assert done.code == 3
-    assert "longer than its limit" in done.out
+    (result,) = json.loads(done.out)["results"]
+    assert [run["failure_kind"] for run in result["runs"]] == ["timeout"]
     assert gone(read_pids(pids, 4))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (["run", "--cmd", "true", "--seconds", "3"], "command/own has no parameter 'seconds'"),
-        (["run", "train/lenet", "--cmd", "true"], "both a workload and --cmd"),
-        (["run"], "no workload was named"),
+        (["run", "--cmd", "true", "--seconds", "3"], ("command/own", "'seconds'")),
+        (["run", "train/lenet", "--cmd", "true"], ("workload", "--cmd")),
+        (["run"], ("--cmd", "stackmark workloads")),
     ],
 )
-def test_what_does_not_go_together_on_the_command_line_is_said(arguments: list[str], said: str) -> None:
+def test_what_does_not_go_together_on_the_command_line_is_said(arguments: list[str], named: tuple[str, ...]) -> None:
     done = ask(*arguments)
     assert done.code == 2
-    assert said in done.err
+    assert [word for word in named if word not in done.err] == []
 
 
 def test_the_workload_is_in_the_list_without_counts() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from asking import COMMAND
 from experiment_asking import empty_ledger
-from stackmark.errors import LedgerError, PlaceError, SpecError, WorkerError
+from refusing import refused
+from stackmark.errors import LedgerError, PlaceError, WorkerError
 from stackmark.experiments import caches
 from stackmark.experiments.arms import read_arms
 from stackmark.experiments.cleaning import clean_up
@@ -74,12 +75,12 @@ def test_an_experiment_runs_its_design_and_every_run_is_in_the_ledger(book: Ledg
 def test_a_run_that_somebody_deleted_is_made_again_and_the_verdict_says_so(book: Ledger) -> None:
     experiment = start(asked("host", "host,step_s=0.002", blocks=2, primers=False), book, Silent())
     carry_out(experiment, book, Silent())
-    assert not any("deleted" in sentence for sentence in examine(book, experiment.id).not_held)
+    assert not any("choice" in sentence for sentence in examine(book, experiment.id).not_held)
     book.delete([made(book, experiment)[1].id])
     carry_out(experiment, book, Silent())
     shown = examine(book, experiment.id)
     assert shown.state == "done"
-    assert "the choice of runs: 1 deleted run: somebody chose what is left" in shown.not_held
+    assert any("choice" in sentence and "1 deleted" in sentence for sentence in shown.not_held)
 
 
 def test_only_what_an_arm_types_differs_between_specs(book: Ledger) -> None:
@@ -95,7 +96,8 @@ def test_what_follows_from_a_typed_key_is_chosen_anew_and_said(book: Ledger) -> 
     design, _ = make_design(CompareRequest(request=request, arms=arms, blocks=2), Silent())
     assert [arm.spec.params["tune"] for arm in design.arms] == ["off", "fast"]
     assert [arm.spec.params["layout"] for arm in design.arms] == ["nchw", "nhwc"]
-    assert any(line.startswith("layout: nchw (host,tune=off), nhwc") for line in unasked_differences(design.arms))
+    (line,) = (line for line in unasked_differences(design.arms) if line.startswith("layout"))
+    assert line.index("nchw (host,tune=off)") < line.index("nhwc")
     assert len({arm.spec.params["batch"] for arm in design.arms}) == 1
 
 
@@ -123,10 +125,12 @@ def test_the_arms_share_one_cache_folder_which_is_gone_when_the_experiment_is_do
 
 def test_a_primer_that_fails_ends_the_experiment_with_its_reason(book: Ledger) -> None:
     experiment = start(asked("host", "host,step_s=0.002", workload="trick/crash", blocks=2), book, Silent())
-    with pytest.raises(WorkerError, match="something nobody foresaw") as caught:
+    with pytest.raises(WorkerError) as caught:
         carry_out(experiment, book, Silent())
     (row,) = made(book, experiment)
-    assert (row.role, row.status) == ("primer", "failed")
+    assert (row.role, row.status, row.failure_kind) == ("primer", "failed", "crash")
+    assert row.failure_message
+    assert row.failure_message in caught.value.message
     assert caught.value.command == f"stackmark show {row.id} --log"
 
 
@@ -166,7 +170,7 @@ def test_a_block_that_is_not_repeated_leaves_an_uneven_order_which_is_said(book:
     carry_out(experiment, book, KillsOnce(book, experiment.id))
     shown = examine(book, experiment.id)
     assert (shown.state, [pair.count_b for pair in shown.comparisons]) == ("short", [1])
-    assert any("1 time more often than another" in sentence for sentence in shown.not_held)
+    assert any(sentence.startswith("the order:") for sentence in shown.not_held)
 
 
 def test_a_block_that_fails_too_often_ends_it_short_and_says_so(book: Ledger) -> None:
@@ -175,7 +179,7 @@ def test_a_block_that_fails_too_often_ends_it_short_and_says_so(book: Ledger) ->
     assert not done.open
     shown = examine(book, experiment.id)
     assert shown.state == "short"
-    assert "1 repetitions of a block were allowed" in shown.state_sentence
+    assert [row.status for row in made(book, experiment) if row.role == "measured"].count("failed") == 2
     assert shown.comparisons == ()
 
 
@@ -261,7 +265,7 @@ def test_an_experiment_begun_on_another_machine_is_not_resumed_here(
         elsewhere.setattr("stackmark.experiments.driver.machine_name", lambda: "another")
         with pytest.raises(KeyboardInterrupt):
             carry_out(experiment, book, StopsAfter(3))
-    with pytest.raises(SpecError, match="another machine"):
+    with refused(experiment.id, "--anyway"):
         carry_out(experiment, book, Silent())
     assert not carry_out(experiment, book, Silent(), anyway=True).open
 
@@ -288,7 +292,7 @@ def test_runs_on_two_chips_are_no_comparison(book: Ledger, monkeypatch: pytest.M
 
     monkeypatch.setattr("stackmark.experiments.recorder.judge", judge)
     experiment = start(asked("host", "host,step_s=0.002", blocks=2), book, Silent())
-    with pytest.raises(PlaceError, match=r"GPU-b, and r-.* on GPU-a"):
+    with refused("GPU-a", "GPU-b", error=PlaceError):
         carry_out(experiment, book, Silent())
 
 
@@ -302,7 +306,7 @@ def test_until_decided_stops_at_a_look_that_was_fixed_before(book: Ledger) -> No
     # A step of 20 ms against one of 1 ms is slower by any margin, long before the last look.
     assert shown.comparisons[0].word == "SLOWER"
     assert shown.blocks_whole == design.rule.looks[0] < 12
-    assert "by the rule that was fixed before" in shown.state_sentence
+    assert shown.state == "done"
 
 
 def test_until_decided_has_looks_at_whole_designs_only_and_pairs_share_the_level(book: Ledger) -> None:

@@ -1,6 +1,7 @@
 """What a container's place works out before any engine is asked: options, settings, folders, GPUs, and what errors mean."""
 
 import os
+import shlex
 import sys
 import tempfile
 import venv
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from remark_kinds import kinds_of
 from stackmark.errors import PlaceError, SpecError
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.places.container import bare_image, checks, gpus, settings, software, trouble
 from stackmark.places.container.engine import Engine
 from stackmark.places.container.launch import Image, driver_lives, driver_name, launch
@@ -45,41 +47,41 @@ def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "allowed"),
     [
-        ("shm", "64q", "shm: '64q' is not a size"),
-        ("shm", "0", "no size of a file system"),
-        ("memory", "1m", "less than the 6 MiB"),
-        ("memory", "-1g", "is not a size"),
-        ("cpus", "0", "no number of CPUs"),
-        ("cpus", "nan", "no number of CPUs"),
-        ("cpuset", "3-1", "runs backwards"),
-        ("cpuset", "a", "no list of CPUs"),
-        ("ulimit", "memlok=-1", "no limit"),
-        ("ulimit", "nofile=5:2", "the soft limit is above the hard one"),
-        ("ulimit", "nofile=-1:2", "the soft limit is above the hard one"),
-        ("ulimit", "nofile=1g", "is no limit"),
-        ("network", "--privileged", "is no network"),
-        ("seccomp", "profile.json", "give its whole path"),
-        ("cap_add", "SYS_NICE;rm", "no capability"),
-        ("gpus", "first", "no GPU"),
-        ("mount", "/a", "no mount"),
-        ("mount", "a:/b", "no mount"),
-        ("mount", "/a:/b:rx", "no mount"),
-        ("env", "=x", "not the name of a variable"),
-        ("env", "STACKMARK_RUN=x", "one of stackmark's own"),
-        ("image", "-v", "no name of an image"),
-        ("user", "a b", "no user"),
-        ("ipc", "container:x", "none of host, private, shareable"),
-        ("engine", "lxc", "engine"),
-        ("privileged", "maybe", "privileged"),
+        ("shm", "64q", ""),
+        ("shm", "0", ""),
+        ("memory", "1m", "6 MiB"),
+        ("memory", "-1g", ""),
+        ("cpus", "0", ""),
+        ("cpus", "nan", ""),
+        ("cpuset", "3-1", ""),
+        ("cpuset", "a", ""),
+        ("ulimit", "memlok=-1", ""),
+        ("ulimit", "nofile=5:2", ""),
+        ("ulimit", "nofile=-1:2", ""),
+        ("ulimit", "nofile=1g", ""),
+        ("network", "--privileged", ""),
+        ("seccomp", "profile.json", ""),
+        ("cap_add", "SYS_NICE;rm", ""),
+        ("gpus", "first", ""),
+        ("mount", "/a", ""),
+        ("mount", "a:/b", ""),
+        ("mount", "/a:/b:rx", ""),
+        ("env", "=x", ""),
+        ("env", "STACKMARK_RUN=x", ""),
+        ("image", "-v", ""),
+        ("user", "a b", ""),
+        ("ipc", "container:x", "host, private, shareable"),
+        ("engine", "lxc", "podman"),
+        ("privileged", "maybe", ""),
     ],
 )
-def test_a_value_that_cannot_be_is_a_sentence_with_its_key(key: str, value: str, words: str) -> None:
-    with pytest.raises(SpecError, match="container: ") as caught:
+def test_a_value_that_cannot_be_is_a_sentence_with_its_key(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(SpecError) as caught:
         find_place("container", {key: value})
-    assert words in caught.value.message
-    assert key in caught.value.message
+    shown = value.partition("=")[0] if key in ("ulimit", "env") else value
+    assert [word for word in ("container", key, shown, allowed) if word not in caught.value.message] == []
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,10 @@ def test_a_value_that_cannot_be_is_a_sentence_with_its_key(key: str, value: str,
     ],
 )
 def test_options_that_do_not_go_together_are_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match="container: "):
+    with pytest.raises(SpecError) as caught:
         find_place("container", asked)
+    # The first of them, at least.
+    assert next(iter(asked)) in caught.value.message
 
 
 def test_options_are_stored_as_they_were_typed_and_read_again() -> None:
@@ -142,14 +146,16 @@ def test_a_user_s_program_runs_where_the_user_is(tmp_path: Path, monkeypatch: py
     argv = command(spec=Spec(workload="command/own", params={"cmd": "python train.py", "cwd": "."}))
     assert "--workdir=/tmp" in argv
     monkeypatch.chdir("/tmp")
-    with pytest.raises(PlaceError, match="runs in /tmp"):
+    with pytest.raises(PlaceError) as caught:
         command(spec=Spec(workload="command/own", params={"cmd": "python train.py"}))
+    assert "/tmp" in caught.value.message
 
 
 def test_a_folder_with_a_colon_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a:b").mkdir()
-    with pytest.raises(PlaceError, match="colon"):
+    with pytest.raises(PlaceError) as caught:
         command(spec=Spec(workload="train/resnet50", params={"data": str(tmp_path / "a:b")}))
+    assert str(tmp_path / "a:b") in caught.value.message
 
 
 def test_a_driver_is_known_by_more_than_its_pid() -> None:
@@ -285,8 +291,9 @@ def test_of_a_command_that_cannot_be_run_nothing_is_mounted(command_line: str) -
 
 
 def test_a_python_that_is_none_is_a_sentence() -> None:
-    with pytest.raises(PlaceError, match="does not say what it needs") as caught:
+    with pytest.raises(PlaceError) as caught:
         software.host_software("/bin/true", dict(os.environ))
+    assert "/bin/true" in caught.value.message
     assert caught.value.command is not None
 
 
@@ -377,8 +384,9 @@ def test_without_a_specification_the_host_s_software_does_with_the_nodes(tmp_pat
     one = gpus.given(PODMAN, ContainerOptions(gpus="1"), {"PATH": ""}, root)
     assert one == (["--device=/dev/nvidia1", "--device=/dev/nvidiactl", "--device=/dev/nvidia-uvm"], "device nodes")
     assert gpus.given(DOCKER, ContainerOptions(), {"PATH": ""}, root).way == "device nodes"
-    with pytest.raises(PlaceError, match="there is no GPU 5"):
+    with pytest.raises(PlaceError) as caught:
         gpus.given(PODMAN, ContainerOptions(gpus="5"), {"PATH": ""}, root)
+    assert "GPU 5" in caught.value.message
 
 
 def test_docker_with_an_image_is_told_by_gpus(tmp_path: Path) -> None:
@@ -394,53 +402,57 @@ def test_gpus_that_were_asked_for_are_counted_inside() -> None:
         "gpu": {"count": 1, "device_nodes": ["/dev/nvidia0"]},
     }
     assert checks.not_enforced(ContainerOptions(gpus="all"), True, facts) == []
-    (said,) = checks.not_enforced(ContainerOptions(gpus="0,1"), True, facts)
-    assert said == "2 GPUs were asked for (0, 1), and 1 are to be seen in the container"
+    (said,) = found = checks.not_enforced(ContainerOptions(gpus="0,1"), True, facts)
+    assert kinds_of(found) == ["gpus"]
+    assert "2 GPUs" in said
+    assert " 1 " in said
 
 
 # What engines say
 
 SAID = [
-    ("Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?", "does not run", "start"),
-    ("permission denied while trying to connect to the Docker daemon socket at unix:///run/docker.sock", "may not", "usermod"),
-    ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all", "newer than", "nvidia-ctk cdi"),
-    ('Error response from daemon: could not select device driver "cdi" with capabilities: [].', "no CDI", "nvidia-ctk"),
-    ('Error response from daemon: could not select device driver "" with capabilities: [[gpu]].', "no GPU runtime", "NVIDIA"),
-    ('failed to stat CDI host device "/dev/nvidia0": no such file or directory', "no working driver", "nvidia-smi"),
-    ('error mounting "/x" to rootfs at "/usr/x": create mountpoint: read-only file system', "mounted read-only", "rootfs=yes"),
-    ("crun: setrlimit RLIMIT_NOFILE: Operation not permitted: OCI permission denied", "the limit nofile", "ulimit=nofile"),
-    ("runc create failed: error setting rlimit type 8: operation not permitted", "the limit memlock is above", "ulimit=memlock"),
-    ("crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2", "crun cannot work", "runc"),
+    ("Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?", "DOCKER_HOST", "systemctl"),
+    ("permission denied while trying to connect to the Docker daemon socket at unix:///run/docker.sock", "user", "usermod"),
+    ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all", "cdiVersion", "nvidia-ctk cdi"),
+    ('Error response from daemon: could not select device driver "cdi" with capabilities: [].', "/etc/cdi", "nvidia-ctk cdi"),
+    ('Error response from daemon: could not select device driver "" with capabilities: [[gpu]].', "GPU", "nvidia-ctk runtime"),
+    ('failed to stat CDI host device "/dev/nvidia0": no such file or directory', "GPU", "nvidia-smi"),
+    ('error mounting "/x" to rootfs at "/usr/x": create mountpoint: read-only file system', "/usr", "rootfs=yes"),
+    ("crun: setrlimit RLIMIT_NOFILE: Operation not permitted: OCI permission denied", "nofile", "ulimit=nofile"),
+    ("runc create failed: error setting rlimit type 8: operation not permitted", "memlock", "ulimit=memlock"),
+    ("crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2", "crun", "runc"),
     ("crun: the requested cgroup controller `cpu` is not available: OCI runtime error", "controller", "Delegate=cpu"),
-    ("Error: localhost/x:1: image not known", "nothing is pulled", "podman pull localhost/x:1"),
-    ("Error: No such image: localhost/x:1", "nothing is pulled", "podman pull localhost/x:1"),
-    ("/usr/bin/python3: No module named pydantic", "has no pydantic", "worker-requirements.txt"),
-    ("Unknown option: -P\nusage: python3 [option]", "older than 3.11", "3.11 to 3.13"),
-    ("Error: netavark: No such file or directory (os error 2)", "network cannot be made", "network=none"),
+    ("Error: localhost/x:1: image not known", "image", "podman pull localhost/x:1"),
+    ("Error: No such image: localhost/x:1", "image", "podman pull localhost/x:1"),
+    ("/usr/bin/python3: No module named pydantic", "pydantic", "worker-requirements.txt"),
+    ("Unknown option: -P\nusage: python3 [option]", "3.11", "3.13"),
+    ("Error: netavark: No such file or directory (os error 2)", "network", "network=none"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "cause", "hint"), SAID)
-def test_what_engines_were_seen_to_say_is_told_with_its_cause(said: str, cause: str, hint: str) -> None:
+@pytest.mark.parametrize(("said", "named", "hint"), SAID)
+def test_what_engines_were_seen_to_say_is_told_with_its_cause(said: str, named: str, hint: str) -> None:
     error = trouble.refused("podman", said, ["podman", "run", "a b"], "localhost/x:1")
-    assert cause in error.message
+    assert named in error.message
     assert hint in str(error.hint)
-    assert error.command == "podman run 'a b'"
+    assert shlex.split(str(error.command)) == ["podman", "run", "a b"]
 
 
 def test_what_nobody_has_seen_before_is_told_in_the_engine_s_words() -> None:
-    error = trouble.refused(
-        "docker", "docker: Error response from daemon: the moon is full.\nSee 'docker run --help'.", ["docker"]
-    )
-    assert error.message == "docker could not run the worker: the moon is full."
+    words = "the moon is full."
+    said = f"docker: Error response from daemon: {words}\nSee 'docker run --help'."
+    error = trouble.refused("docker", said, ["docker"])
+    assert error.message.startswith("docker ")
+    assert error.message.endswith(f": {words}")
     assert len(trouble.refused("docker", "x" * 10_000, ["docker"]).message) < 600
-    assert "it gave no reason" in trouble.refused("docker", "", ["docker"]).message
+    assert trouble.refused("docker", "", ["docker"]).message.startswith("docker ")
 
 
 def test_the_codes_that_engines_keep_have_a_meaning() -> None:
-    assert "engine itself failed" in trouble.exit_meaning(125)
-    assert "could not be started" in trouble.exit_meaning(126)
-    assert "not found" in trouble.exit_meaning(127)
+    # Another code is a program's own, and is named.
+    assert "42" in trouble.exit_meaning(42)
+    assert len({trouble.exit_meaning(code) for code in (125, 126, 127, 42)}) == 4
+    assert [code for code in (125, 126, 127) if str(code) in trouble.exit_meaning(code)] == []
 
 
 # What podman 4.3.1 printed, and ended with 127, 20 s after kill -9 of its conmon.

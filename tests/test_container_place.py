@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from remark_kinds import kinds_of
 from stackmark.errors import PlaceError
 from stackmark.events import Event, Hello, Stream, gathered_facts
 from stackmark.experiments.cleaning import clean_up
@@ -168,7 +169,7 @@ def test_the_worker_is_not_process_one_and_a_crash_in_c_is_said(rig: Rig) -> Non
     outcome, notes = rig.run(trick("segfault"))
     assert next(event.pid for event in notes.events if isinstance(event, Hello)) != 1
     assert outcome.failure is not None
-    assert (outcome.failure.kind, outcome.failure.message) == ("killed", "the worker was ended by SIGSEGV")
+    assert (outcome.failure.kind, "SIGSEGV" in outcome.failure.message) == ("killed", True)
 
 
 def test_a_run_past_its_time_says_goodbye(rig: Rig) -> None:
@@ -185,7 +186,7 @@ def test_a_worker_that_does_not_answer_is_removed(rig: Rig, tmp_path: Path, monk
     pids = tmp_path / "pids"
     with time_is_up_when(lambda: pids.exists() and pids.read_text()):
         outcome, _ = rig.run(
-            trick("stray"), limit_s=600, mount=[f"{tmp_path}:{tmp_path}:rw"], around={PIDS_VARIABLE: str(pids)}
+            trick("orphan"), limit_s=600, mount=[f"{tmp_path}:{tmp_path}:rw"], around={PIDS_VARIABLE: str(pids)}
         )
     assert outcome.failure is not None
     assert outcome.failure.kind == "timeout"
@@ -220,13 +221,14 @@ def test_what_was_not_done_is_said(env: dict[str, str]) -> None:
         cpus="0.5", cpuset="77", memory="100m", shm="10m", ulimit=("nofile=12",), gpus="all", cap_add=("SYS_RESOURCE",)
     )
     facts: Facts = {**notes.facts, "container": {"engine": "none", "network": True}, "host": {"boot_id": "x"}}
-    said = "\n".join(ContainerPlace(asked).not_enforced(trick("calm"), facts))
-    expected = [
-        "no sign of a container", "CPU limit of 0.5", "the CPUs 77", "memory limit of 100 MiB", "/dev/shm of 10.0 MiB",
-        "ulimit nofile=12:12", "GPUs were asked for, and none", "no network was asked for", "another machine",
-    ]  # fmt: skip
-    assert [words for words in expected if words not in said] == []
-    assert "sent no facts about" in ContainerPlace(asked).not_enforced(trick("calm"), {})[0]
+    said = ContainerPlace(asked).not_enforced(trick("calm"), facts)
+    found = dict(zip(kinds_of(said), said, strict=True))
+    asked_for = {
+        "cpus": "0.5", "cpuset": "77", "memory": "100 MiB", "shm": "10.0 MiB", "ulimit": "nofile=12:12", "gpus": "",
+        "network": "", "no-container": "", "other-machine": "",
+    }  # fmt: skip
+    assert [kind for kind, value in asked_for.items() if value not in found[kind]] == []
+    assert kinds_of(ContainerPlace(asked).not_enforced(trick("calm"), {}))[0] == "missing-facts"
 
 
 def test_seccomp_and_capabilities_are_as_asked(rig: Rig) -> None:
@@ -248,7 +250,7 @@ def test_memory_that_was_not_enough_is_said_with_the_limit(rig: Rig) -> None:
     outcome, _ = rig.run(trick("greedy", steps=1000, step_s=0), memory="128m")
     assert outcome.failure is not None
     assert outcome.failure.kind == "out_of_host_memory"
-    assert outcome.failure.message == "the kernel's OOM killer struck in the container: its limit of 128m was too low"
+    assert "128m" in outcome.failure.message
 
 
 def test_kill_9_is_not_taken_for_want_of_memory(rig: Rig) -> None:
@@ -266,7 +268,7 @@ def test_kill_9_is_not_taken_for_want_of_memory(rig: Rig) -> None:
         Task(do="run", spec=trick("calm", steps=1_000_000)), Killing(), mark=MARK, time_limit_s=60
     )
     assert outcome.failure is not None
-    assert (outcome.failure.kind, outcome.failure.message) == ("killed", "the worker was ended by SIGKILL")
+    assert (outcome.failure.kind, "SIGKILL" in outcome.failure.message) == ("killed", True)
 
 
 def test_mounts_variables_and_the_shared_cache_are_there(rig: Rig, tmp_path: Path) -> None:
@@ -304,34 +306,40 @@ def test_a_user_s_program_is_the_same_one_in_the_container(rig: Rig, tmp_path: P
 
 
 def test_an_image_that_is_not_here_is_a_sentence_with_the_next_command(rig: Rig) -> None:
-    with pytest.raises(PlaceError, match="not on this machine, and nothing is pulled") as caught:
+    with pytest.raises(PlaceError) as caught:
         rig.run(trick("calm"), image="localhost/no-such-image:1")
-    assert caught.value.hint == f"get it first: {rig.engine.kind} pull localhost/no-such-image:1"
+    assert f"{rig.engine.kind} pull localhost/no-such-image:1" in str(caught.value.hint)
 
 
 def test_gpus_that_cannot_be_had_are_a_sentence(rig: Rig) -> None:
-    with pytest.raises(PlaceError, match="GPU") as caught:
+    with pytest.raises(PlaceError) as caught:
         rig.run(trick("calm"), gpus="all")
+    assert "GPU" in caught.value.message
     assert "gpus=none" in str(caught.value.hint)
     assert caught.value.command is not None
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] == -1, reason="locked memory is unlimited here")
 def test_a_limit_that_may_not_be_set_is_named(rig: Rig) -> None:
-    with pytest.raises(PlaceError, match="the limit memlock is above what the kernel lets this user set"):
+    with pytest.raises(PlaceError) as caught:
         rig.run(trick("calm"), ulimit=["memlock=-1"])
+    assert "memlock" in caught.value.message
+    assert "ulimit=memlock=" in str(caught.value.hint)
 
 
 def test_an_image_without_python_is_a_sentence(rig: Rig) -> None:
     bare = bare_image.made(rig.engine)
-    with pytest.raises(PlaceError, match="there is no python3 in the image"):
+    with pytest.raises(PlaceError) as caught:
         rig.run(trick("calm"), image=bare)
+    assert "python3" in caught.value.message
 
 
 def test_no_engine_is_a_sentence_with_what_to_install(tmp_path: Path) -> None:
     place = ContainerPlace(environment={"PATH": str(tmp_path)})
-    with pytest.raises(PlaceError, match="neither podman nor docker is installed") as caught:
+    with pytest.raises(PlaceError) as caught:
         place.run(Task(do="facts"), Notes(), mark=MARK)
+    assert "podman" in caught.value.message
+    assert "docker" in caught.value.message
     assert "apt-get install" in str(caught.value.hint)
 
 
@@ -339,8 +347,9 @@ def test_a_daemon_that_does_not_run_is_a_sentence(docker_reach: dict[str, str], 
     place = ContainerPlace(
         ContainerOptions(engine="docker"), environment={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/no.sock"}
     )
-    with pytest.raises(PlaceError, match="docker's daemon does not run") as caught:
+    with pytest.raises(PlaceError) as caught:
         place.prepare()
+    assert "DOCKER_HOST" in caught.value.message
     assert "engine=podman" in str(caught.value.hint)
 
 
@@ -461,12 +470,16 @@ def test_a_killed_driver_leaves_no_container(rig: Rig, tmp_path: Path) -> None:
     assert gone(pids)
     assert eventually(lambda: rig.engine.containers(run_id) == [])
     with Ledger.open(str(tmp_path / "book")) as book:
-        assert clean_up(book) == [f"the run {run_id} (trick/family) was lost: its driver ended without storing it"]
+        (said,) = clean_up(book)
+        assert run_id in said
+        # Nothing of it was there to be removed.
+        assert rig.engine.kind not in said
+        assert book.run(run_id).failure_kind == "lost"
 
 
 def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_removes(rig: Rig, tmp_path: Path) -> None:
     """The worker stands still and notices nothing."""
-    process = driver(rig, "trick/stray", tmp_path)
+    process = driver(rig, "trick/orphan", tmp_path)
     read_pids(tmp_path / "pids", 4)
     process.kill()
     process.communicate()
@@ -474,7 +487,8 @@ def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_removes(rig: 
     assert len(rig.engine.containers(row.id)) == 1
     with Ledger.open(str(tmp_path / "book")) as book:
         (said,) = clean_up(book)
-    assert f"a container of {rig.engine.kind} it left was removed" in said
+    assert row.id in said
+    assert rig.engine.kind in said
     assert rig.engine.containers(row.id) == []
     assert not Path(str(row.handle["folder"])).exists()
 
@@ -490,10 +504,10 @@ def test_a_killed_client_is_said_and_leaves_no_container(rig: Rig) -> None:
     notes = Killing()
     outcome = rig.place().run(Task(do="run", spec=trick("calm", steps=1_000_000)), notes, mark=MARK, time_limit_s=60)
     assert outcome.failure is not None
-    assert (outcome.failure.kind, outcome.failure.message) == (
-        "killed",
-        f"{rig.engine.kind}'s client was ended by SIGKILL",
-    )
+    assert outcome.failure.kind == "killed"
+    # The engine's client, and not the worker.
+    assert rig.engine.kind in outcome.failure.message
+    assert "SIGKILL" in outcome.failure.message
 
 
 def test_containers_of_dead_drivers_go_and_those_of_living_ones_stay(rig: Rig) -> None:
@@ -508,7 +522,8 @@ def test_containers_of_dead_drivers_go_and_those_of_living_ones_stay(rig: Rig) -
         )
     assert remove_abandoned(rig.engine) >= 1
     assert rig.engine.containers(MARK) == [names[driver_name()]]
-    assert remove_left(MARK, {"engine": rig.engine.kind}) == [f"a container of {rig.engine.kind}"]
+    (left,) = remove_left(MARK, {"engine": rig.engine.kind})
+    assert rig.engine.kind in left
 
 
 # A real network

@@ -3,6 +3,7 @@ in a line becomes a traceback."""
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refusing import refused
 from stackmark import events
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import Event, Stream, gathered_facts, measured_steps, read_event, write_event
@@ -181,8 +183,9 @@ def test_a_task_that_cannot_be_read_is_a_sentence(task: str | bytes) -> None:
 
 
 def test_a_sentence_about_wrong_input_shows_its_beginning_only() -> None:
-    with pytest.raises(SpecError, match="do: ") as caught:
+    with pytest.raises(SpecError) as caught:
         read_task('{"do":"%s"}' % ("x" * 50_000))
+    assert "do: " in caught.value.message
     assert "xxx…" in caught.value.message
     assert len(caught.value.message) < 400
 
@@ -274,16 +277,17 @@ HOSTILE = {
 def test_a_broken_event_is_an_error_with_the_number_of_its_line(line: str) -> None:
     stream = Stream()
     stream.feed("somebody's print")
-    with pytest.raises(StreamError, match="line 2 of the worker's output is a broken event") as caught:
+    with pytest.raises(StreamError) as caught:
         stream.feed(line)
-    assert caught.value.line == 2
+    assert (caught.value.line, "line 2" in caught.value.message) == (2, True)
     assert len(caught.value.message) < 3000
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_refused_where_it_arises(value: float) -> None:
-    with pytest.raises(ValidationError, match="finite"):
+    with pytest.raises(ValidationError) as caught:
         events.Metric(seq=0, t=0, name="x", value=value, unit="s", higher_is_better=False)
+    assert [(error["type"], error["loc"]) for error in caught.value.errors()] == [("finite_number", ("value",))]
 
 
 @pytest.mark.parametrize(
@@ -314,13 +318,16 @@ def test_of_an_endless_foreign_line_the_beginning_is_kept() -> None:
 def test_a_gap_in_the_numbers_is_an_error_that_names_what_is_missing() -> None:
     stream = Stream()
     stream.feed(log(0))
-    with pytest.raises(StreamError, match="events 1 to 3 of rank 0 are missing before line 2"):
+    with pytest.raises(StreamError) as caught:
         stream.feed(log(4))
+    assert caught.value.line == 2
+    assert re.findall(r"\d+", caught.value.message) == ["1", "3", "0", "2"]  # events 1 to 3 of rank 0, line 2
 
 
 def test_a_stream_that_does_not_begin_at_zero_is_an_error() -> None:
-    with pytest.raises(StreamError, match="events 0 to 0 of rank 0 are missing before line 1"):
+    with pytest.raises(StreamError) as caught:
         Stream().feed(log(1))
+    assert caught.value.line == 1
 
 
 def test_a_repeated_event_is_dropped() -> None:
@@ -337,7 +344,7 @@ def test_every_rank_counts_for_itself() -> None:
     for rank, seq in ((0, 0), (1, 0), (1, 1), (0, 1)):
         stream.feed(log(seq, rank=rank))
     assert [event.seq for event in stream.of(1)] == [0, 1]
-    with pytest.raises(StreamError, match="of rank 2"):
+    with refused("rank 2", error=StreamError):
         stream.feed(log(1, rank=2))
 
 

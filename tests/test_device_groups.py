@@ -1,12 +1,12 @@
 """Two kinds of devices under one name, and several runs a device: the rules, on devices whose truth is known."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
-from stackmark.verdict.device_groups import find_split
-from stackmark.verdict.repeated_devices import spread_of
+from stackmark.verdict.cohorts import find_split, spread_of
 from stackmark.verdict.swept import Blocks, Repetition, Visit, judge_devices, lines_of, open_cohorts, suspicions
 
 MARGIN = 0.01
@@ -165,4 +165,4 @@ def test_a_slow_device_is_named_with_the_fact_in_which_it_differs() -> None:
     again = {0: Repetition(suspect.reference or 0, (-0.35, -0.36, -0.35, -0.36), (0.0, 0.001, 0.0, 0.001))}
     lines, _, _ = lines_of(visits, again, MARGIN)
     assert lines[0].state == "SLOW"
-    assert "PCIe lanes 4, where most have 16" in lines[0].reason
+    assert re.findall(r"PCIe lanes (\d+).*\b(\d+)", lines[0].reason) == [("4", "16")]

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from asking import ask
-from stackmark.cli.main import VERBS, stackmark
+from stackmark.cli.main import our_verbs, stackmark
 from stackmark.cli.options import asked_workloads, parameter_fields, read_margin, read_requests, taken_place_options
 from stackmark.errors import Exit, SpecError
 from stackmark.events import FAILURE_EXIT_CODES
@@ -77,7 +77,7 @@ def inside(command: click.Command) -> dict[str, click.Command]:
 
 def all_commands() -> Iterator[tuple[str, ...]]:
     with stackmark.make_context("stackmark", [], resilient_parsing=True) as top:
-        for verb in VERBS:
+        for verb in our_verbs():
             yield from ((verb, name) for name in below(top, verb))
             if not below(top, verb):
                 yield (verb,)
@@ -171,7 +171,7 @@ def understands(flags: list[str]) -> None:
 
 def options() -> Iterator[tuple[str, str]]:
     with stackmark.make_context("stackmark", [], resilient_parsing=True) as top:
-        for verb in ("", *VERBS):
+        for verb in ("", *our_verbs()):
             command = stackmark.get_command(top, verb) if verb else stackmark
             assert command is not None
             named = {verb: command, **{f"{verb} {name}": inner for name, inner in below(top, verb).items()}}
@@ -186,7 +186,7 @@ ALL_TEXT = "\n".join(page.read_text() for page in PAGES)
 
 def test_every_verb_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert [verb for verb in VERBS if f"stackmark {verb}" not in readme] == []
+    assert [verb for verb in our_verbs() if f"stackmark {verb}" not in readme] == []
 
 
 def test_every_option_is_documented() -> None:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from stackmark.places import process as places_process
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Handle
 from stackmark.spec import Spec, Task
-from stackmark.worker.pauses import Heartbeat
+from stackmark.worker.measure import Heartbeat
 from worker_process import environment as worker_environment
 from worker_process import eventually, install, trick
 
@@ -177,7 +178,7 @@ SLEEPER = Spec(workload="command/own", params={"cmd": "sleep 1.5", "cwd": "."})
 @pytest.mark.parametrize("spec", [trick("calm", steps=300, step_s=0.005), SLEEPER], ids=["steps", "program"])
 def test_a_worker_that_was_stopped_says_for_how_long(tmp_path: Path, spec: Spec) -> None:
     (flag,) = pauses_of(tmp_path, spec, 2.0)
-    assert float(flag.split("stood still for ")[1].split(" s")[0]) >= 1.5
+    assert float(re.findall(r"([\d.]+) s\b", flag)[0]) >= 1.5
 
 
 def test_a_worker_that_was_not_stopped_says_nothing_of_it(tmp_path: Path) -> None:
@@ -201,4 +202,4 @@ def test_a_late_beat_without_a_long_step_is_no_pause_of_the_measured_steps() -> 
     assert heart.flags([0.1] * 100) == []
     assert "4.9 s" in heart.flags([0.1] * 50 + [5.0] + [0.1] * 50)[0]
     assert "5.0 s" in heart.flags()[0]  # nothing to hold it against
-    assert "suspended for 60.0 s" in Heartbeat(suspended_s=60.0).flags([0.1] * 100)[0]
+    assert "60.0 s" in Heartbeat(suspended_s=60.0).flags([0.1] * 100)[0]

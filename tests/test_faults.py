@@ -14,18 +14,19 @@ from xml.etree import ElementTree
 import kubernetes_validate
 import pytest
 
-from stackmark.cluster.faults import helper, safety, services
-from stackmark.cluster.faults.keeper import compared
+from fault_sample import a_finding
+from naming import missing, numbers
+from stackmark.cluster.faults import helper, means, safety
+from stackmark.cluster.faults.helper import compared
 from stackmark.cluster.faults.means import Setting, Target, choose
-from stackmark.cluster.faults.record import Done, FaultRecord, Part, State, recovery
+from stackmark.cluster.faults.record import FaultRecord, FaultTimes, Part, State, recovery
 from stackmark.cluster.faults.script import Script, node_number
 from stackmark.errors import ClusterError, SpecError
 from stackmark.events import Hello, Steps, read_event, write_event
 from stackmark.kubernetes.client import Json
 from stackmark.show.faults import fault_json, fault_lines, fault_svg
 from stackmark.spec import COPY_VARIABLE
-from stackmark.verdict.fault import DiskSeen, FaultFinding, LogSeen, NewPod
-from stackmark.verdict.interruption import interruption
+from stackmark.verdict.interruption import DiskSeen, LogSeen
 from worker_process import environment, install, run_worker, trick
 
 
@@ -104,8 +105,8 @@ def test_a_pod_that_was_replaced_is_two_pods() -> None:
 def test_the_helpers_own_times_need_no_clock_of_ours_and_ours_are_brought_to_the_nodes() -> None:
     common = {"part": "kubelet", "means": "helper", "node": "n", "asked_s": 5, "before_s": 5, "after_s": 5, "recover_s": 5,
               "resource": "nvidia.com/gpu", "offset_s": 100.0}  # fmt: skip
-    by_node = FaultRecord.model_validate({**common, "done": Done(begun_unix_s=10, over_unix_s=15, clock="node")})
-    by_driver = FaultRecord.model_validate({**common, "done": Done(begun_unix_s=110, over_unix_s=115)})
+    by_node = FaultRecord.model_validate({**common, "done": FaultTimes(begun_unix_s=10, over_unix_s=15, clock="node")})
+    by_driver = FaultRecord.model_validate({**common, "done": FaultTimes(begun_unix_s=110, over_unix_s=115)})
     assert by_node.span_on_node() == by_driver.span_on_node() == (10, 15)
     assert by_node.span_on_driver() == by_driver.span_on_driver() == (110, 115)
 
@@ -113,7 +114,7 @@ def test_the_helpers_own_times_need_no_clock_of_ours_and_ours_are_brought_to_the
 def test_a_record_survives_the_ledgers_json() -> None:
     record = FaultRecord(
         part="runtime", means="script", node="n", asked_s=5, before_s=5, after_s=5, recover_s=5, resource="nvidia.com/gpu",
-        states=(State(at_unix_s=1, reachable=False),), done=Done(begun_unix_s=1, over_unix_s=2, said=("a", "b")),
+        states=(State(at_unix_s=1, reachable=False),), done=FaultTimes(begun_unix_s=1, over_unix_s=2, said=("a", "b")),
     )  # fmt: skip
     assert FaultRecord.model_validate(json.loads(json.dumps(record.model_dump(mode="json")))) == record
 
@@ -152,7 +153,7 @@ def test_a_copy_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "no" / "such" / "folder")
     done = run_worker(trick("calm"), environment(install(tmp_path), **{COPY_VARIABLE: nowhere}))
     assert done.code == 0
-    assert "no copy of the events" in done.stderr
+    assert nowhere in done.stderr
 
 
 # Who may be hurt
@@ -161,15 +162,16 @@ def test_a_copy_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
 def test_a_node_without_the_label_is_not_touched_and_the_command_to_allow_it_is_named() -> None:
     with pytest.raises(SpecError) as caught:
         safety.choose_node([node("a", allowed=False), node("b", allowed=False)], "b")
-    assert "the node b does not carry the label stackmark.io/allow-faults=true" in caught.value.message
-    assert caught.value.hint == "to allow it: kubectl label node b stackmark.io/allow-faults=true"
+    assert missing(caught.value.message, "b", "stackmark.io/allow-faults=true") == []
+    assert safety.allow_command("b") in str(caught.value.hint)
 
 
 def test_a_label_of_another_value_allows_nothing() -> None:
     only = node("a", allowed=False)
     only["metadata"]["labels"][safety.ALLOWED] = "false"
-    with pytest.raises(SpecError, match="no node carries"):
+    with pytest.raises(SpecError) as caught:
         safety.choose_node([only], None)
+    assert safety.allow_command("a") in str(caught.value.hint)
 
 
 def test_the_first_ready_node_that_may_be_hurt_is_taken() -> None:
@@ -178,18 +180,21 @@ def test_the_first_ready_node_that_may_be_hurt_is_taken() -> None:
 
 
 def test_a_node_that_is_no_node_is_refused() -> None:
-    with pytest.raises(SpecError, match="no node 'x'"):
+    with pytest.raises(SpecError) as caught:
         safety.choose_node([node("a")], "x")
+    assert missing(caught.value.message, "x") == []
 
 
 def test_the_hosts_own_software_only_runs_on_this_machine() -> None:
-    with pytest.raises(SpecError, match="this machine"):
+    with pytest.raises(SpecError) as caught:
         safety.choose_node([node("a")], None, only=["b"])
+    assert missing(caught.value.message, "--image") == []
+    assert safety.allow_command("b") in str(caught.value.hint)
 
 
 def test_the_only_control_plane_keeps_its_api_server_unless_it_is_said() -> None:
     nodes = [control_plane("cp"), node("a")]
-    with pytest.raises(SpecError, match="the only control plane") as caught:
+    with pytest.raises(SpecError) as caught:
         safety.choose_control_plane(nodes, only_one_allowed=False)
     assert "--only-control-plane" in str(caught.value.hint)
     assert safety.choose_control_plane(nodes, only_one_allowed=True) == "cp"
@@ -198,15 +203,16 @@ def test_the_only_control_plane_keeps_its_api_server_unless_it_is_said() -> None
 
 @pytest.mark.parametrize("part", ["kubelet", "runtime", "node-network"])
 def test_the_only_control_plane_is_not_hurt_as_a_node_either(part: Part) -> None:
-    with pytest.raises(SpecError, match="only control plane"):
+    with pytest.raises(SpecError) as caught:
         safety.refuse_the_only_control_plane(Target(part, "cp", 5, "x-1"), [control_plane("cp"), node("a")])
+    assert missing(caught.value.message, "cp", part) == []
     safety.refuse_the_only_control_plane(Target(part, "a", 5, "x-1"), [control_plane("cp"), node("a")])
 
 
 def test_a_means_that_nobody_knows_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(SpecError) as caught:
         choose("scrpt:./x", "kubelet")
-    assert "did you mean script?" in caught.value.message
+    assert missing(caught.value.message, "scrpt", "script") == []
     assert choose(None, "device-plugin") == ("plugin-pod", "")
     assert choose(None, "runtime") == ("helper", "")
     assert choose("script:/a:b", "runtime") == ("script", "/a:b")
@@ -225,7 +231,7 @@ def test_a_means_that_nobody_knows_is_answered_with_those_that_there_are() -> No
     ],
 )
 def test_services_are_named_as_the_distribution_names_them(part: Part, version: str, stop: str) -> None:
-    commands = services.commands_for(part, node("a", version=version))
+    commands = means.commands_for(part, node("a", version=version))
     assert commands.stop == stop
     assert commands.start == stop.replace("stop", "start")
 
@@ -235,8 +241,8 @@ def test_a_static_pods_manifest_is_moved_aside_and_back_and_back_again_does_no_h
 ) -> None:
     manifest, aside = tmp_path / "kube-apiserver.yaml", tmp_path / "aside"
     manifest.write_text("kind: Pod")
-    monkeypatch.setattr(services, "ASIDE", str(aside))
-    commands = services._moved(str(manifest))
+    monkeypatch.setattr(means, "ASIDE", str(aside))
+    commands = means._moved(str(manifest))
     subprocess.run(["/bin/sh", "-c", commands.stop], check=True)
     assert not manifest.exists()
     for _ in range(2):
@@ -247,7 +253,7 @@ def test_a_static_pods_manifest_is_moved_aside_and_back_and_back_again_does_no_h
 def test_all_that_is_run_on_a_node_is_shell_that_can_be_read() -> None:
     texts = [helper.FAULT, helper.GUARD, helper.BEGIN, helper.ENTER]
     for part in ("kubelet", "runtime", "node-network", "api-server"):
-        commands = services.commands_for(part, node("a"))
+        commands = means.commands_for(part, node("a"))
         texts += [commands.stop, commands.start]
     for text in texts:
         assert subprocess.run(["/bin/sh", "-n", "-c", text], capture_output=True).stderr == b""
@@ -269,8 +275,9 @@ def test_the_helper_is_a_pod_that_the_api_server_takes_and_that_nothing_evicts()
 
 
 def test_a_helper_with_half_of_its_commands_is_refused() -> None:
-    with pytest.raises(SpecError, match="go together"):
+    with pytest.raises(SpecError) as caught:
         helper.Helper(Setting(cluster=None, part="kubelet", namespace="n", image="i", stop_command="x"))  # type: ignore[arg-type]
+    assert missing(str(caught.value.hint), "--stop-command", "--start-command") == []
 
 
 # What runs on the node, as processes of this machine
@@ -366,9 +373,12 @@ def test_nodes_are_numbers_to_a_script() -> None:
     assert [node_number(name) for name in ("node-1", "gpu07", "n12", "alpha")] == ["1", "7", "12", "alpha"]
 
 
+KILLED_AND_STARTED = ["kill kubelet 2", "start kubelet 2"]
+
+
 def test_a_script_kills_a_part_waits_and_starts_it(tmp_path: Path) -> None:
     done = script_means(a_script(tmp_path)).hurt(Target("kubelet", "node-2", 0.5, "x"), threading.Event())
-    assert told(tmp_path) == ["kill kubelet 2", "start kubelet 2"]
+    assert told(tmp_path) == KILLED_AND_STARTED
     assert done.over_unix_s - done.begun_unix_s >= 0.5
 
 
@@ -383,27 +393,29 @@ def test_a_fault_that_is_called_off_heals_at_once(tmp_path: Path) -> None:
     heal = threading.Event()
     threading.Timer(0.5, heal.set).start()
     done = script_means(a_script(tmp_path)).hurt(Target("kubelet", "node-1", 600, "x"), heal)
-    assert told(tmp_path)[-1] == "start kubelet 1"
+    assert told(tmp_path)[-1].split() == ["start", "kubelet", "1"]
     assert done.over_unix_s - done.begun_unix_s < 300
 
 
 def test_a_part_that_could_not_be_stopped_is_started_all_the_same_and_it_is_said(tmp_path: Path) -> None:
-    means = script_means(a_script(tmp_path, stop="echo no such part >&2; exit 3"))
-    with pytest.raises(ClusterError, match="no such part"):
+    means = script_means(a_script(tmp_path, stop="echo no-such-part >&2; exit 3"))
+    with pytest.raises(ClusterError) as caught:
         means.hurt(Target("kubelet", "node-1", 600, "x"), threading.Event())
-    assert told(tmp_path)[-1] == "start kubelet 1"
+    assert "no-such-part" in caught.value.message
+    assert told(tmp_path)[-1].split() == ["start", "kubelet", "1"]
 
 
 def test_a_part_that_starts_at_the_second_try_is_healed(tmp_path: Path) -> None:
     again = f"test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 1; }}"
     done = script_means(a_script(tmp_path, start=again)).hurt(Target("kubelet", "node-1", 0.1, "x"), threading.Event())
     assert done.healed_unix_s is not None
-    assert told(tmp_path).count("start kubelet 1") == 2
+    assert [line.split() for line in told(tmp_path)].count(["start", "kubelet", "1"]) == 2
 
 
 def test_a_script_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="no script that can be run"):
+    with pytest.raises(SpecError) as caught:
         script_means(tmp_path / "missing").plan(Target("kubelet", "node-1", 5, "x"))
+    assert missing(caught.value.message, tmp_path / "missing") == []
 
 
 DRIVER = """
@@ -419,40 +431,23 @@ means.hurt(Target("kubelet", "node-2", float(sys.argv[2]), "x"), threading.Event
 def test_the_part_is_started_again_when_the_driver_is_killed(tmp_path: Path, end: signal.Signals) -> None:
     script = a_script(tmp_path)
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(script), "600"], env=environment())
-    until(lambda: told(tmp_path) == ["kill kubelet 2"])
+    until(lambda: told(tmp_path) == KILLED_AND_STARTED[:1])
     driver.send_signal(end)
     driver.wait(20)
-    until(lambda: told(tmp_path) == ["kill kubelet 2", "start kubelet 2"])
+    until(lambda: told(tmp_path) == KILLED_AND_STARTED)
 
 
 # What is shown
 
 
-def a_finding(**changes: object) -> FaultFinding:
-    ends = [0.1 * step for step in range(101)] + [10.0 + 2.0 + 0.1 * step for step in range(100)]
-    common: dict[str, object] = {
-        "experiment_id": "x-1", "run_id": "r-1", "created_unix_s": 0.0, "command": "", "workload": "train/resnet20",
-        "part": "kubelet", "means": "script", "node": "node-2", "asked_s": 5.0, "fault_s": 5.0, "exact": True,
-        "begin_t": 9.0, "end_t": 14.0, "step_ends_t": tuple(ends), "interruption": interruption(ends, 9.0, 14.0),
-        "run_status": "done", "failure": "", "final_step": 200, "same_pod": True, "restarts": 0,
-        "resource": "nvidia.com/gpu", "devices_before": 2, "devices_lowest": 0, "devices_away_s": 3.0,
-        "devices_back_after_s": 1.0, "api_away_s": 0.0, "node_not_ready_s": 0.0, "new_pod": NewPod(1, 1.0, 2.0, 2.5),
-        "log": LogSeen(70, 200, True, 1, 6.0), "disk": DiskSeen(True, 200, 0), "healthy": True, "healthy_after_s": 2.0,
-        "sick": "", "recover_s": 300.0,
-    }  # fmt: skip
-    return FaultFinding(**{**common, **changes})  # type: ignore[arg-type]
-
-
 def test_the_table_says_what_happened_to_loop_pod_log_disk_devices_and_the_next_pod() -> None:
     said = dict(fault_lines(a_finding()))
-    assert "longest gap between steps 2.00 s (20 times the usual 100 ms)" in said["loop"]
-    assert said["pod"] == "the same pod to the end, 0 restarts, last step 200"
-    assert said["log"].startswith("every event exactly once (70 events, 200 steps); 1 reconnect, longest outage 6.00 s")
-    assert said["disk"] == "200 steps on the node's disk, all of them in the log"
-    assert "went from 2 to 0, for 3.00 s; all back 1.00 s after the fault's end" in said["devices"]
-    assert said["new pod"] == (
-        "one with 1 GPU ran 2.00 s after it was asked for (1.00 s before the fault), 2.50 s after the fault's end"
-    )
+    assert missing(said["loop"], "2.00 s", "20", "100 ms") == []
+    assert numbers(said["pod"]) == [0, 200]
+    assert numbers(said["log"]) == [1, 6, 70, 200]
+    assert numbers(said["disk"]) == [200]
+    assert numbers(said["devices"]) == [0, 1, 2, 3]
+    assert numbers(said["new pod"]) == [1, 1, 2, 2.5]
 
 
 def test_a_run_that_died_of_the_fault_says_how_far_it_came_by_disk() -> None:
@@ -461,10 +456,11 @@ def test_a_run_that_died_of_the_fault_says_how_far_it_came_by_disk() -> None:
         disk=DiskSeen(True, 123, 23), healthy=False, healthy_after_s=None, sick="node-2 is not ready",
     )  # fmt: skip
     said = dict(fault_lines(dead))
-    assert "last step 123, the run failed: the node is gone" in said["pod"]
-    assert said["log"].startswith("not whole: gone")
-    assert said["disk"] == "123 steps on the node's disk, 23 of them never reached the log"
-    assert said["cluster"] == "not seen healthy within 5 min 0 s"
+    assert (numbers(said["pod"]), dead.failure in said["pod"]) == ([0, 123], True)
+    assert missing(said["log"], "gone") == []
+    assert numbers(said["disk"]) == [23, 123]
+    assert missing(said["cluster"], "5 min") == []
+    assert said["sick"] == dead.sick
 
 
 def test_the_picture_is_xml_with_the_fault_shaded_and_no_foreign_markup_in_it() -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from clusters import TestCluster, until
 from stackmark.cluster.faults import safety
-from stackmark.cluster.faults.looking import Looking
 from stackmark.cluster.faults.means import Setting, Target
 from stackmark.cluster.faults.plugin_pod import PluginPod
-from stackmark.cluster.faults.record import Part, recovery
+from stackmark.cluster.faults.record import Looking, Part, recovery
 from stackmark.cluster.faults.script import Script
 from stackmark.errors import ClusterError
 from stackmark.kubernetes.client import ApiError
@@ -236,6 +235,5 @@ def test_without_yes_nothing_is_done_and_a_node_without_the_label_is_refused(
         cluster.cluster.patch("/api/v1/nodes/node-1", {"metadata": {"labels": {safety.ALLOWED: None}}})
     assert code == 0, err
     assert "systemctl stop kubelet" in out
-    assert "create pods in" in out
     assert "this was a dry run" in out
     assert not os.path.exists(tmp_path / "l")

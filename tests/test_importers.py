@@ -143,7 +143,8 @@ def test_a_time_that_was_cut_to_zero_is_a_failed_run() -> None:
     last = found_in(LOGS / "deepbench" / "gemm_train_float.log")[-1]
     assert last.figure is None
     assert last.failure is not None
-    assert "whole microseconds" in last.failure.hint
+    assert last.failure.kind == "bad_number"
+    assert last.failure.hint
 
 
 def test_a_kernel_that_is_not_supported_is_a_failed_run() -> None:
@@ -203,7 +204,8 @@ def test_what_loadgen_calls_invalid_keeps_its_number_and_is_no_result(ledger: st
     (run,) = json.loads(answer.out)["runs"]
     assert answer.code == 3
     assert (run["status"], run["failure_kind"]) == ("invalid", "not_valid")
-    assert "Min duration satisfied" in run["failure_message"]
+    # LoadGen's own name of the requirement that was not met.
+    assert "duration satisfied" in run["failure_message"]
     assert run["rate_per_s"] is not None
 
 
@@ -276,39 +278,42 @@ def test_several_runs_in_one_file_are_several_runs(tmp_path: Path) -> None:
 def test_a_run_that_was_cut_off_before_the_next_is_not_given_its_total(tmp_path: Path) -> None:
     cut, whole = found_in_text(HEADER + ROW + HEADER + ROW + TOTAL, tmp_path)
     assert cut.failure is not None
-    assert cut.failure.message == "the log ends after step 10, without `total images/sec`"
+    assert "step 10" in cut.failure.message
     assert figure(whole)[0] == 124.77
 
 
 def test_the_name_of_a_pod_is_taken_off_a_line_and_kept() -> None:
-    line = bare("[pod/a-1/main] 2020-10-23T08:15:30Z total images/sec: 1.0")
-    assert (line.text, line.source) == ("total images/sec: 1.0", "pod/a-1/main")
+    text = "total images/sec: 1.0"
+    line = bare(f"[pod/a-1/main] 2020-10-23T08:15:30Z {text}")
+    assert (line.text, line.source) == (text, "pod/a-1/main")
 
 
 # Strict about numbers
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "named"),
     [
-        ("total images/sec: nan", "not_finite", "line 20: total images/sec is 'nan', which is no number"),
-        ("total images/sec: inf", "not_finite", "line 20"),
-        ("total images/sec: -124.77", "bad_number", "line 20: total images/sec is -124.77; it must be above zero"),
-        ("total images/sec: 0.00", "bad_number", "must be above zero"),
-        ("total images/sec: 1e400", "bad_number", "more than any machine does"),
-        ("total images/sec: 1,247.7", "bad_number", "which is no number"),
-        ("total images/sec: 124.77.3", "bad_number", "which is no number"),
-        ("total images/sec: ١٢٤", "bad_number", "which is no number"),
-        (f"10\timages/sec: 126.4 +/- 0.2 (jitter = 0.4)\tnan\n{TOTAL}", "not_finite", "line 20: the loss is 'nan'"),
-        (f"10\timages/sec: nan +/- 0.2 (jitter = 0.4)\t7.8\n{TOTAL}", "not_finite", "line 20: images/sec is 'nan'"),
+        ("total images/sec: nan", "not_finite", ("total images/sec", "'nan'")),
+        ("total images/sec: inf", "not_finite", ("total images/sec", "'inf'")),
+        ("total images/sec: -124.77", "bad_number", ("total images/sec", "-124.77")),
+        ("total images/sec: 0.00", "bad_number", ("total images/sec", "0")),
+        ("total images/sec: 1e400", "bad_number", ("total images/sec",)),
+        ("total images/sec: 1,247.7", "bad_number", ("total images/sec", "'1,247.7'")),
+        ("total images/sec: 124.77.3", "bad_number", ("total images/sec", "'124.77.3'")),
+        ("total images/sec: ١٢٤", "bad_number", ("total images/sec", "'١٢٤'")),
+        (f"10\timages/sec: 126.4 +/- 0.2 (jitter = 0.4)\tnan\n{TOTAL}", "not_finite", ("loss", "'nan'")),
+        (f"10\timages/sec: nan +/- 0.2 (jitter = 0.4)\t7.8\n{TOTAL}", "not_finite", ("images/sec", "'nan'")),
     ],
 )
-def test_a_number_that_cannot_be_fails_the_run_with_its_line(text: str, kind: str, said: str, tmp_path: Path) -> None:
+def test_a_number_that_cannot_be_fails_the_run_with_its_line(
+    text: str, kind: str, named: tuple[str, ...], tmp_path: Path
+) -> None:
     (found,) = found_in_text(HEADER + text + "\n", tmp_path)
     assert found.figure is None
     assert found.failure is not None
     assert found.failure.kind == kind
-    assert said in found.failure.message
+    assert [word for word in ("line 20", *named) if word not in found.failure.message] == []
 
 
 @pytest.mark.parametrize("text", ["", "Step\tImg/sec\ttotal_loss\n", ROW, f"{ROW}Killed\n"])
@@ -321,24 +326,24 @@ def test_a_log_without_a_result_is_a_failed_run(text: str, ledger: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "kind", "said"),
+    ("name", "lines", "kind", "named"),
     [
-        ("ssd", [":::MLL 1.0 init_start: {}", ":::MLL 2.0 run_start: {}"], "cut_off", "no run_stop"),
-        ("ssd", [":::MLL 1.0 init_start: {}"], "cut_off", "no run_start"),
+        ("ssd", [":::MLL 1.0 init_start: {}", ":::MLL 2.0 run_start: {}"], "cut_off", "run_stop"),
+        ("ssd", [":::MLL 1.0 init_start: {}"], "cut_off", "run_start"),
         ("ssd", [":::MLL 2.0 run_start: {}", ':::MLL 9.0 run_stop: {"metadata": {"status": "aborted"}}'], "aborted",
-         "the status 'aborted'"),
+         "'aborted'"),
         ("ssd", [":::MLL 9.0 run_start: {}", ':::MLL 2.0 run_stop: {"metadata": {"status": "success"}}'], "bad_number",
-         "would have taken -7 s"),
-        ("ssd", [":::MLL nan run_start: {}"], "bad_number", "line 2: the time is 'nan'"),
+         "-7 s"),
+        ("ssd", [":::MLL nan run_start: {}"], "bad_number", "'nan'"),
     ],
 )  # fmt: skip
 def test_an_mlperf_run_without_success_is_a_failed_run(
-    name: str, lines: list[str], kind: str, said: str, tmp_path: Path
+    name: str, lines: list[str], kind: str, named: str, tmp_path: Path
 ) -> None:
     head = f':::MLL 1.0 submission_benchmark: {{"value": "{name}"}}'
     (found,) = found_in_text("\n".join([head, *lines]), tmp_path)
     assert found.failure is not None
-    assert (found.failure.kind, said in found.failure.message) == (kind, True)
+    assert (found.failure.kind, named in found.failure.message) == (kind, True)
 
 
 def test_the_two_other_spellings_of_mlperf_are_read(tmp_path: Path) -> None:
@@ -388,7 +393,9 @@ def test_both_databases_take_an_import(ledger_url: str) -> None:
     first = imported(ledger_url, str(LOGS / "deepbench" / "conv_train_float.log"), "--chip", "Tesla P100")
     assert (first.code, len(json.loads(first.out)["runs"])) == (0, 6)
     again = imported(ledger_url, str(LOGS / "deepbench" / "conv_train_float.log"))
-    assert (again.code, "and 5 more" in again.err) == (2, True)
+    first_id, *others = (run["id"] for run in json.loads(first.out)["runs"])
+    # The first of its runs is named, and the others are counted.
+    assert (again.code, first_id in again.err, f" {len(others)} " in again.err) == (2, True, True)
 
 
 def test_the_log_itself_is_kept_with_its_run(ledger: str) -> None:
@@ -402,8 +409,8 @@ def test_the_screen_says_what_was_imported(ledger: str) -> None:
     answer = ask("import", str(LOGS / "mlperf_v0.6" / "ssd" / "result_0.txt"), "--ledger", ledger)
     assert "0.04453 1/min" in answer.out
     shown = ask("show", "last", "--ledger", ledger).out
-    assert "time to target: 22.4587 min" in shown
-    assert "result_0.txt, lines 1 to" in shown
+    assert "22.4587 min" in shown
+    assert "result_0.txt" in shown
 
 
 def test_all_files_of_a_call_are_one_experiment(ledger: str) -> None:
@@ -423,7 +430,8 @@ def test_a_file_is_imported_once_unless_asked_again(ledger: str, tmp_path: Path)
     copy.write_bytes(path.read_bytes())
     second = imported(ledger, str(copy))
     assert second.code == 2
-    assert f"already imported, as {first}" in second.err
+    assert first in second.err
+    assert "--again" in second.err
     assert imported(ledger, str(copy), "--again").code == 0
     assert len(json.loads(ask("results", "--ledger", ledger, "--json").out)["runs"]) == 2
 
@@ -435,7 +443,7 @@ def test_two_copies_in_one_call_are_refused(ledger: str, tmp_path: Path) -> None
     said = json.loads(answer.out)
     assert (answer.code, len(said["runs"])) == (7, 1)
     assert [one["file"] for one in said["refused"]] == [str(tmp_path / "b.log")]
-    assert "the same content" in said["refused"][0]["error"]
+    assert str(path) in said["refused"][0]["error"]
 
 
 def test_a_bad_file_is_refused_by_itself(ledger: str, tmp_path: Path) -> None:
@@ -590,19 +598,19 @@ def test_the_field_report_is_one_command(devices: int, host: list[float], contai
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        ([], "no file was named"),
-        (["--arm", "host=a.log"], "two places are compared"),
-        (["--arm", "host"], "is no place and a file"),
-        (["a.log", "--arm", "host=a.log"], "not both"),
-        (["--arm", "a=x", "--arm", "b=y", "--place", "host"], "--place does not go with --arm"),
-        (["--arm", "A b=x", "--arm", "b=y"], "is no name of a place"),
+        ([], "file"),
+        (["--arm", "host=a.log"], "--arm"),
+        (["--arm", "host"], "'host'"),
+        (["a.log", "--arm", "host=a.log"], "--arm"),
+        (["--arm", "a=x", "--arm", "b=y", "--place", "host"], "--place"),
+        (["--arm", "A b=x", "--arm", "b=y"], "'A b'"),
     ],
 )
-def test_arms_that_are_typed_wrong_are_a_sentence(arguments: list[str], said: str, ledger: str) -> None:
+def test_arms_that_are_typed_wrong_are_a_sentence(arguments: list[str], named: str, ledger: str) -> None:
     answer = imported(ledger, *arguments)
-    assert (answer.code, said in answer.err) == (2, True), answer.err
+    assert (answer.code, named in answer.err) == (2, True), answer.err
 
 
 def test_a_bad_log_in_the_second_arm_leaves_nothing_of_the_first(ledger: str, tmp_path: Path) -> None:
@@ -618,54 +626,56 @@ def test_a_bad_log_in_the_second_arm_leaves_nothing_of_the_first(ledger: str, tm
 def test_what_a_log_does_not_say_must_be_named(ledger: str) -> None:
     path = str(LOGS / "nvcnn" / "p4x4_kubernetes.log")
     answer = imported(ledger, path)
-    assert (answer.code, "does not say what was run" in answer.err, "--workload" in answer.err) == (2, True, True)
+    assert (answer.code, path in answer.err, "--workload" in answer.err) == (2, True, True)
     run = json.loads(imported(ledger, path, "--workload", "train/resnet50", "--ranks", "4").out)["runs"][0]
     assert (run["workload"], run["spec"]["ranks"]) == ("train/resnet50", 4)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (["--param", "batch=32"], "--param batch=32: "),
-        (["--param", "batch"], "--param: 'batch' has no value"),
-        (["--param", "Batch=32"], "is no name of a parameter"),
-        (["--ranks", "4"], "says 2 devices"),
-        (["--workload", "resnet50"], "is not the name of a workload"),
-        (["--place", "on the moon"], "is no name of a place"),
-        (["--format", "tfcnn"], "there is no format 'tfcnn'; did you mean tf-cnn"),
-        (["--format", "loadgen"], "holds nothing of MLPerf LoadGen"),
+        (["--param", "batch=32"], ("--param", "batch=32")),
+        (["--param", "batch"], ("--param", "'batch'")),
+        (["--param", "Batch=32"], ("'Batch'",)),
+        (["--ranks", "4"], (" 2 devices",)),
+        (["--workload", "resnet50"], ("'resnet50'",)),
+        (["--place", "on the moon"], ("'on the moon'",)),
+        (["--format", "tfcnn"], ("'tfcnn'", "tf-cnn")),
+        (["--format", "loadgen"], ("LoadGen", "t4_host_2gpu.log")),
     ],
 )
-def test_what_is_typed_wrong_is_a_sentence(arguments: list[str], said: str, ledger: str) -> None:
+def test_what_is_typed_wrong_is_a_sentence(arguments: list[str], named: tuple[str, ...], ledger: str) -> None:
     answer = imported(ledger, str(LOGS / "tf_cnn" / "t4_host_2gpu.log"), *arguments)
-    assert (answer.code, said in answer.err) == (2, True), answer.err
+    assert (answer.code, [word for word in named if word not in answer.err]) == (2, []), answer.err
 
 
 def test_a_chip_that_contradicts_the_log_is_refused(ledger: str) -> None:
     answer = imported(ledger, str(LOGS / "mlperf_v0.6" / "ssd" / "result_0.txt"), "--chip", "Tesla T4")
-    assert (answer.code, "says 'Tesla V100-SXM2-16GB'" in answer.err) == (2, True)
+    assert (answer.code, "'Tesla V100-SXM2-16GB'" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "named"),
     [
-        (b"", "is empty"),
-        (b"\x7fELF\x02\x01\x01\0\0\0", "is a binary file"),
-        (bytes(range(1, 32)) * 100, "is a binary file"),
-        (gzip.compress(b"total images/sec: 1.0\n", mtime=0), "is compressed with gzip"),
-        (b"nothing of interest\n", "the format of "),
-        (f"{TOTAL}:::MLL 1.0 run_start: {{}}\n".encode(), "holds several formats: tf-cnn (line 1), mlperf-training"),
+        (b"", "empty"),
+        (b"\x7fELF\x02\x01\x01\0\0\0", "binary"),
+        (bytes(range(1, 32)) * 100, "binary"),
+        (gzip.compress(b"total images/sec: 1.0\n", mtime=0), "gzip"),
+        (b"nothing of interest\n", "format"),
+        (f"{TOTAL}:::MLL 1.0 run_start: {{}}\n".encode(), "tf-cnn (line 1), mlperf-training"),
     ],
 )
-def test_a_file_that_is_no_log_is_a_sentence(content: bytes, said: str, ledger: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_a_sentence(content: bytes, named: str, ledger: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(content)
     answer = imported(ledger, str(tmp_path / "a.log"))
-    assert (answer.code, said in answer.err, "Traceback" in answer.err) == (2, True, False), answer.err
+    assert (answer.code, named in answer.err, "Traceback" in answer.err) == (2, True, False), answer.err
+    assert str(tmp_path / "a.log") in answer.err
 
 
 def test_a_folder_and_a_missing_file_are_sentences(ledger: str, tmp_path: Path) -> None:
-    assert "is a folder, not a log" in imported(ledger, str(tmp_path)).err
-    assert "cannot be read: No such file" in imported(ledger, str(tmp_path / "none.log")).err
+    for path in (tmp_path, tmp_path / "none.log"):
+        answer = imported(ledger, str(path))
+        assert (answer.code, str(path) in answer.err) == (2, True)
 
 
 def test_an_endless_line_and_half_a_character_do_no_harm(ledger: str, tmp_path: Path) -> None:

@@ -58,5 +58,5 @@ def refused(file: Path, experiment: Experiment, command: Sequence[str]) -> None:
     answer = ask(*command, experiment.id, "--ledger", str(file))
     kind = kind_of(experiment)
     assert (answer.code, answer.out) == (Exit.WRONG_USE, "")
-    assert f"{experiment.id} is {kind.title}, made by `{kind.made_by}`, and not " in answer.err
+    assert all(named in answer.err for named in (experiment.id, kind.title, f"`{kind.made_by}`"))
     assert kind.see.format(id=experiment.id) in answer.err

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from sqlalchemy import Double, Float, Text, inspect
+from sqlalchemy.exc import SQLAlchemyError
 
 from ledger_runs import DONE, FAILED, LINES, SPEC, T0, begin, complete, id_unix_s, our_path
 from stackmark import ids
@@ -24,7 +25,7 @@ from stackmark.errors import LedgerError, SpecError
 from stackmark.ledger import address, schema
 from stackmark.ledger.export import COLUMNS, Format, export_to_file, export_to_stream
 from stackmark.ledger.rows import Experiment, RunEnd, RunFilter, RunRow, RunStart, storable
-from stackmark.ledger.store import Ledger
+from stackmark.ledger.store import Ledger, NotOpen
 from stackmark.spec import Spec
 
 
@@ -99,8 +100,10 @@ def test_a_handle_can_be_set_while_the_run_runs(ledger: Ledger) -> None:
 
 def test_a_handle_of_a_run_that_has_ended_is_refused(ledger: Ledger) -> None:
     run_id = complete(ledger)
-    with pytest.raises(LedgerError, match="not running any more"):
-        ledger.set_handle(run_id, {})
+    with pytest.raises(LedgerError) as caught:
+        ledger.set_handle(run_id, {"pid": 17})
+    assert run_id in caught.value.message
+    assert ledger.run(run_id).handle == {}
 
 
 def test_the_same_end_may_be_written_twice(ledger: Ledger) -> None:
@@ -111,30 +114,36 @@ def test_the_same_end_may_be_written_twice(ledger: Ledger) -> None:
 
 def test_another_end_is_refused_and_changes_nothing(ledger: Ledger) -> None:
     run_id = complete(ledger)
-    with pytest.raises(LedgerError, match="already ended, with status done"):
+    with pytest.raises(NotOpen) as caught:
         ledger.finish(run_id, FAILED, [])
+    assert [word for word in (run_id, "done") if word not in caught.value.message] == []
     assert (ledger.run(run_id).status, ledger.stream(run_id)) == ("done", LINES)
 
 
 def test_a_run_that_was_deleted_meanwhile_is_said_when_it_ends(ledger: Ledger) -> None:
     run_id = begin(ledger)
     ledger.delete([run_id], force=True)
-    with pytest.raises(LedgerError, match="somebody deleted it"):
+    with pytest.raises(NotOpen) as caught:
         ledger.finish(run_id, DONE, LINES)
+    assert run_id in caught.value.message
 
 
 def test_a_run_needs_an_experiment(ledger: Ledger) -> None:
-    with pytest.raises(LedgerError, match="refused a row"):
+    with pytest.raises(LedgerError):
         begin(ledger, experiment=ids.new_id("x"))
+    assert ledger.count() == 0
 
 
 def test_a_failure_is_never_a_number() -> None:
-    with pytest.raises(ValidationError, match="no rate_per_s"):
+    with pytest.raises(ValidationError) as caught:
         RunEnd(status="failed", ended_unix_s=T0, failure_kind="crash", rate_per_s=1.0)
-    with pytest.raises(ValidationError, match="failure_kind"):
+    assert "rate_per_s" in caught.value.errors()[0]["msg"]
+    with pytest.raises(ValidationError) as caught:
         RunEnd(status="failed", ended_unix_s=T0)
-    with pytest.raises(ValidationError, match="finite"):
+    assert "failure_kind" in caught.value.errors()[0]["msg"]
+    with pytest.raises(ValidationError) as caught:
         RunEnd(status="done", ended_unix_s=T0, rate_per_s=float("nan"))
+    assert [(one["loc"], one["type"]) for one in caught.value.errors()] == [(("rate_per_s",), "finite_number")]
 
 
 # Runs whose process is gone
@@ -154,10 +163,10 @@ def test_a_run_on_another_machine_is_not_ours_to_call_abandoned(ledger: Ledger) 
 
 def test_a_lost_run_is_marked_once(ledger: Ledger) -> None:
     run_id = begin(ledger)
-    assert ledger.mark_lost(run_id, "the driver was killed")
-    assert not ledger.mark_lost(run_id, "somebody else came later")
+    assert ledger.mark_lost(run_id, "killed")
+    assert not ledger.mark_lost(run_id, "killed again")
     run = ledger.run(run_id)
-    assert (run.status, run.failure_kind, run.failure_message) == ("failed", "lost", "the driver was killed")
+    assert (run.status, run.failure_kind, run.failure_message) == ("failed", "lost", "killed")
     assert run.ended_unix_s is not None
 
 
@@ -285,8 +294,9 @@ def test_last_is_the_newest_run(ledger: Ledger) -> None:
 
 
 def test_last_of_an_empty_ledger_is_said(ledger: Ledger) -> None:
-    with pytest.raises(SpecError, match="is empty"):
+    with pytest.raises(SpecError) as caught:
         ledger.run("last")
+    assert ledger.where in caught.value.message
 
 
 def test_an_ambiguous_prefix_is_answered_with_the_candidates(ledger: Ledger) -> None:
@@ -365,8 +375,9 @@ def test_an_experiment_with_runs_left_is_kept(ledger: Ledger) -> None:
 
 def test_a_running_run_is_deleted_only_by_force_and_then_nothing_else_was(ledger: Ledger) -> None:
     done, running = complete(ledger), begin(ledger)
-    with pytest.raises(SpecError, match="nothing was deleted"):
+    with pytest.raises(SpecError) as caught:
         ledger.delete([done, running])
+    assert running in caught.value.message
     assert ledger.count() == 2
     assert ledger.delete([done, running], force=True) == 2
 
@@ -404,8 +415,9 @@ def test_an_older_ledger_is_migrated_with_its_runs_and_is_then_newer_than_the_pr
             colours = connection.exec_driver_sql("SELECT id, colour FROM runs").all()
             assert [tuple(row) for row in colours] == [(run_id, "red")]
             assert schema.version_of(connection, "it") == newest + 1
-    with pytest.raises(LedgerError, match=rf"has version {newest + 1}; stackmark .* knows up to {newest}"):
+    with pytest.raises(LedgerError) as caught:
         Ledger.open(ledger_url)
+    assert [number for number in (newest + 1, newest) if not re.search(rf"\b{number}\b", caught.value.message)] == []
 
 
 def test_a_ledger_of_the_first_version_is_migrated_and_its_runs_are_plain_runs(ledger_url: str) -> None:
@@ -477,7 +489,7 @@ def test_a_migration_that_fails_leaves_the_ledger_as_it_was(ledger_url: str) -> 
             "9999_broken",
             "ALTER TABLE runs ADD COLUMN colour TEXT;\nUPDATE nothing SET x = 1;\n",
         )
-        with pytest.raises(Exception, match="nothing"):  # noqa: SIM117
+        with pytest.raises(SQLAlchemyError):  # noqa: SIM117
             with ledger._engine.connect().execution_options(writes=True) as connection, connection.begin():
                 schema.migrate(connection, "it", [*schema.migrations(), broken])
         assert "colour" not in {column["name"] for column in inspect(ledger._engine).get_columns("runs")}
@@ -492,8 +504,9 @@ def test_numbered_files_are_read_in_order_in_the_words_of_the_database(tmp_path:
     (tmp_path / "0001_a.sql").write_text("CREATE TABLE a (x $real);\n")
     first, second = schema.migrations(tmp_path)
     assert (first.number, first.name) == (1, "0001_a")
-    assert second.statements("sqlite") == ["CREATE TABLE b (\n  x BLOB\n)", "DROP TABLE a"]
-    assert second.statements("postgresql")[0] == "CREATE TABLE b (\n  x BYTEA\n)"
+    table = "CREATE TABLE b (\n  x {}\n)"
+    assert second.statements("sqlite") == [table.format("BLOB"), "DROP TABLE a"]
+    assert second.statements("postgresql")[0] == table.format("BYTEA")
 
 
 _OPENER = """

@@ -14,6 +14,7 @@ from asking import COMMAND, Answer, ask
 from leaving_out import leave_out
 from ledger_runs import DONE, LINES, begin
 from postgres import PACKAGES, PostgresServer, find_binaries, running_server
+from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit, LedgerError
 from stackmark.ledger import rescue, store
 from stackmark.ledger.store import Ledger
@@ -61,7 +62,7 @@ def test_a_server_that_stays_away_costs_no_run(
     url = own_server.emptied_database()
     failed = ask("run", "--cmd", program(own_server), *METRIC, "--ledger", url)
     assert failed.code == Exit.LEDGER_FAILED
-    assert "does not answer; trying again" in failed.err
+    assert "trying again" in failed.err
     (saved,) = (tmp_path / "data" / "stackmark" / "rescued").iterdir()
     assert str(saved) in failed.err
     assert (saved.stat().st_mode & 0o777, saved.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -74,8 +75,7 @@ def is_stored(answer: Answer) -> None:
     assert answer.code == Exit.DONE, answer.err
     (row,) = json.loads(answer.out)["runs"]
     assert (row["status"], row["rate_per_s"]) == ("done", 2.0)
-    assert f"the run {row['id']} is stored now" in answer.err
-    assert "was lost" not in answer.err
+    assert row["id"] in answer.err
 
 
 def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_recover_takes_a_file_that_was_moved(waiting: Path, tmp_path: Path) -> N
 def test_a_file_that_is_not_there_is_a_sentence(waiting: Path, tmp_path: Path, name: str) -> None:
     answer = ask("recover", str(tmp_path / name), "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert answer.code == Exit.LEDGER_FAILED
-    assert "itself failed" not in answer.err
+    assert ITSELF_FAILED not in answer.err
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "no json", '{"stackmark_rescue": 1}\n', "header\n5\n", "header\n[\n"])
@@ -148,14 +148,15 @@ def test_a_file_that_cannot_be_read_is_kept_and_said(waiting: Path, tmp_path: Pa
     answer = ask("recover", "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert answer.code == Exit.LEDGER_FAILED
     assert str(waiting) in answer.err
-    assert "itself failed" not in answer.err
+    assert ITSELF_FAILED not in answer.err
     assert waiting.exists()
 
 
 def test_a_folder_that_others_may_write_is_not_searched(waiting: Path, tmp_path: Path) -> None:
     waiting.parent.chmod(0o777)
     answer = ask("results", "--ledger", str(tmp_path / "ledger.sqlite3"), "--json")
-    assert "is stored now" not in answer.err
+    assert [run["status"] for run in json.loads(answer.out)["runs"]] != ["done"]
+    assert waiting.exists()
 
 
 def test_a_run_that_was_deleted_leaves_its_file_to_its_owner(waiting: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from asking import ask, ask_process
 from postgres import PostgresServer
+from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit
 from stackmark.ledger.masking import hide_in_arguments
 
@@ -54,7 +55,7 @@ def test_no_message_shows_the_password(form: str, port: int, monkeypatch: pytest
     exported = ask("results")
     for answer in (typed, exported):
         assert answer.code in (Exit.WRONG_USE, Exit.LEDGER_FAILED)
-        assert "itself failed" not in answer.err
+        assert ITSELF_FAILED not in answer.err
         assert pieces_in(answer.out + answer.err) == []
     assert pieces_in(" ".join(hide_in_arguments(["run", "--ledger", url, f"--ledger={url}"]))) == []
 

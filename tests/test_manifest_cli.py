@@ -103,15 +103,15 @@ def test_a_canary_keeps_its_runs_until_they_are_collected() -> None:
 
 def test_a_canary_that_would_choose_its_batch_anew_each_time_is_told_so() -> None:
     words = ["manifest", "train/trivial", "--kind", "cronjob"]
-    assert "# each run chooses anew what was not typed (device, batch" in ask(*words).out
-    assert "chooses anew" not in ask(*words, "--batch", "2").out
-    assert "chooses anew" not in ask("manifest", "train/trivial").out
+    assert "(device, batch" in ask(*words).out
+    assert "(device, batch" not in ask(*words, "--batch", "2").out
+    assert "(device" not in ask("manifest", "train/trivial").out
 
 
 def test_openshift_gets_no_uid_and_a_word_about_it() -> None:
     answer = ask("manifest", "train/resnet50", "--openshift")
     assert "runAsUser" not in answer.out
-    assert "# for OpenShift (SCC restricted-v2)" in answer.out
+    assert "restricted-v2" in answer.out
     assert "runAsUser: 1001" in ask("manifest", "train/resnet50").out
 
 
@@ -125,7 +125,7 @@ def test_a_claim_for_devices_comes_first() -> None:
 def test_what_restricted_forbids_stands_above_the_manifest() -> None:
     out = ask("manifest", "train/resnet50", "--host-network", "--cap", "IPC_LOCK", "--cpus", "1.5").out
     above = out.partition("apiVersion")[0]
-    for words in ("hostNetwork", "IPC_LOCK", "no whole number"):
+    for words in ("hostNetwork", "IPC_LOCK", "1.5"):
         assert words in above
 
 
@@ -155,46 +155,46 @@ def test_a_yaml_patch_without_yaml_says_what_to_install(tmp_path: Path) -> None:
         env=environment(tmp_path / "ledger"), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == Exit.WRONG_USE
-    assert "pip install 'stackmark[k8s]'" in done.stderr
+    assert "'stackmark[k8s]'" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "named"),
     [
-        ((), "no workload was named"),
-        (("train/resnet5",), "there is no workload 'train/resnet5'"),
-        (("train/resnet50", "--batch", "8,16"), "is for one measurement, and these lists make 2"),
-        (("train/resnet50", "--batch", "-1"), "--batch"),
-        (("train/resnet50", "--gpus", "all"), "a pod asks for a number of GPUs"),
-        (("train/resnet50", "--schedule", "@daily"), "--schedule is for a CronJob"),
-        (("train/resnet50", "--history", "3"), "--history is for a CronJob"),
-        (("train/resnet50", "--kind", "cronjob", "--schedule", "weekdays"), "has 1 fields, and cron's has five"),
-        (("train/resnet50", "--kind", "cronjob", "--schedule", ""), "it is empty"),
-        (("train/resnet50", "--patch", "/nowhere"), "the patch /nowhere cannot be read"),
-        (("train/resnet50", "--ranks", "2"), "train/resnet50 runs as one rank"),
-        (("op/all-reduce",), "is an exchange of several ranks"),
-        (("op/all-reduce", "--ranks", "2,4"), "is for one measurement, and these lists make 2"),
-        (("op/gemm", "--set", "trainings"), "op/gemm has no set 'trainings'"),
-        (("train/resnet50", "--namespace", "A"), "is no name of a namespace"),
-        (("train/resnet50", "--engine", "podman"), "No such option"),
+        ((), ["stackmark workloads", "--cmd"]),
+        (("train/resnet5",), ["'train/resnet5'", "train/resnet50"]),
+        (("train/resnet50", "--batch", "8,16"), ["2"]),
+        (("train/resnet50", "--batch", "-1"), ["--batch", "-1"]),
+        (("train/resnet50", "--gpus", "all"), ["gpus", "all"]),
+        (("train/resnet50", "--schedule", "@daily"), ["--schedule", "--kind cronjob"]),
+        (("train/resnet50", "--history", "3"), ["--history", "--kind cronjob"]),
+        (("train/resnet50", "--kind", "cronjob", "--schedule", "weekdays"), ["'weekdays'", "1"]),
+        (("train/resnet50", "--kind", "cronjob", "--schedule", ""), ["--schedule"]),
+        (("train/resnet50", "--patch", "/nowhere"), ["/nowhere"]),
+        (("train/resnet50", "--ranks", "2"), ["train/resnet50", "--ranks"]),
+        (("op/all-reduce",), ["op/all-reduce", "--ranks 2"]),
+        (("op/all-reduce", "--ranks", "2,4"), ["2"]),
+        (("op/gemm", "--set", "trainings"), ["op/gemm", "'trainings'", "inference_server"]),
+        (("train/resnet50", "--namespace", "A"), ["namespace", "'A'"]),
+        (("train/resnet50", "--engine", "podman"), ["'--engine'"]),
     ],
 )
-def test_what_cannot_be_printed_is_refused_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
-    assert sentence in refused(*words)
+def test_what_cannot_be_printed_is_refused_in_a_sentence(words: tuple[str, ...], named: list[str]) -> None:
+    message = refused(*words)
+    assert all(word in message for word in named), message
 
 
 def test_the_help_has_the_options_of_a_pod_in_one_section() -> None:
     text = ask("manifest", "--help").out
-    assert text.count("Options of a pod:") == 1
-    assert "Options of a container" not in text
-    assert "Options of places" not in text
+    headings = [line.split()[-1] for line in text.splitlines() if line.startswith("Options of ")]
+    assert headings == ["pod:"]
 
 
 def test_where_places_differ_the_help_says_what_each_means() -> None:
     answer: Answer = ask("run", "--help")
     text = " ".join(answer.out.split())
-    assert "Pod: How many GPUs" in text
-    assert text.count("--memory TEXT Memory limit, without swap: 16g.") == 1
+    assert "Pod:" in text.partition("--gpus ")[2].partition(" --")[0]
+    assert text.count("--memory TEXT") == 1
 
 
 @pytest.mark.cluster

@@ -40,5 +40,5 @@ def test_the_interval_holds_the_true_median_of_a_skewed_distribution_as_often_as
 
 
 def test_there_is_no_median_of_nothing() -> None:
-    with pytest.raises(ValueError, match="nothing"):
+    with pytest.raises(ValueError):
         median_of([])

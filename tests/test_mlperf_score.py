@@ -1,6 +1,7 @@
 """The scorer of MLPerf training: from the raw logs of v0.6 it finds the minutes that were published."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -47,15 +48,21 @@ def test_one_command_scores_all_and_stands_them_beside_the_published_system() ->
     rows = {line.split()[0]: line.split() for line in answer.out.splitlines()}
     for benchmark, minutes in PUBLISHED.items():
         assert rows[benchmark][4:6] == [f"{minutes:.2f}", f"{minutes:.2f}"]
-    assert "1x DGX-1, NVIDIA, MLPerf Training v0.6" in answer.out
+    assert all(named in answer.out for named in ("1x DGX-1", "NVIDIA", "v0.6"))
 
 
 def test_the_difference_is_in_percent_of_the_published_time(tmp_path: Path) -> None:
     # As a white paper of 2019 has it: GNMT 6.13 % slower than the DGX-1's 20.55 minutes.
     write_runs(tmp_path / "gnmt", "gnmt", [20.55 * 1.0613 * 60] * 10)
-    assert "6.13 % slower" in ask("mlperf", "score", str(tmp_path), "--against", "DGX-1").out
+    against = score(tmp_path / "gnmt", "DGX-1").against
+    assert against is not None
+    assert against.percent == pytest.approx(6.13, abs=0.01)
+    assert "6.13 %" in ask("mlperf", "score", str(tmp_path), "--against", "DGX-1").out
     write_runs(tmp_path / "gnmt", "gnmt", [20.55 * 0.9771 * 60] * 10)
-    assert "2.29 % faster" in ask("mlperf", "score", str(tmp_path), "--against", "DGX-1").out
+    against = score(tmp_path / "gnmt", "DGX-1").against
+    assert against is not None
+    assert against.percent == pytest.approx(-2.29, abs=0.01)
+    assert "2.29 %" in ask("mlperf", "score", str(tmp_path), "--against", "DGX-1").out
 
 
 def test_for_programs_it_is_json() -> None:
@@ -83,7 +90,7 @@ def test_one_run_that_failed_is_the_slowest(folder: Path) -> None:
     found = score(folder)
     # 1337.529 is dropped as the fastest, the aborted one as the slowest.
     assert found.minutes == pytest.approx((1347.521 + 1340.489 + 1339.586) / 3 / 60, abs=1e-5)
-    assert "result_4.txt counts as the slowest run" in found.notes[0]
+    assert "result_4.txt" in found.notes[0]
 
 
 def test_two_runs_that_failed_leave_no_score(folder: Path) -> None:
@@ -91,7 +98,7 @@ def test_two_runs_that_failed_leave_no_score(folder: Path) -> None:
         (folder / name).write_text(START)
     found = score(folder)
     assert found.minutes is None
-    assert found.problem.startswith("2 of 5 runs have no time, and the rules allow one")
+    assert all(named in found.problem for named in ("2 of 5", "result_1.txt", "result_3.txt"))
 
 
 def test_a_result_that_is_no_log_is_a_run_that_failed(folder: Path) -> None:
@@ -99,24 +106,27 @@ def test_a_result_that_is_no_log_is_a_run_that_failed(folder: Path) -> None:
     assert "binary" in score(folder).notes[0]
 
 
-@pytest.mark.parametrize(("keep", "said"), [(4, "4 runs, where the rules ask for 5"), (1, "1 run, where")])
-def test_too_few_runs_are_a_sentence(folder: Path, keep: int, said: str) -> None:
+@pytest.mark.parametrize("keep", [4, 1])
+def test_too_few_runs_are_a_sentence(folder: Path, keep: int) -> None:
     for path in sorted(folder.iterdir())[keep:]:
         path.unlink()
     answer = ask("mlperf", "score", str(folder))
-    assert (answer.code, said in answer.err) == (3, True)
+    assert answer.code == 3
+    assert score(folder).minutes is None
+    assert re.findall(r"\d+", score(folder).problem) == [str(keep), "5"]
 
 
 def test_a_benchmark_of_another_round_is_scored_and_said_to_be(tmp_path: Path) -> None:
     write_runs(tmp_path / "bert", "bert", [60, 120, 180])
     found = score(tmp_path / "bert", "DGX-1")
     assert found.minutes == pytest.approx(2.0)
-    assert found.notes == (
-        "how many runs the rules ask for bert is not known here; it is scored over 3",
-        "no time of bert is published for DGX-1",
-    )
+    assert (found.asked, found.against) == (None, None)
+    runs, published = found.notes
+    assert "bert" in runs
+    assert "DGX-1" in published
     write_runs(tmp_path / "few", "bert", [60, 120])
-    assert "one has to be left" in score(tmp_path / "few").problem
+    few = score(tmp_path / "few")
+    assert (few.minutes, bool(few.problem)) == (None, True)
 
 
 def test_part_of_the_folders_may_have_no_score(folder: Path) -> None:
@@ -125,22 +135,21 @@ def test_part_of_the_folders_may_have_no_score(folder: Path) -> None:
     assert (answer.code, "115.22" in answer.out) == (7, True)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("none", "does not exist"), ("a.txt", "is a file"), ("empty", "holds no logs of MLPerf training")],
-)
-def test_a_bad_folder_is_a_sentence(name: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["none", "a.txt", "empty"])
+def test_a_bad_folder_is_a_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "empty").mkdir()
     answer = ask("mlperf", "score", str(tmp_path / name))
-    assert (answer.code, said in answer.err) == (2, True)
+    assert (answer.code, str(tmp_path / name) in answer.err) == (2, True)
 
 
 def test_a_folder_with_other_logs_is_a_sentence() -> None:
-    answer = ask("mlperf", "score", str(LOGS.parent / "tf_cnn"))
-    assert (answer.code, "holds no logs of MLPerf training" in answer.err) == (2, True)
+    folder = str(LOGS.parent / "tf_cnn")
+    answer = ask("mlperf", "score", folder)
+    assert (answer.code, folder in answer.err) == (2, True)
 
 
 def test_a_system_that_nobody_published_is_a_sentence() -> None:
     answer = ask("mlperf", "score", str(LOGS / "ssd"), "--against", "DGX-3")
-    assert (answer.code, "did you mean DGX-" in answer.err) == (2, True)
+    assert answer.code == 2
+    assert all(named in answer.err for named in ("--against", "DGX-3", "DGX-1"))

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 import torch
 
-from stackmark.errors import SpecError
+from refusing import fails_as, refused
 from stackmark.spec import Scalar
 from stackmark.workloads.op.definition import operations, read_problem
 from stackmark.workloads.op.impl import attention
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard
 from stackmark.workloads.op.problem import Problem
-from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
 PASSES = ["forward", "backward"]
@@ -150,14 +149,12 @@ def test_the_operations_are_those_of_the_pairs_that_meet(shape: Shape, which: st
 
 def test_the_row_says_which_kernel_it_was() -> None:
     prepared = called(SHAPES["causal"], "forward")
-    assert prepared.notes == (
-        "the framework chose flash attention",
-        "operations are those that a causal mask leaves; all of them would be nearly twice as many",
-    )
+    kernel, operations = prepared.notes
+    assert "flash" in kernel
+    assert "causal" in operations
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert called(SHAPES["plain"], "forward").notes == (
-            "the framework chose plain products (every score goes through memory)",
-        )
+        (kernel,) = called(SHAPES["plain"], "forward").notes
+    assert "flash" not in kernel
 
 
 @pytest.mark.parametrize("which", PASSES)
@@ -176,21 +173,18 @@ def test_calls_give_the_same_bits_again_and_again(which: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "sentence"),
+    ("more", "named"),
     [
-        ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 heads of keys evenly"),
-        ({"causal": 1, "length": 1, "kv_length": 7}, "a causal mask over 1 queries and 7 keys"),
+        ({"heads": 6, "kv_heads": 4}, ["6", "4"]),
+        ({"causal": 1, "length": 1, "kv_length": 7}, ["causal", "1", "7"]),
     ],
 )
-def test_a_shape_that_means_nothing_is_refused(more: Shape, sentence: str) -> None:
-    with pytest.raises(SpecError, match=sentence) as refused:
+def test_a_shape_that_means_nothing_is_refused(more: Shape, named: list[str]) -> None:
+    with refused(*named):
         problem_of({**SHAPES["plain"], **more}, "forward")
-    assert refused.value.hint
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp8", "int8"])
 def test_a_precision_that_it_has_not_is_refused(precision: str) -> None:
-    with pytest.raises(WorkloadFailure, match=f"has no {precision}") as failure:
+    with fails_as("bad_parameter", precision, "--precision"):
         attention.check_precision(Stand(CPU, precision, 1))
-    assert failure.value.kind == "bad_parameter"
-    assert failure.value.hint

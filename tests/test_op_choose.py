@@ -5,14 +5,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from stackmark.errors import SpecError
+from refusing import fails_as, refused
 from stackmark.spec import Request, Scalar
 from stackmark.workloads.op.definition import least_bytes, operations, read_problem, read_shape, say_problem
 from stackmark.workloads.op.impl import choose as choosing
 from stackmark.workloads.op.impl.choose import choose, problems_of, representative
 from stackmark.workloads.op.operators import OPERATORS
 from stackmark.workloads.op.problem import Problem, read_rows, say_rows
-from stackmark.workloads.workload import WorkloadFailure
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +29,7 @@ def test_without_a_word_the_first_list_is_taken_and_shortened_on_a_cpu() -> None
     assert (params.set, params.precision, params.device, params.budget) == ("training", "fp32", "cpu", 60.0)
     chosen = read_rows(params.rows, 160)
     assert 20 < len(chosen) < 160
-    assert f"{len(chosen)} of 160 problems fit into 60 s, spread evenly over their sizes" in reasons["rows"]
+    assert all(figure in reasons["rows"] for figure in (f"{len(chosen)} of", "160", "60 s"))
     sizes = sorted(operations(problem) or 0.0 for problem in problems_of("gemm", params))
     taken = sorted(operations(problems_of("gemm", params)[i]) or 0.0 for i in chosen)
     assert taken[0] == sizes[0]
@@ -53,25 +52,23 @@ def test_one_typed_product_is_a_list_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "typed", "said"),
+    ("op", "typed", "named"),
     [
-        ("gemm", {"set": "trainnig"}, "trainnig"),
-        ("gemm", {"m": 64, "n": 32}, "op/gemm needs k"),
-        ("gemm", {"m": 64, "n": 32, "k": 1, "set": "training"}, "both a problem and a --set"),
-        ("gemm", {"m": 64, "shape": "m=1,n=1,k=1"}, "both --shape and --m"),
-        ("conv", {"m": 64, "n": 32, "k": 1}, "--m is of op/gemm"),
-        ("conv", {"shape": "w=2,h=2,c=1,n=1,k=1,filter_w=3,filter_h=3"}, "larger than its padded image"),
-        ("gemm", {"rows": "170"}, "there is no row 170: this list has 160, from 0 to 159"),
-        ("gemm", {"rows": "9-3"}, "'9-3' goes backwards"),
-        ("gemm", {"device": "cuda:0"}, "there is no cuda:0"),
-        ("transfer", {"shape": "bytes=1"}, "takes no --shape"),
+        ("gemm", {"set": "trainnig"}, ["trainnig", "training"]),
+        ("gemm", {"m": 64, "n": 32}, ["op/gemm", "k"]),
+        ("gemm", {"m": 64, "n": 32, "k": 1, "set": "training"}, ["--set"]),
+        ("gemm", {"m": 64, "shape": "m=1,n=1,k=1"}, ["--shape", "--m"]),
+        ("conv", {"m": 64, "n": 32, "k": 1}, ["--m", "op/gemm"]),
+        ("conv", {"shape": "w=2,h=2,c=1,n=1,k=1,filter_w=3,filter_h=3"}, ["filter_w=3", "pad"]),
+        ("gemm", {"rows": "170"}, ["170", "160"]),
+        ("gemm", {"rows": "9-3"}, ["'9-3'"]),
+        ("gemm", {"device": "cuda:0"}, ["cuda:0"]),
+        ("transfer", {"shape": "bytes=1"}, ["--shape"]),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(op: str, typed: dict[str, Scalar], said: str) -> None:
-    with pytest.raises(WorkloadFailure) as caught:
+def test_what_cannot_be_is_refused_with_a_sentence(op: str, typed: dict[str, Scalar], named: list[str]) -> None:
+    with fails_as("no_device" if "device" in typed else "bad_parameter", *named):
         choose(asked(op, **typed))
-    assert said in caught.value.message
-    assert caught.value.kind in ("bad_parameter", "no_device")
 
 
 # --- a representative part ----------------------------------------------------------------------------------------------------
@@ -110,23 +107,22 @@ def test_a_shape_is_read_by_its_names_with_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "text", "said"),
+    ("op", "text", "named"),
     [
-        ("conv", "w", "'w' is not name=value"),
-        ("conv", "width=3", "op/conv has no 'width'"),
-        ("rnn", "cell=tanh,hidden=1,batch=1,timesteps=1", "cell of op/rnn is one of vanilla, lstm, gru, not 'tanh'"),
-        ("sparse-gemm", "m=1,n=1,k=1,sparsity=1.5", "sparsity of op/sparse-gemm is a share below 1"),
-        ("gemm", "m=0,n=1,k=1", "m of op/gemm is a whole number from 1 to 9,007,199,254,740,991, not '0'"),
-        ("gemm", "m=5,n=5,k=5,m=6", "--shape: m was typed twice"),
-        ("layer-norm", "rows=3,width=1", "a row of one element is its own mean"),
-        ("gemm", "m=1e9,n=1,k=1", "m of op/gemm is a number, not '1e9'"),
-        ("gemm", "m=1,n=1,k=1,a_t=maybe", "a_t of op/gemm is 0 or 1, not 'maybe'"),
+        ("conv", "w", ["'w'"]),
+        ("conv", "width=3", ["op/conv", "'width'"]),
+        ("rnn", "cell=tanh,hidden=1,batch=1,timesteps=1", ["cell", "op/rnn", "lstm", "'tanh'"]),
+        ("sparse-gemm", "m=1,n=1,k=1,sparsity=1.5", ["sparsity", "op/sparse-gemm", "1"]),
+        ("gemm", "m=0,n=1,k=1", ["m", "op/gemm", "9,007,199,254,740,991", "'0'"]),
+        ("gemm", "m=5,n=5,k=5,m=6", ["--shape", "m"]),
+        ("layer-norm", "rows=3,width=1", ["width"]),
+        ("gemm", "m=1e9,n=1,k=1", ["m", "op/gemm", "'1e9'"]),
+        ("gemm", "m=1,n=1,k=1,a_t=maybe", ["a_t", "op/gemm", "'maybe'"]),
     ],
 )
-def test_a_shape_that_is_none_is_a_sentence(op: str, text: str, said: str) -> None:
-    with pytest.raises(SpecError) as caught:
+def test_a_shape_that_is_none_is_a_sentence(op: str, text: str, named: list[str]) -> None:
+    with refused(*named):
         read_shape(op, text)
-    assert said in caught.value.message
 
 
 def test_deepbench_counts_a_product_as_2mnk() -> None:

@@ -61,17 +61,17 @@ def test_a_list_is_a_table_and_what_it_came_to(measured: Measured) -> None:
     assert lines[0].split()[:5] == ["#", "problem", "time", "±", "TFLOP/s"]
     assert [line.split()[0] for line in lines[1:4]] == ROWS.split(",")
     named = {line.split()[0]: line for line in lines if line and not line[0].isspace()}
-    assert named["problems"].endswith(f"3 of 160: --rows {ROWS}")
+    assert all(figure in named["problems"] for figure in ("3 of", "160", f"--rows {ROWS}"))
     assert "2 runs)" in named["rate"]
-    assert "geometric mean of their rates" in named["rows"]
+    assert "geometric mean" in named["rows"]
     assert (
         named["threads"].split(maxsplit=1)[1].startswith(f"{len(os.sched_getaffinity(0))}, ")
         or "pinned" in named["threads"]
     )
-    assert "against float64" in named["checked"]
-    assert "2 runs; look at one: stackmark show r-" in named["stored"]
-    assert "run 2/2  r-" in answer.err
-    assert answer.err.splitlines()[-1].endswith("TFLOP/s  3 rows")
+    assert "float64" in named["checked"]
+    assert "stackmark show" in named["stored"]
+    assert "run 2/2" in answer.err
+    assert answer.err.splitlines()[-1].endswith("3 rows")
 
 
 def test_a_stored_list_is_shown_and_gone_on_with_without_running_anything(measured: Measured) -> None:
@@ -134,19 +134,20 @@ def test_a_problem_that_cannot_be_done_fails_as_a_row_and_the_others_go_on(ledge
     assert result["list"]["failed"] == [45]
     bad, good = result["rows"]
     assert bad["failure"]["kind"] == "bad_parameter"
-    assert "multiples of 8: m is 35" in bad["failure"]["message"]
+    assert all(figure in bad["failure"]["message"] for figure in ("m", "35", "8"))
     assert bad["seconds"] is None
     assert good["seconds"] > 0
     assert "row 45: " in answer.err
-    assert ask("results").out.splitlines()[1].endswith("done: 1 of 2 rows gave no number")
+    assert "1 of 2" in ask("results").out.splitlines()[1].partition("done")[2]
 
 
 def test_a_problem_without_room_says_its_size(ledger_file: Path) -> None:
     shape = ("--m", "900000", "--n", "900000", "--k", "64")
     answer = ask("run", "op/gemm", *shape, *QUICK, "--runs", "2")
     assert answer.code == Exit.RUN_FAILED
-    assert "failed: its operands take 3.02e+03 GiB" in answer.out or "its operands take" in answer.out
-    assert len(rows_of(ledger_file)) == 1
+    assert "3.02e+03 GiB" in answer.out
+    (row,) = rows_of(ledger_file)
+    assert row.failure_kind == "out_of_host_memory"
 
 
 def test_one_bad_precision_of_several_stops_no_other(ledger_file: Path) -> None:
@@ -168,7 +169,7 @@ def test_two_arms_are_compared_by_the_list_s_rate_and_row_by_row(ledger_file: Pa
     assert [row["index"] for row in pair["rows"]] == [128, 148]
     ratios = [row["ratio"] for row in pair["rows"]]
     assert pair["geometric_mean"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)
-    assert any(sentence.startswith("the heat: each problem of the list") for sentence in shown["held"])
+    assert any(sentence.startswith("the heat:") for sentence in shown["held"])
 
 
 # Stopped, killed, and gone on with
@@ -212,11 +213,11 @@ def test_interrupted_it_says_how_to_go_on_and_takes_the_missing_rows(ledger_file
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (Exit.INTERRUPTED, b"")
     (row,) = rows_of(ledger_file)
-    assert f"  go on with: stackmark resume {row.experiment_id}\n" in err.decode()
-    assert f"  see what there is: stackmark show {row.experiment_id}\n" in err.decode()
-    assert "2 problems of run 1; go on with" in ask("show", row.experiment_id).out
+    assert f"stackmark resume {row.experiment_id}\n" in err.decode()
+    assert f"stackmark show {row.experiment_id}\n" in err.decode()
+    assert f"stackmark resume {row.experiment_id}" in ask("show", row.experiment_id).out
     resumed(ledger_file)
-    assert ask("show", row.experiment_id).out.count("run 1 of 1 was made in 2 pieces") == 1
+    assert ask("show", row.experiment_id).out.count("2 pieces") == 1
 
 
 def test_killed_with_its_driver_it_keeps_the_rows_that_were_stored_meanwhile(ledger_file: Path) -> None:
@@ -227,7 +228,7 @@ def test_killed_with_its_driver_it_keeps_the_rows_that_were_stored_meanwhile(led
     (row,) = rows_of(ledger_file)
     eventually(lambda: not alive(int(str(row.handle["pid"]))))
     _, first, second, answer = resumed(ledger_file)
-    assert f"the run {row.id} (op/gemm) was lost" in answer.err
+    assert f"{row.id} (op/gemm)" in answer.err
     assert (first.failure_kind, second.status) == ("lost", "done")
 
 
@@ -293,7 +294,7 @@ def test_a_precision_reaches_the_operator_s_own_parameter(ledger_file: Path) -> 
 def test_what_the_catalogue_says_of_an_operator() -> None:
     lines = ask("workloads", "op/*").out.splitlines()
     gemm = next(line for line in lines if line.startswith("op/gemm "))
-    assert "training 160, inference_server 75, inference_device 13, transformer " in gemm
+    assert "training 160," in gemm
     found = json.loads(ask("workloads", "op/conv", "--json").out)["workloads"]
     assert list(found[0]["sets"]) == ["training", "inference_server", "inference_device"]
     assert json.loads(ask("workloads", "train/lenet", "--json").out)["workloads"][0]["sets"] == {}
@@ -301,6 +302,6 @@ def test_what_the_catalogue_says_of_an_operator() -> None:
 
 def test_help_says_of_a_name_what_it_means_to_each_family() -> None:
     text = " ".join(ask("run", "--help").out.split())
-    assert "--precision fp32|tf32|bf16|fp16|fp64|fp8|int8 Arithmetic of the matrix products" in text
-    assert "In op/: of the operands;" in text
+    assert "--precision fp32|tf32|bf16|fp16|fp64|fp8|int8" in text
+    assert "In op/:" in text.partition("--precision fp32|")[2].partition(" --")[0]
     assert text.count("--precision fp32|") == 1

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from refusing import fails_as
 from stackmark.workloads.op.definition import read_problem
 from stackmark.workloads.op.impl import matrix, operands
 from stackmark.workloads.op.impl.bench import Stand
-from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def test_a_product_is_right_in_every_layout(precision: str, a_t: int, b_t: int) 
     assert tuple(result.shape) == (32, 48)  # a column-major 48×32
     compared = prepared.compare()
     assert compared.error <= compared.bound
-    assert "all 1,536 elements" in compared.elements
+    assert "1,536" in compared.elements
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -45,7 +45,8 @@ def test_a_wrong_element_that_no_sample_holds_is_found_by_the_projection() -> No
     prepared.call(0)
     (result,) = prepared.outputs(0)
     compared = prepared.compare()
-    assert compared.elements.startswith("65,536 of 1,800,000 elements")
+    assert compared.elements.startswith("65,536 of")
+    assert "1,800,000" in compared.elements
     assert compared.error <= compared.bound
     found = []
     for row, column in ((3, 5), (611, 907), (1111, 1301)):
@@ -57,13 +58,14 @@ def test_a_wrong_element_that_no_sample_holds_is_found_by_the_projection() -> No
 
 
 def test_eight_bits_want_sizes_that_libraries_multiply() -> None:
-    with pytest.raises(WorkloadFailure, match=r"int8 only where m and k are multiples of 8: m is 33"):
+    with fails_as("bad_parameter", "int8", "8", "m is 33"):
         matrix.prepare_gemm(read_problem("gemm", {"m": 33, "n": 32, "k": 32}), Stand(CPU, "int8", 5))
 
 
 def test_eight_bit_products_say_that_they_are_made_in_one_layout() -> None:
     prepared = matrix.prepare_gemm(read_problem("gemm", {"m": 32, "n": 32, "k": 32}), Stand(CPU, "int8", 5))
-    assert prepared.notes == ("8-bit products are made as TN, whatever the list says: the libraries offer no other",)
+    (note,) = prepared.notes
+    assert "TN" in note
     assert prepared.accumulate == "int32"
 
 

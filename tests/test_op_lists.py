@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stackmark.errors import SpecError
+from refusing import refused
 from stackmark.workloads.op.definition import least_bytes, operations, problems, read_problem, sets_of
 from stackmark.workloads.op.impl.bench import Implementation
 from stackmark.workloads.op.impl.rows import OwnRows
@@ -139,7 +139,8 @@ def test_a_list_that_cannot_be_read_stops_the_script_with_its_line(tmp_path: Pat
         env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "gemm.csv, line 2: m of op/gemm is a whole number from 1 to 9,007,199,254,740,991, not '0'" in done.stderr
+    assert "gemm.csv, line 2:" in done.stderr
+    assert all(named in done.stderr for named in ("op/gemm", "9,007,199,254,740,991", "'0'"))
     assert not (tmp_path / "out").exists()
 
 
@@ -242,25 +243,18 @@ def test_every_operator_has_its_sets_and_the_first_is_the_usual_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "set_name", "sentence", "hint"),
+    ("op", "set_name", "named"),
     [
-        (
-            "gemm",
-            "trainig",
-            "op/gemm has no set 'trainig'; did you mean training?",
-            "its sets are training, inference_server",
-        ),
-        ("attention", "training", "op/attention has no set 'training'", "its only set is transformer"),
-        ("gem", "training", "there is no operator 'gem'; did you mean gemm?", "stackmark workloads"),
-        ("transfer", "links", "the rows of op/transfer depend on the machine", "stackmark run op/transfer"),
-        ("ceilings", "machine", "the rows of op/ceilings depend on the machine", "stackmark ceilings"),
+        ("gemm", "trainig", ["op/gemm", "'trainig'", "training, inference_server"]),
+        ("attention", "training", ["op/attention", "'training'", "transformer"]),
+        ("gem", "training", ["'gem'", "gemm", "stackmark workloads"]),
+        ("transfer", "links", ["run op/transfer"]),
+        ("ceilings", "machine", ["op/ceilings", "stackmark ceilings"]),
     ],
 )
-def test_a_list_that_there_is_not_is_a_sentence(op: str, set_name: str, sentence: str, hint: str) -> None:
-    with pytest.raises(SpecError) as caught:
+def test_a_list_that_there_is_not_is_a_sentence(op: str, set_name: str, named: list[str]) -> None:
+    with refused(*named):
         problems(op, set_name)
-    assert caught.value.message.startswith(sentence.removesuffix("?"))
-    assert hint in (caught.value.hint or "")
 
 
 def test_the_lists_need_neither_a_framework_nor_numpy() -> None:

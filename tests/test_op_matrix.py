@@ -89,6 +89,12 @@ def test_batched_products_of_odd_shapes_are_right(shape: tuple[int, int, int, in
     done(matrix.prepare_batched(problem, stand(precision)))
 
 
+def is_wrong(compared: Compared) -> bool:
+    with pytest.raises(WorkloadFailure) as failure:
+        refuse_wrong(compared)
+    return failure.value.kind == "wrong_result"
+
+
 BATCH = read_problem("batched-gemm", {"groups": 20, "m": 70, "n": 70, "k": 12})
 
 
@@ -99,8 +105,7 @@ def test_an_element_that_is_off_by_a_hundredth_is_found_in_any_of_the_matrices()
         at = (group, *a_usual_element(got[group]))
         before = got[at].clone()
         got[at] *= 1.01
-        with pytest.raises(WorkloadFailure, match="its result is off by"):
-            refuse_wrong(prepared.compare())
+        assert is_wrong(prepared.compare())
         got[at] = before
     refuse_wrong(prepared.compare())
 
@@ -114,8 +119,7 @@ def test_a_wrong_layout_is_found_in_bf16(mistake: Callable[[torch.Tensor], torch
     left, right = torch.randn(4, 16, 24).bfloat16(), torch.randn(4, 24, 16).bfloat16()
     got = torch.bmm(left, right)
     refuse_wrong(compare_products(got, left, right, stand("bf16")))
-    with pytest.raises(WorkloadFailure, match="its result is off by"):
-        refuse_wrong(compare_products(mistake(got), left, right, stand("bf16")))
+    assert is_wrong(compare_products(mistake(got), left, right, stand("bf16")))
 
 
 def test_a_projection_is_a_product_in_float64_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +194,9 @@ def test_the_notes_say_how_the_groups_were_multiplied_and_bytes_are_of_the_matri
     counts = rows_of_groups(4, 9)
     used = sum(count > 0 for count in counts)
     assert used < 9
-    assert f"a group gets 0 to {max(counts)} rows" in prepared.notes
-    assert f"one product after another, {used} in a call" in prepared.notes
+    spread, way = prepared.notes
+    assert f" 0 to {max(counts)} " in spread
+    assert f" {used} " in way
     assert prepared.least_bytes == 4 * (4 * 7 + used * 5 * 7 + 4 * 5)
     assert prepared.operations is None  # as counted from the shape
 
@@ -213,20 +218,18 @@ def test_a_row_that_went_to_the_next_group_is_found(precision: str) -> None:
     refuse_wrong(compare_groups(right.to(rows.dtype), rows, weights, counts, stand(precision)))
     moved = [counts[0] - 1, counts[1] + 1, *counts[2:]]
     wrong = grouped_by_numpy(rows, weights, moved).to(rows.dtype)
-    with pytest.raises(WorkloadFailure, match="its result is off by"):
-        refuse_wrong(compare_groups(wrong, rows, weights, counts, stand(precision)))
+    assert is_wrong(compare_groups(wrong, rows, weights, counts, stand(precision)))
 
 
 def test_an_element_that_is_off_by_a_hundredth_is_found_in_any_of_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "SIDE", 4)  # so that most elements are reached by the projection alone
     rows, weights, counts = grouped_operands("fp32")
     right = grouped_by_numpy(rows, weights, counts).float()
-    assert " of 1,200 elements" in compare_groups(right, rows, weights, counts, stand("fp32")).elements
+    assert " 1,200 " in compare_groups(right, rows, weights, counts, stand("fp32")).elements
     for row in range(50):
         wrong = right.clone()
         wrong[row, a_usual_element(right[row])[0]] *= 1.01
-        with pytest.raises(WorkloadFailure, match="its result is off by"):
-            refuse_wrong(compare_groups(wrong, rows, weights, counts, stand("fp32")))
+        assert is_wrong(compare_groups(wrong, rows, weights, counts, stand("fp32")))
 
 
 # --- sparse -------------------------------------------------------------------------------------------------------------
@@ -289,7 +292,7 @@ def test_what_is_counted_is_near_what_the_shape_says() -> None:
     assert prepared.operations == pytest.approx(operations(problem), rel=0.05)
     assert prepared.least_bytes == pytest.approx(least_bytes(problem, "fp32"), rel=0.05)
     assert not prepared.graph
-    assert "compressed rows (CSR, 32-bit indices)" in prepared.notes[0]
+    assert "CSR" in prepared.notes[0]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -305,16 +308,14 @@ def test_an_element_that_is_off_by_a_hundredth_is_found_in_a_sparse_product(
         wrong = nothing.clone()
         column = a_usual_element(wanted[row])[0]
         wrong[row, column] = 0.01 * float(wanted[row, column])
-        with pytest.raises(WorkloadFailure, match="its result is off by"):
-            refuse_wrong(compared_with(wrong, "fp32")[0])
+        assert is_wrong(compared_with(wrong, "fp32")[0])
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_rows_that_changed_places_are_found_in_bf16() -> None:
     compared, wanted = compared_with(torch.zeros(60, 9), "bf16")
     refuse_wrong(compared)
-    with pytest.raises(WorkloadFailure, match="its result is off by"):
-        refuse_wrong(compared_with(wanted.roll(1, 0) - wanted, "bf16")[0])
+    assert is_wrong(compared_with(wanted.roll(1, 0) - wanted, "bf16")[0])
 
 
 # --- what cannot be had -------------------------------------------------------------------------------------------------
@@ -324,27 +325,32 @@ def test_rows_that_changed_places_are_found_in_bf16() -> None:
 @pytest.mark.parametrize("precision", ["tf32", "fp8", "int8"])
 def test_a_precision_that_cannot_be_had_on_a_cpu_is_a_sentence(operator: object, precision: str) -> None:
     check = getattr(operator, "check_precision")  # noqa: B009
-    with pytest.raises(WorkloadFailure, match=precision) as failure:
+    with pytest.raises(WorkloadFailure) as failure:
         check(stand(precision))
     assert failure.value.kind == "bad_parameter"
-    assert "take --precision" in failure.value.hint
+    assert precision in failure.value.message
+    assert "--precision" in failure.value.hint
     check(stand("fp32"))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_sparse_product_in_16_bits_is_refused_on_a_cpu(precision: str) -> None:
-    with pytest.raises(WorkloadFailure, match=rf"\(MKL\) has no {precision}") as failure:
+    with pytest.raises(WorkloadFailure) as failure:
         matrix.check_sparse(stand(precision))
-    assert failure.value.hint == "take --precision fp32 or fp64"
+    assert precision in failure.value.message
+    assert [word for word in ("--precision", "fp32", "fp64") if word not in failure.value.hint] == []
 
 
 def test_a_sparse_matrix_is_not_transposed_and_not_empty() -> None:
-    with pytest.raises(SpecError, match="turn a transposed sparse matrix round at each call"):
+    with pytest.raises(SpecError) as refused:
         sparse_problem(a_t=True)
-    with pytest.raises(WorkloadFailure, match=r"of 1×1 values none is left at a sparsity of 0\.999"):
+    assert "a_t" in f"{refused.value.message} {refused.value.hint}"
+    with pytest.raises(WorkloadFailure) as failure:
         matrix.prepare_sparse(sparse_problem(m=1, k=1, sparsity=0.999), stand("fp32"))
-    with pytest.raises(WorkloadFailure, match="200,000,000,000 values are more than 32-bit indices can count"):
+    assert (failure.value.kind, "0.999" in failure.value.message) == ("bad_parameter", True)
+    with pytest.raises(WorkloadFailure) as failure:
         matrix.prepare_sparse(sparse_problem(m=10**6, k=10**6), stand("fp32"))
+    assert (failure.value.kind, "200,000,000,000" in failure.value.message) == ("bad_parameter", True)
 
 
 def test_operands_that_do_not_fit_are_a_failure_with_their_size() -> None:
@@ -352,6 +358,6 @@ def test_operands_that_do_not_fit_are_a_failure_with_their_size() -> None:
         (matrix.BATCHED_GEMM, read_problem("batched-gemm", {"groups": 10**6, "m": 4096, "n": 4096, "k": 4096})),
         (matrix.GROUPED_GEMM, read_problem("grouped-gemm", {"groups": 10**4, "tokens": 10, "n": 10**5, "k": 10**5})),
     ):
-        with pytest.raises(WorkloadFailure, match=r"its operands take .* GiB") as failure:
+        with pytest.raises(WorkloadFailure) as failure:
             operator.prepare(problem, stand("fp32"))
-        assert failure.value.kind == "out_of_host_memory"
+        assert (failure.value.kind, " GiB" in failure.value.message) == ("out_of_host_memory", True)

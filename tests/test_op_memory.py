@@ -1,6 +1,7 @@
 """op/layer-norm, op/embedding, op/optimizer: right by an independent float64 computation, and a wrong element is found."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,8 +109,10 @@ def test_of_a_large_norm_some_rows_and_columns_are_compared(which: str) -> None:
 
 
 def test_a_row_of_one_element_is_refused() -> None:
-    with pytest.raises(SpecError, match="a row of one element is its own mean"):
+    with pytest.raises(SpecError) as caught:
         called("layer-norm", "fp32", rows=3, width=1)
+    assert "width" in str(caught.value.hint)
+    called("layer-norm", "fp32", rows=3, width=2)
 
 
 # --- embedding ----------------------------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ def test_looked_up_rows_are_those_of_the_table(precision: str) -> None:
     assert torch.equal(prepared.outputs(0)[0], torch.nn.functional.embedding(numbers, table))
     compared = prepared.compare()
     assert (compared.error, compared.bound) == (0.0, 0.0)
-    assert compared.elements == "all 360 elements"
+    assert "360" in compared.elements
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -178,7 +181,8 @@ def test_the_words_of_a_text_are_as_frequent_as_zipf_says() -> None:
 def test_least_bytes_count_a_row_once_however_often_it_is_looked_up() -> None:
     prepared = called("embedding", "fp32", tokens=3000, vocabulary=7, width=6)
     assert prepared.least_bytes == (7 + 3000) * 6 * 4 + 3000 * 8
-    assert prepared.notes == ("drawn by Zipf's law: 3,000 look-ups of 7 rows, of 7 that there are",)
+    (note,) = prepared.notes
+    assert re.findall(r"[\d,]*\d", note) == ["3,000", "7", "7"]
 
 
 # --- optimizer ----------------------------------------------------------------------------------------------------------
@@ -232,7 +236,7 @@ def test_a_right_step_is_within_the_bound_whatever_went_before(kind: str) -> Non
             prepared.call(0)
         compared = prepared.compare()
         assert compared.error <= compared.bound < 1e-5
-        assert compared.elements == "all 1,001 parameters with float64, one half with the other"
+        assert "1,001" in compared.elements
 
 
 @pytest.mark.parametrize("kind", ["adamw", "momentum"])
@@ -247,8 +251,9 @@ def test_one_wrong_bit_in_any_timed_step_is_found_after_many_more(kind: str, mon
     found["states"][0].parameters[1].view(torch.int32)[123] ^= 1 << 10
     for _ in range(20):
         prepared.call(0)
-    with pytest.raises(WorkloadFailure, match="gave other bits than before"):
+    with pytest.raises(WorkloadFailure) as failure:
         guard.check()
+    assert failure.value.kind == "wrong_result"
     assert prepared.compare().error == math.inf
 
 
@@ -275,15 +280,16 @@ def test_a_step_that_is_wrong_in_both_halves_is_found_by_the_formula(
 def test_large_parameters_are_cut_and_some_of_them_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer, "LARGEST", 30_000)
     prepared = called("optimizer", "fp32", parameters=200_001, kind="adamw")
-    assert prepared.notes[0] == "fused step over 9 tensors of at most 30,000 elements"
+    assert re.findall(r"[\d,]*\d", prepared.notes[0]) == ["9", "30,000"]
     compared = prepared.compare()
     assert compared.error <= compared.bound
-    assert compared.elements.startswith("65,537 of 200,001 parameters")
+    assert re.findall(r"\d+,\d+", compared.elements) == ["65,537", "200,001"]
 
 
 def test_one_parameter_is_refused() -> None:
-    with pytest.raises(WorkloadFailure, match="one parameter has no second half"):
+    with pytest.raises(WorkloadFailure) as failure:
         called("optimizer", "fp32", parameters=1, kind="adamw")
+    assert failure.value.kind == "bad_parameter"
 
 
 # --- all of them --------------------------------------------------------------------------------------------------------
@@ -292,15 +298,17 @@ def test_one_parameter_is_refused() -> None:
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("precision", ["tf32", "fp8", "int8"])
 def test_a_precision_that_it_has_not_is_refused(operator: Implementation, precision: str) -> None:
-    with pytest.raises(WorkloadFailure, match=f"has no {precision}") as failure:
+    with pytest.raises(WorkloadFailure) as failure:
         operator.check_precision(Stand(CPU, precision, 1))
     assert failure.value.kind == "bad_parameter"
-    assert failure.value.hint
+    assert precision in failure.value.message
+    assert "--precision" in failure.value.hint
 
 
 def test_an_optimizer_keeps_32_bits() -> None:
-    with pytest.raises(WorkloadFailure, match="has no bf16"):
+    with pytest.raises(WorkloadFailure) as failure:
         optimizer.check_precision(Stand(CPU, "bf16", 1))
+    assert (failure.value.kind, "bf16" in failure.value.message) == ("bad_parameter", True)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -318,4 +326,4 @@ def test_a_row_is_timed_and_checked(name: str) -> None:
         assert row.failure_message == ""
         assert row.call_s
         assert row.error is not None
-        assert "the same bits" in row.checked
+        assert "same bits" in row.checked

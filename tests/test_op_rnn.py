@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from refusing import fails_as
 from stackmark.workloads.op.definition import operations, read_problem
 from stackmark.workloads.op.impl import rnn
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard
 from stackmark.workloads.op.impl.rnn import Layer, layers_of
 from stackmark.workloads.op.problem import Problem
-from stackmark.workloads.workload import WorkloadFailure
 
 CPU = torch.device("cpu")
 CELLS = ["vanilla", "lstm", "gru"]
@@ -137,8 +137,9 @@ def test_the_operations_are_those_that_the_framework_counts(cell: str, which: st
 def test_the_row_says_how_deepbench_counts() -> None:
     prepared = called("gru", "forward")
     assert prepared.operations == 2 * (operations(problem_of("gru", "forward")) or 0)
-    assert "DeepBench leaves the input's out and counts 1" in prepared.notes[0]
-    assert prepared.notes[1] == "forward as for inference: nothing is kept for a backward pass"
+    counts, keeps = prepared.notes[:2]
+    assert "DeepBench" in counts
+    assert "inference" in keeps
 
 
 def test_of_oneDNNs_lstm_either_gradient_is_all_of_them() -> None:  # noqa: N802
@@ -167,15 +168,10 @@ def test_a_layer_of_one_step_and_one_unit_is_a_layer() -> None:
             assert prepared.compare().error <= prepared.compare().bound
 
 
-@pytest.mark.parametrize(
-    ("precision", "sentence"),
-    [("fp8", "has no fp8"), ("int8", "has no int8"), ("tf32", "tf32 is arithmetic of GPUs")],
-)
-def test_a_precision_that_it_has_not_is_refused(precision: str, sentence: str) -> None:
-    with pytest.raises(WorkloadFailure, match=sentence) as failure:
+@pytest.mark.parametrize("precision", ["fp8", "int8", "tf32"])
+def test_a_precision_that_it_has_not_is_refused(precision: str) -> None:
+    with fails_as("bad_parameter", precision, "--precision"):
         rnn.check_precision(Stand(CPU, precision, 1))
-    assert failure.value.kind == "bad_parameter"
-    assert failure.value.hint
 
 
 def test_a_relu_that_lets_gradients_pass_at_zero_is_followed_and_nothing_else_is() -> None:

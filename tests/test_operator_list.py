@@ -3,6 +3,7 @@
 Streams are made by hand, row by row, and played back through the same door as a worker's.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from pydantic import JsonValue
 
 import op_streams
 from op_streams import cut_stream, list_stream, op_spec, probe_stream, rows_for
-from stackmark.errors import Exit, SpecError
+from refusing import refused
+from stackmark.errors import Exit
 from stackmark.events import Failed
 from stackmark.experiments import operator_list
 from stackmark.experiments.cleaning import clean_up
@@ -177,7 +179,7 @@ def test_a_row_that_ends_its_process_alone_too_has_failed_in_the_run_s_words(
     assert row.index == 2
     assert row.shape == {"m": 1760, "n": 64, "k": 1760, "a_t": False, "b_t": False}
     assert row.failure is not None
-    assert row.failure.message == "it ended its process: the worker was ended by SIGSEGV"
+    assert (row.failure.kind, "SIGSEGV" in row.failure.message) == ("killed", True)
     place = Bench()
     resume(book, place, monkeypatch)
     assert place.asked == []
@@ -222,13 +224,13 @@ def test_what_brings_no_row_further_is_given_up(book: Ledger, monkeypatch: pytes
     monkeypatch.setattr(operator_list, "find_place", lambda *_: place)
     carry_out(last(book), book, Hearing())
     assert place.asked == ["3-4"] * operator_list.FRUITLESS
-    assert said[-1].startswith("3 runs brought it no row further; see why: stackmark show r-")
+    assert "stackmark show" in said[-1]
 
 
 def test_a_list_of_another_machine_is_not_gone_on_with(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(book, Bench(dies_at=[2]), runs=1)
     monkeypatch.setattr(operator_list, "machine_name", lambda: "another")
-    with pytest.raises(SpecError, match="another machine"):
+    with refused("--anyway"):
         resume(book, Bench(), monkeypatch)
     assert resume(book, Bench(), monkeypatch, anyway=True).whole
 
@@ -298,10 +300,10 @@ def test_arms_that_timed_different_problems_are_not_of_one_list() -> None:
     assert list_doubts(["host", "container"], [whole, whole]) == []
     assert list_doubts(["host", "container"], [part, part]) == []
     (said,) = list_doubts(["host", "container"], [whole, part])
-    assert said.startswith("the rates are not of one list: 1 problem in container gave no number")
+    assert all(named in said for named in ("1 problem", "container", "--rows"))
     fewer = over_runs([rows_for(SPEC)[:2]], range(2))
     (said,) = list_doubts(["host", "host, rows 0-1"], [whole, fewer])
-    assert said.startswith("the rates are not of one list: 5 problems in host, 2 problems in host, rows 0-1;")
+    assert re.findall(r"(\d) problems in (host(?:, rows 0-1)?)", said) == [("5", "host"), ("2", "host, rows 0-1")]
 
 
 def test_a_primer_of_a_list_takes_a_few_rows_for_a_moment() -> None:
@@ -318,21 +320,21 @@ def test_only_operators_are_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "params", "said"),
+    ("op", "params", "named"),
     [
-        ("gemm", {"set": "trainin"}, "did you mean training"),
-        ("gemm", {"rows": "0-160"}, "there is no row 160: this list has 160"),
-        ("gemm", {"rows": "9-3"}, "goes backwards"),
-        ("conv", {"m": 4}, "--m is of op/gemm"),
-        ("gemm", {"m": 4, "n": 4}, "op/gemm needs k"),
-        ("gemm", {"m": 4, "n": 4, "k": 4, "shape": "m=1"}, "both --shape and --m"),
-        ("gemm", {"m": 4, "n": 4, "k": 4, "set": "training"}, "both a problem and a --set"),
-        ("gemm", {"m": 4, "n": 4, "k": 4, "rows": "1"}, "there is no row 1"),
-        ("gemm", {"set": "typed"}, "none was"),
-        ("conv", {"shape": "w=1,x"}, "'x' is not name=value"),
-        ("transfer", {"shape": "bytes=4"}, "takes no --shape"),
+        ("gemm", {"set": "trainin"}, ["trainin", "training"]),
+        ("gemm", {"rows": "0-160"}, ["row 160"]),
+        ("gemm", {"rows": "9-3"}, ["9-3"]),
+        ("conv", {"m": 4}, ["--m", "op/gemm"]),
+        ("gemm", {"m": 4, "n": 4}, ["op/gemm", "k"]),
+        ("gemm", {"m": 4, "n": 4, "k": 4, "shape": "m=1"}, ["--shape", "--m"]),
+        ("gemm", {"m": 4, "n": 4, "k": 4, "set": "training"}, ["--set"]),
+        ("gemm", {"m": 4, "n": 4, "k": 4, "rows": "1"}, ["row 1"]),
+        ("gemm", {"set": "typed"}, ["typed"]),
+        ("conv", {"shape": "w=1,x"}, ["'x'"]),
+        ("transfer", {"shape": "bytes=4"}, ["--shape"]),
     ],
 )
-def test_what_no_list_has_is_refused_without_a_worker(op: str, params: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_what_no_list_has_is_refused_without_a_worker(op: str, params: dict[str, Any], named: list[str]) -> None:
+    with refused(*named):
         check_list(Request(workload=f"op/{op}", params=params))

@@ -13,14 +13,15 @@ from rich.console import Console
 from scipy import stats
 from scipy.stats import t as student
 
-from op_streams import failed_row, op_row, op_spec, rows_for
+from naming import missing, numbers
+from op_streams import NO_ROOM, failed_row, op_row, op_spec, rows_for
 from stackmark.events import OpRow, Phase, Row, Steps
 from stackmark.ledger.importers.deepbench import DeepBenchImporter
 from stackmark.ledger.importers.found import Found, Line
 from stackmark.ledger.rows import RunRow
 from stackmark.published.operators import BesidePublished
 from stackmark.published.table import Published
-from stackmark.show.deepbench_table import PASSES, TABLES, deepbench_table, left_out
+from stackmark.show.deepbench_table import PASSES, TABLES, deepbench_table
 from stackmark.show.lists import list_lines, list_ratio_lines, print_below
 from stackmark.show.live import LiveBar, PlainLines
 from stackmark.show.operators import NO_TIMES, PublishedTimes, print_rows, say_times
@@ -159,10 +160,8 @@ def test_two_arms_are_compared_row_by_row() -> None:
     ((name, line),) = list_ratio_lines([found])
     assert name == "rows"
     # One block tells no row from chance, so no row is named.
-    assert line == (
-        "container / host: geometric mean of the ratios of 4 problems 2.0000; "
-        "which of them differ is not known: that takes two blocks or more"
-    )
+    assert missing(line, "container", "host", "4 problems", "2.0000") == []
+    assert found.differing == ()
     assert compare_lists("a", "b", slow, {}) is None
     assert compare_lists("a", "b", slow, {1: rows_for(SPEC)}) is None
 
@@ -187,11 +186,11 @@ def test_rows_that_differ_are_named_after_correction_for_their_number() -> None:
     tested = [row.p for row in found.rows if row.p is not None]
     assert [row.p_adjusted for row in found.rows] == pytest.approx(stats.false_discovery_control(tested))
     ((_, line),) = list_ratio_lines([found])
-    assert f"1 of them differ (by blocks, Benjamini–Hochberg at 5 %), {row.ratio:.4g} (" in line
+    assert missing(line, "1", "5 %", f"{row.ratio:.4g}") == []
     same = compare_lists("host", "container", arm(0.0), arm(0.0))
     assert same is not None
     ((_, line),) = list_ratio_lines([same])
-    assert "none of them is shown to differ" in line
+    assert (same.differing, missing(line, "5 problems")) == ((), [])
 
 
 # The table
@@ -230,18 +229,19 @@ def test_columns_are_left_out_for_want_of_room_and_named(whole_list: ListResult)
     assert heads[60] == ["#", "problem", "time", "±", "TFLOP/s", "notes"]
     assert heads[80][:7] == ["#", "problem", "time", "±", "TFLOP/s", "P100", "fp32"]
     assert "kernel" in heads[200]
-    assert "left out for want of room: GB/s, first call, kernel" in plain(shown(whole_list, 80, PUBLISHED))
+    narrow = plain(shown(whole_list, 80, PUBLISHED))
+    assert any(missing(line, "GB/s", "first call", "kernel") == [] and "TFLOP/s" not in line for line in narrow)
 
 
 def test_a_failed_row_stands_in_its_place_in_red_with_its_sentence(whole_list: ListResult) -> None:
     text = shown(whole_list, 120)
-    assert f"{ESC}[31mfailed: its operands take 5 TiB, and 139 GiB are free" in text
+    assert f"{ESC}[31mfailed: {NO_ROOM}" in text
     lines = plain(text)
-    at = next(i for i, line in enumerate(lines) if line.startswith("  3  1760×128×1760 NN"))
-    assert lines[at].endswith("failed: its operands take 5 TiB, and 139 GiB are free")
-    assert lines[at + 1].startswith("  4  1760×7000×1760 NN")
+    at = next(i for i, line in enumerate(lines) if line.split()[:3] == ["3", "1760×128×1760", "NN"])
+    assert lines[at].endswith(NO_ROOM)
+    assert lines[at + 1].split()[:3] == ["4", "1760×7000×1760", "NN"]
     ninth = next(i for i, line in enumerate(lines) if line.startswith("  9  "))
-    assert lines[ninth + 1].strip() == "failed in 1 of 3 runs: its operands take 5 TiB, and 139 GiB are free"
+    assert missing(lines[ninth + 1], "1", "3 runs", NO_ROOM) == []
 
 
 def test_in_a_pipe_a_row_is_a_line_without_colour_and_with_every_column(whole_list: ListResult) -> None:
@@ -252,7 +252,7 @@ def test_in_a_pipe_a_row_is_a_line_without_colour_and_with_every_column(whole_li
                                 "kernel", "notes"]  # fmt: skip
     assert [line.split()[0] for line in lines[1:5]] == ["0", "1", "2", "3"]
     assert any(line.startswith("rate        ") for line in lines)
-    assert lines[-1] == "repeat      stackmark run op/gemm"
+    assert lines[-1].split() == ["repeat", "stackmark", "run", "op/gemm"]
 
 
 def test_a_published_time_has_its_ratio_and_a_caveat_its_number(whole_list: ListResult) -> None:
@@ -261,30 +261,30 @@ def test_a_published_time_has_its_ratio_and_a_caveat_its_number(whole_list: List
     row = whole_list.rows[1]
     assert f"207 ms {say_times(0.206884 / (row.seconds or 1)):>6}" in one
     assert one.endswith("  1")
-    assert "note 1: P100 fp32: K = 1530 instead of 1536" in "\n".join(lines)
+    assert any(line.startswith("note 1:") and missing(line, *PUBLISHED[1].caveats) == [] for line in lines)
     assert not next(line for line in lines if line.startswith("  2  ")).endswith("  1")
 
 
 def test_sentences_that_differ_in_numbers_only_are_one_note() -> None:
-    rows = [op_row(SPEC, i, notes=[f"not known to 1% in 0.{i} s"]) for i in range(5)]
+    rows = [op_row(SPEC, i, notes=[f"unknown: 0.{i}"]) for i in range(5)]
     lines = shown(over_runs([rows], range(5))).splitlines()
-    assert [line for line in lines if line.startswith("note ")] == [
-        "note of all rows: not known to 1% in 0.0 s (5 of 5 rows; the first is shown)"
-    ]
+    (note,) = [line for line in lines if line.startswith("note ")]
+    assert missing(note, "unknown: 0.0", "5 rows") == []
 
 
 def test_the_lines_under_the_table_say_where_the_time_went_and_what_failed(whole_list: ListResult) -> None:
     lines = dict(list_lines(whole_list))
-    assert "all operations of 157 problems over the sum" in lines["rate"]
-    assert "geometric mean of their rates" in lines["rows"]
-    assert lines["failed"].startswith("2 problems of 160 gave no number: 1760×128×1760 NN, 2048×64×2048 NN; 1 problem ")
-    assert lines["launches"].startswith("CUDA graphs; up to 4 sets")
+    assert missing(lines["rate"], "157 problems") == []
+    assert lines["rows"]
+    assert missing(lines["failed"], "2 problems", "160", "1760×128×1760", "2048×64×2048", "1 problem") == []
+    assert numbers(lines["launches"])[0] == 4
     assert lines["checked"].startswith("against float64")
 
 
 def test_a_list_that_is_not_whole_says_so() -> None:
     result = over_runs([rows_for(SPEC)[:2]], range(5))
-    assert dict(list_lines(result))["rate"].endswith("; the list is not whole")
+    whole = over_runs([rows_for(SPEC)], range(5))
+    assert len(dict(list_lines(result))["rate"].split(";")) == len(dict(list_lines(whole))["rate"].split(";")) + 1
 
 
 def test_collectives_have_three_bandwidths_each_under_its_name() -> None:
@@ -292,10 +292,10 @@ def test_collectives_have_three_bandwidths_each_under_its_name() -> None:
     rows = [row.model_copy(update={"shape": {**row.shape, "ranks": 4}}) for row in rows_for(spec)]
     lines = shown(over_runs([rows], range(7)), 120).splitlines()
     text = "\n".join(plain("\n".join(lines)))
-    assert "algorithm GB/s  bus GB/s  DeepBench's Gigabytes/sec" in text
+    assert missing(text.splitlines()[0], "algorithm", "bus", "DeepBench's") == []
     # 400,000 bytes in 1 ms: 0.4 GB/s; by 4 ranks 1.5 of it on each link, and four times it by DeepBench.
-    assert "100,000 floats, 4 ranks" in text
-    assert " 0.400     0.600                      1.600  " in plain("\n".join(lines))[1]
+    assert missing(text, "100,000 floats", "4 ranks") == []
+    assert re.findall(r" (\d\.\d{3})(?= )", plain("\n".join(lines))[1])[-3:] == ["0.400", "0.600", "1.600"]
 
 
 def test_a_link_s_rows_stand_beside_what_it_allows() -> None:
@@ -304,15 +304,14 @@ def test_a_link_s_rows_stand_beside_what_it_allows() -> None:
     text = shown(over_runs([rows], range(3)))
     assert "limit" in text.splitlines()[0]
     assert "64.00" in text
-    assert "note of all rows: limit: PCIe 5.0, 16 lanes" in text
+    assert any(line.startswith("note ") and missing(line, "PCIe 5.0", "16 lanes") == [] for line in text.splitlines())
 
 
 @pytest.mark.parametrize("op", [op for op, one in OPERATORS.items() if one.fields])
 def test_every_problem_of_every_list_is_told_from_the_others_in_few_characters(op: str) -> None:
     if op == "transfer":
-        assert say_problem(op, {"bytes": 2**26, "from": "node0", "to": "cuda:0", "how": "pinned"}) == (
-            "node0 → cuda:0 pinned 64.0 MiB"
-        )
+        one = say_problem(op, {"bytes": 2**26, "from": "node0", "to": "cuda:0", "how": "pinned"})
+        assert missing(one, "node0", "cuda:0", "pinned", "64.0 MiB") == []
         return
     for name in sets_of(op):
         found = problems(op, name)
@@ -340,7 +339,7 @@ def test_our_table_is_read_back_by_the_importer(op: str, set_name: str, precisio
     most = 18 if op == "rnn" else 20
     spec = op_spec(op, f"0-{min(len(problems(op, set_name)), most) - 1}", set_name, precision=precision)
     rows = rows_for(spec, 1.2345e-4)
-    found = imported(deepbench_table(op, set_name, over_runs([rows], [row.index for row in rows])))
+    found = imported(deepbench_table(spec, over_runs([rows], [row.index for row in rows])).text)
     # Of a first layer the original prints 0 for the pass by inputs, which is no time.
     timed = [one for one in found if one.figure]
     assert [{k: v for k, v in one.params.items() if k != "set"} for one in timed] == [
@@ -351,8 +350,9 @@ def test_our_table_is_read_back_by_the_importer(op: str, set_name: str, precisio
 
 
 def test_the_all_reduce_table_knows_its_ranks_and_milliseconds() -> None:
-    rows = rows_for(op_spec("all-reduce", "0-6"), 0.0766)
-    found = imported(deepbench_table("all-reduce", "training", over_runs([rows], range(7))))
+    spec = op_spec("all-reduce", "0-6")
+    rows = rows_for(spec, 0.0766)
+    found = imported(deepbench_table(spec, over_runs([rows], range(7))).text)
     assert [one.params["floats"] for one in found] == [row.shape["floats"] for row in rows]
     assert {one.ranks for one in found} == {2}
     assert found[0].wall_s == pytest.approx(0.0766)
@@ -361,7 +361,7 @@ def test_the_all_reduce_table_knows_its_ranks_and_milliseconds() -> None:
 def test_a_gemm_row_is_the_very_line_that_the_original_prints() -> None:
     log = (Path(__file__).parent / "data" / "logs" / "deepbench" / "gemm_train_float.log").read_text().splitlines()
     rows = [op_row(SPEC, i, us * 1e-6 + 1e-7) for i, us in ((0, 55), (3, 112))]
-    assert deepbench_table("gemm", "training", over_runs([rows], [0, 3])).splitlines() == log[:6]
+    assert deepbench_table(SPEC, over_runs([rows], [0, 3])).text.splitlines() == log[:6]
 
 
 @pytest.mark.parametrize("op", ["conv", "rnn"])
@@ -370,18 +370,18 @@ def test_a_pass_that_was_not_measured_is_no_time_of_zero(op: str) -> None:
     # A shape with three passes, and one of which a pass was not asked for.
     at = next(i for i in range(60) if [one.shape["pass"] for one in found[i : i + 6]] == 2 * list(PASSES))
     wanted = [at, at + 1, at + 2, at + 3, at + 5]
-    rows = [row for row in rows_for(op_spec(op, f"{at}-{at + 5}"), 1.2345e-4) if row.index in wanted]
-    result = over_runs([rows], wanted)
-    table = deepbench_table(op, "training", result)
-    assert [one.params["pass"] for one in imported(table)] == ["forward", "backward-inputs", "backward-weights"]
-    assert [row.index for row in left_out("training", result)] == [at + 3, at + 5]
+    spec = op_spec(op, f"{at}-{at + 5}")
+    rows = [row for row in rows_for(spec, 1.2345e-4) if row.index in wanted]
+    table = deepbench_table(spec, over_runs([rows], wanted))
+    assert [one.params["pass"] for one in imported(table.text)] == ["forward", "backward-inputs", "backward-weights"]
+    assert [int(number) for note in table.notes for number in re.findall(r"\d+", note)] == [at + 3, at + 5]
 
 
 def test_a_failed_row_is_in_no_table_of_deepbench() -> None:
     for op in ("gemm", "conv", "rnn"):
         spec = op_spec(op, "0-2")
         assert f"op/{op}" in TABLES
-        table = deepbench_table(op, "training", over_runs([rows_for(spec, failed=[0, 1, 2])], range(3)))
+        table = deepbench_table(spec, over_runs([rows_for(spec, failed=[0, 1, 2])], range(3))).text
         assert "Not Supported" not in table
         assert imported(table)[0].failure is not None
 
@@ -399,16 +399,16 @@ def told(watcher: PlainLines | LiveBar, rows: list[OpRow], of: int) -> None:
 def test_in_a_log_a_failed_row_is_said_at_once_and_others_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     told(PlainLines(out), rows_for(op_spec(rows="0-159"), failed=[3]), 160)
-    assert out.getvalue().splitlines() == [
-        "run 1/3  4/160 1760×128×1760 NN  failed: its operands take 5 TiB, and 139 GiB are free"
-    ]
+    (line,) = out.getvalue().splitlines()
+    assert line.split()[:5] == ["run", "1/3", "4/160", "1760×128×1760", "NN"]
+    assert missing(line, "failed", NO_ROOM) == []
     monkeypatch.setattr("stackmark.show.live.ROWS_EVERY_S", 0.0)
     out = io.StringIO()
     told(PlainLines(out), rows_for(SPEC), 5)
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("run 1/3  1/5 1760×16×1760 NN  0.09912 TFLOP/s, ")
+    assert lines[0].split()[:7] == ["run", "1/3", "1/5", "1760×16×1760", "NN", "0.09912", "TFLOP/s,"]
     assert lines[0].endswith(" left")
-    assert lines[-1] == "run 1/3  5/5 1760×7000×1760 NN  30.98 TFLOP/s"
+    assert lines[-1].split() == ["run", "1/3", "5/5", "1760×7000×1760", "NN", "30.98", "TFLOP/s"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -423,7 +423,7 @@ def test_the_bar_counts_rows_with_their_name_and_rate_on_one_line(width: int) ->
     assert drawn
     assert max(map(len, drawn)) <= width
     assert "100 %" in drawn[-1]
-    assert "failed: its operands take 5 TiB" in " ".join(_plain_text(out.getvalue()).split())
+    assert NO_ROOM[:24] in " ".join(_plain_text(out.getvalue()).split())
 
 
 def _plain_text(text: str) -> str:
@@ -435,11 +435,14 @@ def test_a_run_s_last_line_says_how_many_rows_it_did() -> None:
     lines = PlainLines(out)
     told(lines, rows_for(SPEC, failed=[3]), 5)
     lines.run_ended(ended(status="done", rate_per_s=1.5), 1, 3)
-    assert out.getvalue().splitlines()[-1] == "run 1/3  r-1  1.500 TFLOP/s  5 rows, 1 failed"
+    assert missing(out.getvalue().splitlines()[-1], "run 1/3", "r-1", "1.500 TFLOP/s", "5 rows", "1 failed") == []
     lines.run_ended(ended(status="failed"), 1, 3)
-    assert out.getvalue().splitlines()[-1] == "run 1/3  r-1  failed: it was interrupted (kept: 5 rows, 1 failed)"
+    assert missing(out.getvalue().splitlines()[-1], "r-1", STOPPED, "5 rows", "1 failed") == []
+
+
+STOPPED = "it was interrupted"
 
 
 def ended(**how: Any) -> RunRow:
-    known: dict[str, Any] = {"id": "r-1", "rate_unit": "TFLOP/s", "failure_message": "it was interrupted"}
+    known: dict[str, Any] = {"id": "r-1", "rate_unit": "TFLOP/s", "failure_message": STOPPED}
     return RunRow.model_construct(**{**dict.fromkeys(RunRow.model_fields), **known, **how})

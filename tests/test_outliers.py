@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stackmark.verdict.outliers import (
+from stackmark.verdict.cohorts import (
     LEAST_DEVICES,
     Cohort,
     Device,
@@ -161,7 +161,7 @@ def test_devices_that_all_gave_the_same_number_are_all_good() -> None:
     cohort = only(devices_of([3.25] * 40))
     assert cohort.flagged == ()
     assert all(one.ratio == 1 for one in cohort.standings)
-    assert "0.05 % or less" in say_cohort(cohort)
+    assert "0.05 %" in say_cohort(cohort)
 
 
 def test_one_slow_among_equal_numbers_is_flagged_by_a_finite_p() -> None:
@@ -175,7 +175,7 @@ def test_one_slow_among_equal_numbers_is_flagged_by_a_finite_p() -> None:
 def test_a_handful_too_small_says_why_nobody_can_be_named(count: int) -> None:
     cohort = only(devices_of([0.0] * (count - 1) + [-0.7]))
     assert cohort.flagged == ()
-    assert "among 5 or more" in cohort.cannot
+    assert str(LEAST_DEVICES) in cohort.cannot
     assert cohort.standings[-1].p is None
 
 
@@ -216,5 +216,5 @@ def test_a_confirmed_one_is_said_with_its_interval() -> None:
     found = confirm(flagged, reference, [-0.7, -0.69, -0.71, -0.7], [0.0, 0.01, 0.0, -0.01], MARGIN)
     assert found is not None
     assert is_confirmed(found)
-    assert found.sentence.startswith("node-1 GPU-0 is SLOWER than node-2 GPU-1 by more than 1 %")
-    assert "slower by 49." in found.sentence
+    assert found.sentence.startswith("node-1 GPU-0")
+    assert all(named in found.sentence for named in ("SLOWER", "node-2 GPU-1", "1 %", "49."))

@@ -11,7 +11,7 @@ import pytest
 
 from clusters import TestCluster, until
 from leaving_out import leave_out
-from stackmark.errors import SpecError
+from refusing import refused
 from stackmark.kubernetes.client import ApiError
 from stackmark.kubernetes.manifest.build import claim_template, cronjob, job, pod
 from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restricted
@@ -202,7 +202,7 @@ def test_the_task_is_in_a_variable_and_says_that_no_lifeline_is_held() -> None:
 
 def test_a_task_too_long_for_a_variable_is_refused() -> None:
     long: dict[str, Scalar] = {"cmd": "x" * SPEC_LIMIT_BYTES}
-    with pytest.raises(SpecError, match="has more than"):
+    with refused(str(SPEC_LIMIT_BYTES)):
         job(wanted(task=Task(do="run", request=Request(workload="command/run", params=long))))
 
 
@@ -260,14 +260,14 @@ def test_what_restricted_forbids_is_said(name: str) -> None:
 
 
 def test_a_fraction_and_half_a_guarantee_are_said() -> None:
-    assert "no whole number" in said_of(ASKED["a fraction"])[0]
-    assert "without memory the pod is not of the class Guaranteed" in said_of({"cpus": "2"})[0]
+    assert str(ASKED["a fraction"]["cpus"]) in said_of(ASKED["a fraction"])[0]
+    assert "Guaranteed" in said_of({"cpus": "2"})[0]
     assert said_of(ASKED["a gpu"]) == []
 
 
 def test_a_folder_that_a_pod_does_not_have_is_said() -> None:
     task = Task(do="run", request=Request(workload="train/resnet50", params={"data": "/imagenet"}))
-    assert "where a volume has to be mounted" in said_of(task=task)[0]
+    assert all(named in said_of(task=task)[0] for named in ("/imagenet", "volume", "--patch FILE"))
     assert not any("volume" in sentence for sentence in said_of(task=task, software=HOST))
 
 
@@ -288,7 +288,7 @@ def test_gpus_left_to_us_are_one_unless_the_work_is_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("schedule", ["", "* * * *", "0 * * * * *", "hourly"])
 def test_a_schedule_that_has_not_five_fields_is_refused(schedule: str) -> None:
-    with pytest.raises(SpecError, match="the schedule"):
+    with refused(repr(schedule)):
         cronjob(wanted(), schedule)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusters import TestCluster
-from stackmark.errors import SpecError
+from refusing import refused
 from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.manifest.patch import LIMIT_BYTES, merged, patched_for, read_patch
 from stackmark.kubernetes.manifest.request import PodRequest
@@ -147,36 +147,36 @@ def test_a_patch_may_say_that_it_is_for_a_pod() -> None:
 def test_a_patch_for_a_cronjob_is_for_nothing_else() -> None:
     patch = {"kind": "CronJob", "spec": {"timeZone": "Etc/UTC"}}
     assert patched_for(build.cronjob(wanted(), "@daily"), patch)["spec"]["timeZone"] == "Etc/UTC"
-    with pytest.raises(SpecError, match="is for a CronJob, and what is made is a Job"):
+    with refused("CronJob", "Job"):
         patched_for(build.job(wanted()), patch)
 
 
 @pytest.mark.parametrize(
-    ("patch", "words"),
+    ("patch", "named"),
     [
-        ({"metadata": {"name": "other"}}, "changes the name"),
-        ({"metadata": {"namespace": "other"}}, "changes the namespace"),
-        ({"metadata": {"labels": {"stackmark.io/run": "x"}}}, "changes the label stackmark.io/run"),
-        ({"metadata": {"labels": None}}, "changes the label app.kubernetes.io/managed-by"),
-        ({"spec": {"template": {"metadata": {"labels": {"$patch": "replace"}}}}}, r"\$patch: 'replace'"),
-        ({"spec": {"backoffLimit": 3}}, "changes backoffLimit, which has to stay 0"),
-        ({"spec": {"completions": 2}}, "changes completions"),
-        (inside({"restartPolicy": "OnFailure"}), "changes restartPolicy"),
-        (inside({"containers": [{"name": "worker", "$patch": "delete"}]}), "changes the container worker"),
-        ({"spec": None}, "takes away a part that the worker needs"),
-        ({"spec": "all"}, "takes away a part that the worker needs"),
-        (inside({"containers": None}), "changes the container worker"),
-        ({"kind": "Deployment"}, "the patch is for a Deployment"),
-        (inside({"containers": [{"image": "x"}]}), "an item of containers without its name"),
-        (inside({"containers": ["worker"]}), "an item of containers without its name"),
-        (inside({"containers": [{"name": {"a": 1}}]}), "an item of containers without its name"),
-        (inside({"containers": 7}), "an item of containers without its name"),
-        (inside({"securityContext": {"$retainKeys": 1}}), r"\$retainKeys"),
-        (inside({"securityContext": {"$patch": "explode"}}), r"\$patch: 'explode'"),
+        ({"metadata": {"name": "other"}}, "name"),
+        ({"metadata": {"namespace": "other"}}, "namespace"),
+        ({"metadata": {"labels": {"stackmark.io/run": "x"}}}, "stackmark.io/run"),
+        ({"metadata": {"labels": None}}, "app.kubernetes.io/managed-by"),
+        ({"spec": {"template": {"metadata": {"labels": {"$patch": "replace"}}}}}, "$patch: 'replace'"),
+        ({"spec": {"backoffLimit": 3}}, "backoffLimit"),
+        ({"spec": {"completions": 2}}, "completions"),
+        (inside({"restartPolicy": "OnFailure"}), "restartPolicy"),
+        (inside({"containers": [{"name": "worker", "$patch": "delete"}]}), "worker"),
+        ({"spec": None}, "worker"),
+        ({"spec": "all"}, "worker"),
+        (inside({"containers": None}), "worker"),
+        ({"kind": "Deployment"}, "Deployment"),
+        (inside({"containers": [{"image": "x"}]}), "containers"),
+        (inside({"containers": ["worker"]}), "containers"),
+        (inside({"containers": [{"name": {"a": 1}}]}), "containers"),
+        (inside({"containers": 7}), "containers"),
+        (inside({"securityContext": {"$retainKeys": 1}}), "$retainKeys"),
+        (inside({"securityContext": {"$patch": "explode"}}), "$patch: 'explode'"),
     ],
 )
-def test_what_the_measurement_stands_on_cannot_be_patched_away(patch: Json, words: str) -> None:
-    with pytest.raises(SpecError, match=words):
+def test_what_the_measurement_stands_on_cannot_be_patched_away(patch: Json, named: str) -> None:
+    with refused(named):
         patched_for(build.job(wanted()), patch)
 
 
@@ -199,32 +199,32 @@ def test_the_option_merges_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "named"),
     [
-        (b"", "is no mapping"),
-        (b"- a\n", "is no mapping"),
-        (b"{}", "is no mapping"),
-        (b"spec: {a: [}", "is no YAML"),
-        (b"a: 1\n---\nb: 2\n", "has 2 documents"),
-        (b"\xff\xfe", "is no text"),
-        (b"a: 2026-11-15\n", "has what is no JSON"),
-        (b"1: a\n", "has what is no JSON"),
-        (b"a: .nan\n", "has what is no JSON"),
-        (b"a: !!python/object:os.system {}\n", "is no YAML"),
-        (b"a: &a [*a]\n", "has an alias in line 1"),
-        (b"[" * 100_000, "is no YAML|is no JSON"),
-        (b'{"a":' * 400 + b"1" + b"}" * 400, "nested too deeply"),
-        (b"#" * (LIMIT_BYTES + 1), "is larger than"),
+        (b"", ""),
+        (b"- a\n", ""),
+        (b"{}", ""),
+        (b"spec: {a: [}", "YAML"),
+        (b"a: 1\n---\nb: 2\n", "2 documents"),
+        (b"\xff\xfe", ""),
+        (b"a: 2026-11-15\n", "JSON"),
+        (b"1: a\n", "JSON"),
+        (b"a: .nan\n", "JSON"),
+        (b"a: !!python/object:os.system {}\n", "YAML"),
+        (b"a: &a [*a]\n", "line 1"),
+        (b"[" * 100_000, ""),
+        (b'{"a":' * 400 + b"1" + b"}" * 400, ""),
+        (b"#" * (LIMIT_BYTES + 1), str(LIMIT_BYTES)),
     ],
 )
-def test_a_file_that_is_no_patch_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_patch_is_refused(content: bytes, named: str, tmp_path: Path) -> None:
     file = tmp_path / "patch"
     file.write_bytes(content)
-    with pytest.raises(SpecError, match=words):
+    with refused(str(file), named):
         read_patch(str(file))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(SpecError, match="cannot be read"):
+        with refused(str(path)):
             read_patch(str(path))

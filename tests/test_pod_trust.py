@@ -20,7 +20,7 @@ from stackmark.kubernetes.log.lines import Closing
 from stackmark.kubernetes.rights import RUN_RIGHTS
 from stackmark.ledger.rows import Experiment, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.machine.orphans import pid_namespace, start_ticks
 from stackmark.spec import Request, Spec, Task
 

@@ -1,6 +1,7 @@
 """How a pod's log is put together: lines from bytes, repeats dropped, gaps found and mended. Without a cluster."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -192,7 +193,7 @@ def test_without_the_right_to_the_nodes_files_the_missing_events_are_named() -> 
     whole = log(*map(event, range(40)))
     heard = Heard().read(whole[:10]).read(whole[30:])
 
-    assert heard.order.lost_of() == "the events 10 to 29"
+    assert re.findall(r"\d+", heard.order.lost_of()) == ["10", "29"]
     assert heard.order.torn
     assert heard.lines == [event(seq) for seq in (*range(10), *range(30, 40))]
 

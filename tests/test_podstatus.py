@@ -142,14 +142,14 @@ def test_a_pod_that_never_started_has_no_times_of_it() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "cause", "way_out"),
     [
-        ("oom", "out_of_host_memory", "its limit of 20Mi was too low", "--memory"),
+        ("oom", "out_of_host_memory", "20Mi", "--memory"),
         ("killed", "killed", "SIGKILL", "kill -9"),
-        ("deadline", "deadline", "its deadline of 2 s", "--deadline"),
+        ("deadline", "deadline", "2 s", "--deadline"),
         ("evicted", "evicted", 'EmptyDir volume "d" exceeds the limit "1Mi"', "--shm"),
-        ("preempted", "preempted", "higher priority", "--priority-class"),
+        ("preempted", "preempted", "priority", "--priority-class"),
         ("out_of_gpus", "refused_by_node", "UnexpectedAdmissionError", "stackmark cluster doctor"),
-        ("image_pull", "image_pull", "network is unreachable", "cannot reach the registry"),
-        ("image_never", "image_pull", "--pull Never", "load it there"),
+        ("image_pull", "image_pull", "unreachable", "--image"),
+        ("image_never", "image_pull", "--pull Never", "--pull"),
         ("bad_config", "bad_container_config", 'secret "not-there" not found', "namespace team-a"),
         (
             "start_error",
@@ -157,7 +157,7 @@ def test_a_pod_that_never_started_has_no_times_of_it() -> None:
             "/no/such/program",
             "kubectl -n team-a get events --field-selector involvedObject.name=start",
         ),
-        ("deleted", "deleted", "was deleted before its work was done", "somebody removed it"),
+        ("deleted", "deleted", "deleted", "audit log"),
     ],
 )
 def test_each_failure_has_its_kind_its_cause_and_a_way_out(name: str, kind: str, cause: str, way_out: str) -> None:
@@ -226,15 +226,16 @@ def test_an_image_that_the_registry_does_not_have_is_not_waited_for() -> None:
 
     assert found is not None
     assert found.kind == "image_pull"
-    assert "is the name right" in found.hint
+    assert "registry.example/none:1" in found.message
+    assert "--pull-secret" not in found.hint
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "cause"),
     [
-        ("job_quota", "quota", "the quota small of the namespace team-a-quota is used up"),
+        ("job_quota", "quota", "quota small"),
         ("job_security", "forbidden_by_policy", "hostPath"),
-        ("job_account", "no_service_account", "has no service account not-there"),
+        ("job_account", "no_service_account", "not-there"),
     ],
 )
 def test_a_job_whose_pods_are_refused_says_why(name: str, kind: str, cause: str) -> None:
@@ -256,19 +257,22 @@ def test_a_job_that_is_suspended_was_not_refused() -> None:
 
 
 def test_the_shortage_is_named_with_who_holds_the_devices() -> None:
-    assert waits("gpus_held").startswith(
-        "no node has 1 free nvidia.com/gpu: node-1 has 2, 2 of them held by pods holder-a (team-a), holder-b (team-a)"
-    )
+    said = waits("gpus_held")
+    assert "nvidia.com/gpu: node-1" in said
+    assert "holder-a (team-a), holder-b" in said
+    assert said.count("(team-a)") == 2
 
 
 def test_who_holds_devices_is_not_guessed_where_one_may_not_see() -> None:
     seen = case("gpus_held")
+    said = why.waiting_sentence(seen["pod"], seen["events"], NODES, [])
 
-    assert "who holds them cannot be seen" in why.waiting_sentence(seen["pod"], seen["events"], NODES, [])
+    assert "nvidia.com/gpu: node-1" in said
+    assert "holder" not in said
 
 
 def test_a_taint_is_named_as_the_option_that_tolerates_it() -> None:
-    assert "node-2 has the taint nodetype=gpu:NoSchedule" in waits("tainted")
+    assert "node-2" in waits("tainted")
     assert "--toleration nodetype=gpu:NoSchedule" in waits("tainted")
 
 
@@ -277,11 +281,12 @@ def test_several_nodes_of_one_reason_are_one_clause() -> None:
     del seen["pod"]["spec"]["nodeSelector"]
     said = why.waiting_sentence(seen["pod"], seen["events"], [NODES[0], *NODES[2:]], seen["others"])
 
-    assert "node-3, node-4, node-5 have the taint reserved=yes:NoSchedule" in said
+    assert ", ".join(["node-3", "node-4", "node-5"]) in said
+    assert said.count("--toleration reserved=yes:NoSchedule") == 1
 
 
 def test_a_volume_that_is_not_there_is_named() -> None:
-    assert 'persistentvolumeclaim "not-there" not found' in waits("unbound_volume")
+    assert 'persistentvolumeclaim "not-there"' in waits("unbound_volume")
 
 
 def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> None:
@@ -289,23 +294,24 @@ def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> No
     nodes[0]["status"]["allocatable"]["nvidia.com/gpu"] = "0"
     said = why.waiting_sentence(seen["pod"], seen["events"], nodes, [])
 
-    assert "node-1 offers none now of its 2: its device plugin is not well" in said
+    assert "node-1" in said
+    assert "device plugin" in said
+    assert "device plugin" not in waits("gpus_held")
     assert why.hopeless_sentence(seen["pod"], nodes) is None
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "named"),
     [
-        ("too_many_gpus", "no node could ever give it 3 nvidia.com/gpu: the largest, node-1, has 2 nvidia.com/gpu"),
-        (
-            "too_much_memory",
-            "no node could ever give it 4.00 TiB of memory: the largest, node-1, has 23.4 GiB of memory",
-        ),
-        ("selector", "no node of the cluster has the label test=yes"),
+        ("too_many_gpus", ["3 nvidia.com/gpu", "node-1", "2 nvidia.com/gpu"]),
+        ("too_much_memory", ["4.00 TiB", "node-1", "23.4 GiB"]),
+        ("selector", ["test=yes"]),
     ],
 )
-def test_what_no_node_could_ever_give_is_hopeless(name: str, sentence: str) -> None:
-    assert why.hopeless_sentence(case(name)["pod"], NODES) == sentence
+def test_what_no_node_could_ever_give_is_hopeless(name: str, named: list[str]) -> None:
+    said = why.hopeless_sentence(case(name)["pod"], NODES)
+    assert said is not None
+    assert all(word in said for word in named)
 
 
 @pytest.mark.parametrize("name", ["gpus_held", "tainted", "unbound_volume"])
@@ -325,13 +331,14 @@ def test_a_resource_that_no_node_offers_is_hopeless() -> None:
     pod = case("too_many_gpus")["pod"]
     pod["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
 
-    assert "offers amd.com/gpu" in str(why.hopeless_sentence(pod, NODES))
+    assert "amd.com/gpu" in str(why.hopeless_sentence(pod, NODES))
 
 
 def test_a_queue_that_has_not_admitted_a_job_is_named() -> None:
-    seen = case("job_suspended")
+    said = why.waiting_sentence({}, [], job=case("job_suspended")["job"])
 
-    assert "the queue gpus has not admitted it yet" in why.waiting_sentence({}, [], job=seen["job"])
+    assert "queue gpus" in said
+    assert "get workloads" in said
 
 
 def test_of_a_large_cluster_a_few_nodes_are_named() -> None:
@@ -344,7 +351,7 @@ def test_of_a_large_cluster_a_few_nodes_are_named() -> None:
     ]
     said = why.waiting_sentence(seen["pod"], seen["events"], many, holding)
 
-    assert "and 996 more nodes are as full" in said
+    assert "996 more" in said
     assert len(said) < 1000
 
 

@@ -17,6 +17,7 @@ from stackmark.published.checks import too_fast
 from stackmark.published.chips import chip_distance, normalise_chip, parse_chip
 from stackmark.published.near import Match, nearest
 from stackmark.published.table import FIELDS, NAME, OPERATORS_NAME, Published, load, load_all, load_operators, parse
+from stackmark.remarks import Remark
 from stackmark.workloads.train.zoo import MODELS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -254,34 +255,38 @@ def table(*rows: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "named"),
     [
-        ({"value": "N/A"}, "value 'N/A' is not a number above 0"),
-        ({"value": "nan"}, "value 'nan' is not a number above 0"),
-        ({"count": "0"}, "count '0' is not a whole number above 0"),
-        ({"batch": "64.5"}, "batch '64.5' is not a whole number above 0"),
-        ({"unit": "img/s"}, "unit 'img/s' is none of"),
-        ({"precision": "half"}, "precision 'half' is none of"),
-        ({"chip": "Tesla P100"}, "chip 'Tesla P100' is not a normalised name ('NVIDIA P100' is)"),
-        ({"date": "May 2017"}, "date 'May 2017' is not YYYY-MM or YYYY-MM-DD"),
-        ({"source": ""}, "source is empty"),
-        ({"extra": "[1]"}, "extra '[1]' is not a JSON object"),
-        ({"extra": "{"}, "extra '{' is not a JSON object"),
-        ({"extra": "{},more"}, "18 cells instead of 17"),
-        ({"extra": '"open'}, "unexpected end of data"),
+        ({"value": "N/A"}, "value 'N/A'"),
+        ({"value": "nan"}, "value 'nan'"),
+        ({"count": "0"}, "count '0'"),
+        ({"batch": "64.5"}, "batch '64.5'"),
+        ({"unit": "img/s"}, "unit 'img/s'"),
+        ({"precision": "half"}, "precision 'half'"),
+        ({"chip": "Tesla P100"}, "'NVIDIA P100'"),
+        ({"date": "May 2017"}, "date 'May 2017'"),
+        ({"source": ""}, "source"),
+        ({"extra": "[1]"}, "extra '[1]'"),
+        ({"extra": "{"}, "extra '{'"),
+        ({"extra": "{},more"}, "18 cells"),
+        ({"extra": '"open'}, "end of data"),
     ],
 )
-def test_a_broken_row_is_a_sentence_with_its_line(wrong: dict[str, str], sentence: str) -> None:
+def test_a_broken_row_is_a_sentence_with_its_line(wrong: dict[str, str], named: str) -> None:
     with pytest.raises(LedgerError) as caught:
         parse(table(GOOD, GOOD | wrong), "some.csv")
-    assert caught.value.message.startswith("some.csv, line 3: ")
-    assert sentence in caught.value.message
+    where, _, what = caught.value.message.partition(": ")
+    assert ("some.csv" in where, where.split()[-1]) == (True, "3")
+    assert named in what
 
 
 @pytest.mark.parametrize("text", ["", "workload,model\n"])
 def test_a_table_with_another_header_is_refused_at_line_1(text: str) -> None:
-    with pytest.raises(LedgerError, match=r"some\.csv, line 1: the header"):
+    with pytest.raises(LedgerError) as caught:
         parse(text, "some.csv")
+    where, _, what = caught.value.message.partition(": ")
+    assert ("some.csv" in where, where.split()[-1]) == (True, "1")
+    assert ",".join(FIELDS) in what
 
 
 # --- what is nearest --------------------------------------------------------------------------------------------------
@@ -312,6 +317,11 @@ def near(
     )
 
 
+def differing(match: Match) -> dict[str, Remark]:
+    """What differs, by its kind, in its order."""
+    return {remark.kind: remark for remark in match.differs if isinstance(remark, Remark)}
+
+
 def test_on_an_h200_the_h200_rows_come_first_half_precision_before_fp32_before_eight_gpus() -> None:
     assert [match.row.value for match in near()] == [3079, 2259, 21735.5]
 
@@ -319,24 +329,20 @@ def test_on_an_h200_the_h200_rows_come_first_half_precision_before_fp32_before_e
 def test_everything_that_differs_is_said() -> None:
     row = next(row for row in load() if row.value == 1218.01)  # timm, nhwc
     (match,) = near(rows=(row,), count=8)
-    assert match.differs == (
-        "RTX 3090 instead of H200",
-        "1 GPU instead of 8",
-        "mixed (AMP) instead of bf16",
-        "batch 512 instead of 256",
-        "PyTorch 1.12 instead of PyTorch 2.13",
-        "layout nhwc",
-    )
+    values = {
+        "chip": ("RTX 3090", "H200"), "count": ("1", "8"), "precision": ("mixed", "bf16"), "batch": ("512", "256"),
+        "framework": ("PyTorch 1.12", "PyTorch 2.13"), "layout": ("nhwc",),
+    }  # fmt: skip
+    found = differing(match)
+    assert [*found] == [*values]
+    assert [(kind, value) for kind in found for value in values[kind] if value not in found[kind]] == []
 
 
 def test_what_was_not_stated_is_said_too() -> None:
     best = near(precision="fp32")[0]
-    assert best.differs == (
-        "fp32 that may be TF32 (not stated)",
-        "batch not stated",
-        "PyTorch (NGC container) (version not stated) instead of PyTorch 2.13",
-        "data path not stated",
-    )
+    assert [*differing(best)] == [
+        "may-be-tf32", "batch-not-stated", "framework-version-not-stated", "data-not-stated",
+    ]  # fmt: skip
 
 
 def test_nothing_is_said_of_a_row_with_the_same_recipe() -> None:
@@ -355,7 +361,8 @@ def test_the_same_workload_comes_first_and_a_relation_on_the_same_chip_is_not_lo
     found = near("train/resnet50")
     assert [match.row.workload for match in found] == ["train/resnet50", "train/resnet50", V15]
     assert found[-1].row.chip == "NVIDIA H200"
-    assert found[-1].differs[0] == "resnet50 v1.5 instead of v1 (v1.5 has 6 % more multiply-adds than v1)"
+    assert next(iter(differing(found[-1]))) == "workload"
+    assert [word for word in ("resnet50", "v1.5", "6 %") if word not in found[-1].differs[0]] == []
 
 
 def test_the_six_per_cent_are_those_of_the_networks() -> None:
@@ -367,14 +374,17 @@ def test_the_six_per_cent_are_those_of_the_networks() -> None:
 def test_fine_tuning_is_offered_for_bert_with_a_warning() -> None:
     found = near("train/bert-large", unit="sequences/s")
     assert found[-1].row.value == 350
-    assert found[-1].differs[0].startswith("fine-tuning on SQuAD")
+    assert next(iter(differing(found[-1]))) == "workload"
+    assert "SQuAD" in found[-1].differs[0]
 
 
 def test_on_a_cpu_the_one_cpu_row_comes_first_and_gpus_after_it() -> None:
     found = near("train/resnet50", "Intel(R) Xeon(R) Platinum 8480+", precision="fp32", batch=32)
     assert [parse_chip(match.row.chip).kind for match in found] == ["cpu", "gpu", "gpu"]
     assert found[0].row.value == 2.24
-    assert found[0].differs[0] == "unnamed CPU instead of Intel Xeon Platinum 8480+"
+    assert next(iter(differing(found[0]))) == "chip"
+    assert found[0].row.chip in found[0].differs[0]
+    assert "8480+" in found[0].differs[0]
 
 
 @pytest.mark.parametrize("chip", [None, "", "Some New Chip 9000", "CPU"])
@@ -382,7 +392,7 @@ def test_an_unknown_chip_still_gets_rows_and_every_one_says_that_the_chip_differ
     found = near(chip=chip)
     assert len(found) == 3
     for match in found:
-        assert any(words.startswith(parse_chip(match.row.chip).short) for words in match.differs)
+        assert parse_chip(match.row.chip).short in differing(match)["chip"]
 
 
 def test_rows_in_another_unit_are_never_offered() -> None:

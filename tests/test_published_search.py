@@ -88,23 +88,26 @@ def test_the_model_itself_comes_before_what_only_begins_like_it() -> None:
 
 
 def test_a_typo_gets_the_names_that_are_near() -> None:
-    assert "did you mean resnet50" in why_nothing(load(), understand("resnt50 V100", load()))
+    assert "resnet50" in why_nothing(load(), understand("resnt50 V100", load()))
 
 
 def test_words_that_fit_only_apart_are_counted_apart() -> None:
     said = why_nothing(load(), understand("alexnet H200", load()))
-    assert said.startswith("no row has all of it")
-    assert f"'alexnet' {len(found('alexnet'))} rows" in said
+    assert f"'alexnet' {len(found('alexnet'))} " in said
+    assert f"H200 {len(found('H200'))} " in said
 
 
 def test_a_unit_nobody_has_is_a_sentence_with_the_near_ones() -> None:
-    with pytest.raises(SpecError, match="did you mean images/s"):
+    with pytest.raises(SpecError) as caught:
         understand("resnet50", load(), unit="image/s")
+    assert "'image/s'" in caught.value.message
+    assert "images/s" in caught.value.message
 
 
 def test_a_book_is_no_query() -> None:
-    with pytest.raises(SpecError, match="more than the"):
+    with pytest.raises(SpecError) as caught:
         understand("word " * (MOST_WORDS + 1), load())
+    assert f" {MOST_WORDS} " in caught.value.message
 
 
 @pytest.mark.parametrize("text", ["", "...", "\x1b[31m", "x" * 10_000, "٣", "(", "\\", "'; DROP TABLE published; --"])
@@ -141,13 +144,13 @@ def test_for_programs_there_is_one_object_with_the_whole_rows() -> None:
 def test_nothing_found_is_no_failure_and_says_why() -> None:
     answer = ask("published", "search", "resnt50")
     assert (answer.code, answer.out) == (Exit.DONE, "")
-    assert "did you mean resnet50" in answer.err
+    assert "resnet50" in answer.err
 
 
 def test_a_mistyped_part_of_the_command_gets_the_near_ones() -> None:
     answer = ask("published", "serch", "x")
     assert answer.code == Exit.WRONG_USE
-    assert "did you mean search" in answer.err
+    assert " search " in answer.err
 
 
 def test_the_sources_add_up_to_the_table() -> None:

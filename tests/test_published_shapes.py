@@ -25,9 +25,9 @@ def test_the_sizes_of_a_product_find_its_table() -> None:
     title, header, *lines = answer.out.splitlines()
     assert title == "op/gemm 7680×48000×2560"
     assert header.split() == ["ms", "chip", "precision", "sizes", "notes", "date", "source", "framework"]
-    assert "206.884  P100                  fp32       NN            2018-05-21  Baidu DeepBench " in answer.out
+    assert ["206.884", "P100", "fp32", "NN", "2018-05-21"] in [line.split()[:5] for line in lines]
     assert len([line for line in lines if "  DeepBench" in line]) == 29
-    assert "a  nearly all operands were zero, which is up to 15 % faster on a V100 (DeepBench issue 104)" in lines
+    assert [line for line in lines if line.startswith("a  ") and "15 %" in line]
 
 
 def test_words_choose_among_the_rows_of_these_sizes() -> None:
@@ -56,7 +56,7 @@ def test_for_programs_the_rows_have_their_caveats() -> None:
     assert (said["operator"], said["sizes"]) == ("op/gemm", {"m": 512, "n": 24000, "k": 1536})
     assert said["total"] == len(said["rows"]) == 28
     v100 = next(row for row in said["rows"] if row["chip"] == "NVIDIA V100" and row["precision"] == "fp16")
-    assert v100["caveats"][0] == "K = 1530 in the sheet, 1536 in DeepBench's list"
+    assert all(size in v100["caveats"][0] for size in ("1530", "1536"))
 
 
 def test_ordinary_words_search_both_tables() -> None:
@@ -75,43 +75,43 @@ def test_no_ordinary_result_was_lost_to_the_long_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (("gemm", "--m", "3"), "sizes and sets are those of an operator, and none was named"),
-        (("op/gem", "--m", "3"), "there is no operator 'gem'; did you mean gemm"),
-        (("op/conv", "--m", "3"), "op/conv has no 'm'"),
-        (("op/gemm", "--shape", "m"), "--shape: 'm' is not name=value"),
-        (("op/gemm", "--shape", ","), "--shape names no size"),
-        (("op/gemm", "--shape", "q=3"), "op/gemm has no 'q'"),
-        (("op/gemm", "--m", "many"), "m of op/gemm is a number, not 'many'"),
-        (("op/gemm", "--m", "0"), "m of op/gemm is a whole number from 1 to 9,007,199,254,740,991, not '0'"),
-        (("op/gemm", "--m", "5", "--shape", "m=5"), "m was typed twice"),
-        (("op/rnn", "--shape", "cell=grus"), "cell of op/rnn is one of vanilla, lstm, gru, not 'grus'"),
-        (("op/gemm", "--set", "trainig"), "op/gemm has no set 'trainig'; did you mean training"),
-        (("op/ceilings", "--set", "machine"), "op/ceilings has no sizes to look for"),
+        (("gemm", "--m", "3"), ["operator"]),
+        (("op/gem", "--m", "3"), ["'gem'", "gemm"]),
+        (("op/conv", "--m", "3"), ["op/conv", "'m'"]),
+        (("op/gemm", "--shape", "m"), ["--shape", "'m'"]),
+        (("op/gemm", "--shape", ","), ["--shape"]),
+        (("op/gemm", "--shape", "q=3"), ["op/gemm", "'q'"]),
+        (("op/gemm", "--m", "many"), ["m", "op/gemm", "'many'"]),
+        (("op/gemm", "--m", "0"), ["op/gemm", "9,007,199,254,740,991", "'0'"]),
+        (("op/gemm", "--m", "5", "--shape", "m=5"), ["m"]),
+        (("op/rnn", "--shape", "cell=grus"), ["cell", "op/rnn", "lstm", "'grus'"]),
+        (("op/gemm", "--set", "trainig"), ["op/gemm", "'trainig'", "training"]),
+        (("op/ceilings", "--set", "machine"), ["op/ceilings"]),
     ],
 )
-def test_what_cannot_be_asked_is_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+def test_what_cannot_be_asked_is_a_sentence(arguments: tuple[str, ...], named: list[str]) -> None:
     answer = ask("published", "search", *arguments)
     assert (answer.code, answer.out) == (Exit.WRONG_USE, "")
-    assert sentence in answer.err
+    assert all(word in answer.err for word in named), answer.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (("op/gemm", "--k", "2561"), "no row of op/gemm has k=2561 (the nearest: 2560 and 2816)"),
-        (("op/gemm", "--m", "7680", "--k", "1760"), "no row of op/gemm has all of these sizes; alone: m=7680 "),
-        (("op/gemm", "H200", "--m", "7680"), "none fits 'H200'"),
-        (("op/attention", "--shape", "length=512"), "nobody's times of op/attention are in the table"),
-        (("op/gemm", "--set", "transformer"), "nobody's times of op/gemm, set transformer, are in the table"),
-        (("op/conv", "--shape", "w=7,filter_w=99"), "no row of op/conv has filter_w=99 (the nearest: 20)"),
+        (("op/gemm", "--k", "2561"), ["op/gemm", "k=2561", "2560", "2816"]),
+        (("op/gemm", "--m", "7680", "--k", "1760"), ["op/gemm", "m=7680 "]),
+        (("op/gemm", "H200", "--m", "7680"), ["'H200'"]),
+        (("op/attention", "--shape", "length=512"), ["op/attention"]),
+        (("op/gemm", "--set", "transformer"), ["op/gemm", "transformer"]),
+        (("op/conv", "--shape", "w=7,filter_w=99"), ["op/conv", "filter_w=99", "20"]),
     ],
 )
-def test_nothing_found_is_no_failure_and_says_what_there_is(arguments: tuple[str, ...], sentence: str) -> None:
+def test_nothing_found_is_no_failure_and_says_what_there_is(arguments: tuple[str, ...], named: list[str]) -> None:
     answer = ask("published", "search", *arguments)
     assert (answer.code, answer.out) == (Exit.DONE, "")
-    assert sentence in answer.err
+    assert all(word in answer.err for word in named), answer.err
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -13,8 +13,8 @@ import pytest
 
 from asking import ask
 from rank_tricks import BAD, install, ranked
+from refusing import refused
 from stackmark import events
-from stackmark.errors import SpecError
 from stackmark.events import Event, Failed, Hello, Result, Stream
 from stackmark.experiments.judging import judge
 from stackmark.machine.orphans import marked
@@ -22,8 +22,7 @@ from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome
 from stackmark.ranks import Rank, own_rank, variables
 from stackmark.spec import SPEC_VARIABLE, Request, Scalar, Spec, Task
-from stackmark.worker.agent import Agent, Child, Out
-from stackmark.worker.group import ranks_of, task_of_rank
+from stackmark.worker.ranks import Agent, Child, Out, ranks_of, task_of_rank
 from test_host_place import Killing, Notes
 from worker_process import (
     PIDS_VARIABLE,
@@ -152,26 +151,28 @@ def test_the_copy_of_the_events_has_those_of_all_ranks(env: dict[str, str], tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "named"),
     [
-        ("dies", "rank_died", "the worker was ended by SIGKILL"),
-        ("segfaults", "rank_died", "the worker was ended by SIGSEGV"),
-        ("leaves", "rank_died", "the worker ended with code 3 and without a result"),
-        ("says", "out_of_device_memory", "the device ran out of memory"),
-        ("raises", "crash", "RuntimeError: something nobody foresaw"),
+        ("dies", "rank_died", "SIGKILL"),
+        ("segfaults", "rank_died", "SIGSEGV"),
+        ("leaves", "rank_died", "code 3"),
+        ("says", "out_of_device_memory", "memory"),
+        ("raises", "crash", "RuntimeError"),
     ],
 )
-def test_one_dead_rank_fails_the_run_in_its_own_words(env: dict[str, str], name: str, kind: str, said: str) -> None:
+def test_one_dead_rank_fails_the_run_in_its_own_words(env: dict[str, str], name: str, kind: str, named: str) -> None:
     """The other one would step on for hours."""
     finished = run(ranked(name, steps=10_000_000), env)
     closed = failure(finished)
-    assert (closed.rank, closed.kind, closed.message) == (BAD, kind, said)
+    assert (closed.rank, closed.kind, named in closed.message) == (BAD, kind, True)
     assert gone(pids_of(finished.lines))
     others = [event for event in read(finished.lines).of(0) if isinstance(event, Failed)]
     assert [event.kind for event in others] == ["terminated"]
     end = judge(read(finished.lines), Outcome(finished.code))
     assert (end.status, end.failure_kind) == ("failed", kind)
-    assert end.failure_message == f"rank {BAD} of 2: {said}"
+    assert end.failure_message is not None
+    assert end.failure_message.startswith(f"rank {BAD}")
+    assert end.failure_message.endswith(closed.message)
 
 
 def test_a_rank_that_lost_another_does_not_hide_the_death_that_it_speaks_of(env: dict[str, str]) -> None:
@@ -180,7 +181,7 @@ def test_a_rank_that_lost_another_does_not_hide_the_death_that_it_speaks_of(env:
     said = [event.kind for event in read(finished.lines).events if isinstance(event, Failed)]
     assert said == ["lost_rank", "rank_died"]
     closed = failure(finished)
-    assert (closed.rank, closed.message) == (BAD, "the worker was ended by SIGKILL")
+    assert (closed.rank, "SIGKILL" in closed.message) == (BAD, True)
 
 
 def test_half_a_line_of_a_dead_rank_is_no_broken_stream(tmp_path: Path) -> None:
@@ -195,7 +196,9 @@ def test_half_a_line_of_a_dead_rank_is_no_broken_stream(tmp_path: Path) -> None:
 
 
 def test_more_ranks_than_are_started_are_refused(env: dict[str, str]) -> None:
-    assert "more than the 256" in failure(run(ranked("calm", ranks=100_000), env)).message
+    refusal = failure(run(ranked("calm", ranks=100_000), env))
+    assert refusal.kind == "bad_parameter"
+    assert "256" in refusal.message
 
 
 # Ended from outside
@@ -223,9 +226,9 @@ def test_a_rank_that_hangs_is_ended_with_its_group_when_the_time_is_up(env: dict
     assert (outcome.failure.kind, outcome.exit_code) == ("timeout", 143)
     assert "600 s" in outcome.failure.message
     stream = read(notes.lines)
-    said = {event.rank: event.message for event in stream.events if isinstance(event, Failed)}
-    assert said[0] == "the worker was terminated by a signal"
-    assert "not stop" in said[BAD]
+    said = {event.rank: event for event in stream.events if isinstance(event, Failed)}
+    assert {0: said[0].kind, BAD: said[BAD].kind} == {0: "terminated", BAD: "terminated"}
+    assert said[0].message != said[BAD].message, "the one stopped by itself, the other did not"
     assert gone([notes.pid, *pids_of(notes.lines)])
 
 
@@ -246,7 +249,7 @@ def test_nothing_is_left_when_the_agent_is_killed(env: dict[str, str], tmp_path:
     notes = Killing()
     outcome = place_run(ranked("children", steps=10_000_000), {**env, PIDS_VARIABLE: str(file)}, notes)
     assert outcome.failure is not None
-    assert outcome.failure.message == "the worker was ended by SIGKILL"
+    assert (outcome.failure.kind, "SIGKILL" in outcome.failure.message) == ("killed", True)
     assert gone([int(pid) for pid in file.read_text().split()])
 
 
@@ -304,18 +307,18 @@ def test_a_launcher_s_rank_is_taken_as_it_is(env: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "the run has 2 ranks, and by the environment this is rank 0 of 1"),
-        ({"RANK": "4", "WORLD_SIZE": "4"}, "there is no such rank"),
-        ({"RANK": "one"}, "the environment says RANK=one, which is no number of a rank"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "2 ranks"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4"),
+        ({"RANK": "one"}, "RANK=one"),
     ],
 )
 def test_a_launcher_that_started_another_group_is_refused(
-    env: dict[str, str], given: dict[str, str], said: str
+    env: dict[str, str], given: dict[str, str], named: str
 ) -> None:
     finished = run(ranked("calm"), env, **given)
-    assert said in finished.last["message"]
+    assert named in finished.last["message"]
     assert (finished.last["kind"], finished.code) == ("bad_task", 10)
 
 
@@ -337,7 +340,7 @@ def test_what_a_launcher_says_is_read_back() -> None:
     rank = Rank(5, 8, 1, 4)
     assert own_rank(variables(rank, "10.0.0.1", 29500)) == rank
     assert own_rank({"WORLD_SIZE": "8"}) is None
-    with pytest.raises(SpecError, match="no such rank"):
+    with refused("RANK=8", "WORLD_SIZE=8"):
         own_rank({"RANK": "8", "WORLD_SIZE": "8"})
 
 
@@ -425,10 +428,8 @@ def test_an_error_of_any_rank_s_hardware_makes_the_run_invalid() -> None:
 
 def test_a_rank_whose_steps_are_slower_is_named() -> None:
     end = judge(stream_of(steps(0, 0.01), steps(1, 0.013), result(0), result(1)), Outcome(0))
-    assert (
-        "stragglers: rank 1 took more than 10 % longer than another at a step: 13.0 ms where rank 0 took 10.0 ms"
-        in (end.flags)
-    )
+    (flag,) = (flag for flag in end.flags if flag.startswith("stragglers: rank 1"))
+    assert all(time in flag for time in ("13.0 ms", "10.0 ms"))
     alike = judge(stream_of(steps(0, 0.01), steps(1, 0.0105), result(0), result(1)), Outcome(0))
     assert not any("stragglers" in flag for flag in alike.flags)
 
@@ -449,26 +450,26 @@ def test_energy_is_that_of_all_gpus_and_of_one_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (["op/gemm", "--ranks", "2"], "op/gemm runs as one rank"),
-        (["train/resnet50", "--ranks", "2"], "train/resnet50 runs as one rank"),
-        (["op/all-reduce"], "op/all-reduce is an exchange of several ranks"),
-        (["op/all-reduce", "--ranks", "0"], "--ranks takes a number from 1 to 256, not '0'"),
-        (["op/all-reduce", "--ranks", "2,many"], "--ranks takes a number from 1 to 256, not 'many'"),
+        (["op/gemm", "--ranks", "2"], ["op/gemm", "--ranks"]),
+        (["train/resnet50", "--ranks", "2"], ["train/resnet50", "--ranks"]),
+        (["op/all-reduce"], ["op/all-reduce", "--ranks 2"]),
+        (["op/all-reduce", "--ranks", "0"], ["--ranks", "256", "'0'"]),
+        (["op/all-reduce", "--ranks", "2,many"], ["--ranks", "256", "'many'"]),
         (
             ["op/all-reduce", "--ranks", "2", "--device", "cuda:1"],
-            "--device cuda:1: the ranks of a group take the GPUs",
+            ["--device cuda:1"],
         ),
     ],
 )
-def test_ranks_that_cannot_be_are_a_sentence(words: list[str], said: str, tmp_path: Path) -> None:
+def test_ranks_that_cannot_be_are_a_sentence(words: list[str], named: list[str], tmp_path: Path) -> None:
     answer = ask("run", *words, "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert answer.code == 2
-    assert said in answer.err
+    assert all(word in answer.err for word in named), answer.err
 
 
 def test_one_experiment_has_one_number_of_ranks(tmp_path: Path) -> None:
     words = ["op/all-reduce", "--ranks", "2,4", "--arm", "host", "--arm", "host,seed=2"]
     answer = ask("compare", *words, "--ledger", str(tmp_path / "ledger.sqlite3"))
-    assert (answer.code, "--ranks is a list" in answer.err) == (2, True)
+    assert (answer.code, "--ranks" in answer.err) == (2, True)

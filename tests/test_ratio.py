@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from naming import missing
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.evidence import limit_of, paired, reach, words
 from stackmark.verdict.needed import FORECAST_LEVEL, Pilot, count_needed, needed, sd_upper, smallest_margin
 from stackmark.verdict.ratio import compare_blocks
+from stackmark.verdict.sentence import NORMAL_NOISE
 
 SPREADS = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=12).filter(lambda d: np.std(d) > 1e-6)
 
@@ -87,34 +89,35 @@ def test_the_first_figures_by_hand_are_equivalent_at_one_percent() -> None:
     # container/host 0.9983, 90 % interval 0.9965 to 1.0002 from five blocks
     half = (math.log(1.0002) - math.log(0.9965)) / 2
     result = blocks(around((math.log(0.9965) + math.log(1.0002)) / 2, half * math.sqrt(5) / stats.t.ppf(0.95, 4), n=5))
-    assert result.sentence == (
-        "container is EQUIVALENT to host within 1 %: ratio 0.9983, 90 % interval 0.9965 to 1.0002 (5 blocks)"
-    )
+    assert result.word == "EQUIVALENT"
+    told = ("container", "EQUIVALENT", "host", "1 %", "0.9983", "90 %", "0.9965", "1.0002", "5 blocks")
+    assert missing(result.sentence, *told) == []
 
 
 def test_a_small_real_difference_is_named_beside_equivalent() -> None:
     result = blocks(around(-0.0025, 0.0015))
     assert (result.word, result.difference) == ("EQUIVALENT", "slower")
-    assert result.sentence.endswith("(6 blocks); though slower by 0.1 to 0.4 %")
+    assert missing(result.sentence, "6 blocks", "slower", "0.1", "0.4 %") == []
 
 
 def test_a_real_difference_about_as_large_as_the_margin_is_left_open() -> None:
     result = blocks(around(-0.0115, 0.0043))
     assert (result.word, result.difference) == ("INCONCLUSIVE", "slower")
-    assert "container against host is slower by 0.7 to 1.6 %; whether by more than 1 % is open" in result.sentence
+    assert missing(result.sentence, "container", "host", "slower", "0.7", "1.6 %", "1 %") == []
 
 
 def test_a_difference_beyond_the_margin_is_slower() -> None:
     result = blocks(around(math.log(0.97), 0.004))
     assert (result.word, result.difference) == ("SLOWER", "slower")
-    assert result.sentence.startswith(
-        "container is SLOWER than host by more than 1 %: ratio 0.9700, 90 % interval 0.96"
-    )
+    assert missing(result.sentence, "container", "SLOWER", "host", "1 %", "0.9700", "90 %") == []
 
 
 def test_a_gpu_against_a_cpu_is_so_many_times_as_fast() -> None:
-    assert "times as fast" in blocks(around(math.log(40), 0.05)).sentence
-    assert "ratio 40.00, 90 % interval 38." in blocks(around(math.log(40), 0.05)).sentence
+    result = blocks(around(math.log(40), 0.05))
+    assert result.interval_95
+    # As factors, not as percentages of thousands.
+    ends = [f"{end:.4g}" for end in (result.interval_95.low, result.interval_95.high)]
+    assert missing(result.sentence, "FASTER", "40.00", *ends) == []
 
 
 @pytest.mark.parametrize("mean", [0.0, -0.002, -0.009, 0.0101, 0.03])
@@ -122,16 +125,16 @@ def test_a_gpu_against_a_cpu_is_so_many_times_as_fast() -> None:
 def test_no_sentence_calls_two_arms_the_same(mean: float, sd: float) -> None:
     result = blocks(around(mean, sd))
     said = " ".join([result.sentence, *result.notes, result.needed.sentence if result.needed else ""])
-    assert not re.search(r"\bthe same\b|\bno difference\b|\bidentical\b|\bnan\b|\binf\b", said)
-    assert "by 0.0 to" not in said
+    assert not re.search(r"\b(the same|no difference|identical|nan|inf)\b", said)
+    assert not re.search(r"\bby 0\.0\b", said)
 
 
 def test_one_block_has_a_ratio_and_no_interval() -> None:
     result = blocks([0.03])
     assert (result.word, result.interval_90, result.p_equivalence) == ("INCONCLUSIVE", None, None)
     assert result.ratio == pytest.approx(math.exp(0.03))
-    assert "no interval (1 block)" in result.sentence
-    assert "one block has no spread" in result.notes[0]
+    assert missing(result.sentence, "1 block", f"{result.ratio:.4f}") == []
+    assert (len(result.notes), result.needed and result.needed.count) == (1, None)
 
 
 @pytest.mark.parametrize(("rate", "word"), [(100.0, "EQUIVALENT"), (103.0, "FASTER")])
@@ -139,8 +142,8 @@ def test_blocks_without_any_spread_say_that_it_proves_nothing(rate: float, word:
     result = compare_blocks("a", "b", [math.log(100.0)] * 3, [math.log(rate)] * 3, 0.01)
     assert result.word == word
     assert result.p_equivalence is None
-    assert "no proof" in result.sentence
-    assert "very same number" in result.notes[0]
+    assert "proof" in result.sentence
+    assert len(result.notes) == 1
 
 
 def test_a_difference_of_rounding_alone_is_not_named() -> None:
@@ -159,22 +162,23 @@ def test_levels_of_a_look_widen_both_intervals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("logs_a", "logs_b", "margin", "said"),
+    ("logs_a", "logs_b", "margin", "named"),
     [
-        ([1.0, 2.0], [1.0], 0.01, "one run of each arm"),
-        ([], [], 0.01, "no runs of a"),
-        ([1.0, math.nan], [1.0, 1.0], 0.01, "finite"),
-        ([1.0, 1.0], [1.0, -math.inf], 0.01, "finite"),
-        ([1.0, 2.0], [1.0, 2.0], 0.0, "margin"),
-        ([1.0], [1.0], 1.5, "margin"),
-        ([1.0, 2.0], [1.0, 2.0], math.nan, "margin"),
+        ([1.0, 2.0], [1.0], 0.01, ("2", "1")),
+        ([], [], 0.01, ("host",)),
+        ([1.0, math.nan], [1.0, 1.0], 0.01, ("host",)),
+        ([1.0, 1.0], [1.0, -math.inf], 0.01, ("pod",)),
+        ([1.0, 2.0], [1.0, 2.0], 0.0, ("margin",)),
+        ([1.0], [1.0], 1.5, ("margin", "1.5")),
+        ([1.0, 2.0], [1.0, 2.0], math.nan, ("margin", "nan")),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_a_sentence(
-    logs_a: list[float], logs_b: list[float], margin: float, said: str
+    logs_a: list[float], logs_b: list[float], margin: float, named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=said):
-        compare_blocks("a", "b", logs_a, logs_b, margin)
+    with pytest.raises(ValueError) as refused:
+        compare_blocks("host", "pod", logs_a, logs_b, margin)
+    assert missing(str(refused.value), *named) == []
 
 
 @pytest.mark.parametrize("d", [[700.0, -700.0], [1e3, -1e3, 5e2], [0.0, 1e-11], [1e-9, 2e-9, -1e-9]])
@@ -211,7 +215,7 @@ def test_so_many_blocks_have_the_power_that_was_asked(mean: float) -> None:
 def test_never_fewer_blocks_are_asked_for_than_were_run_and_whole_designs_only() -> None:
     result = needed(Pilot("blocks", 0.0, 0.003, df=11, ran=12, block_s=60.0), 0.01, multiple=6)
     assert (result.count, result.seconds) == (18, 360.0)
-    assert "18 blocks in all (6 more, about 6 min 0 s)" in result.sentence
+    assert missing(result.sentence, "18 blocks", "6 more", "6 min") == []
     # What costs less comes first.
     assert result.sentence.index("longer runs") < result.sentence.index("18 blocks")
 
@@ -220,18 +224,14 @@ def test_a_ratio_at_the_margin_is_called_undecidable_and_another_margin_is_offer
     result = blocks(around(-0.0099, 0.004))
     assert result.needed is not None
     assert result.needed.count is None
-    assert result.needed.sentence == (
-        "it cannot be decided at 1 %: the ratio lies too near the margin; at 2 % it is decided by what was run"
-    )
+    assert missing(result.needed.sentence, "1 %", "2 %") == []
 
 
 def test_a_machine_too_noisy_for_any_number_of_blocks_is_told_so() -> None:
     result = blocks(around(0.0, 0.28))
     assert result.needed is not None
     assert result.needed.count is None
-    assert (
-        "blocks spread by 28 %; a machine without other load or longer runs may help; at 30 %" in result.needed.sentence
-    )
+    assert missing(result.needed.sentence, "28 %", "30 %") == []
 
 
 def test_the_smallest_margin_is_the_one_whose_blocks_these_are() -> None:
@@ -248,7 +248,7 @@ def test_a_word_needs_evidence_of_a_difference() -> None:
     assert result.interval_90.low > 1 / 0.99
     assert result.interval_95.low < 1
     assert (result.word, result.difference) == ("INCONCLUSIVE", None)
-    assert "the 95 % interval does not exclude 1" in result.sentence
+    assert missing(result.sentence, "95 %") == []
 
 
 def test_by_the_first_rules_the_ninety_percent_interval_decided_alone() -> None:
@@ -259,19 +259,20 @@ def test_by_the_first_rules_the_ninety_percent_interval_decided_alone() -> None:
 def test_from_six_blocks_on_a_noisy_word_is_held_against_the_signs_of_the_blocks() -> None:
     clear = blocks(around(math.log(0.8), 0.04))
     assert (clear.word, clear.p_sign_flip) == ("SLOWER", 2 / 64)
-    assert clear.sentence.endswith("sign-flip test p = 0.031")
+    assert missing(clear.sentence, "0.031") == []
+    assert NORMAL_NOISE not in clear.sentence
     # One block on the other side: 4 of the 64 ways to give the signs are as far out.
     unclear = blocks([-0.09, -0.1, -0.11, -0.1, -0.09, 0.004], margin=0.001)
     assert (unclear.word, unclear.p_sign_flip) == ("SLOWER", 4 / 64)
-    assert "rests on the assumption of normal noise" in unclear.sentence
+    assert NORMAL_NOISE in unclear.sentence
 
 
 def test_four_noisy_blocks_cannot_be_held_against_their_signs() -> None:
     result = blocks(around(math.log(0.5), 0.04, n=4))
     assert (result.word, result.p_sign_flip) == ("SLOWER", None)
-    assert result.sentence.endswith("rests on the assumption of normal noise")
+    assert NORMAL_NOISE in result.sentence
     quiet = blocks(around(math.log(0.5), 0.02, n=4))
-    assert "normal noise" not in quiet.sentence
+    assert NORMAL_NOISE not in quiet.sentence
 
 
 def test_equivalence_of_noisy_blocks_is_held_against_their_signs_too() -> None:

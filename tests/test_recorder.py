@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from scipy.stats import t as student
 
+from naming import missing
 from stackmark import events
 from stackmark.errors import LedgerError, PlaceError, SpecError, StreamError, WorkerError
 from stackmark.events import (
@@ -32,7 +33,7 @@ from stackmark.events import (
     Steps,
     write_event,
 )
-from stackmark.experiments import driver, recorder
+from stackmark.experiments import cleaning, driver, recorder
 from stackmark.experiments.cleaning import clean_up
 from stackmark.experiments.judging import STDERR_PREFIX, judge, judged_again, read_stored
 from stackmark.experiments.probing import look, resolve
@@ -43,7 +44,7 @@ from stackmark.ids import new_id
 from stackmark.ledger import streams
 from stackmark.ledger.rows import Experiment, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.machine.orphans import start_ticks
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Outcome, Watch
@@ -171,8 +172,8 @@ def test_a_cut_off_stream_is_a_failed_run_with_what_was_received(book: Ledger) -
 
 def test_the_last_words_of_a_worker_that_was_cut_off_are_its_reason() -> None:
     end = judged(H200[:3], Outcome(1, stderr=("Fatal Python error: Segmentation fault", "  ", "")))
-    assert end.failure_message.endswith("its last words were: Fatal Python error: Segmentation fault")
-    assert "code 1" in end.failure_message
+    assert end.failure_kind == "cut_off"
+    assert missing(end.failure_message, "1", "Fatal Python error: Segmentation fault") == []
 
 
 def test_an_empty_stream_is_a_failed_run(book: Ledger) -> None:
@@ -195,13 +196,13 @@ def test_a_broken_stream_is_a_failed_run_whose_lines_are_kept(book: Ledger) -> N
 def test_a_missing_event_is_a_failed_run() -> None:
     end = judged([*H200[:30], *H200[31:]])
     assert (end.status, end.failure_kind) == ("failed", "broken_stream")
-    assert "events 30 to 30" in end.failure_message
+    assert missing(end.failure_message, "30") == []
 
 
 def test_a_wrong_number_of_steps_is_a_failed_run() -> None:
     end = judged(stream(steps(0.1, 0.1), result(3, 0.3)))
     assert (end.status, end.failure_kind) == ("failed", "broken_stream")
-    assert end.failure_message == "the worker measured 3 steps and 2 were received"
+    assert missing(end.failure_message, "3", "2") == []
 
 
 def test_what_the_worker_says_of_its_failure_is_the_row_s() -> None:
@@ -213,9 +214,9 @@ def test_what_the_worker_says_of_its_failure_is_the_row_s() -> None:
 
 def test_what_the_place_saw_comes_before_half_a_line() -> None:
     """A worker that was killed in the middle of a write."""
-    killed = PlaceFailure("killed", "the worker was ended by SIGKILL")
+    killed = PlaceFailure("killed", "SIGKILL")
     end = judged([*H200[:30], H200[30][:40]], Outcome(-9, killed))
-    assert (end.failure_kind, end.failure_message) == ("killed", "the worker was ended by SIGKILL")
+    assert (end.failure_kind, end.failure_message) == ("killed", "SIGKILL")
 
 
 def test_a_worker_that_ends_badly_after_its_result_has_failed() -> None:
@@ -229,9 +230,9 @@ def test_a_failure_after_the_result_is_a_failure() -> None:
 
 
 def test_an_error_of_the_hardware_invalidates_a_run_and_keeps_its_number(book: Ledger) -> None:
-    row = once(book, ReplayPlace(good(invalid=["ECC: one uncorrectable error", "XID 79"])), lenet())
+    row = once(book, ReplayPlace(good(invalid=["ECC: 1", "XID 79"])), lenet())
     assert (row.status, row.failure_kind) == ("invalid", "hardware_error")
-    assert row.failure_message == "ECC: one uncorrectable error; XID 79"
+    assert missing(row.failure_message or "", "ECC: 1", "XID 79") == []
     assert row.rate_per_s == pytest.approx(40.0)
 
 
@@ -254,7 +255,7 @@ def test_foreign_lines_are_flagged_and_do_not_disturb() -> None:
     lines = good()
     end = judged([lines[0], "a progress bar", *lines[1:], "bye"])
     assert (end.status, end.rate_per_s) == ("done", pytest.approx(40.0))
-    assert "foreign-lines: 2 lines of the worker's output were not events" in end.flags
+    assert [missing(flag, "2") for flag in end.flags if flag.startswith("foreign-lines:")] == [[]]
 
 
 def test_an_endless_foreign_output_does_not_fill_the_memory() -> None:
@@ -314,11 +315,11 @@ def test_what_follows_a_broken_line_does_not_fill_the_memory() -> None:
 
 
 def test_a_slice_of_a_gpu_is_named_as_such() -> None:
-    part = {"uuid": "MIG-1", "name": "NVIDIA H100 MIG 1g.10gb"}
+    part = {"uuid": "MIG-1", "name": "NVIDIA-H100-MIG-1g.10gb"}
     facts = {"under_test": "MIG-1", "devices": [{"uuid": "GPU-1", "name": "NVIDIA H100", "mig_device": part}]}
     line = json.dumps({"event": "facts", "seq": 1, "t": 0, "subject": "gpu", "facts": facts}, separators=(",", ":"))
     end = judged([good()[0], line])
-    assert (end.chip, end.chip_uuid) == ("NVIDIA H100 MIG 1g.10gb", "MIG-1")
+    assert (end.chip, end.chip_uuid) == ("NVIDIA-H100-MIG-1g.10gb", "MIG-1")
 
 
 @pytest.mark.parametrize(
@@ -392,27 +393,32 @@ def test_a_processor_gets_three_runs_unless_it_was_said(book: Ledger) -> None:
 
 
 def test_a_parameter_that_the_probe_refuses_is_wrong_use() -> None:
-    with pytest.raises(SpecError, match="it broke"):
+    with pytest.raises(SpecError) as refused:
         resolve(Request(workload="train/lenet"), ReplayPlace(failing("bad_parameter"), exit_code=11), Silent())
+    assert (refused.value.kind, refused.value.message, refused.value.hint) == ("bad_parameter", "it broke", "mend it")
 
 
 def test_a_probe_past_its_time_is_said_to_be_that() -> None:
     """The worker itself only knows that it was terminated."""
     timeout = PlaceFailure("timeout", "the run took longer than its limit of 900 s")
     place = ReplayPlace(failing("terminated"), exit_code=143, failure=timeout)
-    with pytest.raises(PlaceError, match="longer than its limit"):
+    with pytest.raises(PlaceError) as failed:
         resolve(Request(workload="train/lenet"), place, Silent())
+    assert failed.value.kind == "timeout"
+    assert timeout.message in failed.value.message
 
 
 def test_a_probe_that_fails_is_a_failed_run(book: Ledger) -> None:
-    with pytest.raises(WorkerError, match="it broke"):
+    with pytest.raises(WorkerError) as failed:
         resolve(Request(workload="train/lenet"), ReplayPlace(failing("no_device"), exit_code=12), Silent())
+    assert (failed.value.kind, failed.value.message) == ("no_device", "it broke")
     assert book.runs() == []
 
 
 def test_a_probe_that_says_nothing_is_the_place_s_failure() -> None:
-    with pytest.raises(PlaceError, match="said nothing"):
+    with pytest.raises(PlaceError) as failed:
         resolve(Request(workload="train/lenet"), ReplayPlace([], exit_code=1), Silent())
+    assert failed.value.kind == "cut_off"
 
 
 def test_a_broken_probe_is_a_broken_stream() -> None:
@@ -470,13 +476,14 @@ def test_a_probe_whose_log_lost_its_end_is_repeated_once() -> None:
     place, watcher = Losing(probe(lenet())[:1], probe(lenet()), losses=1), Noting()
     assert resolve(Request(workload="train/lenet"), place, watcher).spec == lenet()
     assert len(set(place.marks)) == 2
-    assert ["repeated" in sentence for sentence in watcher.notices] == [True]
+    assert len(watcher.notices) == 1
 
 
 def test_a_probe_whose_log_loses_its_end_twice_fails_even_with_its_answer_in_it() -> None:
     place = Losing(probe(lenet()), losses=2)
-    with pytest.raises(PlaceError, match="last lines are missing"):
+    with pytest.raises(PlaceError) as failed:
         resolve(Request(workload="train/lenet"), place, Noting())
+    assert failed.value.kind == "log_incomplete"
     assert len(place.marks) == 2
 
 
@@ -502,17 +509,18 @@ def test_what_was_measured_is_saved_when_the_ledger_fails_and_stored_by_the_next
     book: Ledger, tmp_path: Path
 ) -> None:
     place = Locking(tmp_path / "ledger.sqlite3", H200)
-    with pytest.raises(LedgerError, match="locked") as caught:
+    with pytest.raises(LedgerError) as caught:
         once(book, place)
     assert place.other is not None
     place.other.close()
+    assert caught.value.kind == "locked"
     (saved,) = (tmp_path / "ledger.sqlite3.rescued").iterdir()
     assert caught.value.hint is not None
-    assert f"what was measured is saved in {saved}" in caught.value.hint
+    assert missing(caught.value.hint, saved, "stackmark recover") == []
     assert (saved.stat().st_mode & 0o777, saved.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     (said,) = clean_up(book)
     (row,) = book.runs()
-    assert f"the run {row.id} is stored now" in said
+    assert missing(said, row.id) == []
     assert (row.status, book.stream(row.id)) == ("done", H200)
     assert not saved.parent.exists()
     assert clean_up(book) == []
@@ -525,12 +533,13 @@ def test_where_nothing_can_be_saved_the_ledger_s_own_words_stay(
     monkeypatch.setenv("XDG_DATA_HOME", "/proc/nowhere")
     (tmp_path / "ledger.sqlite3.rescued").touch()
     place = Locking(tmp_path / "ledger.sqlite3", H200)
-    with pytest.raises(LedgerError, match="locked") as caught:
+    with pytest.raises(LedgerError) as caught:
         once(book, place)
     assert place.other is not None
     place.other.close()
     assert caught.value.hint is not None
-    assert "saved" not in caught.value.hint
+    assert caught.value.kind == "locked"
+    assert "stackmark recover" not in caught.value.hint
 
 
 def test_a_place_that_fails_is_a_failed_run(book: Ledger) -> None:
@@ -592,8 +601,9 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_driver(book: Ledger)
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     run_id = abandoned(book, os.getpid(), ticks - 1)
-    assert clean_up(book) == [f"the run {run_id} (train/gpt2) was lost: its driver ended without storing it"]
-    assert (book.run(run_id).failure_kind, book.run(run_id).failure_hint) == ("lost", "run it again")
+    (said,) = clean_up(book)
+    assert missing(said, run_id, "train/gpt2") == []
+    assert (book.run(run_id).failure_kind, book.run(run_id).failure_message) == ("lost", cleaning.DRIVER_GONE)
     assert clean_up(book) == []
 
 
@@ -627,9 +637,9 @@ def test_a_driver_without_a_beginning_that_is_gone_is_dead(book: Ledger) -> None
 
 def test_a_run_from_before_the_reboot_is_lost(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "pid_namespace", lambda: driver.HOST_PID_NAMESPACE)
-    abandoned(book, os.getpid(), start_ticks(os.getpid()), boot="another")
-    (said,) = clean_up(book)
-    assert "the machine was restarted" in said
+    run_id = abandoned(book, os.getpid(), start_ticks(os.getpid()), boot="another")
+    assert len(clean_up(book)) == 1
+    assert (book.run(run_id).failure_kind, book.run(run_id).failure_message) == ("lost", cleaning.RESTARTED)
 
 
 def test_a_driver_in_another_container_cannot_be_seen_and_is_left_alone(book: Ledger) -> None:
@@ -657,19 +667,21 @@ def test_the_facts_of_this_stack_are_told_by_a_worker(env: dict[str, str]) -> No
 
 
 def test_a_subject_nobody_knows_is_answered_with_the_nearest() -> None:
-    with pytest.raises(SpecError, match="did you mean memory"):
+    with pytest.raises(SpecError) as refused:
         look(ReplayPlace(H200), ("memmory",))
+    assert missing(refused.value.message, "memmory", "memory") == []
 
 
 def test_a_worker_that_tells_no_facts_is_the_place_s_failure() -> None:
-    with pytest.raises(PlaceError, match="told no facts"):
+    with pytest.raises(PlaceError):
         look(ReplayPlace(good()))
 
 
 def test_a_place_nobody_knows_is_answered_with_those_there_are() -> None:
     assert find_place("host").name == "host"
-    with pytest.raises(SpecError, match="did you mean host"):
+    with pytest.raises(SpecError) as refused:
         find_place("hots")
+    assert missing(refused.value.message, "hots", "host") == []
 
 
 def test_events_of_a_newer_worker_are_judged_and_flagged(book: Ledger) -> None:
@@ -677,18 +689,18 @@ def test_events_of_a_newer_worker_are_judged_and_flagged(book: Ledger) -> None:
     newer = json.dumps({**json.loads(hello), "schema_version": 2}, separators=(",", ":"))
     row = once(book, ReplayPlace([newer, *rest]))
     assert row.status == "done"
-    assert any(flag.startswith("newer-worker: its events have version 2") for flag in row.flags)
+    assert [missing(flag, "2") for flag in row.flags if flag.startswith("newer-worker:")] == [[]]
 
 
 def test_a_warm_up_that_did_not_settle_flags_the_run(book: Ledger) -> None:
     def unsettled(line: str) -> str:
         event = json.loads(line)
         if (event["event"], event.get("phase"), event.get("state")) == ("phase", "warm-up", "end"):
-            event["note"] = "the clock still moved"
+            event["note"] = "moved"
         return json.dumps(event, separators=(",", ":"))
 
     assert not any(flag.startswith("not-settled") for flag in once(book, ReplayPlace(H200)).flags)
-    assert "not-settled: the clock still moved" in once(book, ReplayPlace([unsettled(line) for line in H200])).flags
+    assert "not-settled: moved" in once(book, ReplayPlace([unsettled(line) for line in H200])).flags
 
 
 def test_what_a_driver_keeps_a_ledger_can_read_again() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asking import ask
+from naming import missing, numbers
 from op_streams import list_stream, op_spec, rows_for
 from recorded import load
 from stackmark import events, ids
@@ -27,7 +28,7 @@ from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.show.report.html import render_html
 from stackmark.show.report.markdown import render_markdown
-from stackmark.show.roofline import labels, roofline_json
+from stackmark.show.roofline import CALLED, labels, roofline_json
 from stackmark.show.roofline_plot import _apart, roofline_png, roofline_svg
 from stackmark.spec import Scalar, Spec
 from stackmark.verdict.ceilings import Ceilings, Rate
@@ -64,17 +65,15 @@ def standing(matrix: float, least: float | None, called: float | None = None, *,
 
 
 def test_an_eager_run_is_judged_by_what_its_operators_are_called_with() -> None:
-    assert say_standing(stand(RESNET, H200)) == (
-        "memory-bound: 70 % of copy bandwidth as the operators are called (at least 22 %), "
-        "26 % of the bf16 matrix rate (22 % of the cold one)"
-    )
+    found = stand(RESNET, H200)
+    assert found.bound == "memory"
+    assert missing(say_standing(found), "70 %", "22 %", "26 %", "bf16") == []
 
 
 def test_of_a_compiled_run_the_bytes_lie_between_the_two_counts() -> None:
-    said = say_standing(stand(replace(RESNET, compiled=True), H200))
-    assert said.startswith(
-        "probably memory-bound: 22 to 70 % of copy bandwidth (at the least, and as the operators are"
-    )
+    found = stand(replace(RESNET, compiled=True), H200)
+    assert found.bound == "probably memory"
+    assert {22.0, 70.0} <= {*numbers(say_standing(found))}
 
 
 @pytest.mark.parametrize(
@@ -98,49 +97,50 @@ def test_the_nearer_limit_is_named_as_far_as_the_counts_tell(
 
 
 def test_the_larger_share_is_said_first() -> None:
-    assert say_standing(standing(0.6, 0.1, 0.4)).startswith("bound by its arithmetic: 60 % of the bf16 matrix rate")
-    assert say_standing(standing(0.2, 0.05, 0.1)).startswith("near neither limit: 20 % of the bf16 matrix rate")
-    assert "; its time goes elsewhere" in say_standing(standing(0.2, 0.05, 0.1))
+    for one, shares in ((standing(0.6, 0.1, 0.4), ["60", "40"]), (standing(0.1, 0.1, 0.4), ["40", "10"])):
+        said = say_standing(one)
+        assert said.index(f"{shares[0]} %") < said.index(f"{shares[1]} %")
 
 
 def test_a_single_operator_has_one_count_of_bytes() -> None:
-    assert say_standing(standing(0.2, 0.93)).startswith("memory-bound: 93 % of copy bandwidth at the least, 20 %")
+    assert missing(say_standing(standing(0.2, 0.93)), "93 %", "20 %") == []
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("one", "kind"),
     [
-        (standing(1.1, 0.1, 0.2), "above 100 % of the sustained bf16 matrix rate: the chip was cooler"),
-        (standing(1.3, 0.1, 0.2), "that ceiling is too low; measure it again: stackmark ceilings"),
-        (standing(0.3, 1.2, 3.0), "counted at the least: a cache held part of them"),
-        (standing(0.3, 0.8, 1.24), "more bytes a second as called than memory copies: a cache held part of them"),
-        (standing(0.3, 0.8, 1.24, compiled=True), "memory copies: operators were fused, or a cache held part of them"),
+        (standing(1.1, 0.1, 0.2), "cooler"),
+        (standing(1.3, 0.1, 0.2), "ceiling-too-low"),
+        (standing(0.3, 1.2, 3.0), "cached"),
+        (standing(0.3, 0.8, 1.24), "cached-as-called"),
+        (standing(0.3, 0.8, 1.24, compiled=True), "fused-or-cached-as-called"),
     ],
 )
-def test_a_share_above_100_percent_is_said_as_what_it_is(one: Standing, said: str) -> None:
-    (doubt,) = doubts(one)
-    assert said in doubt
+def test_a_share_above_100_percent_is_said_as_what_it_is(one: Standing, kind: str) -> None:
+    assert [doubt.kind for doubt in doubts(one)] == [kind]
 
 
 def test_a_share_above_100_percent_is_not_clipped() -> None:
-    assert "124 % of copy bandwidth" in say_standing(standing(0.3, 0.8, 1.24))
-    assert "130 % of the bf16 matrix rate" in say_standing(standing(1.3, 0.1, 0.2))
+    assert missing(say_standing(standing(0.3, 0.8, 1.24)), "124 %") == []
+    assert missing(say_standing(standing(1.3, 0.1, 0.2)), "130 %") == []
 
 
 def test_each_precision_has_its_own_ceiling_and_a_missing_one_is_said() -> None:
     shares = {name: stand(replace(RESNET, precision=name), H200).matrix_share for name in ("bf16", "tf32", "fp32")}
     work = RESNET.rate_per_s * RESNET.operations
     assert shares == {"bf16": work / 665e12, "tf32": work / 350e12, "fp32": work / 50.5e12}
-    missing = stand(replace(RESNET, precision="fp16"), H200)
-    assert missing.bound == ""
-    assert say_standing(missing) == "70 % of copy bandwidth as the operators are called (at least 22 %)"
-    assert doubts(missing) == ["the fp16 matrix rate of this machine is not kept: stackmark ceilings --precision fp16"]
+    unknown = stand(replace(RESNET, precision="fp16"), H200)
+    assert unknown.bound == ""
+    assert numbers(say_standing(unknown)) == [22, 70]
+    (doubt,) = doubts(unknown)
+    assert doubt.kind == "no-matrix-rate"
+    assert missing(doubt.what, "stackmark ceilings", "--precision fp16") == []
 
 
 def test_without_a_copy_bandwidth_the_matrix_rate_alone_is_said() -> None:
     found = stand(RESNET, replace(H200, copy_bytes_per_s=None))
-    assert say_standing(found) == "26 % of the bf16 matrix rate (22 % of the cold one)"
-    assert doubts(found) == ["the copy bandwidth of this machine is not kept: stackmark ceilings"]
+    assert numbers(say_standing(found)) == [22, 26]
+    assert [doubt.kind for doubt in doubts(found)] == ["no-copy-rate"]
 
 
 def test_the_roof_is_the_slope_below_the_ridge_and_level_above() -> None:
@@ -245,7 +245,8 @@ def test_show_says_how_far_a_run_is_from_the_limits(book: Path) -> None:
     with Ledger.open(str(book)) as ledger:
         store_ceilings(ledger)
     after = ask("show", run, "--ledger", str(book)).out
-    assert "arithmetic  175 TFLOP/s of the model's own operations\n            memory-bound: 70 % of copy" in after
+    assert missing(after, "175 TFLOP/s", "70 %") == []
+    assert NO_CEILINGS not in after
     shown = json.loads(ask("show", run, "--json", "--ledger", str(book)).out)["roofline"]
     assert shown["bound"] == "memory"
     assert shown["copy_share_called"] == pytest.approx(7200 * 4.2e8 / 4.3e12)
@@ -266,8 +267,9 @@ def test_ceilings_of_all_threads_are_no_limit_of_one(book: Path) -> None:
         params: dict[str, Scalar] = {**RESNET_PARAMS, "device": "cpu", "threads": 1}
         run = store(ledger, "train/resnet50_v1.5", params, result_lines(), rate=72.0, uuid=None)
         said = limits_of_run(ledger, ledger.run(run)).sentences
-    assert said == ("no ceilings of 1 thread are kept yet: stackmark ceilings --threads 1",)
-    assert "measure them on that machine: stackmark ceilings --threads 1" in refused(book, run)
+    assert len(said) == 1
+    assert missing(said[0], "1 thread", "stackmark ceilings", "--threads 1") == []
+    assert missing(refused(book, run), "1 thread", "stackmark ceilings", "--threads 1") == []
 
 
 def test_ceilings_of_one_thread_are_no_limit_of_a_run_that_took_two_by_itself(book: Path) -> None:
@@ -285,9 +287,10 @@ def test_ceilings_of_one_thread_are_no_limit_of_a_run_that_took_two_by_itself(bo
         )
         assert limits_of_run(ledger, ledger.run(one)).standing is not None
         said = limits_of_run(ledger, ledger.run(two)).sentences
-    assert said == ("no ceilings of 2 threads are kept yet: stackmark ceilings --threads 2",)
-    assert "measure them on that machine: stackmark ceilings --threads 2" in refused(book, two)
-    assert "these runs had 1 and 2 threads" in refused(book, one, two)
+    assert len(said) == 1
+    assert missing(said[0], "2 threads", "stackmark ceilings", "--threads 2") == []
+    assert missing(refused(book, two), "2 threads", "stackmark ceilings", "--threads 2") == []
+    assert missing(refused(book, one, two), "1", "2 threads") == []
 
 
 def test_a_ceiling_that_is_not_to_be_believed_is_called_so(book: Path) -> None:
@@ -296,10 +299,13 @@ def test_a_ceiling_that_is_not_to_be_believed_is_called_so(book: Path) -> None:
     with Ledger.open(str(book)) as ledger:
         store_ceilings(ledger, notes=say_crowded(0.53))
         run = store(ledger, "train/resnet50_v1.5", RESNET_PARAMS, result_lines(), rate=7200.0)
-        said = limits_of_run(ledger, ledger.run(run)).sentences
-    assert "doubtful: when the bf16 matrix rate was measured, its threads had the CPU for 53% of the time" in said[1]
-    assert "measure it again when the machine is idle" in said[2]
-    assert said[1] in ask("roofline", run, "--ledger", str(book)).out
+        limits = limits_of_run(ledger, ledger.run(run))
+    assert limits.standing is not None
+    doubtful, again = doubts(limits.standing)
+    assert (doubtful.kind, again.kind) == ("doubtful-ceiling", "measure-again")
+    assert missing(doubtful.what, "bf16", "53") == []
+    assert limits.sentences[1:] == (doubtful.what, again.what)
+    assert doubtful.what in ask("roofline", run, "--ledger", str(book)).out
 
 
 def test_nothing_is_said_of_a_workload_whose_operations_nobody_counted(book: Path) -> None:
@@ -310,7 +316,7 @@ def test_nothing_is_said_of_a_workload_whose_operations_nobody_counted(book: Pat
     assert "arithmetic" not in ask("show", run, "--ledger", str(book)).out
     answer = ask("roofline", run, "--ledger", str(book))
     assert answer.code == Exit.WRONG_USE
-    assert "(command/own) has no place in it: its operations are not counted" in answer.err
+    assert missing(answer.err, run, "command/own") == []
 
 
 def test_a_run_from_before_the_bytes_were_counted_so_is_counted_again_from_its_spec(book: Path) -> None:
@@ -333,12 +339,14 @@ def test_a_recorded_comparison_is_a_point_an_arm_and_its_report_has_the_shares(b
     with Ledger.open(str(book)) as ledger:
         experiment = load(ledger, "h200_host_container")
         row = ledger.runs_of(experiment)[0]
-        assert "Against the limits" not in render_markdown(examine(ledger, experiment))
+        assert "46 %" not in render_markdown(examine(ledger, experiment))
         store_ceilings(ledger, machine=row.ran_on, uuid=row.chip_uuid)
         examined = examine(ledger, experiment)
-    assert "- A: memory-bound: 46 % of copy bandwidth as the operators are called" in render_markdown(examined)
+    assert any(
+        line.startswith("- A:") and missing(line, "46 %") == [] for line in render_markdown(examined).splitlines()
+    )
     page = render_html(examined, generated_unix_s=0, version="0")
-    assert "Against the limits of the machine" in page
+    assert 'id="limits"' in page
     found = json.loads(ask("roofline", experiment, "--json", "--ledger", str(book)).out)
     assert [point["name"] for point in found["points"]] == [
         "train/resnet50_v1.5, host",
@@ -358,8 +366,7 @@ def test_every_row_of_a_list_is_a_point_and_those_without_operations_are_named(b
     assert answer.code == Exit.DONE
     table = [line for line in answer.out.splitlines() if "FLOP/s" in line and "×" in line]
     assert len(table) == 4
-    assert f"1 row of {first} (op/gemm) without a place" in answer.out
-    assert f"2 rows of {second} (op/copy) without a place" in answer.out
+    assert missing(answer.out, "1 row", first, "2 rows", second) == []
 
 
 def refused(book: Path, *arguments: str) -> str:
@@ -374,16 +381,15 @@ def test_what_cannot_be_drawn_is_a_sentence_with_what_to_do(book: Path, tmp_path
         run = store(ledger, "train/resnet50_v1.5", RESNET_PARAMS, result_lines(), rate=7200.0)
         failed = store(ledger, "train/resnet50_v1.5", RESNET_PARAMS, [], status="failed")
     said = refused(book, run)
-    assert "no ceilings of NVIDIA H200 are kept yet" in said
-    assert "measure them on that machine: stackmark ceilings" in said
-    assert f"{failed} has no place in it: it is failed" in refused(book, failed)
+    assert missing(said, "NVIDIA H200", "stackmark ceilings") == []
+    assert missing(refused(book, failed), failed, "failed") == []
     with Ledger.open(str(book)) as ledger:
         roof = store_ceilings(ledger)
         other = store(ledger, "train/resnet50_v1.5", RESNET_PARAMS, result_lines(), rate=7200.0, uuid="GPU-2")
-    assert f"{roof} is the roof itself" in refused(book, roof)
-    assert "these runs are of 2 chips" in refused(book, run, other)
-    assert "a picture ends in .svg or .png, not 'roof.pdf'" in refused(book, run, "-o", str(tmp_path / "roof.pdf"))
-    assert "there is no run 'r-zz'" in refused(book, "r-zz")
+    assert missing(refused(book, roof), roof, "stackmark ceilings") == []
+    assert missing(refused(book, run, other), "2 chips", run, other) == []
+    assert missing(refused(book, run, "-o", str(tmp_path / "roof.pdf")), ".svg", ".png", "roof.pdf") == []
+    assert missing(refused(book, "r-zz"), "r-zz") == []
     assert (
         "no folder" in refused(book, run, "-o", str(tmp_path / "none" / "roof.svg")) or not (tmp_path / "none").exists()
     )
@@ -396,14 +402,13 @@ def test_the_table_fits_a_pipe_and_says_what_the_bytes_are(book: Path, tmp_path:
     picture = tmp_path / "roof.svg"
     answer = ask("roofline", run, run, "-o", str(picture), "--ledger", str(book))
     assert answer.code == Exit.DONE
-    assert "matrix      bf16 665 TFLOP/s sustained, 790 TFLOP/s cold" in answer.out
-    assert "copy        4.30 TB/s" in answer.out
+    assert missing(answer.out, "bf16", "665 TFLOP/s", "790 TFLOP/s", "4.30 TB/s") == []
     (line,) = [line for line in answer.out.splitlines() if line.startswith("train/resnet50_v1.5")]
-    assert re.split(r"  +", line) == [
-        "train/resnet50_v1.5", "175 TFLOP/s", "57.9 to 187", "26 %", "22 to 70 %", "70 %", "memory-bound"
-    ]  # fmt: skip
-    assert "bytes as called: every operator of the framework reads its inputs and writes its outputs once" in answer.out
-    assert "picture of 1 point written to" in answer.err
+    name, *cells = re.split(r"  +", line)[:-1]
+    assert name == "train/resnet50_v1.5"
+    assert [numbers(cell) for cell in cells] == [[175], [57.9, 187], [26], [22, 70], [70]]
+    assert CALLED in answer.out
+    assert missing(answer.err, "1 point", picture) == []
     assert picture.read_text().startswith("<?xml")
 
 
@@ -430,10 +435,8 @@ def rows(count: int) -> tuple[Point, ...]:
 
 def test_points_are_named_by_what_they_differ_in() -> None:
     assert labels([point(batch="64", tune="fast")]) == ["train/resnet50_v1.5"]
-    assert labels([point(batch="64", tune="fast"), point(batch="256", tune="fast")]) == [
-        "train/resnet50_v1.5, batch 64",
-        "train/resnet50_v1.5, batch 256",
-    ]
+    both = labels([point(batch="64", tune="fast"), point(batch="256", tune="fast")])
+    assert both == [f"train/resnet50_v1.5, batch {batch}" for batch in (64, 256)]
     # A batch that goes with the workload tells nothing more.
     assert labels([point(batch="64"), point("train/vgg16", batch="32")]) == ["train/resnet50_v1.5", "train/vgg16"]
     assert labels(rows(2)) == ["64×64×64 NN", "128×128×128 NT"]
@@ -459,7 +462,8 @@ def test_any_number_of_points_can_be_drawn_within_the_picture(count: int) -> Non
         for name, most in (("x1", width), ("x2", width), ("cx", width), ("y1", height), ("y2", height), ("cy", height)):
             if one.get(name) is not None:
                 assert -1 <= float(one.get(name, "")) <= most
-    assert len(root.findall(".//*[@class='sign a0 hollow']")) == (count + 1 if count > 9 else 0)
+    hollow = [one for one in root.iter() if {"sign", "a0", "hollow"} == {*(one.get("class") or "").split()}]
+    assert len(hollow) == (count + 1 if count > 9 else 0)
 
 
 def test_the_picture_is_read_without_colours() -> None:
@@ -468,9 +472,7 @@ def test_the_picture_is_read_without_colours() -> None:
     said = texts(root)
     for name in ("A train/resnet50_v1.5, bf16, batch 0", "B train/resnet50_v1.5, fp32", "bf16 665 TFLOP/s, cold 790 T"):
         assert re.sub(" +", " ", name) in re.sub(" +", " ", said)
-    assert "tf32 350 TFLOP/s" in said
-    assert "copy 4.30 TB/s" in said
-    assert "Roofline of NVIDIA H200" in said
+    assert missing(said, "tf32", "350 TFLOP/s", "4.30 TB/s", "NVIDIA H200") == []
     assert "2025-11-14" in said
     dashes = {one.get("stroke-dasharray") for one in root.iter("{http://www.w3.org/2000/svg}line")}
     assert {None, "7 4", "2 3"} <= dashes
@@ -486,7 +488,6 @@ def test_a_bar_reaches_from_the_intensity_as_called_to_that_at_the_least() -> No
     circle = next(one for one in root.iter() if one.get("class") == "sign a0 point")
     assert bar.get("x1") == circle.get("cx")
     assert float(bar.get("x2", "")) > float(bar.get("x1", ""))
-    assert "A sign stands at its intensity as the operators are called" in texts(root)
 
 
 def test_names_of_ceilings_do_not_lie_on_each_other() -> None:
@@ -531,7 +532,7 @@ def test_a_measurement_says_its_share_of_the_limits_of_this_machine(book: Path) 
     assert answer.code == Exit.DONE, answer.err
     arithmetic = answer.out.split("\narithmetic  ")[1].split("\nstep  ")[0]
     assert "per image)\n" in arithmetic
-    assert "of copy bandwidth as the operators are called (at least " in arithmetic
-    assert "% of the fp32 matrix rate" in arithmetic
+    assert missing(arithmetic, "fp32") == []
+    assert arithmetic.count("%") >= 3
     drawn_too = json.loads(ask("roofline", "last", "--json", "--ledger", str(book)).out)
     assert drawn_too["points"][0]["workload"] == "train/trivial_cifar10"

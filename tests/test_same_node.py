@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from stackmark.errors import ClusterError, SpecError, WorkerError
+from refusing import refused
+from stackmark.errors import ClusterError, WorkerError
 from stackmark.experiments.arms import ArmRequest, read_arms
 from stackmark.experiments.compare import following, leading
 from stackmark.experiments.probing import Resolved
 from stackmark.kubernetes.client import connect
 from stackmark.kubernetes.nodes import Node, smallest_image
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.places.place import Facts
 from stackmark.spec import Spec
 
@@ -77,17 +78,16 @@ def test_without_a_pod_the_first_arm_is_asked_and_nobody_is_moved() -> None:
 
 @pytest.mark.parametrize("lie", ["0,1; rm -rf /", "all", 7, ["GPU-1"], "GPU-"])
 def test_a_worker_names_a_gpu_by_its_uuid_or_not_at_all(lie: object) -> None:
-    with pytest.raises(WorkerError, match="not a UUID"):
+    with refused("UUID", error=WorkerError):
         following([arm("pod"), arm("host")], 0, led("n", lie))
 
 
 def test_without_the_package_the_command_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(ClusterError) as refused:
+    with refused("'stackmark[k8s]'", error=ClusterError):
         connect()
-    assert "pip install 'stackmark[k8s]'" in (refused.value.hint or "")
 
 
 def test_a_number_of_gpus_for_both_a_pod_and_a_container_is_refused() -> None:
-    with pytest.raises(SpecError, match="number of GPUs to a pod"):
+    with refused("--gpus", "pod"):
         read_arms(["container", "pod"], "train/resnet20", {"gpus": "1"})

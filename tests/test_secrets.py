@@ -198,4 +198,4 @@ def test_a_printed_manifest_takes_a_variable_by_name_from_a_secret(monkeypatch: 
     assert SECRET not in answer.out + answer.err
     assert NAMED_SECRET not in answer.out + answer.err
     assert answer.out.count("secretKeyRef") == 2
-    assert "kubectl create secret generic" in answer.out
+    assert "create secret" in answer.out

@@ -1,6 +1,7 @@
 """What people see: the bar while it runs, the table at its end, lists that fit their screen."""
 
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,19 +10,16 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from ledger_runs import SPEC
-from stackmark.events import Event, Failed, Metric, Phase, Probe, Result, Steps
+from naming import missing, numbers
+from result_sample import COMMAND, EVENTS, MEASURED, PUBLISHED, RESULT, events_of_a_run, row
+from stackmark.events import Event, Failed, Metric, Phase, Probe, Result
 from stackmark.experiments.result import RunResult
-from stackmark.experiments.run import Measured
-from stackmark.ledger.rows import Experiment, RunRow
-from stackmark.published.near import Match
-from stackmark.published.table import Published
 from stackmark.show.facts import say_cudnn, say_stack
 from stackmark.show.live import LiveBar, PlainLines, TimeLeft, say_left
 from stackmark.show.result import print_result, result_lines, say_flag, say_throughput
 from stackmark.show.runs import COLUMNS, short_length
-from stackmark.show.safe import safe, safe_line
-from stackmark.show.terminal import Column, print_table
-from stackmark.spec import Request, Spec
+from stackmark.show.terminal import Column, print_table, safe, safe_line
+from stackmark.spec import Request
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 
 ESC = "\x1b"
@@ -42,49 +40,9 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-def row(**more: object) -> RunRow:
-    values: dict[str, object] = dict.fromkeys(RunRow.model_fields)
-    values |= {"id": "r-01m7f0pez5fsz8m2ew96aq60wk", "experiment_id": "x", "position": 0, "workload": "train/resnet50"}
-    values |= {"spec_digest": "", "place": "host", "place_options": {}, "status": "done", "started_unix_s": 1.0}
-    values |= {"machine_id": "", "boot_id": "", "driver_pid": 1, "handle": {}, "flags": [], "stackmark_version": ""}
-    values |= {"arm": 0, "attempt": 0, "role": "measured"}
-    values |= {"rate_per_s": 7087.4, "rate_unit": "images/s", "steady": "flat"}
-    return RunRow.model_validate(values | more)
-
-
-RATES = (7000.0, 7010.0, 6990.0, 7005.0, 6995.0)
-RUN: dict[str, object] = {
-    "chip": "NVIDIA H200", "framework": "PyTorch 2.13.0", "step_p50_s": 0.0731, "step_p90_s": 0.0735,
-    "step_p99_s": 0.0801, "data_share": 0.0123, "memory_peak_mib": 20480.0, "batch": 512, "steps_total": 100,
-    "energy_j": 0.0912 * 51200,
-}  # fmt: skip
-LIMITED = "the GPU's clocks were held down by the power limit"
-EVENTS: tuple[Event, ...] = (
-    *(Phase(seq=0, t=0, phase=name, state="end", seconds=s) for name, s in (("import", 4.2), ("model", 0.8), ("compile", 61))),
-    Result(seq=1, t=0, sample="image", samples_per_step=512, steps=100, wall_s=7, tick_s=1e-6, operations_per_sample=24.3e9),
-)  # fmt: skip
-PUBLISHED = Match(
-    Published(
-        "train/resnet50", "resnet50", "training", "NVIDIA H200", "", 1, "", "fp16", 256, 3079.0, "images/s", "", "2025",
-        "Lambda", "", "", {},
-    ),
-    ("fp16 instead of bf16",),
-    (0.0,),
-)  # fmt: skip
-COMMAND = "stackmark run train/resnet50 --batch 512 --precision bf16 --tune max --runs 5 --seconds 30 --device cuda:0"
-MEASURED = Measured(
-    experiment=Experiment(id="x-01m7f0pez3azxgfv3vqk4d82x7", created_unix_s=1.0),
-    spec=Spec(workload="train/resnet50", params={"batch": 512, "precision": "bf16", "tune": "max"}),
-    choices={"batch": "it fits into memory", "precision": "it has units for it"},
-    facts={"software": {"cuda": "13.0"}},
-    runs=tuple(
-        row(**RUN, rate_per_s=rate, steady="flat" if number < 4 else "warm-up", flags=[LIMITED])
-        for number, rate in enumerate(RATES)
-    ),
-    throughput=throughput_over_runs(RATES),
-    events=EVENTS,
-)
-RESULT = RunResult(MEASURED, COMMAND, (PUBLISHED,))
+def lines_of(shown: str) -> list[list[str]]:
+    """The words of each line, without what moves the cursor and the wheel that turns."""
+    return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[\u2800-\u28ff]", "", line).split() for line in shown.splitlines()]
 
 
 def measured(**changes: Any) -> RunResult:
@@ -100,17 +58,20 @@ def rows(result: RunResult) -> dict[str, str]:
 
 def test_the_table_at_the_end_has_every_part() -> None:
     shown = rows(RESULT)
-    assert shown["rate"] == "7,000 images/s  ± 0.14 %  (95 % interval 6,990 to 7,010, 5 runs)"
-    assert shown["step"] == "p50 73.1 ms, p90 73.5 ms, p99 80.1 ms  (median over runs)"
-    assert shown["steadiness"] == "4 × flat, 1 × warm-up"
-    assert shown["settings"] == "batch 512, precision bf16, tune max"
-    assert shown["chosen"] == "batch 512: it fits into memory\nprecision bf16: it has units for it"
-    assert shown["set-up"] == "66.0 s: import 4.20 s, model 800 ms, compile 61.0 s"
-    assert shown["data"] == "1.2 % of the time the loop waited for its next batch"
-    assert shown["memory"] == "20.0 GiB at its peak"
-    assert shown["arithmetic"] == "170 TFLOP/s of the model's own operations (24.3 GFLOP per image)"
-    assert shown["energy"] == "0.0912 J per image (the chip's own counter)"
-    assert shown["published"].splitlines()[1] == "  differs: fp16 instead of bf16"
+    for name, tokens in {
+        "rate": ("7,000 images/s", "± 0.14 %", "95 %", "6,990", "7,010", "5"),
+        "step": ("p50 73.1 ms", "p90 73.5 ms", "p99 80.1 ms"),
+        "steadiness": ("4 × flat", "1 × warm-up"),
+        "settings": ("batch 512", "precision bf16", "tune max"),
+        "chosen": ("batch 512", MEASURED.choices["batch"], "precision bf16", MEASURED.choices["precision"]),
+        "set-up": ("66.0 s", "import 4.20 s", "model 800 ms", "compile 61.0 s"),
+        "data": ("1.2 %",),
+        "memory": ("20.0 GiB",),
+        "arithmetic": ("170 TFLOP/s", "24.3 GFLOP"),
+        "energy": ("0.0912 J",),
+        "published": PUBLISHED.differs,
+    }.items():
+        assert missing(shown[name], *tokens) == [], name
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -121,7 +82,7 @@ def test_the_panel_fits_its_screen_and_loses_nothing(width: int) -> None:
     assert all(len(line) <= width for line in panel.splitlines())
     flowed = " ".join(panel.replace("│", " ").split())
     assert "within" not in flowed
-    for words in ("± 0.14 %", "p99 80.1 ms", "differs: fp16 instead of bf16", "(24.3 GFLOP per image)"):
+    for words in ("± 0.14 %", "p99 80.1 ms", *PUBLISHED.differs, "24.3 GFLOP"):
         assert words in flowed or words.replace(" ", "") in flowed.replace(" ", "")
 
 
@@ -135,10 +96,13 @@ def test_where_there_is_no_screen_every_line_is_whole() -> None:
     console = pipe()
     print_result(RESULT, console)
     lines = text(console).splitlines()
-    assert lines[0] == "workload    train/resnet50"
+    assert lines[0].split() == ["workload", "train/resnet50"]
     assert lines[-1] == f"repeat      {COMMAND}"
-    assert "chosen      batch 512: it fits into memory" in lines
-    assert "            precision bf16: it has units for it" in lines
+    at = next(number for number, line in enumerate(lines) if line.startswith("chosen"))
+    assert [lines[at].endswith(MEASURED.choices["batch"]), lines[at + 1].endswith(MEASURED.choices["precision"])] == [
+        True
+    ] * 2
+    assert lines[at + 1].startswith(" " * len("chosen"))
     assert not any(line != line.rstrip() for line in lines)
 
 
@@ -152,19 +116,20 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_few_runs_say_what_they_are_worth() -> None:
     shown = rows(measured(throughput=throughput_over_runs([10.0, 10.1, 10.2])))
-    assert shown["note"].startswith("3 runs with a standard deviation of 1 %")
+    assert missing(shown["note"], "3", "1 %") == []
     assert "note" not in rows(RESULT)
 
 
 def test_an_experiment_without_a_number_shows_none() -> None:
     why = {"failure_kind": "oom", "failure_message": "out of memory", "failure_hint": "take a smaller --batch"}
     shown = rows(measured(throughput=None, runs=(row(id="r-1", status="failed", rate_per_s=None, **why),)))
-    assert shown["failed"] == "r-1: out of memory\ntake a smaller --batch"
+    assert shown["failed"].splitlines() == [f"r-1: {why['failure_message']}", why["failure_hint"]]
     assert not {"rate", "arithmetic", "published", "note"} & set(shown)
 
 
 def test_nothing_published_is_said() -> None:
-    assert rows(replace(RESULT, published=()))["published"].startswith("nothing near it")
+    assert "Lambda" in rows(RESULT)["published"]
+    assert "Lambda" not in rows(replace(RESULT, published=()))["published"]
 
 
 def test_a_hostile_text_is_shown_and_not_obeyed() -> None:
@@ -181,10 +146,10 @@ def test_a_hostile_text_is_shown_and_not_obeyed() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [
-        (99.5, 100.5, "100.0 x/s  ± 0.5 %  (95 % interval 99.5"),
+        (99.5, 100.5, "100.0 x/s  ± 0.5 %"),
         (90.9, 110.0, "± 10 %"),
         (83.4, 119.9, "± 20 %"),
-        (50.0, 200.0, "within a factor of 2 "),
+        (50.0, 200.0, " 2 "),
         (100.0, 100.0, "± 0 %"),
     ],
 )
@@ -193,8 +158,8 @@ def test_an_interval_reads_as_what_it_is(low: float, high: float, said: str) -> 
 
 
 def test_a_flag_loses_the_key_that_is_for_programs() -> None:
-    assert say_flag("clocks-disagree: the steps add up to 1 s") == "the steps add up to 1 s"
-    assert say_flag("for 9 % of the time: the clocks were down") == "for 9 % of the time: the clocks were down"
+    assert say_flag("clocks-disagree: 1s") == "1s"
+    assert say_flag("by 9 %: x") == "by 9 %: x"
     assert say_flag("throttled") == "throttled"
 
 
@@ -210,9 +175,9 @@ def test_the_stack_is_said_from_the_framework_down() -> None:
         "host": {"kernel": "6.18.1", "distribution": "Ubuntu 24.04", "virtualisation": "none"},
         "container": {"engine": None},
     }
-    assert say_stack(facts, "PyTorch 2.11.0") == (
-        "PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19.0, driver 580.159.04, Python 3.12.3, Ubuntu 24.04, Linux 6.18.1"
-    )
+    assert say_stack(facts, "PyTorch 2.11.0").split(", ") == [
+        "PyTorch 2.11.0", "CUDA 13.0", "cuDNN 9.19.0", "driver 580.159.04", "Python 3.12.3", "Ubuntu 24.04", "Linux 6.18.1",
+    ]  # fmt: skip
     assert say_stack({}, None) == ""
 
 
@@ -226,7 +191,8 @@ def test_no_character_that_acts_passes(char: str) -> None:
 
 
 def test_ordinary_text_passes() -> None:
-    assert safe("für 10 µs ± 雷 \t\n") == "für 10 µs ± 雷 \t\n"
+    ordinary = "für 10 µs ± 雷 \t\n"
+    assert safe(ordinary) == ordinary
     assert safe_line("one\ntwo") == "one two"
 
 
@@ -241,7 +207,7 @@ def test_a_wide_screen_has_every_column() -> None:
     console = screen(100)
     print_table(console, TABLE, CELLS)
     assert text(console).splitlines()[0].split() == ["name", "first", "to", "go", "then", "prose"]
-    assert "left out" not in text(console)
+    assert len(text(console).splitlines()) == 1 + len(CELLS)
 
 
 def test_a_narrow_screen_leaves_columns_out_and_says_which() -> None:
@@ -250,7 +216,7 @@ def test_a_narrow_screen_leaves_columns_out_and_says_which() -> None:
     lines = text(console).splitlines()
     assert lines[0].split() == ["name", "then", "prose"]
     assert all(len(line) <= 36 for line in lines)
-    assert "left out for want of room: first to go" in " ".join(text(console).split())
+    assert TABLE[1].name in " ".join(text(console).split())
 
 
 def test_a_screen_too_narrow_for_anything_wraps_its_lines() -> None:
@@ -262,8 +228,9 @@ def test_a_screen_too_narrow_for_anything_wraps_its_lines() -> None:
 def test_without_a_screen_a_row_is_a_line() -> None:
     console = pipe()
     print_table(console, TABLE, CELLS)
-    assert text(console).splitlines() == [
-        "name        first to go  then  prose",
+    head, *_ = text(console).splitlines()
+    assert head.split() == ["name", "first", "to", "go", "then", "prose"]
+    assert text(console).splitlines()[1:] == [
         f"{'a' * 10}  {'b' * 10}      1  {CELLS[0][3]}",
         f"ä{' ' * 11}b{' ' * 14}22",
     ]
@@ -302,7 +269,7 @@ def test_the_columns_of_results_are_the_cells_of_results(capsys: pytest.CaptureF
         "images/s",
         "flat",
     ]
-    assert second.endswith("failed: oom: no room")
+    assert second.split()[-4:] == ["failed:", "oom:", "no", "room"]
 
 
 # While it runs
@@ -344,22 +311,10 @@ def test_the_run_before_tells_how_long_this_one_takes() -> None:
 
 
 def test_time_left_is_said_in_whole_seconds() -> None:
-    assert say_left(0.2) == "0 s left"
-    assert say_left(41.7) == "42 s left"
-    assert say_left(110) == "2 min 0 s left"
-    assert say_left(605) == "10 min 5 s left"
-
-
-def events_of_a_run() -> list[Event]:
-    return [
-        Phase(seq=0, t=0, phase="compile", state="begin"),
-        Phase(seq=1, t=9, phase="compile", state="end", seconds=9.0),
-        Phase(seq=2, t=9, phase="warm-up", state="begin", expected_s=10.0),
-        Steps(seq=3, t=10, phase="warm-up", first=0, step_s=[0.1] * 10),
-        Phase(seq=4, t=10, phase="warm-up", state="end", seconds=1.0, note="still moved"),
-        Phase(seq=5, t=10, phase="measure", state="begin", expected_s=10.0, expected_steps=100),
-        Steps(seq=6, t=11, phase="measure", first=0, step_s=[0.1] * 25),
-    ]
+    said = {0.2: ("0 s",), 41.7: ("42 s",), 110: ("2 min", "0 s"), 605: ("10 min", "5 s")}
+    assert {seconds: missing(say_left(seconds), *tokens) for seconds, tokens in said.items()} == {
+        seconds: [] for seconds in said
+    }
 
 
 def bar_after(*seen: Event, width: int = 100) -> str:
@@ -377,17 +332,17 @@ def bar_after(*seen: Event, width: int = 100) -> str:
 
 def test_the_bar_shows_phase_rate_share_and_time_left() -> None:
     line = bar_after(*events_of_a_run())
-    assert "run 1/2  measure" in line
+    assert lines_of(line)[0][:3] == ["run", "1/2", "measure"]
     assert "25 %" in line
     assert "640.0 images/s" in line  # 64 in 0.1 s
-    assert "s left" in line
+    assert re.search(r"\d s\b", line)
 
 
 def test_a_compiler_has_neither_share_nor_time_left() -> None:
     line = bar_after(*events_of_a_run()[:1])
-    assert "run 1/2  compile" in line
+    assert lines_of(line)[0][:3] == ["run", "1/2", "compile"]
     assert "%" not in line
-    assert "left" not in line
+    assert not re.search(r"\d s\b", line)
 
 
 def test_a_phase_without_an_end_does_not_keep_the_share_of_the_one_before() -> None:
@@ -403,8 +358,8 @@ def test_a_phase_without_an_end_does_not_keep_the_share_of_the_one_before() -> N
 def test_the_bar_stays_on_one_line(width: int) -> None:
     line = bar_after(*events_of_a_run(), width=width)
     assert len(line) <= width
-    assert "run 1/2  measure" in line
-    assert "s left" in line
+    assert lines_of(line)[0][:3] == ["run", "1/2", "measure"]
+    assert re.search(r"\d s\b", line)
 
 
 def test_a_finished_run_scrolls_up_as_a_line() -> None:
@@ -415,8 +370,9 @@ def test_a_finished_run_scrolls_up_as_a_line() -> None:
         bar.event(Failed(seq=0, t=0, kind="crash", message="x"))
         bar.run_ended(row(rate_per_s=None, status="failed", failure_message=f"it {ESC}[2Jburns"), 2, 2)
         bar.notice(f"the run before {ESC}[2J was lost")
-    assert "run 1/2  r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat" in text(console)
-    assert r"run 2/2  r-01m7f0pez5fsz8m2ew96aq60wk  failed: it \x1b[2Jburns" in text(console)
+    first, second = (line for line in lines_of(text(console)) if row().id in line)
+    assert first == ["run", "1/2", row().id, "7,087", "images/s", "flat"]
+    assert second == ["run", "2/2", row().id, "failed:", "it", r"\x1b[2Jburns"]
     assert f"{ESC}[2J" not in text(console)
 
 
@@ -436,19 +392,20 @@ def test_plain_lines_say_each_part_once() -> None:
     for event in events_of_a_run():
         lines.event(event)
     lines.run_ended(row(status="invalid", failure_message="XID 79"), 1, 2)
-    assert out.getvalue().splitlines() == [
-        "probe    train/resnet50: choosing what was not typed for this machine",
-        "probe    device cuda:0, batch 64, precision bf16, tune fast",
-        "run 1/2  compile 9.00 s",
-        "run 1/2  warm-up 1.00 s (still moved)",
-        "run 1/2  r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat  invalid: XID 79",
+    lines_said = [line.split() for line in out.getvalue().splitlines()]
+    assert [line[:2] for line in lines_said[:2]] == [["probe", "train/resnet50:"], ["probe", "device"]]
+    assert missing(" ".join(lines_said[1]), "cuda:0", "batch 64", "precision bf16", "tune fast") == []
+    assert lines_said[2:] == [
+        ["run", "1/2", "compile", "9.00", "s"],
+        ["run", "1/2", "warm-up", "1.00", "s", "(still", "moved)"],
+        ["run", "1/2", row().id, "7,087", "images/s", "flat", "invalid:", "XID", "79"],
     ]
 
 
 def test_an_evaluation_shows_what_it_found() -> None:
     found = [("top_1_accuracy", 0.7613), ("top_5_accuracy", 0.9287)]
     metrics = [Metric(seq=2, t=0, name=name, value=value, unit="share", higher_is_better=True) for name, value in found]
-    assert rows(measured(events=(*EVENTS, *metrics)))["quality"] == "top 1 accuracy 76.13%, top 5 accuracy 92.87%"
+    assert numbers(rows(measured(events=(*EVENTS, *metrics)))["quality"].replace("%", "")) == [1, 5, 76.13, 92.87]
 
 
 # While an experiment runs
@@ -467,9 +424,9 @@ def bar_of_an_experiment(*seen: Event, width: int = 100, label: str = "container
 
 def test_the_bar_of_an_experiment_says_block_and_arm() -> None:
     line = bar_of_an_experiment(*events_of_a_run())
-    assert "block 3 of 6 · container · measure" in line
+    assert missing(line, "block 3", "container", "measure") == []
     assert "25 %" in line
-    assert "primer · container · starting" in bar_of_an_experiment(block=None)
+    assert missing(bar_of_an_experiment(block=None), "primer", "container", "starting") == []
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 120, 200])
@@ -477,8 +434,9 @@ def test_the_bar_of_an_experiment_says_block_and_arm() -> None:
 def test_the_bar_of_an_experiment_stays_on_one_line(width: int, label: str) -> None:
     line = bar_of_an_experiment(*events_of_a_run(), width=width, label=label)
     assert len(line) <= width
-    assert "block 3 of 6 · containe" in line
-    assert "s left" in line
+    assert missing(line, "block 3") == []
+    assert "· containe" in line
+    assert re.search(r"\d s\b", line)
 
 
 def test_arms_that_begin_alike_are_told_apart_on_a_narrow_screen() -> None:
@@ -487,7 +445,7 @@ def test_arms_that_begin_alike_are_told_apart_on_a_narrow_screen() -> None:
     bar.experiment_begins(["container,engine=podman,shm=64m", "container,engine=podman,shm=1g"], 6)
     bar.run_begins("r-1", 7, 14, SPEC, label="container,engine=podman,shm=1g", block=0)
     console.print(bar._progress.get_renderable())
-    assert "block 1 of 6 · …shm=1g · starting" in text(console)
+    assert missing(text(console), "block 1", "…shm=1g", "starting") == []
 
 
 def test_finished_runs_are_listed_with_block_and_arm_and_no_ratio() -> None:
@@ -497,11 +455,14 @@ def test_finished_runs_are_listed_with_block_and_arm_and_no_ratio() -> None:
         for number, (label, block) in enumerate((("host", None), ("host", 0), ("container", 0)), start=1):
             bar.run_begins("r-1", number, 14, SPEC, label=label, block=block)
             bar.run_ended(row(id=f"r-{number}"), number, 14)
-    shown = text(console)
-    assert "primer     host       r-1  7,087 images/s  flat" in shown
-    assert "block 1/6  host       r-2  7,087 images/s  flat" in shown
-    assert "block 1/6  container  r-3  7,087 images/s  flat" in shown
-    assert "ratio" not in shown
+    shown = [line for line in lines_of(text(console)) if "images/s" in line]
+    rate = ["7,087", "images/s", "flat"]
+    assert shown == [
+        ["primer", "host", "r-1", *rate],
+        ["block", "1/6", "host", "r-2", *rate],
+        ["block", "1/6", "container", "r-3", *rate],
+    ]
+    assert "ratio" not in text(console)
 
 
 def test_on_a_narrow_screen_good_runs_have_no_id_and_one_line_each() -> None:
@@ -512,9 +473,9 @@ def test_on_a_narrow_screen_good_runs_have_no_id_and_one_line_each() -> None:
         bar.run_ended(row(), 1, 14)
         bar.run_begins("r-2", 2, 14, SPEC, label="host", block=0)
         bar.run_ended(row(id="r-2", status="failed", rate_per_s=None, failure_message="why"), 2, 14)
-    shown = text(console)
-    assert "block 1/6  host                 7,087 images/s  flat" in shown
-    assert "block 1/6  host                 r-2  failed: why" in shown
+    good, bad = (line for line in lines_of(text(console)) if line[:2] == ["block", "1/6"])
+    assert good == ["block", "1/6", "host", "7,087", "images/s", "flat"]
+    assert bad == ["block", "1/6", "host", "r-2", "failed:", "why"]
 
 
 def test_plain_lines_of_an_experiment_say_block_and_arm() -> None:
@@ -526,10 +487,11 @@ def test_plain_lines_of_an_experiment_say_block_and_arm() -> None:
     lines.run_begins("r-2", 3, 26, SPEC, label=f"container{ESC}[2J", block=9)
     lines.event(Phase(seq=1, t=9, phase="import", state="end", seconds=9.0))
     lines.run_ended(row(), 3, 26)
-    assert out.getvalue().splitlines() == [
-        r"primer       host              r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat",
-        r"block 10/12  container\x1b[2J  import 9.00 s",
-        r"block 10/12  container\x1b[2J  r-01m7f0pez5fsz8m2ew96aq60wk  7,087 images/s  flat",
+    arm, rate = r"container\x1b[2J", [row().id, "7,087", "images/s", "flat"]
+    assert [line.split() for line in out.getvalue().splitlines()] == [
+        ["primer", "host", *rate],
+        ["block", "10/12", arm, "import", "9.00", "s"],
+        ["block", "10/12", arm, *rate],
     ]
 
 
@@ -539,7 +501,7 @@ def test_one_arm_is_said_as_before() -> None:
     lines.experiment_begins(["host"], 5)
     lines.run_begins("r-1", 1, 5, SPEC, label="host", block=0)
     lines.run_ended(row(), 1, 5)
-    assert out.getvalue().startswith("run 1/5  r-01m7f")
+    assert out.getvalue().split()[:3] == ["run", "1/5", row().id]
 
 
 def test_time_left_knows_arms_apart_and_learns_nothing_from_a_primer() -> None:

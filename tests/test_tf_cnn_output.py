@@ -1,7 +1,9 @@
 """The classic's standard output and its benchmark log, from streams of events."""
 
+import errno
 import io
 import json
+import os
 import re
 from pathlib import Path
 
@@ -330,13 +332,16 @@ def test_a_failed_run_has_a_run_log_and_no_average(tmp_path: Path) -> None:
 
 def test_a_log_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match=r"--benchmark_log_dir: .* cannot be written: Not a directory"):
+    with pytest.raises(SpecError) as caught:
         logged(tmp_path / "file" / "below", ISSUE, [])
+    named = ("--benchmark_log_dir", str(tmp_path / "file"), os.strerror(errno.ENOTDIR))
+    assert [word for word in named if word not in caught.value.message] == []
 
 
 def test_a_log_that_can_no_longer_be_written_is_a_sentence(tmp_path: Path) -> None:
     log = logged(tmp_path, ISSUE, [])
     (tmp_path / "metric.log").unlink()
     (tmp_path / "metric.log").mkdir()
-    with pytest.raises(StackmarkError, match=r"metric\.log cannot be written"):
+    with pytest.raises(StackmarkError) as caught:
         log.event(result(1, 64, 0.5))
+    assert "metric.log" in caught.value.message

@@ -156,7 +156,7 @@ def test_thirty_steps_of_the_chosen_batch_fit_into_the_time(trial_s: float, seco
     params, reasons = chosen("resnet50", trial, **typed)
     assert tried == [2]
     assert params.batch == batch
-    assert re.search(rf"30 steps fit into {seconds:g} s", reasons["batch"])
+    assert f" {seconds:g} s" in reasons["batch"]
     assert batch == 1 or 30 * trial_s / 2 * batch <= seconds
 
 
@@ -165,7 +165,7 @@ def test_the_trial_is_a_real_step_and_is_timed_as_a_part() -> None:
     params, reasons = train.probe(Request(workload="train/lenet", params={"threads": 1}), rig)
     assert rig.parts[0] == "trial"
     assert params.model_dump()["batch"] in (1, 2, 4, 8, 16, 32)
-    assert "a trial step of 2 took" in reasons["batch"]
+    assert re.search(r"\b2\b", reasons["batch"])
 
 
 def test_the_rate_of_an_imagenet_resnet_goes_with_its_batch() -> None:
@@ -185,12 +185,13 @@ def test_classes_workers_and_batch_go_by_the_folder(tmp_path: Path) -> None:
     params, reasons = chosen("resnet20", lambda _: 1e-6, data=str(tmp_path))
     assert (params.classes, params.batch) == (5, 16)
     assert 1 <= params.data_workers <= max(1, len(os.sched_getaffinity(0)) - 1)
-    assert reasons["classes"] == "the folder has 5 classes"
+    assert " 5 " in reasons["classes"]
 
 
 def test_a_bad_folder_is_said_before_any_trial(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadFailure, match="there is no folder"):
+    with pytest.raises(WorkloadFailure) as failed:
         chosen("resnet20", data=str(tmp_path / "none"))
+    assert str(tmp_path / "none") in failed.value.message
 
 
 # --- on GPUs that are not here -------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_until_one_does(gpu: Cal
     params, reasons = chosen("resnet50", trial)
     assert tried == [256, 128, 64]
     assert params.batch == 64
-    assert reasons["batch"] == "a trial step of 256 did not fit into memory, halved until one did"
+    assert " 256 " in reasons["batch"]
 
 
 def test_a_device_that_holds_not_even_one_sample_is_out_of_memory(gpu: Callable[..., None]) -> None:
@@ -295,36 +296,39 @@ def test_cuda_is_its_first_device(gpu: Callable[..., None]) -> None:
 
 def test_a_gpu_that_is_not_there_is_a_sentence_that_says_what_is(gpu: Callable[..., None]) -> None:
     gpu(count=2)
-    with pytest.raises(WorkloadFailure, match="there is no cuda:2: PyTorch sees cuda:0, cuda:1") as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         chosen("lenet", device="cuda:2")
     assert failed.value.kind == "no_device"
+    assert [name for name in ("cuda:2", "cuda:0", "cuda:1") if name not in failed.value.message] == []
     assert "CUDA_VISIBLE_DEVICES" in failed.value.hint
 
 
 def test_a_torch_without_cuda_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)
-    with pytest.raises(WorkloadFailure, match="was built without CUDA") as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         chosen("lenet", device="cuda:0")
     assert failed.value.kind == "no_device"
+    assert torch.__version__ in failed.value.message
 
 
 def test_a_cuda_without_devices_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     session = train.run("lenet", train_params("lenet", device="cuda:0"), RecordingRig())
-    with pytest.raises(WorkloadFailure, match="there is no cuda:0: PyTorch sees no CUDA device") as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         next(session)
+    assert (failed.value.kind, "cuda:0" in failed.value.message) == ("no_device", True)
     assert "--device cpu" in failed.value.hint
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "named"),
     [
-        ({"precision": "fp16"}, "fp16 training needs a GPU"),
-        ({"precision": "tf32"}, "tf32 is arithmetic of NVIDIA GPUs"),
-        ({"cuda_graph": True}, "a CUDA graph needs a CUDA device"),
-        ({"optimizer": "rmsprop", "fused": True}, "rmsprop has no fused kernel"),
-        ({"mode": "eval"}, "eval needs the checkpoint_dir"),
+        ({"precision": "fp16"}, "fp16"),
+        ({"precision": "tf32"}, "tf32"),
+        ({"cuda_graph": True}, "CUDA graph"),
+        ({"optimizer": "rmsprop", "fused": True}, "rmsprop"),
+        ({"mode": "eval"}, "checkpoint_dir"),
         ({"precision": "fp64"}, "precision"),
         ({"batch": 0}, "batch"),
         ({"learning_rate": -1.0}, "learning_rate"),
@@ -333,13 +337,13 @@ def test_a_cuda_without_devices_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_parameters_that_do_not_fit_are_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, typed: dict[str, Scalar], said: str
+    monkeypatch: pytest.MonkeyPatch, typed: dict[str, Scalar], named: str
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     with pytest.raises(WorkloadFailure) as failed:
         chosen("resnet20", never, **{"batch": 4, **typed})
     assert failed.value.kind == "bad_parameter"
-    assert said in failed.value.message
+    assert named in failed.value.message
 
 
 def test_fp16_may_be_inferred_with_on_a_cpu() -> None:
@@ -347,15 +351,17 @@ def test_fp16_may_be_inferred_with_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ({"lr_schedule": "0.1;5;0.01"}, "replays one learning rate"),
-        ({"precision": "fp16", "optimizer": "rmsprop"}, "needs a fused optimizer"),
+        ({"lr_schedule": "0.1;5;0.01"}, "learning rate"),
+        ({"precision": "fp16", "optimizer": "rmsprop"}, "fused"),
     ],
 )
-def test_what_a_graph_cannot_replay_is_a_sentence(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_what_a_graph_cannot_replay_is_a_sentence(given: dict[str, Any], named: str) -> None:
+    train_params("lenet", device="cuda:0", cuda_graph=False, **given)
+    with pytest.raises(ValidationError) as failed:
         train_params("lenet", device="cuda:0", cuda_graph=True, **given)
+    assert [named in one["msg"] for one in failed.value.errors()] == [True]
 
 
 # --- the table -----------------------------------------------------------------------------------------------------------
@@ -377,24 +383,28 @@ def test_a_workload_is_found_by_its_name() -> None:
     [("train/resnet5", "train/resnet50"), ("trian/vgg16", "train/vgg16"), ("train/gpt", "train/gpt2")],
 )
 def test_a_name_that_nobody_knows_gets_the_nearest_suggested(name: str, nearest: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(nearest)) as failed:
+    with pytest.raises(SpecError) as failed:
         registry.find(name)
-    assert failed.value.hint == "list them with: stackmark workloads"
+    assert nearest in failed.value.message
+    assert "stackmark workloads" in str(failed.value.hint)
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "named"),
     [
-        ({"bach": 3}, "has no parameter 'bach'.*batch"),
-        ({"batch": 0}, "--batch: .*greater than or equal to 1"),
-        ({"precision": "half"}, "--precision: .*'fp32'"),
-        ({"checkpoint_every": "often"}, "--checkpoint-every"),
-        ({"device": "tpu"}, "--device"),
+        ({"bach": 3}, ("'bach'", "batch")),
+        ({"batch": 0}, ("--batch", "1")),
+        ({"precision": "half"}, ("--precision", "'fp32'")),
+        ({"checkpoint_every": "often"}, ("--checkpoint-every",)),
+        ({"device": "tpu"}, ("--device",)),
     ],
 )
-def test_a_request_is_refused_for_what_can_be_seen_without_a_device(typed: dict[str, Scalar], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_a_request_is_refused_for_what_can_be_seen_without_a_device(
+    typed: dict[str, Scalar], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(SpecError) as failed:
         registry.check_request(Request(workload="train/resnet50", params=typed))
+    assert [word for word in named if word not in failed.value.message] == []
 
 
 def test_a_request_with_auto_in_it_is_let_through() -> None:
@@ -449,9 +459,10 @@ def test_another_package_cannot_take_the_place_of_ours(announce: Callable[[str],
 def test_a_package_whose_workloads_cannot_be_loaded_is_named(announce: Callable[[str], None], point: str) -> None:
     announce(f"sort = {point}")
     assert "train/resnet50" in [one.name for one in registry.definitions()]
-    with pytest.raises(SpecError, match="the package my-package") as failed:
+    with pytest.raises(SpecError) as failed:
         registry.find("sort/quick")
-    assert failed.value.hint == "repair it or remove it: pip uninstall my-package"
+    assert "my-package" in failed.value.message
+    assert "pip uninstall my-package" in str(failed.value.hint)
 
 
 # --- the documentation ---------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from refusing import fails_as
 from stackmark.workloads.train.impl.data import CopyFeed, Feed, open_feed
 from stackmark.workloads.train.impl.folder import open_folder
 from stackmark.workloads.train.zoo import MODELS
@@ -242,7 +243,7 @@ def test_a_damaged_image_is_named(tree: Path, workers: int) -> None:
     path = tree / "train" / "green" / "usual.png"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    failure = fails("bad_data", tree, f"the image {path} cannot be read", data_workers=workers, batch=6)
+    failure = fails("bad_data", tree, str(path), data_workers=workers, batch=6)
     assert "\n" not in failure.message
     assert readers() == set()
 
@@ -251,7 +252,7 @@ def test_a_damaged_image_is_named(tree: Path, workers: int) -> None:
 def test_what_only_has_the_name_of_an_image_is_named(tree: Path, content: bytes) -> None:
     path = tree / "train" / "red" / "usual.png"
     path.write_bytes(content)
-    fails("bad_data", tree, f"the image {path} cannot be read", batch=6)
+    fails("bad_data", tree, str(path), batch=6)
 
 
 def test_an_image_of_absurd_size_is_named(tree: Path) -> None:
@@ -259,47 +260,45 @@ def test_an_image_of_absurd_size_is_named(tree: Path) -> None:
     header = struct.pack(">IIBBBBB", 200_000, 200_000, 8, 2, 0, 0, 0)
     checksum = zlib.crc32(b"IHDR" + header)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", 13, b"IHDR") + header + struct.pack(">I", checksum))
-    fails("bad_data", tree, f"the image {path} cannot be read", batch=6)
+    fails("bad_data", tree, str(path), batch=6)
 
 
 def test_a_reading_process_that_is_killed_is_a_sentence(tree: Path) -> None:
     feed = feed_of(tree, batch=6, data_workers=1)
     take(feed, 1)
     os.kill(readers().pop(), signal.SIGKILL)
-    with pytest.raises(WorkloadFailure, match="a reading process was lost") as failed:
+    with fails_as("bad_data", "--data-workers"):
         take(feed, 50)
-    assert failed.value.kind == "bad_data"
-    assert "--data-workers" in failed.value.hint
 
 
 def test_a_folder_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    fails("bad_data", tmp_path / "none", f"there is no folder {tmp_path / 'none'}")
+    fails("bad_data", tmp_path / "none", str(tmp_path / "none"))
 
 
 def test_a_folder_without_images_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "readme.txt").write_text("")
-    assert "train/CLASS" in fails("bad_data", tmp_path, "no images were found").hint
+    assert "train/CLASS" in fails("bad_data", tmp_path, str(tmp_path)).hint
 
 
 @pytest.mark.parametrize(("split", "mode"), [("train", "eval"), ("val", "train")])
 def test_a_split_that_is_missing_is_a_sentence_and_not_one_class(tmp_path: Path, split: str, mode: str) -> None:
     (tmp_path / split / "one").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save(tmp_path / split / "one" / "a.png")
-    fails("bad_data", tmp_path, f"has {split}/ but no", mode=mode, checkpoint_dir="unused")
+    fails("bad_data", tmp_path, f"{split}/", mode=mode, checkpoint_dir="unused")
 
 
 def test_a_validation_class_that_training_does_not_know_is_a_sentence(tree: Path) -> None:
     (tree / "val" / "azure").mkdir()
-    fails("bad_data", tree, "do not have: azure", mode="eval", checkpoint_dir="unused")
+    fails("bad_data", tree, "azure", mode="eval", checkpoint_dir="unused")
 
 
 def test_fewer_images_than_a_batch_is_a_sentence(tree: Path) -> None:
-    assert "--batch 12" in fails("bad_data", tree, "12 samples, less than one batch of 13", batch=13).hint
+    assert "--batch 12" in fails("bad_data", tree, "13", batch=13).hint
 
 
 def test_more_classes_than_outputs_is_a_sentence(tree: Path) -> None:
-    assert "--classes 3" in fails("bad_data", tree, "3 classes and the model 2 outputs", classes=2).hint
+    assert "--classes 3" in fails("bad_data", tree, "3 classes", classes=2).hint
 
 
 @pytest.mark.parametrize("name", ["train-00000-of-01024", "validation-00001-of-00128", "cifar.tfrecords"])
@@ -309,7 +308,7 @@ def test_tfrecords_are_a_sentence(tmp_path: Path, name: str) -> None:
 
 
 def test_a_model_of_text_reads_no_folder(tree: Path) -> None:
-    with pytest.raises(WorkloadFailure, match="gpt2 reads tokens"):
+    with fails_as("bad_data", "gpt2"):
         open_folder(tree, MODELS["gpt2"], training=True)
 
 
@@ -410,7 +409,7 @@ class Hostile:
 def test_a_pickle_that_would_run_a_command_is_refused(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": Hostile(marker), b"labels": [1]}))
-    fails("bad_data", tmp_path, "asks for posix.system")
+    fails("bad_data", tmp_path, "posix.system")
     assert not marker.exists()
 
 
@@ -430,19 +429,18 @@ def test_a_pickle_that_would_run_a_command_is_refused(tmp_path: Path) -> None:
 )
 def test_what_is_not_cifar_is_a_sentence_with_the_file(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    fails("bad_data", tmp_path, f"{tmp_path / name} is not a CIFAR-10 file")
+    fails("bad_data", tmp_path, str(tmp_path / name))
 
 
 def test_cifar_without_its_test_batch_cannot_be_evaluated(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(binary_batch(*cifar_images(4, 0)))
-    fails("bad_data", tmp_path, "lacks test_batch", mode="eval", checkpoint_dir="unused")
+    fails("bad_data", tmp_path, "test_batch", mode="eval", checkpoint_dir="unused")
 
 
 def test_cifar_for_a_model_of_another_size_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(binary_batch(*cifar_images(4, 0)))
-    with pytest.raises(WorkloadFailure, match="32 pixels and the model takes 224") as failed:
+    with fails_as("bad_data", "32", "224", "resnet56"):
         open_folder(tmp_path, MODELS["resnet50"], training=True)
-    assert "resnet56" in failed.value.hint
 
 
 # --- synthetic -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Between the steps: learning rates by epoch, checkpoints, and the quality of a checkpoint."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,10 @@ def test_a_schedule_is_rates_with_the_epochs_between_them() -> None:
     "text", ["", "fast", "0.1;30", "0.1;30;", "-0.1", "nan", "0.1;inf;0.2", "0.1;30;0.2;20;0.3", "0.1;5;0.2;5;0.3"]
 )
 def test_what_is_not_a_schedule_is_a_sentence_with_an_example(text: str) -> None:
-    with pytest.raises(WorkloadFailure, match=re.escape(repr(text))) as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         parse_schedule(text)
     assert failed.value.kind == "bad_parameter"
+    assert repr(text) in failed.value.message
     assert "0.1;30;0.01" in failed.value.hint
 
 
@@ -115,7 +115,9 @@ def test_training_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, opti
     train_to(tmp_path / "whole", 6, **given)
     train_to(tmp_path / "parts", 3, **given)
     train_to(tmp_path / "parts", 3, rig=rig, **given)
-    assert rig.flags == ["the weights came from model.ckpt-3.pt (step 3)"]
+    (flag,) = rig.flags
+    assert "model.ckpt-3.pt" in flag
+    assert optimizer not in flag
     whole, parts = saved(tmp_path / "whole"), saved(tmp_path / "parts")
     assert whole["step"] == parts["step"] == 6
     assert all(torch.equal(value, parts["model"][name]) for name, value in whole["model"].items())
@@ -148,7 +150,8 @@ def test_another_optimizer_takes_the_weights_and_begins_anew(tmp_path: Path) -> 
     rig = RecordingRig()
     train_to(tmp_path, 2, optimizer="momentum")
     train_to(tmp_path, 2, optimizer="adam", rig=rig)
-    assert rig.flags == ["the weights came from model.ckpt-2.pt (step 2); adam begins anew, since momentum wrote it"]
+    (flag,) = rig.flags
+    assert all(named in flag for named in ("model.ckpt-2.pt", "adam", "momentum"))
     assert find_checkpoints(tmp_path)[-1][0] == 4
 
 
@@ -178,9 +181,11 @@ def damage(kind: str, folder: Path) -> None:
 def test_a_damaged_checkpoint_is_a_sentence(tmp_path: Path, kind: str) -> None:
     train_to(tmp_path, 2)
     damage(kind, tmp_path)
-    with pytest.raises(WorkloadFailure, match=r"model\.ckpt-2\.pt is damaged or not one of ours") as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         train_to(tmp_path, 2)
     assert failed.value.kind == "bad_data"
+    assert "model.ckpt-2.pt" in failed.value.message
+    assert "--classes" not in failed.value.hint, "it is not taken for another model's"
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
@@ -189,34 +194,38 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "ran",)
 
     torch.save({"step": 1, "model": Hostile()}, tmp_path / "model.ckpt-1.pt")
-    with pytest.raises(WorkloadFailure, match="damaged or not one of ours"):
+    with pytest.raises(WorkloadFailure) as failed:
         train_to(tmp_path, 2)
+    assert failed.value.kind == "bad_data"
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_checkpoint_of_another_model_is_a_sentence_that_says_what_differs(tmp_path: Path) -> None:
     train_to(tmp_path, 2, classes=10)
-    with pytest.raises(WorkloadFailure, match=r"does not fit: .*size mismatch") as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         train_to(tmp_path, 2, classes=11)
     assert failed.value.kind == "bad_data"
+    assert "size mismatch" in failed.value.message, "PyTorch's own words"
     assert "--classes" in failed.value.hint
 
 
 def test_a_folder_that_cannot_be_written_is_found_out_before_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     rig = RecordingRig()
-    with pytest.raises(WorkloadFailure, match="checkpoints cannot be written to") as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         train_to(tmp_path / "file" / "below", 2, rig=rig)
     assert failed.value.kind == "bad_output"
+    assert str(tmp_path / "file" / "below") in failed.value.message
     assert "first step" not in rig.parts
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_the_older_checkpoints(tmp_path: Path) -> None:
     train_to(tmp_path, 2)
     (tmp_path / "model.ckpt-4.part").symlink_to("/dev/full")
-    with pytest.raises(WorkloadFailure, match=r"model\.ckpt-4\.pt cannot be written") as failed:
+    with pytest.raises(WorkloadFailure) as failed:
         train_to(tmp_path, 2)
     assert failed.value.kind == "bad_output"
+    assert "model.ckpt-4.pt" in failed.value.message
     assert [path.name for path in tmp_path.iterdir()] == ["model.ckpt-2.pt"]
 
 
@@ -278,14 +287,16 @@ def test_eval_gives_the_accuracy_of_the_checkpoint_over_exactly_the_measured_ste
     assert metrics["examples"] == 12
     assert sum(values["top_1"] for values in read) / 3 == pytest.approx(metrics["top_1_accuracy"])
     assert find_checkpoints(checkpoints)[-1][0] == 7  # eval writes none
-    assert rig.flags == ["the weights came from model.ckpt-7.pt (step 7)"]
+    (flag,) = rig.flags
+    assert "model.ckpt-7.pt" in flag
 
 
 def test_eval_without_a_checkpoint_is_a_sentence(noise: Path, tmp_path: Path) -> None:
     with (
-        pytest.raises(WorkloadFailure, match="holds no checkpoint") as failed,
+        pytest.raises(WorkloadFailure) as failed,
         standing("resnet20", data=str(noise), classes=3, mode="eval", checkpoint_dir=str(tmp_path / "none")),
     ):
         pass
     assert failed.value.kind == "bad_data"
+    assert str(tmp_path / "none") in failed.value.message
     assert not (tmp_path / "none").exists()

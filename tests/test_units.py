@@ -1,11 +1,13 @@
 """Quantities as people type them and as they are said."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refusing import refused
 from stackmark.errors import SpecError
 from stackmark.units import counted, parse_seconds, parse_share, parse_size, say_count, say_rate, say_seconds, say_size
 
@@ -45,26 +47,32 @@ BAD = ["", " ", "m", "MiB", "-1", "-1s", "+1", "1..5", "1.", "1,5", "0x10", "1e"
        "5 parsecs", "1_000", "١", "1\0", "1e999", "9" * 400, "1e300d", "1" * 50_000 + "!", "%", "1%%"]  # fmt: skip
 
 
+def is_understood(parse: Callable[[str], object], text: str) -> bool:
+    try:
+        parse(text)
+    except SpecError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("text", BAD, ids=lambda text: ascii(text)[:20])
 @pytest.mark.parametrize("parse", [parse_size, parse_seconds, parse_share], ids=["size", "seconds", "share"])
-def test_what_is_no_quantity_is_a_sentence_with_an_example(parse: object, text: str) -> None:
-    assert callable(parse)
-    with pytest.raises(SpecError, match=r"is not a|too large") as caught:
+def test_what_is_no_quantity_is_a_sentence_with_an_example(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(SpecError) as caught:
         parse(text)
-    assert caught.value.hint is not None
-    assert caught.value.hint.startswith("write it like ")
+    assert caught.value.hint
+    assert any(is_understood(parse, word.strip(",")) for word in caught.value.hint.split())
 
 
 @pytest.mark.parametrize(("parse", "text"), [(parse_size, "5s"), (parse_seconds, "5g"), (parse_share, "5s")])
-def test_the_unit_of_another_quantity_is_named_as_unknown(parse: object, text: str) -> None:
-    assert callable(parse)
-    with pytest.raises(SpecError, match=f"unknown unit '{text[1:]}'"):
+def test_the_unit_of_another_quantity_is_named_as_unknown(parse: Callable[[str], object], text: str) -> None:
+    with refused(f"'{text[1:]}'"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["101%", "1.01", "50"])
 def test_a_share_above_the_whole_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="between 0 and 100 %"):
+    with refused("100 %"):
         parse_share(text)
 
 

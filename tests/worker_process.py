@@ -228,7 +228,7 @@ def read_pids(path: Path, count: int) -> list[int]:
 
 
 def probe(request: Request, _rig: Rig) -> tuple[Params, dict[str, str]]:
-    return TrickParams.model_validate(trick("calm").params | request.typed()), {"device": "there is no other"}
+    return TrickParams.model_validate({**trick("calm").params, **request.typed()}), {"device": "there is no other"}
 
 
 def run(name: str, params: Params, rig: Rig) -> Iterator[TimedSteps]:
@@ -337,7 +337,7 @@ def family(params: TrickParams) -> Callable[[], None]:
     return calm(params)
 
 
-def stray(params: TrickParams) -> Callable[[], None]:
+def orphan(params: TrickParams) -> Callable[[], None]:
     """As `family`, with the lifeline's and the parent's death unnoticed: what is left is for the next command."""
     step = family(params)
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -366,7 +366,7 @@ def nan() -> Callable[[], Values]:
 TRICKS: dict[str, Callable[[TrickParams], Callable[[], None]]] = {
     "calm": calm, "slow-set-up": slow_set_up, "loud": loud, "stuck": stuck, "crash": crash, "leave": leave,
     "segfault": segfault, "wordy": wordy, "no-memory": no_memory, "missing": missing, "forked": forked, "family": family,
-    "stray": stray, "greedy": greedy, "values": calm, "nan": calm, "late": calm,
+    "orphan": orphan, "greedy": greedy, "values": calm, "nan": calm, "late": calm,
 }  # fmt: skip
 PEEKS = {"values": values, "nan": nan}
 FAMILY = Family(

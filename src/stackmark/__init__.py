@@ -1,24 +1,22 @@
 """stackmark: one workload, one worker, every layer of the machine-learning stack.
 
-The names below come from `stackmark.api`, which is loaded when the first of them is used: `import stackmark`, the worker and
-`stackmark --help` load nothing of it.
+The names below come from the chapters of `stackmark.api`. A chapter is loaded when the first of its names is used:
+`import stackmark`, the worker and `stackmark --help` load nothing of them.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stackmark.api import (
-        Experiment,
-        Ledger,
-        Measurement,
-        Progress,
-        Run,
-        Verdict,
-        compare,
-        load,
-        load_run,
-        run,
-    )
+    from stackmark.api.baselines import check, delete_baseline, list_baselines, save_baseline
+    from stackmark.api.cluster_experiments import plan_fault, sweep
+    from stackmark.api.clusters import clean_cluster, doctor, manifest, run_cluster_tests
+    from stackmark.api.importing import import_arms, import_logs, score_mlperf
+    from stackmark.api.ledgers import Ledger, RunFilter, export, list_runs, recover
+    from stackmark.api.limits import ceilings, kept_ceilings, roofline
+    from stackmark.api.measuring import Progress, compare, noise, run
+    from stackmark.api.published import add_published, search_published
+    from stackmark.api.stack import facts, image
+    from stackmark.api.stored import Experiment, Measurement, Run, Verdict, load, load_run
     from stackmark.errors import ClusterError, LedgerError, PlaceError, SpecError, StackmarkError, WorkerError
 
 __version__ = "0.1.0"
@@ -31,26 +29,66 @@ __all__ = [
     "PlaceError",
     "Progress",
     "Run",
+    "RunFilter",
     "SpecError",
     "StackmarkError",
     "Verdict",
     "WorkerError",
     "__version__",
+    "add_published",
+    "ceilings",
+    "check",
+    "clean_cluster",
     "compare",
+    "delete_baseline",
+    "doctor",
+    "export",
+    "facts",
+    "image",
+    "import_arms",
+    "import_logs",
+    "kept_ceilings",
+    "list_baselines",
+    "list_runs",
     "load",
     "load_run",
+    "manifest",
+    "noise",
+    "plan_fault",
+    "recover",
+    "roofline",
     "run",
+    "run_cluster_tests",
+    "save_baseline",
+    "score_mlperf",
+    "search_published",
+    "sweep",
 ]
+# Where each name is, as the imports above say it to type checkers.
+_CHAPTERS = {
+    "api.baselines": ("check", "delete_baseline", "list_baselines", "save_baseline"),
+    "api.cluster_experiments": ("plan_fault", "sweep"),
+    "api.clusters": ("clean_cluster", "doctor", "manifest", "run_cluster_tests"),
+    "api.importing": ("import_arms", "import_logs", "score_mlperf"),
+    "api.ledgers": ("Ledger", "RunFilter", "export", "list_runs", "recover"),
+    "api.limits": ("ceilings", "kept_ceilings", "roofline"),
+    "api.measuring": ("Progress", "compare", "noise", "run"),
+    "api.published": ("add_published", "search_published"),
+    "api.stack": ("facts", "image"),
+    "api.stored": ("Experiment", "Measurement", "Run", "Verdict", "load", "load_run"),
+    "errors": ("ClusterError", "LedgerError", "PlaceError", "SpecError", "StackmarkError", "WorkerError"),
+}
 
 
 if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
+        chapter = next((chapter for chapter, names in _CHAPTERS.items() if name in names), None)
+        if chapter is None:
             raise AttributeError(f"module 'stackmark' has no attribute {name!r}")
         from importlib import import_module
 
-        found = getattr(import_module(f"stackmark.{'errors' if name.endswith('Error') else 'api'}"), name)
+        found = getattr(import_module(f"stackmark.{chapter}"), name)
         globals()[name] = found
         return found
 

@@ -36,8 +36,10 @@ class StackmarkError(Exception):
 
     exit_code: Exit = Exit.RUN_FAILED
 
-    def __init__(self, message: str, *, hint: str | None = None, command: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, command: str | None = None, kind: str = "") -> None:
         super().__init__(message)
+        # For programs: which of the errors of its class it is, where they have kinds. It never changes its meaning.
+        self.kind = kind
         self.message = message
         self.hint = hint
         self.command = command

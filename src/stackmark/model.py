@@ -21,6 +21,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    Protocol,
     TypeVar,
     Union,
     get_args,
@@ -110,6 +111,23 @@ class FieldInfo:
             return self.check(value)
         except _Wrong as wrong:
             raise ValidationError("value", [wrong]) from None
+
+
+class FieldLike(Protocol):
+    """What a parameter of a workload, a field of ours, and an option of a place, a field of pydantic's, both say."""
+
+    @property
+    def annotation(self) -> Any: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def json_schema_extra(self) -> Any: ...
+    @property
+    def metadata(self) -> Any: ...
+    @property
+    def default(self) -> Any: ...
+
+    def is_required(self) -> bool: ...
 
 
 def Field(  # noqa: N802: the name that pydantic gave it, and every reader knows
@@ -227,7 +245,8 @@ class Model(metaclass=_Meta):
     @property
     def model_extra(self) -> dict[str, Any]:
         """Return the keys that the class does not know, where it keeps them."""
-        return self.__dict__.get(_MORE, {})
+        found: dict[str, Any] = self.__dict__.get(_MORE, {})
+        return found
 
     def model_dump_json(self, *, exclude_defaults: bool = False) -> str:
         dumped = self.model_dump(mode="json", exclude_defaults=exclude_defaults)

@@ -1,7 +1,7 @@
 """Which rank of a group a process is: what a worker and a workload both need.
 
 A launcher says it in the environment, in torchrun's variables, which srun and job controllers set too; our own agent
-(worker/group.py) sets the same. Only a run of several ranks looks at them: a run of one that is started inside somebody's
+(worker/ranks.py) sets the same. Only a run of several ranks looks at them: a run of one that is started inside somebody's
 job, where RANK is 3, is still rank 0 of 1.
 """
 

@@ -1,6 +1,6 @@
 """`stackmark baseline`: measurements under a name, to check against later."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,8 +20,12 @@ from stackmark.cli.options import (
     time_limit_option,
     trust_option,
 )
-from stackmark.errors import SpecError
-from stackmark.workloads.registry import check_request
+from stackmark.cli.saying import print_json, say
+from stackmark.errors import Exit, SpecError
+
+if TYPE_CHECKING:
+    from stackmark.api.baselines import SavedBaseline, SeriesResult
+    from stackmark.spec import Request
 
 
 @click.group(
@@ -95,8 +99,11 @@ def save(
 
     Without any WORKLOAD, all that NAME holds is measured once more.
     """
-    from stackmark.cli.saving import Save, save_from, save_measured
-    from stackmark.ledger.baselines import check_name
+    from stackmark.api.baselines import carry_out_baseline, check_name, plan_baseline, save_baseline
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.options import repeatable
+    from stackmark.cli.trusting import confirm_trust
+    from stackmark.show.live import watching
 
     check_name(name)
     options = taken_place_options(typed)
@@ -105,17 +112,43 @@ def save(
     if experiments:
         about_work += [option for option, value in (("runs", runs), ("time_limit", time_limit)) if value is not None]
         _refuse(workloads, about_work, "--from saves what was measured already")
-        return save_from(name, experiments, ledger, as_json)
-    wanted = Save(
-        name, place or "host", options, runs, seconds_of("--time-limit", time_limit), ledger, as_json, asked, trusted
-    )  # fmt: skip
-    if not workloads and typed.get("cmd") is None:
+        return _print(save_baseline(name, experiments=experiments, ledger=ledger), as_json)
+    requests: list[Request] = []
+    if workloads or typed.get("cmd") is not None:
+        requests = read_requests(asked_workloads(",".join(workloads), typed), typed)
+    else:
         _refuse(workloads, about_work, "without a workload, all that the baseline holds is measured as it was before")
-        return save_measured([], wanted)
-    requests = read_requests(asked_workloads(",".join(workloads), typed), typed)
-    for request in requests:
-        check_request(request)
-    return save_measured(requests, wanted)
+    plan = plan_baseline(
+        name, requests, on=place or "host", place_options=options, runs=runs,
+        time_limit_s=seconds_of("--time-limit", time_limit), command=repeatable(asked),
+    )  # fmt: skip
+    with Ledger.open(ledger) as book:
+        saved = carry_out_baseline(
+            plan, book, lambda: watching(quiet=as_json), confirm_trust(trusted), lambda one: _say(one, as_json)
+        )
+    return _print(saved, as_json)
+
+
+def _say(series: "SeriesResult", as_json: bool) -> None:
+    from stackmark.show.baselines import say_series
+
+    if not as_json and (line := say_series(series)):
+        click.echo(line)
+    if series.trouble:
+        say(f"{series.label}: {series.trouble.message}", series.trouble.hint)
+
+
+def _print(saved: "SavedBaseline", as_json: bool) -> int:
+    from stackmark.show.baselines import holds_lines
+
+    if as_json:
+        print_json(saved.to_dict())
+        return saved.exit_code
+    for experiment_id, new in (saved.experiments or {}).items():
+        click.echo(f"{experiment_id}  {'saved' if new else 'was in it already'}")
+    for line in holds_lines(saved.name, saved.holds):
+        click.echo(line)
+    return saved.exit_code
 
 
 def _refuse(workloads: tuple[str, ...], options: list[str], why: str) -> None:
@@ -131,9 +164,18 @@ def _refuse(workloads: tuple[str, ...], options: list[str], why: str) -> None:
 @json_option
 def list_(ledger: str | None, as_json: bool) -> int:
     """List the baselines with their workloads."""
-    from stackmark.cli.saving import list_baselines
+    from stackmark.api.baselines import list_baselines
+    from stackmark.show.baselines import print_baselines
+    from stackmark.show.terminal import standard_output
 
-    return list_baselines(ledger, as_json)
+    found = list_baselines(ledger)
+    if as_json:
+        print_json(found.to_dict())
+    elif found.baselines:
+        print_baselines(found.baselines, standard_output())
+    else:
+        click.echo("there is no baseline yet; save one: stackmark baseline save NAME train/resnet50", err=True)
+    return Exit.DONE
 
 
 @command.command("delete", epilog="\b\nExamples:\n  stackmark baseline delete before-driver-580")
@@ -141,6 +183,9 @@ def list_(ledger: str | None, as_json: bool) -> int:
 @ledger_option
 def delete(name: str, ledger: str | None) -> int:
     """Forget a baseline. Its runs stay in the ledger."""
-    from stackmark.cli.saving import delete_baseline
+    from stackmark.api.baselines import delete_baseline
 
-    return delete_baseline(name, ledger)
+    count = delete_baseline(name, ledger)
+    stay = "its experiment stays" if count == 1 else f"its {count} experiments stay"
+    click.echo(f"the baseline {name} is forgotten; {stay} in the ledger")
+    return Exit.DONE

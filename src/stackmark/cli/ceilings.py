@@ -1,6 +1,7 @@
-"""`stackmark ceilings`: its options. What it does with them is in measuring_ceilings.py, so that `--help` need not load it."""
+"""`stackmark ceilings`."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,11 +11,16 @@ from stackmark.cli.options import (
     ledger_option,
     place_names,
     place_options,
+    read_requests,
     seconds_of,
     taken_place_options,
     time_limit_option,
 )
-from stackmark.errors import SpecError
+from stackmark.cli.saying import print_json, say
+from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError
+
+if TYPE_CHECKING:
+    from stackmark.api.measuring import RunPlan
 
 
 @click.command(
@@ -67,12 +73,68 @@ def command(
     figure for the chip stands beside each.
     """
     options = taken_place_options(typed)
-    from stackmark.cli.measuring_ceilings import CeilingsAsked, measure_ceilings, show_kept
-
-    wanted = CeilingsAsked(asked, place, options, runs or 1, seconds_of("--time-limit", time_limit), ledger, as_json)
     params = {"device": device, "precision": precision, "threads": threads, "budget": budget}
-    if not show:
-        return measure_ceilings(params, wanted)
-    if useless := [name for name in ("precision", "threads", "budget") if params[name] is not None]:
-        raise SpecError(f"--show measures nothing, and takes no --{useless[0]}", hint="choose a chip with --device")
-    return show_kept(device, wanted)
+    if show:
+        if useless := [name for name in ("precision", "threads", "budget") if params[name] is not None]:
+            raise SpecError(f"--show measures nothing, and takes no --{useless[0]}", hint="choose a chip with --device")
+        return _show_kept(device, ledger, as_json)
+    from stackmark.api.limits import CEILINGS, ceilings_params, plan_ceilings
+    from stackmark.api.options import repeatable
+
+    limit_s = seconds_of("--time-limit", time_limit)
+    plans = [
+        plan_ceilings(
+            request, on=place, place_options=options, runs=runs or 1, time_limit_s=limit_s, command=repeatable(asked)
+        )
+        for request in read_requests([CEILINGS], ceilings_params(params))
+    ]
+    return _measure(plans, ledger, as_json)
+
+
+def _measure(plans: "Sequence[RunPlan]", ledger: str | None, as_json: bool) -> int:
+    """Make one measurement for each device and precision that was typed. What fails is said, and stops no other."""
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.limits import CEILINGS, carry_out_ceilings
+    from stackmark.show.ceilings import print_ceilings
+    from stackmark.show.live import watching
+    from stackmark.show.terminal import standard_output
+
+    codes: list[Exit] = []
+    results: list[dict[str, Any]] = []
+    with Ledger.open(ledger) as book:
+        for plan in plans:
+            try:
+                with watching(quiet=as_json) as watcher:
+                    found = carry_out_ceilings(plan, book, watcher)
+            except LedgerError:
+                raise
+            except StackmarkError as error:
+                if len(plans) == 1:
+                    raise
+                say(f"{CEILINGS}: {error.message}", error.hint, error.command)
+                codes.append(error.exit_code)
+                continue
+            codes.append(found.exit_code)
+            results.append(found.to_dict())
+            if not as_json:
+                print_ceilings(found.kept, standard_output())
+    if as_json:
+        print_json({"ceilings": results})
+    return codes[0] if len(codes) == 1 else Exit.PART_FAILED if any(codes) else Exit.DONE
+
+
+def _show_kept(device: str | None, ledger: str | None, as_json: bool) -> int:
+    from stackmark.api.limits import kept_ceilings
+    from stackmark.show.ceilings import print_ceilings
+    from stackmark.show.terminal import standard_output
+
+    found = kept_ceilings(device, ledger=ledger)
+    if as_json:
+        print_json({"ceilings": [one.to_dict() for one in found]})
+        return Exit.DONE
+    console = standard_output()
+    for number, one in enumerate(found):
+        if number:
+            print(file=console.file)
+        print_ceilings(one.kept, console)
+    return Exit.DONE

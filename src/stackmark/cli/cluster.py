@@ -8,7 +8,7 @@ from stackmark.cli.text_only import take_text_only
 from stackmark.errors import nearest_names
 
 SUBVERBS = {
-    "doctor": "Is the cluster fit for GPU work? A ladder of checks, with what to do.",
+    "doctor": "Is the cluster fit for GPU work? Diagnostics, with what to do.",
     "check": "Functional checks: create, logs, exec, delete; GPUs given and returned.",
     "fault": "Hurt a part of the cluster while a workload trains, and measure it.",
     "sweep": "The same run on every GPU of every node: which one is slow?",

@@ -1,17 +1,14 @@
 """`stackmark cluster check`."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stackmark.cli.options import json_option, not_empty, pod_options, seconds_of, taken_pod_options
-from stackmark.errors import Exit
-from stackmark.units import say_moment
 
 if TYPE_CHECKING:
-    from stackmark.cluster.checks.suite import Suite
+    from stackmark.api.clusters import ClusterTests
 
 
 @click.command(
@@ -48,9 +45,9 @@ def command(
     Everything is made in a namespace of its own and removed at the end, or in the one that --namespace names. Cases that cannot
     be tried (no GPU, none free, a missing right) are left out, with the reason. Exits with 6 where one failed.
     """
-    from stackmark.experiments.functional import check_cluster
-    from stackmark.show.cluster_checks import about, checks_json, junit_case, print_checks, watching_cases
-    from stackmark.show.junit import render_junit
+    from stackmark.api.clusters import run_cluster_tests
+    from stackmark.cli.saying import print_json
+    from stackmark.show.cluster_checks import print_checks, watching_cases
     from stackmark.show.terminal import standard_output
     from stackmark.show.writing import check_writable, write_whole
 
@@ -58,27 +55,26 @@ def command(
     assert limit_s is not None
     if junit:
         check_writable(Path(junit))
-    began_unix_s = time.time()
     with watching_cases(quiet=as_json) as watcher:
-        interrupted: list[Suite] = []
+        interrupted: list[ClusterTests] = []
         try:
-            suite = check_cluster(
-                taken_pod_options(typed), watcher, many=pods, limit_s=limit_s, areas=areas, partly=interrupted.append
+            found = run_cluster_tests(
+                pods=pods,
+                areas=areas,
+                limit_s=limit_s,
+                watcher=watcher,
+                partly=interrupted.append,
+                **taken_pod_options(typed),
             )
         finally:
             # Ctrl-C: what was seen until then, below the bar that has gone.
             for part in interrupted if not as_json else ():
                 watcher.stop()
-                print_checks(part, standard_output())
+                print_checks(part.suite, standard_output())
     if as_json:
-        from stackmark.cli.saying import print_json
-
-        print_json(checks_json(suite))
+        print_json(found.to_dict())
     else:
-        print_checks(suite, standard_output())
+        print_checks(found.suite, standard_output())
     if junit:
-        when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
-        cases = [junit_case(one) for one in suite.checked]
-        text = render_junit("stackmark cluster check", cases, about(suite), when)
-        write_whole(Path(junit), text.encode())
-    return Exit.CLUSTER_FAILED if suite.count("failed") else Exit.DONE
+        write_whole(Path(junit), found.junit().encode())
+    return found.exit_code

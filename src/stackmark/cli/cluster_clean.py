@@ -1,11 +1,8 @@
 """`stackmark cluster clean`."""
 
-from dataclasses import asdict
-
 import click
 
 from stackmark.cli.options import json_option, not_empty
-from stackmark.errors import Exit
 
 
 @click.command(
@@ -50,25 +47,19 @@ def command(
     What belongs to a driver that lives on this machine stays, and what may belong to one on another machine until it is older
     than it was allowed to become. Exits with 6 where something could not be removed.
     """
-    from stackmark.experiments.functional import clean_cluster
+    from stackmark.api.clusters import clean_cluster
+    from stackmark.cli.saying import print_json
+    from stackmark.show.cluster_checks import print_cleaned
+    from stackmark.show.terminal import standard_output
 
-    where, found = clean_cluster(
+    cleaned = clean_cluster(
         context=context, kubeconfig=kubeconfig, namespace=namespace, all_namespaces=all_namespaces, force=force,
         canaries=canaries, dry_run=dry_run,
     )  # fmt: skip
-    refused = sum(1 for one in found if one.fate == "refused")
     if as_json:
-        from stackmark.cli.saying import print_json
-
-        print_json({"schema": 1, "where": where, "found": [asdict(one) for one in found]})
-    elif not found:
-        click.echo(f"nothing of stackmark's was left in {where}")
+        print_json(cleaned.to_dict())
+    elif not cleaned.found:
+        click.echo(f"nothing of stackmark's was left in {cleaned.where}")
     else:
-        from stackmark.show.cluster_checks import CLEAN_COLOURS, print_cleaned
-        from stackmark.show.terminal import standard_output
-
-        print_cleaned(found, standard_output())
-        counts = {fate: sum(1 for one in found if one.fate == fate) for fate in CLEAN_COLOURS}
-        said = ", ".join(f"{count} {fate.removesuffix('s')}" for fate, count in counts.items() if count)
-        click.echo(f"{where}: {said}")
-    return Exit.CLUSTER_FAILED if refused else Exit.DONE
+        click.echo(f"{cleaned.where}: {print_cleaned(cleaned.found, standard_output())}")
+    return cleaned.exit_code

@@ -1,15 +1,12 @@
 """`stackmark cluster doctor`."""
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
 from stackmark.cli.options import OfAPod, json_option, not_empty, pod_options, taken_pod_options
-
-SCHEMA = 1
 
 
 @click.command(
@@ -28,28 +25,23 @@ Examples:
 )
 @click.option("--no-pods", is_flag=True, help="Make nothing in the cluster: tell what can be told by looking.")
 @click.option(
-    "--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case for each rung and node."
+    "--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case for each diagnostic and node."
 )
 @json_option
 @pod_options("node")
 def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: bool, **typed: Any) -> int:
-    """Is the cluster fit for GPU work? Climbs a ladder: API, permissions, nodes, PCI device, driver, runtime, device plugin,
-    allocatable, a pod that sees exactly its GPUs, a checked vector add. Each rung says what was seen, what to do about it, and
-    the command to see it by hand.
+    """Is the cluster fit for GPU work? Diagnoses API, permissions, nodes, PCI device, driver, runtime, device plugin,
+    allocatable, a pod that sees exactly its GPUs, a checked vector add. Each diagnostic says what was seen, what to do about
+    it, and the command to see it by hand.
 
-    Up to three short pods go to each node, and are removed. Exits with 6 where a rung failed; warnings are none.
+    Up to three short pods go to each node, and are removed. Exits with 6 where a diagnostic failed; warnings do not count.
     """
-    from dataclasses import asdict
-
+    from stackmark.api.clusters import doctor
     from stackmark.cli.saying import print_json
-    from stackmark.errors import Exit, SpecError
-    from stackmark.experiments.doctoring import diagnose
-    from stackmark.show.doctor import junit_cases, print_doctor
-    from stackmark.show.junit import render_junit
-    from stackmark.show.safe import safe_line
-    from stackmark.show.terminal import standard_output
+    from stackmark.errors import SpecError
+    from stackmark.show.doctor import print_doctor
+    from stackmark.show.terminal import safe_line, standard_output
     from stackmark.show.writing import check_writable, write_whole
-    from stackmark.units import say_moment
 
     if junit == "-":
         raise SpecError(
@@ -57,7 +49,6 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
         )
     if junit:
         check_writable(Path(junit))
-    began_unix_s = time.time()
 
     def say(sentence: str) -> None:
         if not as_json:
@@ -65,14 +56,11 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
             sys.stderr.write(f"{safe_line(sentence)}\n")
             sys.stderr.flush()
 
-    report = diagnose(taken_pod_options(typed), nodes, pods=not no_pods, say=say)
+    found = doctor(nodes, pods=not no_pods, notice=say, **taken_pod_options(typed))
     if as_json:
-        print_json({"schema_version": SCHEMA, "status": report.status, **asdict(report)})
+        print_json(found.to_dict())
     else:
-        print_doctor(report, standard_output())
+        print_doctor(found.report, standard_output())
     if junit:
-        when = say_moment(began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
-        about = [("context", report.context), ("server", report.server), ("kubernetes", report.version)]
-        text = render_junit("stackmark.cluster.doctor", junit_cases(report), about, when)
-        write_whole(Path(junit), text.encode())
-    return Exit.CLUSTER_FAILED if report.status == "failed" else Exit.DONE
+        write_whole(Path(junit), found.junit().encode())
+    return found.exit_code

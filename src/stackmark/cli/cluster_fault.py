@@ -15,16 +15,19 @@ from stackmark.cli.options import (
     seconds_of,
     taken_pod_options,
 )
-from stackmark.errors import Exit, SpecError
+from stackmark.cli.saying import print_json
+from stackmark.errors import Exit
 
 if TYPE_CHECKING:
-    from stackmark.experiments.fault_finding import FaultFinding
-    from stackmark.experiments.faulting import FaultRequest, Planned
-    from stackmark.ledger.store import Ledger
+    from stackmark.api.cluster_experiments import FaultPlan
+    from stackmark.api.stored import FaultResult
 
 PARTS = ("device-plugin", "kubelet", "api-server", "runtime", "node-network")
-# Longer than anybody waits, and than a cluster stays whole.
-LONGEST_S = 3600.0
+# Of the API, the option, and the name under which click has it.
+TIMES = (("seconds", "--for", "for_"), ("before_s", "--before", "before"), ("after_s", "--after", "after"),
+         ("recover_s", "--recover", "recover"))  # fmt: skip
+MEANS = ("means", "plugin_selector", "stop_command", "start_command", "helper_image", "distribution",
+         "only_control_plane")  # fmt: skip
 
 
 @click.command(
@@ -109,111 +112,51 @@ def command(
     Only nodes with the label stackmark.io/allow-faults=true are touched, one fault at a time.
     Exits with 0 where it was measured, whatever came out, and with 6 where it could not be or the cluster is not well again.
     """
-    from stackmark.experiments.faulting import plan_fault
-    from stackmark.show.writing import check_writable
+    from stackmark.api.cluster_experiments import make_fault_plan
+    from stackmark.api.options import repeatable
+    from stackmark.cli.compare import one_request
+    from stackmark.show.live import watching
+    from stackmark.show.writing import check_picture, check_writable
 
-    wish = _asked(part, workload, asked, typed)
+    options = taken_pod_options(typed)
+    times = {name: seconds_of(option, typed.pop(typed_as)) or 0.0 for name, option, typed_as in TIMES}
+    means = {name: typed.pop(name) for name in MEANS}
+    request = one_request(workload, typed, arms=False)
     if output is not None:
-        _check_picture(output)
+        check_picture(output, "fault.svg")
         check_writable(output)
-    planned = plan_fault(wish)
+    plan = make_fault_plan(part, request, options, **times, command=repeatable(asked), **means)
     if not yes:
-        _print_plan(planned, as_json)
+        _print_plan(plan, as_json)
         return Exit.DONE
-    from stackmark.ledger.store import Ledger
-
-    with Ledger.open(ledger) as book:
-        found = _do(planned, book, as_json)
-    print_fault_finding(found, as_json)
+    with watching(quiet=as_json) as watcher:
+        found = plan.carry_out(ledger=ledger, progress=watcher)
+    print_fault_result(found, as_json)
     if output is not None:
         draw(found, output)
-    return Exit.DONE if found.healthy else Exit.CLUSTER_FAILED
+    return found.exit_code
 
 
-def _asked(part: str, workload: str, asked: tuple[str, ...], typed: dict[str, Any]) -> "FaultRequest":
-    from stackmark.cli.compare import one_request
-    from stackmark.cli.saying import repeatable
-    from stackmark.experiments.faulting import PARTS as KNOWN
-    from stackmark.experiments.faulting import FaultRequest
-    from stackmark.experiments.manifesting import read_pod_options
-
-    options = read_pod_options(taken_pod_options(typed))
-    times = {name: _time(option, typed.pop(name)) for name, option in
-             (("for_", "--for"), ("before", "--before"), ("after", "--after"), ("recover", "--recover"))}  # fmt: skip
-    further = {
-        name: typed.pop(name)
-        for name in ("means", "plugin_selector", "stop_command", "start_command", "helper_image", "distribution",
-                     "only_control_plane")
-    }  # fmt: skip
-    return FaultRequest(
-        part=next(known for known in KNOWN if known == part),
-        request=one_request(workload, typed, arms=False),
-        options=options,
-        seconds=times["for_"],
-        before_s=times["before"],
-        after_s=times["after"],
-        recover_s=times["recover"],
-        command=repeatable(asked),
-        **further,
-    )
-
-
-def _time(option: str, text: str) -> float:
-    seconds = seconds_of(option, text) or 0.0
-    if not 1.0 <= seconds <= LONGEST_S:
-        raise SpecError(f"{option}: {text!r} is not between 1 s and 1 h", hint="write it like 30s or 2min")
-    return seconds
-
-
-def _do(planned: "Planned", book: "Ledger", as_json: bool) -> "FaultFinding":
-    from stackmark.experiments.cleaning import clean_up
-    from stackmark.experiments.fault_finding import examine_fault
-    from stackmark.experiments.faulting import fault
-    from stackmark.show.live import watching
-
-    with watching(quiet=as_json) as watcher:
-        for sentence in clean_up(book):
-            watcher.notice(sentence)
-        experiment = fault(planned, book, watcher)
-    return examine_fault(book, experiment.id)
-
-
-def _print_plan(planned: "Planned", as_json: bool) -> None:
-    from stackmark.experiments.faulting import plan_lines
+def _print_plan(plan: "FaultPlan", as_json: bool) -> None:
     from stackmark.show.faults import print_plan
     from stackmark.show.terminal import standard_output
 
-    lines = plan_lines(planned)
     if as_json:
-        from stackmark.cli.saying import print_json
-
-        print_json({"dry_run": True, "plan": [{"about": about, "sentence": sentence} for about, sentence in lines]})
-        return
-    print_plan(standard_output(), f"{planned.target.part} on {planned.target.node}", lines)
+        print_json(plan.to_dict())
+    else:
+        print_plan(standard_output(), plan.title, plan.lines())
 
 
-def print_fault_finding(found: "FaultFinding", as_json: bool) -> None:
-    from stackmark.show.faults import fault_json, print_fault
+def print_fault_result(found: "FaultResult", as_json: bool) -> None:
+    from stackmark.show.faults import print_fault
     from stackmark.show.terminal import standard_output
 
     if as_json:
-        from stackmark.cli.saying import print_json
-
-        print_json(fault_json(found))
-        return
-    print_fault(standard_output(), found)
+        print_json(found.to_dict())
+    else:
+        print_fault(standard_output(), found.finding)
 
 
-def draw(found: "FaultFinding", output: Path) -> None:
-    from stackmark.show.faults import fault_png, fault_svg
-    from stackmark.show.writing import write_whole
-
-    write_whole(output, fault_png(found) if output.suffix.lower() == ".png" else fault_svg(found).encode())
-    click.echo(f"picture of {found.experiment_id} written to {output}", err=True)
-
-
-def _check_picture(output: Path) -> None:
-    if output.suffix.lower() not in (".svg", ".png"):
-        raise SpecError(
-            f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like fault.svg with -o"
-        )
+def draw(found: "FaultResult", output: Path) -> None:
+    found.plot(output)
+    click.echo(f"picture of {found.finding.experiment_id} written to {output}", err=True)

@@ -13,8 +13,11 @@ from typing import Literal
 import click
 from pydantic import JsonValue
 
-from stackmark.api import Experiment, Ledger, Verdict, carry_out_compare, plan_arm, plan_compare, start_compare
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.api.ledgers import Ledger
+from stackmark.api.measuring import plan_arm, plan_compare, start_compare
+from stackmark.api.options import repeatable
+from stackmark.api.stored import Experiment, Verdict, carry_out_compare
+from stackmark.cli.saying import print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError, Terminated, WorkerError
 from stackmark.show.live import watching
@@ -81,7 +84,7 @@ def carry_on(experiment: Experiment, wanted: Wanted, *, prepared: bool = False) 
     if experiment.is_open():
         with _unfinished(experiment, wanted):
             if not prepared:
-                experiment.prepare(lambda parts, where: confirm_trust(parts, where, trusted=wanted.trusted))
+                experiment.prepare(confirm_trust(wanted.trusted))
             # The bar is gone before a verdict is printed: both may go to one screen.
             with watching(quiet=wanted.as_json) as watcher:
                 carry_out_compare(experiment, watcher, time_limit_s=wanted.time_limit_s, anyway=wanted.anyway)

@@ -4,11 +4,11 @@ import sys
 
 import click
 
-from stackmark.api import Ledger, clean_up
+from stackmark.api.ledgers import Ledger, clean_up
 from stackmark.cli.options import ledger_option, not_empty
 from stackmark.cli.saying import notice
 from stackmark.errors import Exit, LedgerError, SpecError
-from stackmark.show.safe import safe_line
+from stackmark.show.terminal import safe_line
 from stackmark.units import counted
 
 
@@ -19,7 +19,7 @@ from stackmark.units import counted
 def command(runs: tuple[str, ...], yes: bool, ledger: str | None) -> int:
     """Delete stored RUNS with their events, for good. Each is an id, any unique beginning of one, or `last`."""
     with Ledger.open(ledger, create=False) as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         found = list(dict.fromkeys(book.run_id(run) for run in runs))
         if not yes:
             if not sys.stdin.isatty():

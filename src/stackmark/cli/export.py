@@ -2,14 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import cast
 
 import click
 
+from stackmark.api.ledgers import FORMATS, export
 from stackmark.cli.options import filter_options, ledger_option
 from stackmark.cli.results import read_filter
-from stackmark.ledger.export import Format, export_to_file, export_to_stream
-from stackmark.ledger.store import Ledger
 
 
 @click.command(
@@ -20,9 +18,7 @@ Examples:
   stackmark export --format parquet -o runs.parquet --since 30d
 """,
 )
-@click.option(
-    "--format", "form", type=click.Choice(["csv", "json", "jsonl", "parquet"]), required=True, help="What to write."
-)
+@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option(
     "-o",
     "--output",
@@ -45,10 +41,7 @@ def command(
 ) -> int:
     """Write stored runs, one row each, to a file or to standard output."""
     wanted = read_filter(workload, since, until, chip, place, status)
-    with Ledger.open(ledger, create=False) as book:
-        if output:
-            count = export_to_file(book, wanted, cast(Format, form), output)
-            click.echo(f"{count} runs written to {output}", err=True)
-        else:
-            export_to_stream(book, wanted, cast(Format, form), sys.stdout.buffer)
+    count = export(output or sys.stdout.buffer, format=form, wanted=wanted, ledger=ledger)
+    if output:
+        click.echo(f"{count} runs written to {output}", err=True)
     return 0

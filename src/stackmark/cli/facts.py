@@ -16,13 +16,12 @@ def command(subjects: tuple[str, ...], as_json: bool) -> int:
     SUBJECTS narrows it to some of: host cpu numa memory cgroup container limits process gpu gpu_amd pci software
     packages environment stackmark.
     """
-    from stackmark.experiments.probing import look
-    from stackmark.places.registry import find_place
+    from stackmark.api.stack import facts
     from stackmark.show.facts import print_facts
 
-    seen = look(find_place("host"), subjects)
+    seen = facts(subjects)
     if as_json:
-        print_json({"facts": seen.facts, "problems": seen.problems})
+        print_json(seen.to_dict())
     else:
         print_facts(seen.facts, seen.problems)
     return Exit.DONE

@@ -1,11 +1,7 @@
 """`stackmark image`."""
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,13 +9,6 @@ from stackmark.cli.options import json_option, not_empty
 from stackmark.cli.saying import print_json
 from stackmark.errors import Exit
 
-if TYPE_CHECKING:
-    from stackmark.places.container.image.builders import Say
-    from stackmark.places.container.image.making import Made
-
-# What is worth a line of its own, of podman, buildah, docker's BuildKit and mmdebstrap; and sentences of ours.
-STEP = re.compile(r"^(STEP \d+/\d+: |#\d+ \[|COMMIT |I: |the base |making a base )")
-SHOWN_CHARACTERS = 110
 FOLDER = click.Path(path_type=Path)
 
 
@@ -78,81 +67,14 @@ def command(verbose: bool, as_json: bool, **asked: Any) -> int:
 
     The image holds stackmark's worker with its pinned packages, and runs under any user id, with a name or without.
     """
-    from stackmark.places.container.image.making import Asked, make
-
-    wanted = Asked.model_validate(asked)
-    with _progress(verbose) as say:
-        made = make(wanted, say)
-    if as_json:
-        print_json(_data(made, wanted.output))
-    else:
-        _tell(made, wanted.output)
-    return Exit.DONE
-
-
-@contextmanager
-def _progress(verbose: bool) -> "Iterator[Say]":
-    """On a screen the newest line in place, elsewhere a line a step; all of them where that was asked for."""
-    from stackmark.places.container.image.builders import short_step
-    from stackmark.show.safe import safe_line
-    from stackmark.show.terminal import is_screen, standard_error
-
-    console = standard_error()
-
-    def plain(line: str) -> None:
-        if verbose or STEP.match(line):
-            console.out(safe_line(line) if verbose else short_step(safe_line(line), SHOWN_CHARACTERS), highlight=False)
-
-    if verbose or not is_screen(console):
-        yield plain
-        return
-    from rich.text import Text
-
-    with console.status("") as status:
-
-        def live(line: str) -> None:
-            plain(line)
-            status.update(Text(safe_line(line)[: max(20, console.width - 4)], style="dim"))
-
-        yield live
-
-
-def _tell(made: "Made", output: Path | None) -> None:
-    from stackmark.places.container.image.making import command_elsewhere
-    from stackmark.show.safe import safe
+    from stackmark.api.stack import image
+    from stackmark.show.image import print_image, watching_build
     from stackmark.show.terminal import standard_output
-    from stackmark.units import say_size
 
-    if not (output or made.image or made.pushed):
-        click.echo(made.context.containerfile, nl=False)
-        return
-    lines = []
-    if output:
-        lines += [("context", str(output)), ("build it", f"cd {output} && {command_elsewhere(made)}")]
-    if image := made.image:
-        lines += [("image", image.name), ("id", image.id), ("digest", image.digest or "not told by the engine")]
-        lines += [("size", say_size(image.size_bytes))] if image.size_bytes else []
-        recipe = made.context.recipe
-        lines += [("base", recipe.base_made_of or f"{recipe.base_image}@{image.base_digest or 'digest not told'}")]
-    if made.pushed:
-        lines += [("pushed", f"{made.pushed.name}@{made.pushed.digest or 'digest not told'}")]
-    console = standard_output()
-    for name, text in lines:
-        console.out(f"{name:<10}{safe(text)}", highlight=False)
-
-
-def _data(made: "Made", output: Path | None) -> dict[str, object]:
-    recipe = made.context.recipe
-    return {
-        "containerfile": made.context.containerfile,
-        "base": recipe.base,
-        "base_image": None if recipe.base_tar else recipe.base_image,
-        "base_made_of": recipe.base_made_of or None,
-        "python": recipe.python,
-        "torch": recipe.torch_version if recipe.torch else None,
-        "revision": recipe.revision,
-        "wheel_sha256": recipe.wheel_sha256,
-        "context": str(output) if output else None,
-        "image": asdict(made.image) if made.image else None,
-        "pushed": asdict(made.pushed) if made.pushed else None,
-    }
+    with watching_build(verbose) as progress:
+        found = image(progress=progress, **asked)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_image(found.made, found.output, standard_output())
+    return Exit.DONE

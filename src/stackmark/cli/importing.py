@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stackmark.api.options import log_formats
 from stackmark.cli.options import json_option, ledger_option, not_empty
+from stackmark.cli.saying import notice, print_json, say
 from stackmark.errors import Exit, SpecError
-from stackmark.ledger.importers import formats
 from stackmark.ranks import MOST_DEVICES
 from stackmark.units import counted
 
 if TYPE_CHECKING:
-    from stackmark.experiments.importing import Imported
-    from stackmark.ledger.store import Ledger
+    from stackmark.api.importing import ImportedArms, ImportedLogs
 
 
 @click.command(
@@ -39,7 +39,7 @@ Examples:
     "kind",
     metavar="NAME",
     callback=not_empty,
-    help=f"One of {', '.join(formats())}. [default: found by itself]",
+    help=f"One of {', '.join(log_formats())}. [default: found by itself]",
 )
 @click.option("--workload", metavar="NAME", callback=not_empty, help="What was run, as we name it: train/resnet50.")
 @click.option(
@@ -77,39 +77,28 @@ def command(
     without a result becomes a failed run. A file that cannot be imported is named with the reason, and the others are
     imported.
     """
-    from stackmark.cli.saying import notice, print_json, repeatable, say
-    from stackmark.experiments.cleaning import clean_up
-    from stackmark.experiments.importing import ByHand, import_arms, import_files, read_params
-    from stackmark.ledger.store import Ledger
+    from stackmark.api.importing import import_arms, import_logs, read_params
+    from stackmark.api.options import repeatable
 
     sides = _read_arms(arms, files, place)
-    by_hand = ByHand(kind, workload, place, chip, ranks, read_params(params), label, note, again)
-    by_hand.check()
-    with Ledger.open(ledger) as book:
-        notice(clean_up(book))
-        if sides:
-            return _compared(import_arms(sides, book, by_hand, repeatable(asked)), book, as_json)
-        imported = import_files(files, book, by_hand, repeatable(asked))
+    said: dict[str, Any] = {
+        "format": kind, "workload": workload, "chip": chip, "ranks": ranks, "params": read_params(params), "label": label,
+        "note": note, "again": again, "ledger": ledger, "notice": notice, "command": repeatable(asked),
+    }  # fmt: skip
+    if sides:
+        return _print_compared(import_arms(sides, **said), as_json)
+    imported = import_logs(files, place=place, **said)
     for one in imported.refused:
         say(one.message, one.hint)
     if as_json:
-        print_json(_json(imported))
-    elif imported.files:
+        print_json(imported.to_dict())
+    elif imported.imported.files:
         _print(imported)
-    return _exit_code(imported)
-
-
-def _exit_code(imported: "Imported") -> Exit:
-    if not imported.files:
-        return Exit.WRONG_USE
-    good = [run for run in imported.runs if run.status == "done"]
-    if imported.refused or 0 < len(good) < len(imported.runs):
-        return Exit.PART_FAILED
-    return Exit.DONE if good else Exit.RUN_FAILED
+    return imported.exit_code
 
 
 def _read_arms(arms: tuple[str, ...], files: tuple[str, ...], place: str) -> dict[str, list[str]]:
-    """The files of each arm, in the order in which the arms were first named."""
+    """Return the files of each arm, in the order in which the arms were first named."""
     sides: dict[str, list[str]] = {}
     for text in arms:
         name, equals, file = text.partition("=")
@@ -119,58 +108,34 @@ def _read_arms(arms: tuple[str, ...], files: tuple[str, ...], place: str) -> dic
     if bool(sides) == bool(files):
         what = "either FILE… or --arm PLACE=FILE, not both" if files else "no file was named"
         raise SpecError(what, hint="see: stackmark import --help")
-    if sides and len(sides) != 2:
-        raise SpecError(
-            f"--arm: two places are compared, and these were named: {', '.join(sides)}",
-            hint="import the others by FILE… and compare them with: stackmark verdict RUN… --against RUN…",
-        )
     if sides and place != "unknown":
         raise SpecError("--place does not go with --arm, which names its own")
     return sides
 
 
-def _compared(sides: "list[Imported]", book: "Ledger", as_json: bool) -> int:
-    """The verdict of the second arm against the first."""
-    from stackmark.api import verdict_of_groups
+def _print_compared(found: "ImportedArms", as_json: bool) -> int:
+    """Print the verdict of the second arm against the first."""
     from stackmark.cli.comparing import Wanted, report
-    from stackmark.cli.saying import say
 
-    refused = [file for one in sides for file in one.refused]
-    for file in refused:
+    for file in found.refused:
         say(file.message, file.hint)
-    if not all(one.runs for one in sides):
+    if not found.ok:
         say("an arm has no log left: nothing was imported, and nothing compared")
         return Exit.WRONG_USE
-    for one in sides:
-        assert one.experiment is not None
-        click.echo(f"{one.runs[0].place}: experiment {one.experiment.id}, {counted(len(one.runs), 'run')}", err=True)
+    for one in found.arms:
+        click.echo(f"{one.runs[0].place}: experiment {one.experiment_id}, {counted(len(one.runs), 'run')}", err=True)
         for run in one.runs:
             if run.status != "done":
                 say(f"run {run.id}: {run.failure_message or run.failure_kind}", run.failure_hint)
-    first, second = (one.experiment.id for one in sides if one.experiment)
-    again = f"stackmark verdict {second} --against {first}"
-    code = report(verdict_of_groups([second], [first], ledger=book, command=again), Wanted(as_json=as_json))
-    return code or (Exit.PART_FAILED if refused else Exit.DONE)
+    code = report(found.verdict(), Wanted(as_json=as_json))
+    return code or (Exit.PART_FAILED if found.refused else Exit.DONE)
 
 
-def _json(imported: "Imported") -> dict[str, Any]:
-    return {
-        "experiment": imported.experiment.id if imported.experiment else None,
-        "files": [
-            {"file": one.name, "format": one.format, "sha256": one.sha256, "runs": list(one.run_ids)}
-            for one in imported.files
-        ],
-        "refused": [{"file": one.name, "error": one.message, "hint": one.hint} for one in imported.refused],
-        "runs": [run.model_dump(mode="json") for run in imported.runs],
-    }
-
-
-def _print(imported: "Imported") -> None:
+def _print(found: "ImportedLogs") -> None:
     from stackmark.show.runs import print_runs
-    from stackmark.show.safe import safe_line
+    from stackmark.show.terminal import safe_line
 
-    print_runs(imported.runs)
-    for one in imported.files:
+    print_runs(found.runs)
+    for one in found.imported.files:
         click.echo(f"{safe_line(one.name)}: {one.format}, {counted(len(one.run_ids), 'run')}", err=True)
-    assert imported.experiment is not None
-    click.echo(f"experiment {imported.experiment.id}", err=True)
+    click.echo(f"experiment {found.experiment_id}", err=True)

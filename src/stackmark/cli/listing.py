@@ -3,18 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stackmark.api import Experiment, ListRunResult, go_on_list, prepare_list
-from stackmark.cli.saying import print_json, repeatable, say
+from stackmark.api.options import repeatable
+from stackmark.api.stored import Experiment, ListRunResult, go_on_list, prepare_list
+from stackmark.cli.saying import print_json, say
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, Terminated
+from stackmark.show.list_formats import find_list_format
 from stackmark.show.lists import print_list, say_missing
 from stackmark.show.live import watching
 from stackmark.show.terminal import standard_output
 from stackmark.spec import Spec
 from stackmark.verdict.operators import ListResult
-from stackmark.workloads.op.problem import say_rows
-
-DEEPBENCH = "deepbench"
 
 
 def resume_list(
@@ -28,7 +27,7 @@ def resume_list(
     trusted: bool = False,
 ) -> Exit:
     """Run what is missing, then show all of it: of one that is whole, what it showed before."""
-    prepare_list(experiment, lambda parts, where: confirm_trust(parts, where, trusted=trusted), failed=failed)
+    prepare_list(experiment, confirm_trust(trusted), failed=failed)
     with unfinished_list(experiment.id, ledger), watching(quiet=as_json) as watcher:
         found = go_on_list(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
     assert isinstance(found.result, ListRunResult)
@@ -53,8 +52,8 @@ def unfinished_list(experiment_id: str, ledger: str | None) -> Iterator[None]:
 def show_list(found: ListRunResult, as_json: bool, form: str | None = None) -> None:
     """In the form that was asked for; failures are also said on standard error where nothing else says them."""
     listed = found.listed
-    if form == DEEPBENCH:
-        print_deepbench(listed.spec, listed.result)
+    if form:
+        print_list_as(form, listed.spec, listed.result)
     elif not as_json:
         print_list(found, standard_output())
         return
@@ -64,11 +63,9 @@ def show_list(found: ListRunResult, as_json: bool, form: str | None = None) -> N
         say(f"not done: {say_missing(listed)}")
 
 
-def print_deepbench(spec: Spec, result: ListResult) -> None:
-    from stackmark.show.deepbench_table import deepbench_table, left_out
-
-    set_name = str(spec.params.get("set"))
-    print(deepbench_table(spec.workload.partition("/")[2], set_name, result))
-    if rows := left_out(set_name, result):
-        numbers = say_rows(row.index for row in rows)
-        say(f"not in the table: {numbers}, because a line has all passes of a shape, and others of theirs gave no time")
+def print_list_as(form: str, spec: Spec, result: ListResult) -> None:
+    """Print a list as the program does that `--format` names."""
+    table = find_list_format(form).table(spec, result)
+    print(table.text)
+    for note in table.notes:
+        say(note)

@@ -1,9 +1,9 @@
 """Find the verb that was typed, and turn whatever goes wrong into a sentence and an exit code.
 
-Our verbs stand in a static table with their help; other packages add theirs by the entry point group `stackmark.commands`,
-whose objects are click commands. A verb is imported when it is called: `stackmark --help` answers at once, and a package that
-cannot be loaded disturbs its own verb only. This is the second of the two borders where any exception is caught; `--debug`
-shows the traceback instead.
+The verbs of the core stand in a static table with their help; further ones of ours and those of other packages are announced
+in the group `stackmark.commands` (extensions.py), whose objects are click commands. A verb is imported when it is called:
+`stackmark --help` answers at once, and a package that cannot be loaded disturbs its own verb only. This is the second of the
+two borders where any exception is caught; `--debug` shows the traceback instead.
 """
 
 import errno
@@ -21,7 +21,7 @@ from stackmark import __version__
 from stackmark.cli.saying import say
 from stackmark.cli.text_only import take_text_only
 from stackmark.errors import Exit, HungUp, StackmarkError, Terminated, nearest_names
-from stackmark.extensions import announced, is_announced, load, package_of
+from stackmark.extensions import announced, built_in, is_announced, load
 from stackmark.secrets_masking import forget
 
 VERBS = {
@@ -34,7 +34,6 @@ VERBS = {
     "check": "Measure a baseline again and say what changed.",
     "verdict": "Say again what an experiment shows, or runs against runs.",
     "workloads": "List what can be measured.",
-    "tf-cnn": "The classic tf_cnn_benchmarks command line, drop-in.",
     "facts": "Show what this stack is, as seen from here.",
     "results": "List stored runs.",
     "show": "Show one stored run.",
@@ -45,13 +44,14 @@ VERBS = {
     "delete": "Delete stored runs.",
     "recover": "Store runs that were saved in files when the ledger failed.",
     "import": "Import logs of other benchmarks as runs.",
-    "mlperf": "Score logs of MLPerf training by its rules.",
     "published": "What others published: search it, add to it.",
     "image": "A recipe for a worker image, and the image.",
     "manifest": "Print what would be applied to a cluster: Job, Pod or CronJob.",
     "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",
 }
 GROUP = "stackmark.commands"
+# How a failure of the program, not of what was asked, begins. The tests look for it.
+ITSELF_FAILED = "stackmark itself failed"
 # Which of the standard streams were a terminal when we began.
 _terminals: list[int] = []
 # A verb whose name is a word of Python's own has a file of another name.
@@ -67,16 +67,21 @@ Exit codes: 0 done, 2 wrong use, 3 the run failed, 4 the place failed, 5 the led
 failed, 7 part of a list failed, 8 a verdict that --fail-on names, 129 terminal closed, 130 interrupted, 143 terminated."""
 
 
+def our_verbs() -> dict[str, str]:
+    """Return all verbs of this package with their help."""
+    return VERBS | {name: found.summary for name, found in built_in(GROUP).items()}
+
+
 class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*VERBS, *_others()]
+        return [*our_verbs(), *_others()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in VERBS:
             module = import_module(f"stackmark.cli.{FILES.get(cmd_name, cmd_name.replace('-', '_'))}")
             command: click.Command = module.command
-        elif point := announced(GROUP).get(cmd_name):
-            command = load(point, click.Command)
+        elif found := announced(GROUP).get(cmd_name):
+            command = load(found, click.Command)
         else:
             return None
         take_text_only(command)
@@ -95,7 +100,7 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the tables: asking each command for its help would import them all."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl(list(our_verbs().items()))
         if others := _others():
             with formatter.section("Commands of other packages"):
                 formatter.write_dl(list(others.items()))
@@ -105,7 +110,8 @@ def _others() -> dict[str, str]:
     """Return the verbs of other packages, each with the name of its package: its help would have to be imported."""
     if not is_announced(GROUP):
         return {}
-    return {name: f"From {package_of(point)}." for name, point in announced(GROUP).items() if name not in VERBS}
+    ours = our_verbs()
+    return {name: f"From {found.package}." for name, found in announced(GROUP).items() if name not in ours}
 
 
 @click.group(
@@ -175,7 +181,7 @@ def _answer(arguments: list[str], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         say(
-            f"stackmark itself failed: {type(error).__name__}: {error}",
+            f"{ITSELF_FAILED}: {type(error).__name__}: {error}",
             "run it again with --debug and report what it shows",
         )
         return Exit.RUN_FAILED

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import click
 
+from stackmark.api.options import repeatable
 from stackmark.cli.options import (
     OfAPod,
     asked_workloads,
@@ -15,7 +16,7 @@ from stackmark.cli.options import (
     read_requests,
     taken_pod_options,
 )
-from stackmark.cli.saying import notice, print_json, repeatable
+from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError
 
 
@@ -61,9 +62,9 @@ def command(
 
     What is not typed is chosen by the worker in the pod. `kubectl create -f -` takes it.
     """
-    from stackmark.experiments.manifesting import manifest_for, read_pod_options
+    from stackmark.api.clusters import make_manifest
 
-    options = read_pod_options(taken_pod_options(typed))
+    options = taken_pod_options(typed)
     if typed.get("cmd") is not None and not typed.get("cwd"):
         typed["cwd"] = "."  # the pod's own folder: this one is not there
     requests = read_requests(asked_workloads(workload, typed), typed)
@@ -71,12 +72,12 @@ def command(
         raise SpecError(
             f"a manifest is for one measurement, and these lists make {len(requests)}", hint="print one for each"
         )
-    printed = manifest_for(
-        requests[0], options, kind, schedule=schedule, history=history, command=repeatable(asked or ("manifest",))
+    made = make_manifest(
+        requests[0], options, kind=kind, schedule=schedule, history=history, command=repeatable(asked or ("manifest",))
     )
     if as_json:
-        print_json(printed.data())
-        notice(printed.warnings)
+        print_json(made.to_dict())
+        notice(*made.warnings)
     else:
-        click.echo(printed.yaml(), nl=False)
+        click.echo(made.yaml(), nl=False)
     return 0

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stackmark.api import Ledger, Measurement, RunPlan, RunResult, carry_out_run, is_named
+from stackmark.api.ledgers import Ledger
+from stackmark.api.measuring import RunPlan, carry_out_run
+from stackmark.api.stored import Measurement, RunResult, is_named
 from stackmark.cli.listing import show_list, unfinished_list
 from stackmark.cli.saying import print_json, say
 from stackmark.errors import Exit, LedgerError, StackmarkError

@@ -13,10 +13,20 @@ from itertools import product
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
-from pydantic.fields import FieldInfo
 
+from stackmark.api.options import (
+    all_places,
+    check_margin,
+    extra_of,
+    pattern_of,
+    places_with,
+    pod_fields,
+    read_seconds,
+    read_value,
+    takes_several,
+)
 from stackmark.errors import SpecError, nearest_names
-from stackmark.experiments.typed import extra_of, pattern_of, read_seconds, read_value, takes_several
+from stackmark.model import FieldLike
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AUTO, Request, Scalar
 from stackmark.units import parse_seconds, parse_share
@@ -84,21 +94,23 @@ def read_ranks(text: str | None) -> list[int]:
 
 
 def format_option(command: F) -> F:
-    text = "Print a list as another program does: deepbench."
-    return click.option("--format", "form", type=click.Choice(["deepbench"]), help=text)(command)
+    from stackmark.show.list_formats import list_format_names
+
+    names = list_format_names()
+    text = f"Print a list as another program does: {', '.join(names)}."
+    return click.option("--format", "form", type=click.Choice(names), help=text)(command)
 
 
 def check_format(form: str | None, as_json: bool, workloads: Sequence[str]) -> None:
-    """What DeepBench printed no table of cannot be printed as it did."""
+    """Refuse workloads of which the program that `--format` names has no table."""
     if form is None:
         return
     if as_json:
         raise SpecError("--format and --json were both given", hint="give one of them")
-    from stackmark.show.deepbench_table import TABLES
+    from stackmark.show.list_formats import find_list_format
 
     for workload in workloads:
-        if workload not in TABLES:
-            raise SpecError(f"DeepBench has no table of {workload}", hint=f"it has tables of {', '.join(TABLES)}")
+        find_list_format(form).require(workload)
 
 
 def not_empty(_ctx: click.Context, _param: click.Parameter, value: T) -> T:
@@ -163,8 +175,6 @@ def read_margin(text: str) -> float:
         margin = parse_share(text)
     except SpecError as error:
         raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
-    from stackmark.experiments.design import check_margin
-
     check_margin(margin)
     return margin
 
@@ -180,16 +190,16 @@ def seconds_of(option: str, text: str | None) -> float | None:
     return seconds
 
 
-def parameters_with() -> dict[str, dict[str, FieldInfo]]:
+def parameters_with() -> dict[str, dict[str, FieldLike]]:
     """Every parameter of every family: by its name, the families that have it, each with its own field."""
-    found: dict[str, dict[str, FieldInfo]] = {}
+    found: dict[str, dict[str, FieldLike]] = {}
     for family in families().values():
         for name, info in family.params.model_fields.items():
             found.setdefault(name, {})[family.name] = info
     return found
 
 
-def parameter_fields() -> dict[str, FieldInfo]:
+def parameter_fields() -> dict[str, FieldLike]:
     """Every parameter of every family, by name; where several have one, the first family's."""
     return {name: next(iter(of.values())) for name, of in parameters_with().items()}
 
@@ -204,7 +214,7 @@ def parameter_options(command: F) -> F:
     return command
 
 
-def _help_of(families_with: dict[str, FieldInfo]) -> str:
+def _help_of(families_with: dict[str, FieldLike]) -> str:
     """The first family's help, and behind it what the same name means to another, where it means something else."""
     first, *_ = (_help(info) for info in families_with.values())
     text, bracket, default = first.partition(DEFAULT)
@@ -216,25 +226,12 @@ def _help_of(families_with: dict[str, FieldInfo]) -> str:
     return " ".join([*said, *([bracket + default] if bracket else [])])
 
 
-def places_with() -> dict[str, dict[str, FieldInfo]]:
-    """Every option of every place: by its name, the places that have it, each with its own description."""
-    from stackmark.places.registry import place_kinds
-
-    found: dict[str, dict[str, FieldInfo]] = {}
-    for kind in place_kinds().values():
-        for name, info in kind.options.model_fields.items():
-            found.setdefault(name, {})[kind.name] = info
-    return found
-
-
 def place_names() -> str:
     """Return the places by their names, for the help of what takes one."""
-    from stackmark.places.registry import place_kinds
-
-    return ", ".join(place_kinds())
+    return ", ".join(all_places())
 
 
-def place_fields() -> dict[str, FieldInfo]:
+def place_fields() -> dict[str, FieldLike]:
     """Every option of every place, by name; where several have one, the first's is offered."""
     return {name: next(iter(places.values())) for name, places in places_with().items()}
 
@@ -248,7 +245,6 @@ def place_options(command: F) -> F:
 
 def pod_options(*without: str) -> Callable[[F], F]:
     """Options of a pod alone, for verbs that know no other place; `without` names those that the verb has itself."""
-    from stackmark.experiments.manifesting import pod_fields
 
     def add(command: F) -> F:
         for name, info in reversed(pod_fields().items()):
@@ -261,12 +257,10 @@ def pod_options(*without: str) -> Callable[[F], F]:
 
 def taken_pod_options(typed: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of a pod out of what was typed; those that were given."""
-    from stackmark.experiments.manifesting import pod_fields
-
     return _given({name: typed.pop(name) for name in pod_fields() if name in typed})
 
 
-def _place_option(name: str, info: FieldInfo, text: str) -> Callable[[F], F]:
+def _place_option(name: str, info: FieldLike, text: str) -> Callable[[F], F]:
     return click.option(
         *_names(name, info),
         name,
@@ -278,7 +272,7 @@ def _place_option(name: str, info: FieldInfo, text: str) -> Callable[[F], F]:
     )
 
 
-def _help_of_places(places: dict[str, FieldInfo]) -> str:
+def _help_of_places(places: dict[str, FieldLike]) -> str:
     """One help for all, or where a word of it differs, each place's own."""
     texts = dict.fromkeys(_help(info) for info in places.values())
     if len(texts) == 1:
@@ -318,7 +312,7 @@ class InSections(click.Command):
                 name = "Options" if info is None else str(extra_of(info).get("group", PARAMETERS))
                 if param.name in of_places:
                     places = [self.only_place] if self.only_place else list(of_places[param.name])
-                    name = PLACE_OPTIONS if len(places) > 1 else f"Options of a {places[0]}"
+                    name = PLACE_OPTIONS if len(places) > 1 else f"Options of the place {places[0]}"
                 sections.setdefault(name, []).append(record)
         for name, records in ((name, records) for name, records in sections.items() if records):
             with formatter.section(name):
@@ -329,7 +323,7 @@ class OfAPod(InSections):
     only_place = "pod"
 
 
-def _names(name: str, info: FieldInfo) -> list[str]:
+def _names(name: str, info: FieldLike) -> list[str]:
     option = _option(name)
     return [f"{option}/--no-{option[2:]}"] if info.annotation is bool else [option]
 
@@ -338,7 +332,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _metavar(info: FieldInfo, *others: FieldInfo) -> str | None:
+def _metavar(info: FieldLike, *others: FieldLike) -> str | None:
     """`others` are fields of the same name: what any of them takes may be typed."""
     if info.annotation is bool:
         return None
@@ -346,10 +340,10 @@ def _metavar(info: FieldInfo, *others: FieldInfo) -> str | None:
         return "|".join(dict.fromkeys(word for one in (info, *others) for word in get_args(one.annotation)))
     if extra_of(info).get("quantity") == "seconds":
         return "TIME"
-    return {int: "N", float: "X"}.get(info.annotation or str, "TEXT")  # type: ignore[arg-type]
+    return {int: "N", float: "X"}.get(info.annotation or str, "TEXT")
 
 
-def _help(info: FieldInfo) -> str:
+def _help(info: FieldLike) -> str:
     text = (info.description or "").rstrip(".")
     # A sentence begins with a capital, unless it begins with a value (`cpu or cuda:N`, `torch.compile the model`).
     first = text.partition(" ")[0].rstrip(":;,")
@@ -412,7 +406,7 @@ def _working_folder() -> str:
 
 def _lists(workload: str, typed: dict[str, Any]) -> dict[str, list[Scalar]]:
     """Every value that was typed, read as this workload's own parameter; one it does not have, as another family's."""
-    fields = {**parameter_fields(), **find(workload)[0].params.model_fields}
+    fields: dict[str, FieldLike] = {**parameter_fields(), **find(workload)[0].params.model_fields}
     return {
         name: [read_value(_option(name), fields[name], part) for part in _parts(fields[name], value)]
         for name, value in typed.items()
@@ -420,7 +414,7 @@ def _lists(workload: str, typed: dict[str, Any]) -> dict[str, list[Scalar]]:
     }
 
 
-def _parts(info: FieldInfo, value: Any) -> list[Any]:
+def _parts(info: FieldLike, value: Any) -> list[Any]:
     """A list has commas; a free text (a folder, a schedule) may have them too and is one value, as are numbers of rows."""
     one_value = extra_of(info).get("one_value") or (info.annotation is str and not pattern_of(info))
     if not isinstance(value, str) or one_value:

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from stackmark.cli.options import ledger_option, not_empty, read_margin
-from stackmark.errors import SpecError
 
 
 @click.command(
@@ -33,15 +32,12 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.api import FAULT, Ledger, load
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.stored import FAULT, load
     from stackmark.show.plot import plot_png, plot_svg
-    from stackmark.show.writing import write_whole
+    from stackmark.show.writing import check_picture, write_picture
 
-    suffix = output.suffix.lower()
-    if suffix not in (".svg", ".png"):
-        raise SpecError(
-            f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like verdict.svg with -o"
-        )
+    check_picture(output, "verdict.svg")
     chosen = read_margin(margin) if margin is not None else None
     with Ledger.open(ledger, create=False) as book:
         stored = load(experiment, book)
@@ -51,6 +47,6 @@ def command(experiment: str, output: Path, margin: str | None, ledger: str | Non
             draw(stored.fault(), output)
             return 0
         examined = stored.verdict(chosen).examined
-    write_whole(output, plot_png(examined) if suffix == ".png" else plot_svg(examined).encode())
+    write_picture(output, lambda: plot_svg(examined), lambda: plot_png(examined))
     click.echo(f"picture of {examined.experiment_id} written to {output}", err=True)
     return 0

@@ -1,30 +1,21 @@
-"""`stackmark published`: search what others printed, add rows of one's own, say where the rows come from.
-
-Rows that were added are in the ledger; where there is no ledger yet, there are only those that ship.
-"""
+"""`stackmark published`: search what others printed, add rows of one's own, say where the rows come from."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from stackmark.cli.options import Subverbs, json_option, ledger_option, not_empty
-from stackmark.cli.saying import print_json, say
+from stackmark.cli.saying import notice, print_json, say
 from stackmark.errors import Exit, SpecError
 from stackmark.units import counted
-
-if TYPE_CHECKING:
-    from stackmark.published.shapes import Asked
-    from stackmark.published.table import Published
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # What a sentence about a refused file lists; the rest is counted.
 SHOWN_FINDINGS = 20
-# Rows that are shown: of words, which may mean much; of an operator's sizes, whose table is wanted whole.
-SHOWN, SHOWN_SIZES = 20, 200
 
 
 @click.group(
@@ -65,7 +56,7 @@ def _size(name: str) -> Callable[[F], F]:
     "--limit",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    help=f"How many, best first. [default: {SHOWN}; {SHOWN_SIZES} with sizes]",
+    help="How many, best first. [default: 20; 200 with sizes]",
 )
 @ledger_option
 @json_option
@@ -85,44 +76,23 @@ def search_command(
 
     Times of an operator are found by its sizes, or some of them: op/gemm with --m --n --k, any of them with --shape.
     """
-    from stackmark.published.search import search, understand, why_nothing
-    from stackmark.published.shapes import matching, read_asked, why_none
+    from stackmark.api.published import search_published
     from stackmark.show.published import print_found
 
-    words = tuple(part for word in words for part in word.split())
-    asked = read_asked(words, {"m": m, "n": n, "k": k}, shape, set_name)
-    rows = _known_rows(ledger)
-    of_sizes = rows if asked is None else matching(rows, asked)
-    text = " ".join(words if asked is None else asked.words)
-    query = understand(text, of_sizes, unit=unit)
-    hits = [hit.row for hit in search(of_sizes, query)]
-    if asked is not None:  # in the order of their sizes: the words only choose among them
-        chosen = set(map(id, hits))
-        hits = [row for row in of_sizes if id(row) in chosen]
-    limit = limit or (SHOWN if asked is None else SHOWN_SIZES)
+    found = search_published(
+        words, unit=unit, sizes={"m": m, "n": n, "k": k}, shape=shape, set_name=set_name, limit=limit, ledger=ledger,
+        notice=notice,
+    )  # fmt: skip
     if as_json:
-        print_json(_search_json(" ".join(words), asked, hits, hits[:limit]))
-        return Exit.DONE
-    if not hits:
-        why = why_nothing(rows, query) if asked is None else why_none(rows, asked)
-        say(f"nothing fits {' '.join(words)!r}: {why}")
-        return Exit.DONE
-    print_found(hits[:limit])
-    if len(hits) > limit:
-        more = "say more words" if asked is None else "type more sizes"
-        click.echo(f"{limit} of {len(hits)}; more with --limit, or {more}", err=True)
+        print_json(found.to_dict())
+    elif not found.rows:
+        say(f"nothing fits {found.text!r}: {found.why}")
+    else:
+        print_found(found.rows)
+        if found.total > len(found.rows):
+            more = "say more words" if found.asked is None else "type more sizes"
+            click.echo(f"{len(found.rows)} of {found.total}; more with --limit, or {more}", err=True)
     return Exit.DONE
-
-
-def _search_json(
-    text: str, asked: "Asked | None", hits: "list[Published]", shown: "list[Published]"
-) -> dict[str, object]:
-    from stackmark.published.operators import caveats_of
-    from stackmark.published.table import as_json
-
-    rows = [as_json(row) | ({"caveats": list(caveats_of(row))} if row.task == "operator" else {}) for row in shown]
-    about = {} if asked is None else {"operator": f"op/{asked.op}", "sizes": dict(asked.sizes), "set": asked.set_name}
-    return {"query": text, **about, "total": len(hits), "rows": rows}
 
 
 @command.command("add")
@@ -131,14 +101,12 @@ def _search_json(
 @json_option
 def add_command(file: Path, ledger: str | None, as_json: bool) -> int:
     """Add the rows of FILE, a CSV with the columns that `published template` prints. All of them, or none."""
-    from stackmark.ledger.store import Ledger
-    from stackmark.published.lookup import add_file
+    from stackmark.api.published import add_published
 
-    with Ledger.open(ledger) as book:
-        report = add_file(file, book)
+    found = add_published(file, ledger=ledger)
     if as_json:
-        refused = [{"line": finding.line, "reason": finding.reason} for finding in report.findings]
-        print_json({"added": report.added, "already_there": report.duplicates, "refused": refused})
+        print_json(found.to_dict())
+    report = found.report
     if report.findings:
         some = [f"line {finding.line}: {finding.reason}" for finding in report.findings[:SHOWN_FINDINGS]]
         more = len(report.findings) - len(some)
@@ -156,7 +124,7 @@ def add_command(file: Path, ledger: str | None, as_json: bool) -> int:
 @command.command("template")
 def template_command() -> int:
     """Print the header and an example row of a file for `published add`."""
-    from stackmark.published.file import template
+    from stackmark.api.published import template
 
     click.echo(template(), nl=False)
     return Exit.DONE
@@ -167,29 +135,16 @@ def template_command() -> int:
 @json_option
 def sources_command(ledger: str | None, as_json: bool) -> int:
     """List where the rows come from: how many of each source, of what time, in what units."""
-    from stackmark.published.lookup import sources
+    from stackmark.api.published import published_sources
+    from stackmark.show.published import print_sources
+    from stackmark.show.terminal import standard_output
 
-    found = sources(_known_rows(ledger))
+    found = published_sources(ledger=ledger, notice=notice)
     if as_json:
-        print_json({"sources": [
-            {"source": one.source, "rows": one.rows, "first": one.first, "last": one.last, "units": list(one.units),
-             "chips": one.chips, "added": one.added}
-            for one in found
-        ]})  # fmt: skip
-        return Exit.DONE
-    from stackmark.show.terminal import Column, print_table, standard_output
-
-    columns = (
-        Column("rows", right=True), Column("dates"), Column("chips", right=True, drop=2), Column("units", drop=1),
-        Column("source"),
-    )  # fmt: skip
-    cells = [
-        [f"{one.rows:,}", one.first if one.first == one.last else f"{one.first} to {one.last}", str(one.chips),
-         ", ".join(one.units), one.source + (" (added by you)" if one.added else "")]
-        for one in found
-    ]  # fmt: skip
-    print_table(standard_output(), columns, cells)
-    click.echo(f"{sum(one.rows for one in found):,} rows", err=True)
+        print_json(found.to_dict())
+    else:
+        print_sources(found.sources, standard_output())
+        click.echo(f"{sum(one.rows for one in found.sources):,} rows", err=True)
     return Exit.DONE
 
 
@@ -200,42 +155,20 @@ def sources_command(ledger: str | None, as_json: bool) -> int:
 @ledger_option
 def remove_command(rows: tuple[str, ...], file: str | None, yes: bool, ledger: str | None) -> int:
     """Remove ROWS that were added, each an id (p-…) or any unique beginning of one. Rows that ship stay."""
-    from stackmark.ledger import added
-    from stackmark.ledger.store import Ledger
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.published import find_added, remove_added
 
     if not rows and file is None:
         raise SpecError(
             "which rows?", hint="name their ids, as `stackmark published search` shows them, or --file NAME"
         )
     with Ledger.open(ledger, create=False) as book:
-        found = added.find(book, rows)
-        if file is not None:
-            of_file = added.of_file(book, Path(file).name)
-            if not of_file:
-                raise SpecError(f"no row in the ledger {book.where} came from a file named {Path(file).name!r}")
-            found = list(dict.fromkeys([*found, *of_file]))
+        found = find_added(book, rows, file)
         if not yes:
             if not sys.stdin.isatty():
                 raise SpecError("removing asks first, and there is nobody to ask", hint="say --yes")
             if not click.confirm(f"Remove {counted(len(found), 'row')} for good?"):
                 click.echo("nothing was removed")
                 return Exit.DONE
-        click.echo(f"{counted(added.remove(book, found), 'row')} removed")
+        click.echo(f"{counted(remove_added(book, found), 'row')} removed")
     return Exit.DONE
-
-
-def _known_rows(where: str | None) -> "tuple[Published, ...]":
-    """Of both tables that ship, and of the ledger where there is one."""
-    from stackmark.ledger import added, address
-    from stackmark.ledger.store import Ledger
-    from stackmark.published.lookup import known_rows
-
-    file = address.find(where).file
-    if where is None and file is not None and not file.exists():
-        return known_rows(None, operators=True)
-    with Ledger.open(where, create=False) as book:
-        _, unreadable = added.entries(book)
-        if unreadable:
-            some = ", ".join(unreadable[:5])
-            click.echo(f"{counted(len(unreadable), 'added row')} of another version left out: {some}", err=True)
-        return known_rows(book, operators=True)

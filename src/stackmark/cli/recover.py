@@ -20,28 +20,18 @@ def command(files: tuple[Path, ...], ledger: str | None, as_json: bool) -> int:
     Without a FILE, it takes those that wait next to the ledger, in your data folder and in the temporary folder. Every
     command that measures or lists runs does this too, before it does anything else.
     """
+    from stackmark.api.ledgers import recover
     from stackmark.cli.saying import print_json, say
-    from stackmark.errors import Exit
-    from stackmark.ledger.rescue import recover, recover_file
-    from stackmark.ledger.store import Ledger
-    from stackmark.show.safe import safe_line
+    from stackmark.show.terminal import safe_line
 
-    with Ledger.open(ledger, create=False) as book:
-        found = [recover_file(book, file) for file in files] if files else recover(book)
-    failed = [one for one in found if one.trouble]
+    found = recover(files, ledger=ledger)
     if as_json:
-        print_json(
-            {
-                "stored": [{"run": one.run_id, "file": str(one.path)} for one in found if not one.trouble],
-                "kept": [{"run": one.run_id, "file": str(one.path), "error": one.trouble} for one in failed],
-            }
-        )
+        print_json(found.to_dict())
     else:
-        for one in found:
-            if not one.trouble:
-                click.echo(f"{one.run_id}  stored from {safe_line(str(one.path))}")
-        if not found:
+        for one in found.stored:
+            click.echo(f"{one.run_id}  stored from {safe_line(str(one.path))}")
+        if not found.files:
             click.echo("no run waits to be stored", err=True)
-    for one in failed:
+    for one in found.kept:
         say(f"{one.path} was kept: {one.trouble}", "delete the file if you do not need it")
-    return Exit.LEDGER_FAILED if failed else Exit.DONE
+    return found.exit_code

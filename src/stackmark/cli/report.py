@@ -43,7 +43,8 @@ def command(
 
     EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
     """
-    from stackmark.api import Ledger, load
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.stored import load
     from stackmark.cli.comparing import say_written
     from stackmark.show.report import format_of, write_report
 

@@ -2,14 +2,11 @@
 
 import click
 
+from stackmark.api.ledgers import RunFilter, collect_runs, list_runs
+from stackmark.api.options import repeatable
 from stackmark.cli.options import filter_options, json_option, ledger_option, not_empty, parse_when
-from stackmark.cli.saying import notice, print_json, repeatable
+from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError
-from stackmark.experiments.cleaning import clean_up
-
-# Not through the API, which loads the whole engine: a list of runs would take half as long again.
-from stackmark.ledger.rows import RunFilter, RunRow
-from stackmark.ledger.store import Ledger
 
 
 def read_filter(
@@ -73,26 +70,19 @@ def command(
     named = {"namespace": namespace, "context": context, "kubeconfig": kubeconfig}
     if not from_cluster and (given := next((name for name, value in named.items() if value is not None), None)):
         raise SpecError(f"--{given} says where to collect from, and nothing is collected", hint="add --from-cluster")
-    with Ledger.open(ledger, create=from_cluster) as book:
-        notice(clean_up(book))
-        if from_cluster:
-            from stackmark.experiments.collecting import collect
+    if from_cluster:
+        collected = collect_runs(**named, ledger=ledger, notice=notice, command=repeatable(asked or ("results",)))
+        notice(*collected.sentences())
+    found = list_runs(wanted, limit=limit, ledger=ledger, notice=notice)
+    if as_json:
+        print_json(found.to_dict())
+        return 0
+    from stackmark.show.runs import print_runs  # reads results of the engine, which --json does without
 
-            notice(collect(book, **named, command=repeatable(asked or ("results",))).sentences())
-        rows = book.runs(wanted, limit=limit)
-        if as_json:
-            print_json({"runs": [row.model_dump(mode="json") for row in rows]})
-            return 0
-        _print(rows)
-        if len(rows) == limit and (total := book.count(wanted)) > limit:
-            click.echo(f"{limit} of {total}; more with --limit", err=True)
-    return 0
-
-
-def _print(rows: list[RunRow]) -> None:
-    from stackmark.show.runs import print_runs
-
-    if rows:
-        print_runs(rows)
+    if found.runs:
+        print_runs(found.runs)
     else:
         click.echo("no stored run fits; measure one with: stackmark run train/resnet50", err=True)
+    if found.total > limit:
+        click.echo(f"{limit} of {found.total}; more with --limit", err=True)
+    return 0

@@ -18,7 +18,7 @@ from stackmark.cli.options import (
 from stackmark.errors import SpecError
 
 if TYPE_CHECKING:
-    from stackmark.api import Experiment, Ledger
+    from stackmark.api.stored import Experiment
     from stackmark.cli.comparing import Wanted
 
 
@@ -55,7 +55,8 @@ def command(
     Of a list of problems (`stackmark run op/gemm`) it takes those that are missing. EXPERIMENT is an id (x-…), any unique
     beginning of one, or `last`. Of one that is finished the verdict, or the table, is printed again.
     """
-    from stackmark.api import OPERATOR_LIST, SWEEP, ExperimentKind, Ledger, clean_up, load
+    from stackmark.api.ledgers import Ledger, clean_up
+    from stackmark.api.stored import OPERATOR_LIST, SWEEP, ExperimentKind, load
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
 
@@ -65,14 +66,14 @@ def command(
     )  # fmt: skip
     check_report(report)
     with Ledger.open(ledger, create=False) as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         found = load(experiment, book)
         kind = found.kind()
         if failed and kind is not OPERATOR_LIST:
             raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
         own: dict[ExperimentKind, Callable[[Experiment, Wanted], int]] = {
             OPERATOR_LIST: partial(_list, failed=failed),
-            SWEEP: partial(_sweep, book=book),
+            SWEEP: _sweep,
         }
         return own.get(kind, carry_on)(found, wanted)
 
@@ -88,19 +89,15 @@ def _list(found: "Experiment", wanted: "Wanted", *, failed: bool) -> int:
     )  # fmt: skip
 
 
-def _sweep(found: "Experiment", wanted: "Wanted", *, book: "Ledger") -> int:
-    from stackmark.cli import sweeping
+def _sweep(found: "Experiment", wanted: "Wanted") -> int:
+    from stackmark.cli.cluster_sweep import SweepOutput, carry_on
 
     if wanted.report or wanted.fail_on or wanted.anyway:
         raise SpecError(
             f"{found.id} is a sweep of a cluster, which has no --report, --fail-on and --anyway",
             hint=f"stackmark cluster sweep --resume {found.id} has --junit and -o",
         )
-    same = sweeping.Wanted(
-        time_limit_s=wanted.time_limit_s,
-        trusted=wanted.trusted,
-        ledger=wanted.ledger,
-        as_json=wanted.as_json,
-        asked=wanted.asked,
+    same = SweepOutput(
+        time_limit_s=wanted.time_limit_s, trusted=wanted.trusted, ledger=wanted.ledger, as_json=wanted.as_json
     )
-    return sweeping.carry_on(found.row, book, same)
+    return carry_on(found, same)

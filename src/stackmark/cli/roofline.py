@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from stackmark.cli.options import json_option, ledger_option, not_empty
-from stackmark.errors import SpecError
+from stackmark.units import counted
 
 
 @click.command(
@@ -34,29 +34,21 @@ def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_j
     RUN is the id of a run or of an experiment, any unique beginning of one, or `last`; a list (op/…) gives a point a problem. The
     limits are those that `stackmark ceilings` measured on the same chip. Everything is computed from the ledger; nothing is run.
     """
-    suffix = output.suffix.lower() if output else ""
-    if output and suffix not in (".svg", ".png"):
-        raise SpecError(
-            f"a picture ends in .svg or .png, not {output.name!r}", hint="give a file like roofline.svg with -o"
-        )
-    from stackmark.api import Ledger, roofline
+    from stackmark.api.limits import roofline
     from stackmark.cli.saying import print_json
-    from stackmark.show.roofline import print_roofline, roofline_json
+    from stackmark.show.roofline import print_roofline
     from stackmark.show.terminal import standard_output
-    from stackmark.show.writing import write_whole
+    from stackmark.show.writing import check_picture
 
-    with Ledger.open(ledger, create=False) as book:
-        found = roofline(book, runs)
     if output:
-        from stackmark.show.roofline_plot import roofline_png, roofline_svg
-
-        write_whole(output, roofline_png(found) if suffix == ".png" else roofline_svg(found).encode())
+        check_picture(output, "roofline.svg")
+    found = roofline(runs, ledger=ledger)
+    if output:
+        found.plot(output)
     if as_json:
-        print_json(roofline_json(found))
+        print_json(found.to_dict())
     else:
-        print_roofline(found, standard_output())
+        print_roofline(found.roofline, standard_output())
     if output:
-        click.echo(
-            f"picture of {len(found.points)} point{'' if len(found.points) == 1 else 's'} written to {output}", err=True
-        )
+        click.echo(f"picture of {counted(len(found.roofline.points), 'point')} written to {output}", err=True)
     return 0

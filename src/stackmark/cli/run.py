@@ -87,9 +87,9 @@ def command(
     """
     options = taken_place_options(typed)
     requests = read_requests(asked_workloads(workload, typed), typed)
-    from stackmark.api import check_run, plan_run
+    from stackmark.api.measuring import check_run, plan_run
+    from stackmark.api.options import repeatable
     from stackmark.cli.measuring import Session, measure_all
-    from stackmark.cli.saying import repeatable
 
     for request in requests:
         check_run(request)

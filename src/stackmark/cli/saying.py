@@ -1,17 +1,14 @@
-"""How the command line says that something went wrong, how it prints for programs, and how it writes down what it was asked."""
+"""How the command line says that something went wrong, and how it prints for programs."""
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
-
-from stackmark.secrets_masking import masked_command
 
 
 def say(message: str, hint: str | None = None, command: str | None = None) -> None:
     """An error, for people: what is wrong, what to do, the command to see it by hand. Control characters are shown."""
-    from stackmark.show.safe import safe
+    from stackmark.show.terminal import safe
 
     lines = [
         f"stackmark: {message}",
@@ -25,9 +22,9 @@ def say(message: str, hint: str | None = None, command: str | None = None) -> No
             print(f"  {safe(line)}", file=sys.stderr)
 
 
-def notice(sentences: Iterable[str]) -> None:
-    """What a person should know beside the result, on standard error."""
-    from stackmark.show.safe import safe_line
+def notice(*sentences: str) -> None:
+    """Print what a person should know beside the result, on standard error."""
+    from stackmark.show.terminal import safe_line
 
     for sentence in sentences:
         print(safe_line(sentence), file=sys.stderr)
@@ -35,13 +32,6 @@ def notice(sentences: Iterable[str]) -> None:
 
 def _plain() -> bool:
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-
-
-def repeatable(arguments: Sequence[str]) -> str:
-    """Return the command line that repeats a measurement. It is stored and shown, so it holds no secret."""
-    from stackmark.ledger.masking import hide_in_arguments  # loads SQLAlchemy, which --help does without
-
-    return masked_command(["stackmark", *hide_in_arguments(arguments)])
 
 
 def print_json(data: object) -> None:

@@ -5,25 +5,23 @@ from functools import partial
 
 import click
 
-from stackmark.api import (
+from stackmark.api.ledgers import Ledger, clean_up
+from stackmark.api.stored import (
     FAULT,
     OPERATOR_LIST,
     Experiment,
     ExperimentKind,
-    Ledger,
     StoredRun,
-    clean_up,
     list_result,
     load,
     load_run,
 )
-from stackmark.cli.listing import print_deepbench, show_list
+from stackmark.cli.listing import print_list_as, show_list
 from stackmark.cli.options import check_format, format_option, json_option, ledger_option, not_empty
 from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError
 from stackmark.show.runs import print_run, print_runs, run_json
-from stackmark.show.safe import safe
-from stackmark.show.terminal import standard_output
+from stackmark.show.terminal import safe, standard_output
 
 
 @click.command(
@@ -42,7 +40,7 @@ def command(run: str, what: str | None, form: str | None, ledger: str | None, as
     RUN is an id, any unique beginning of one, or `last`. The id of an experiment (x-…) lists its runs.
     """
     with Ledger.open(ledger, create=False) as book:
-        notice(clean_up(book))
+        notice(*clean_up(book))
         if run.lower().startswith("x-"):
             _show_experiment(load(run, book), book, as_json, form)
             return 0
@@ -65,8 +63,8 @@ def command(run: str, what: str | None, form: str | None, ledger: str | None, as
 def _show_run(run: StoredRun, as_json: bool, form: str | None) -> None:
     if form:
         if run.listed is None:
-            raise SpecError(f"{run.row.id} went through no list: there is nothing to print as DeepBench does")
-        print_deepbench(run.row.spec, run.listed)
+            raise SpecError(f"{run.row.id} went through no list: --format prints lists only")
+        print_list_as(form, run.row.spec, run.listed)
     elif as_json:
         print_json(run_json(run))
     else:
@@ -76,7 +74,7 @@ def _show_run(run: StoredRun, as_json: bool, form: str | None) -> None:
 def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: str | None) -> None:
     kind = experiment.kind()
     if form and kind is not OPERATOR_LIST:
-        raise SpecError(f"{experiment.id} went through no list: there is nothing to print as DeepBench does")
+        raise SpecError(f"{experiment.id} went through no list: --format prints lists only")
     own: dict[ExperimentKind, Callable[[Experiment, Ledger, bool], None]] = {
         OPERATOR_LIST: partial(_show_list, form=form),
         FAULT: _show_fault,
@@ -93,9 +91,9 @@ def _show_list(experiment: Experiment, book: Ledger, as_json: bool, *, form: str
 
 
 def _show_fault(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
-    from stackmark.cli.cluster_fault import print_fault_finding
+    from stackmark.cli.cluster_fault import print_fault_result
 
-    print_fault_finding(experiment.fault(), as_json)
+    print_fault_result(experiment.fault(), as_json)
 
 
 def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:

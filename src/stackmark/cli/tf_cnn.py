@@ -4,50 +4,9 @@ import sys
 
 import click
 
-from stackmark.cli.saying import notice, repeatable
-from stackmark.errors import Exit, WorkerError
-from stackmark.events import Event, Probe
-from stackmark.experiments.cleaning import clean_up
-from stackmark.experiments.recorder import Silent
-from stackmark.experiments.run import measure
-from stackmark.experiments.tf_cnn_flags import asks_for_help, help_text
-from stackmark.experiments.tf_cnn_mapping import ClassicPlan, plan
-from stackmark.ledger.store import Ledger
-from stackmark.places.registry import find_place
-from stackmark.show.benchmark_log import BenchmarkLog
-from stackmark.show.tf_cnn import ClassicPrinter
-from stackmark.spec import Spec
-
-
-class ClassicWatcher(Silent):
-    """Hands the run's events to the classic printer and to the benchmark log; the probe's are nobody's business."""
-
-    def __init__(self, planned: ClassicPlan) -> None:
-        self._listeners: list[ClassicPrinter | BenchmarkLog] = [ClassicPrinter(planned.options, sys.stdout)]
-        if planned.options.benchmark_log_dir:
-            self._listeners.append(BenchmarkLog(planned.options, planned.options.benchmark_log_dir))
-        self._running = False
-        self._framework = ""
-
-    def probed(self, probe: Probe) -> None:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            self._framework = version("torch")
-        except PackageNotFoundError:
-            self._framework = "unknown"
-
-    def run_begins(
-        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
-    ) -> None:
-        self._running = True
-        for listener in self._listeners:
-            listener.start(spec, self._framework)
-
-    def event(self, event: Event) -> None:
-        if self._running:
-            for listener in self._listeners:
-                listener.event(event)
+from stackmark.api.classic import asks_for_help, help_text, run_classic
+from stackmark.cli.saying import notice
+from stackmark.errors import Exit
 
 
 @click.command(
@@ -61,16 +20,6 @@ def command(flags: tuple[str, ...]) -> int:
     if asks_for_help(flags):
         click.echo(help_text())
         return Exit.DONE
-    planned = plan(flags)
-    notice(planned.notices)
-    watcher = ClassicWatcher(planned)
-    repeat = repeatable(["tf-cnn", *flags])
     # The classic has no flag for a ledger; the variable STACKMARK_LEDGER names it.
-    with Ledger.open() as book:
-        notice(clean_up(book))
-        measured = measure(
-            planned.request, place=find_place("host"), ledger=book, runs=1, watcher=watcher, command=repeat
-        )
-    for row in measured.failed:
-        raise WorkerError(row.failure_message or "the run failed", hint=row.failure_hint)
+    run_classic(flags, sys.stdout, notice=notice)
     return Exit.DONE

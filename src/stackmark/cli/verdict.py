@@ -70,9 +70,10 @@ def command(
     Ids may be shortened; `last` is the latest experiment. With --against both sides are ids of runs or of experiments with
     one arm; RUNs are held against those that stand after it.
     """
-    from stackmark.api import Ledger, load, verdict_of_groups
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.options import repeatable
+    from stackmark.api.stored import load, verdict_of_groups
     from stackmark.cli.comparing import Wanted, report
-    from stackmark.cli.saying import repeatable
 
     chosen = read_margin(margin) if margin is not None else None
     wanted = Wanted(fail_on=fail_on, ledger=ledger, as_json=as_json)

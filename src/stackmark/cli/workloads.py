@@ -30,7 +30,7 @@ Examples:
 def command(pattern: str, as_json: bool) -> int:
     """List what can be measured, with parameters, size and operations of one sample; of operators, their lists of problems."""
     found = [entry for entry in definitions() if fnmatch(entry.name, pattern)]
-    notice(error.message for error in outside().broken.values())
+    notice(*(error.message for error in outside().broken.values()))
     if not found:
         known = nearest_names(pattern, [entry.name for entry in definitions()])
         raise SpecError(f"no workload is like {pattern!r}{known}", hint="list all with: stackmark workloads")

@@ -1,1 +1,1 @@
-"""Is the cluster fit for this work: the ladder of the doctor, the functional checks, the faults."""
+"""Is the cluster fit for this work: the doctor's diagnostics, the functional tests, the faults."""

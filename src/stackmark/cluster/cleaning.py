@@ -22,6 +22,11 @@ from stackmark.kubernetes.objects import unix_s
 from stackmark.units import say_seconds
 
 Fate = Literal["removed", "would go", "going", "stays", "refused"]
+# Why, for programs; `why` says the same in a sentence.
+Reason = Literal[
+    "being-deleted", "driver-lives", "canary", "heals-a-fault", "driver-dead", "forced", "applied-by-hand", "ended",
+    "too-old", "driver-elsewhere", "deletion-failed",
+]  # fmt: skip
 # A driver reads a finished pod's log within seconds; one whose API server was away waits for some minutes.
 READ_WITHIN_S = 900.0
 # Where nothing says how long it may live.
@@ -53,6 +58,7 @@ class Left:
     run: str
     age_s: float
     fate: Fate
+    reason: Reason
     why: str
     path: str
 
@@ -121,34 +127,37 @@ def judged(
     labels: Mapping[str, str] = meta.get("labels") or {}
     work, driver = labels.get(names.KIND_LABEL, ""), labels.get(names.DRIVER_LABEL, "")
     age_s = max(0.0, now - (unix_s(meta.get("creationTimestamp")) or now))
-    fate, why = _fate(thing, work, driver, age_s, set(living), now, force=force, canaries=canaries)
-    namespace = "" if kind == "Namespace" else str(meta.get("namespace") or "")
-    return Left(kind, namespace, str(meta["name"]), work, labels.get(names.RUN_LABEL, ""), age_s, fate, why, path)
+    fate, reason, why = _fate(thing, work, driver, age_s, set(living), now, force=force, canaries=canaries)
+    namespace, run = "" if kind == "Namespace" else str(meta.get("namespace") or ""), labels.get(names.RUN_LABEL, "")
+    return Left(kind, namespace, str(meta["name"]), work, run, age_s, fate, reason, why, path)
 
 
 def _fate(
     thing: Json, work: str, driver: str, age_s: float, living: set[str], now: float, *, force: bool, canaries: bool
-) -> tuple[Fate, str]:
+) -> tuple[Fate, Reason, str]:
     if thing["metadata"].get("deletionTimestamp"):
-        return "going", "it is being deleted already"
+        return "going", "being-deleted", "it is being deleted already"
     if driver in living:
-        return "stays", "its driver runs on this machine"
+        return "stays", "driver-lives", "its driver runs on this machine"
     ended, old = ended_s_ago(thing, now), age_s > allowed_s(thing)
     if work == "canary":
-        return ("removed", "a canary") if canaries else ("stays", "a canary is wanted; with --canaries it goes too")
+        if canaries:
+            return "removed", "canary", "a canary"
+        return "stays", "canary", "a canary is wanted; with --canaries it goes too"
     if _heals(thing) and ended is None and not old and not force:
-        return "stays", "it belongs to a fault that heals by itself; --force removes it before"
+        return "stays", "heals-a-fault", "it belongs to a fault that heals by itself; --force removes it before"
     if names.is_dead(driver, living):
-        return "removed", "its driver on this machine is dead"
+        return "removed", "driver-dead", "its driver on this machine is dead"
     if force:
-        return "removed", "forced"
+        return "removed", "forced", "forced"
     if not driver:
-        return "stays", "it was applied by hand, and somebody may want its log; --force removes it"
+        return "stays", "applied-by-hand", "it was applied by hand, and somebody may want its log; --force removes it"
     if ended is not None and ended > READ_WITHIN_S:
-        return "removed", f"it ended {say_seconds(ended)} ago"
+        return "removed", "ended", f"it ended {say_seconds(ended)} ago"
     if old:
-        return "removed", f"it is {say_seconds(age_s)} old, older than it may become"
-    return "stays", "a driver on another machine, or before a restart, may wait for it; --force removes it"
+        return "removed", "too-old", f"it is {say_seconds(age_s)} old, older than it may become"
+    waits = "a driver on another machine, or before a restart, may wait for it; --force removes it"
+    return "stays", "driver-elsewhere", waits
 
 
 def _heals(thing: Json) -> bool:
@@ -189,5 +198,5 @@ def _removed(cluster: Cluster, left: Left) -> Left:
     try:
         cluster.delete(left.path)
     except ClusterError as error:
-        return replace(left, fate="refused", why=error.message)
+        return replace(left, fate="refused", reason="deletion-failed", why=error.message)
     return left

@@ -15,8 +15,17 @@ from stackmark.experiments.operator_list import ListedRuns, read_list
 from stackmark.ledger.rows import RunDetail, RunFilter, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.published.chips import normalise_chip
-from stackmark.verdict.ceilings import Ceilings, Limit, beside_vendor, ceilings_of, limits_of, merged, missing_of
-from stackmark.verdict.vendors import VENDORS, Vendor
+from stackmark.verdict.ceilings import (
+    VENDORS,
+    Ceilings,
+    Limit,
+    Vendor,
+    beside_vendor,
+    ceilings_of,
+    limits_of,
+    merged,
+    missing_of,
+)
 
 WORKLOAD = "op/ceilings"
 # A page of stored runs, and how many experiments are looked through for what the newest one leaves open.
@@ -24,7 +33,7 @@ PAGE, MOST_EXPERIMENTS = 100, 10
 
 
 @dataclass(frozen=True)
-class Kept:
+class MeasuredCeilings:
     """Ceilings, the experiment and the place that they are from, the stack there, and what the vendor says of the chip."""
 
     ceilings: Ceilings
@@ -46,8 +55,8 @@ def latest(
 
 def kept(
     ledger: Ledger, machine_id: str, chip_uuid: str | None, device: str, threads: int | None = None
-) -> Kept | None:
-    newest: Kept | None = None
+) -> MeasuredCeilings | None:
+    newest: MeasuredCeilings | None = None
     limits: list[list[Limit]] = []
     for listed in _experiments(ledger, machine_id):
         run = listed.shown_run()
@@ -63,7 +72,7 @@ def kept(
     return _with_limits(newest, merged(limits)) if newest else None
 
 
-def every_kept(ledger: Ledger, machine_id: str, device: str | None = None) -> list[Kept]:
+def every_kept(ledger: Ledger, machine_id: str, device: str | None = None) -> list[MeasuredCeilings]:
     """Those of every chip of a machine, or of the one that is called so; the newest first."""
     chips: dict[tuple[str | None, str, int], None] = {}
     for listed in _experiments(ledger, machine_id):
@@ -77,7 +86,7 @@ def every_kept(ledger: Ledger, machine_id: str, device: str | None = None) -> li
     ]
 
 
-def of_experiment(listed: ListedRuns) -> Kept | None:
+def of_experiment(listed: ListedRuns) -> MeasuredCeilings | None:
     """What one experiment shows; None where no row of it gave a number."""
     runs = [one.rows for one in listed.passes]
     run = listed.shown_run()
@@ -95,10 +104,12 @@ def of_experiment(listed: ListedRuns) -> Kept | None:
         threads=threads if isinstance(threads, int) else 0,
         missing=missing_of(runs),
     )
-    return Kept(ceilings, listed.experiment.id, len(listed.passes), run.place, listed.facts, run.framework, vendor)
+    return MeasuredCeilings(
+        ceilings, listed.experiment.id, len(listed.passes), run.place, listed.facts, run.framework, vendor
+    )
 
 
-def _with_limits(one: Kept, limits: list[Limit]) -> Kept:
+def _with_limits(one: MeasuredCeilings, limits: list[Limit]) -> MeasuredCeilings:
     was = one.ceilings
     ceilings = ceilings_of(
         limits,
@@ -109,7 +120,7 @@ def _with_limits(one: Kept, limits: list[Limit]) -> Kept:
         threads=was.threads,
         missing=[gone for gone in was.missing if gone.precision not in {limit.precision for limit in limits}],
     )
-    return Kept(ceilings, one.experiment_id, one.runs, one.place, one.facts, one.framework, one.vendor)
+    return MeasuredCeilings(ceilings, one.experiment_id, one.runs, one.place, one.facts, one.framework, one.vendor)
 
 
 def _same_chip(run: RunDetail, chip_uuid: str | None, device: str) -> bool:

@@ -1,7 +1,7 @@
 """Is it still as fast as before? What a baseline holds is measured again, and held against it.
 
 The unit is the series, also where an hour has not passed: an upgrade lies between. What is measured today is judged on its own;
-earlier checks of the same spec, chip and stack are a second answer, back to where the rate last changed (verdict/nightly.py).
+earlier checks of the same spec, chip and stack are a second answer, back to where the rate last changed (verdict/series.py).
 Of a baseline that several machines share, the series on today's chip count.
 """
 
@@ -21,16 +21,16 @@ from stackmark.experiments.recorder import new_experiment
 from stackmark.ledger import baselines, spreads
 from stackmark.ledger.rows import Json, RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.remarks import Remark
 from stackmark.units import counted
 from stackmark.verdict.comparable import reasons_not_comparable
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import FactDifference, Facts
 from stackmark.verdict.explain import explain
+from stackmark.verdict.fact_values import STACK, StackChange, stack_changes
 from stackmark.verdict.family import holm
-from stackmark.verdict.nightly import Alarm, judge_nights
 from stackmark.verdict.rules import RULES as RULES
-from stackmark.verdict.series import History, history_of
-from stackmark.verdict.stack import STACK, StackChange, stack_changes
+from stackmark.verdict.series import Alarm, History, history_of, judge_nights
 from stackmark.verdict.throughput import throughput_over_runs
 
 # Ten series know their mean to a third of their spread; older ones say more about then than about now.
@@ -76,7 +76,7 @@ class Checked:
     # What else differs, most telling first.
     changed: tuple[FactDifference, ...] = ()
     # What a reader must know beside the verdict: why it is no fair comparison, what was left out.
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Remark, ...] = ()
     trouble: Trouble | None = None
 
 
@@ -86,7 +86,7 @@ class _Sides:
 
     before: list[list[RunDetail]]
     nights: list[list[RunDetail]]
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Remark] = field(default_factory=list)
 
 
 def check(ledger: Ledger, name: str, how: SeriesOptions, *, margin: float, anyway: bool = False) -> Iterator[Checked]:
@@ -155,13 +155,14 @@ def _compare(
     )
 
 
-def _left_out(count: int) -> list[str]:
+def _left_out(count: int) -> list[Remark]:
     if not count:
         return []
-    return [
+    text = (
         f"the rate has changed after the first {counted(count, 'earlier check')} on this stack, by more than series spread, and "
         "nothing of the stack that is looked at did"
-    ]
+    )
+    return [Remark(text, "rate-changed")]
 
 
 def _history(ledger: Ledger, held: HeldWorkload, like: RunDetail) -> History | None:
@@ -189,7 +190,8 @@ def _sides(ledger: Ledger, name: str, held: HeldWorkload, today: Rows) -> _Sides
     here = [row for row in held.rows if _same_chip(row, like)]
     doubts = []
     if here and len(here) < len(held.rows):
-        doubts.append(f"{len(held.rows) - len(here)} runs of {name} on other chips or machines are left out")
+        left = f"{len(held.rows) - len(here)} runs of {name} on other chips or machines are left out"
+        doubts.append(Remark(left, "other-chips-left-out"))
     before = _by_series(here or held.rows)
     doubts += _mixed_stacks(ledger, name, _flat(before))
     return _Sides(before, _by_series([*_earlier(ledger, name, held, like, _flat(before)[-1]), *today]), doubts)
@@ -220,11 +222,12 @@ def _same_chip(one: RunDetail, other: RunDetail) -> bool:
     return (one.ran_on, one.chip, one.chip_uuid) == (other.ran_on, other.chip, other.chip_uuid)
 
 
-def _mixed_stacks(ledger: Ledger, name: str, before: Rows) -> list[str]:
+def _mixed_stacks(ledger: Ledger, name: str, before: Rows) -> list[Remark]:
     """A baseline over an upgrade is two: its spread holds what the upgrade did."""
     facts = [_facts(ledger, row) for row in {row.experiment_id: row for row in before}.values()]
     changes = dict.fromkeys(str(change) for old, new in pairwise(facts) for change in stack_changes(old, new))
-    return [f"{name} was itself measured on several stacks: {'; '.join(changes)}"] if changes else []
+    text = f"{name} was itself measured on several stacks: {'; '.join(changes)}"
+    return [Remark(text, "several-stacks")] if changes else []
 
 
 def _by_series(rows: Rows) -> list[list[RunDetail]]:

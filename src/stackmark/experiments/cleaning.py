@@ -11,6 +11,10 @@ from stackmark.machine.orphans import end_marked
 from stackmark.places.folders import remove_forgotten
 from stackmark.places.registry import find_kind
 
+# Why a run is lost. Killed, or failed with a ledger that could not be written: the row does not tell.
+DRIVER_GONE = "its driver ended without storing it"
+RESTARTED = "the machine was restarted while it ran"
+
 
 def clean_up(ledger: Ledger) -> list[str]:
     """Ends what abandoned runs of this machine left behind, and says it in a sentence each."""
@@ -35,8 +39,7 @@ def _lost_runs(ledger: Ledger) -> list[str]:
         # The container first: its processes are seen from here too, and would be counted twice.
         removed = _removed(row)
         ended = end_marked(row.id) if same_boot else 0
-        # Killed, or failed with a ledger that could not be written: the row does not tell.
-        reason = "its driver ended without storing it" if same_boot else "the machine was restarted while it ran"
+        reason = DRIVER_GONE if same_boot else RESTARTED
         again = f"go on with: stackmark resume {row.experiment_id}" if is_list(row.workload) else "run it again"
         try:
             marked = ledger.mark_lost(row.id, reason, hint=again)

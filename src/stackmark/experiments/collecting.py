@@ -18,9 +18,9 @@ from stackmark.kubernetes import status
 from stackmark.kubernetes.client import Cluster, Json, connect
 from stackmark.kubernetes.nodes import Node
 from stackmark.kubernetes.refusals import explained
+from stackmark.ledger.rescue import WholeRun, known_runs
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, known_runs
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
 from stackmark.places.pod.finished import FinishedPod, find_pods, handle_of, options_of, read_pod, task_of
 from stackmark.spec import Request, Spec, Task

@@ -1,4 +1,4 @@
-"""`stackmark cluster doctor`: sends pods to the nodes, hands what they saw to the ladder, and removes them.
+"""`stackmark cluster doctor`: send pods to the nodes, diagnose what they saw, and remove them.
 
 A visit is up to three short pods on a node, one after the other: one with the GPUs that are asked for and one without any tell
 what they see, a third adds vectors. Nodes are visited side by side. The pods are those of every other run (kubernetes/):
@@ -17,10 +17,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from stackmark.cluster.doctor import cluster_rungs, node_rungs, pod_rungs
-from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, Wish
-from stackmark.cluster.doctor.gather import gather
-from stackmark.cluster.doctor.ladder import climb, examined, worth_a_visit, worth_adding
+from stackmark.cluster.doctor import cluster_diagnostics, pod_diagnostics
+from stackmark.cluster.doctor.diagnosing import examined, make_report, worth_a_visit, worth_adding
+from stackmark.cluster.doctor.evidence import Addition, ClusterView, Look, NodeVisit, Wish, gather
 from stackmark.cluster.doctor.results import Report
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.events import Facts as FactsEvent
@@ -67,7 +66,7 @@ def diagnose(
     cluster = connect(options.context, options.kubeconfig, options.namespace)
     seen = gather(cluster, wish.named)
     visits = _Visitor(cluster, seen, wish, options, say).all(pods)
-    return climb(seen, wish, visits)
+    return make_report(seen, wish, visits)
 
 
 def wish_of(options: PodOptions, nodes: Sequence[str]) -> Wish:
@@ -110,7 +109,7 @@ class _Visitor:
         if self._seen.trouble:
             return {}
         nodes = examined(self._seen, self._wish)
-        why = cluster_rungs.may_run_pods(self._seen) if pods else "no pods were to be sent (--no-pods)"
+        why = cluster_diagnostics.may_run_pods(self._seen) if pods else "no pods were to be sent (--no-pods)"
         if why:
             return {node.name: NodeVisit(why_not=why) for node in nodes}
         if self._seen.nodes is None and not nodes:
@@ -146,10 +145,10 @@ class _Visitor:
         return {where or NOWHERE: visit}
 
     def _visit(self, node: Node) -> NodeVisit:
-        why = node_rungs.closed(node, self._wish)
+        why = cluster_diagnostics.closed(node, self._wish)
         if why:
             return NodeVisit(why_not=why)
-        visit, _ = self._pods(node.name, pod_rungs.why_no_pod(node, self._seen, self._wish))
+        visit, _ = self._pods(node.name, pod_diagnostics.why_no_pod(node, self._seen, self._wish))
         return visit
 
     def _pods(self, node: str | None, without_gpus: str | None) -> tuple[NodeVisit, str]:

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from stackmark.ledger.claims import Claim, Driver
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.machine.orphans import HOST_PID_NAMESPACE as HOST_PID_NAMESPACE
 from stackmark.machine.orphans import driver_may_live, start_ticks
 from stackmark.machine.orphans import pid_namespace as pid_namespace

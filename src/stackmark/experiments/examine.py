@@ -46,8 +46,7 @@ from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, PublishedNeighbour
 from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
-from stackmark.verdict.throughput import throughput_over_runs
-from stackmark.verdict.window import Window
+from stackmark.verdict.throughput import Window, throughput_over_runs
 from stackmark.workloads.registry import known
 
 NEIGHBOURS = 3

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from stackmark.experiments.design import SHUFFLED, Arm, Design, imbalance, sequences_of, unasked_differences
 from stackmark.experiments.progress import series_numbers
 from stackmark.ledger.rows import RunRow
+from stackmark.remarks import Remark
 from stackmark.units import counted, say_moment, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
@@ -65,30 +66,31 @@ def _work(design: Design, yes: list[str], no: list[str]) -> None:
     others = unasked_differences(design.arms)
     typed = sorted({name for arm in design.arms for name in arm.typed})
     but = f" but {', '.join(typed)}, which the arms name" if typed else ""
-    yes.append(f"the work: one frozen spec for all arms{but}")
+    yes.append(Remark(f"the work: one frozen spec for all arms{but}", "work"))
     if others:
-        no.append(f"parameters that follow from what an arm names: {'; '.join(others)}")
+        text = f"parameters that follow from what an arm names: {'; '.join(others)}"
+        no.append(Remark(text, "parameters"))
 
 
 def _chip(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str]) -> None:
     good = [row for row in rows if row.status == "done"]
     uuids = {row.chip_uuid for row in good}
     if not _one_machine(good):
-        no.append("the machine: runs come from several")
+        no.append(Remark("the machine: runs come from several", "machine"))
     if any("device" in arm.typed for arm in design.arms):
-        no.append("the chip: an arm names its device, so another chip is what is compared")
+        no.append(Remark("the chip: an arm names its device, so another chip is what is compared", "chip"))
     elif uuids == {None}:
         names = _some(dict.fromkeys(row.chip or "?" for row in good))
         own = any("cmd" in arm.spec.params for arm in design.arms)
         on = "; what your program used of it was not watched" if own else f", on its CPU ({names})"
         if _one_machine(good):
-            yes.append(f"the machine: all runs on one{on}")
+            yes.append(Remark(f"the machine: all runs on one{on}", "machine"))
     elif None in uuids:
-        no.append("the chip: not every run said which GPU it was on")
+        no.append(Remark("the chip: not every run said which GPU it was on", "chip"))
     elif len(uuids) == 1:
-        yes.append("the chip: all runs on one GPU, by its UUID")
+        yes.append(Remark("the chip: all runs on one GPU, by its UUID", "chip"))
     else:
-        no.append(f"the chip: runs were on {len(uuids)} GPUs; two chips of one model differ")
+        no.append(Remark(f"the chip: runs were on {len(uuids)} GPUs; two chips of one model differ", "chip"))
 
 
 def _kernels(arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None:
@@ -97,49 +99,54 @@ def _kernels(arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None
     if all(one is None for one in hashes):
         return  # a program that is not ours, or one that is not looked into
     if None in hashes:
-        no.append("the kernels: which were chosen was not seen in every arm")
+        no.append(Remark("the kernels: which were chosen was not seen in every arm", "kernels"))
     elif len(vary) == len(arms):
-        no.append(
+        text = (
             "the kernels: the framework chose anew in each process, in every arm: that is noise between runs, which the "
             "interval holds, and no bias of an arm"
         )
+        no.append(Remark(text, "kernels"))
     elif vary:
-        no.append(
-            f"the kernels: they vary from run to run in {', '.join(vary)} and not in the others; see what differs"
-        )
+        text = f"the kernels: they vary from run to run in {', '.join(vary)} and not in the others; see what differs"
+        no.append(Remark(text, "kernels"))
     elif len({str(one) for one in hashes}) == 1:
-        yes.append(f"the kernels: the same names in one profiled step of every run (hash {hashes[0]})")
+        text = f"the kernels: the same names in one profiled step of every run (hash {hashes[0]})"
+        yes.append(Remark(text, "kernels"))
     else:
-        no.append("the kernels: each arm keeps to its own, and they are not the same; see what differs")
+        text = "the kernels: each arm keeps to its own, and they are not the same; see what differs"
+        no.append(Remark(text, "kernels"))
 
 
 def _time(design: Design, rows: Sequence[RunRow], blocks: Collection[int], yes: list[str], no: list[str]) -> None:
     alone = [arm.label for arm in design.arms if _own_caches(arm)]
     if alone:
-        no.append(
-            f"the caches: those of {', '.join(alone)} go with its pod, so that each run compiles its kernels anew"
-        )
+        text = f"the caches: those of {', '.join(alone)} go with its pod, so that each run compiles its kernels anew"
+        no.append(Remark(text, "caches"))
     elif design.primers:
-        yes.append("the caches: one folder for all arms, filled by an unmeasured run of each arm first")
+        text = "the caches: one folder for all arms, filled by an unmeasured run of each arm first"
+        yes.append(Remark(text, "caches"))
     else:
-        no.append("the caches: no run filled them beforehand, so the first runs may have compiled kernels")
+        text = "the caches: no run filled them beforehand, so the first runs may have compiled kernels"
+        no.append(Remark(text, "caches"))
     pause = f"a pause of {say_seconds(design.pause_s)}" if design.pause_s else "no pause"
     shuffled = "shuffled" if design.ordering == SHUFFLED else "alternating"
-    yes.append(f"the order: {shuffled} and balanced, fixed by the seed {design.seed} beforehand, {pause} between runs")
+    text = f"the order: {shuffled} and balanced, fixed by the seed {design.seed} beforehand, {pause} between runs"
+    yes.append(Remark(text, "order"))
     uneven = imbalance(design, blocks) if design.ordering == SHUFFLED else 0
     if uneven:
-        no.append(
+        text = (
             f"the order: in the {counted(len(blocks), 'block')} that count, an arm ran first (or at another place) "
             f"{counted(uneven, 'time')} more often than another; a drift is in the ratio by that much"
         )
+        no.append(Remark(text, "order"))
     deleted = max((row.position for row in rows), default=-1) + 1 - len(rows)
     if deleted > 0:
-        no.append(f"the choice of runs: {counted(deleted, 'deleted run')}: somebody chose what is left")
+        text = f"the choice of runs: {counted(deleted, 'deleted run')}: somebody chose what is left"
+        no.append(Remark(text, "choice-of-runs"))
     series = len(set(series_numbers([row for row in rows if row.status == "done"])))
     if series > 1:
-        no.append(
-            f"the time: the blocks lie in {series} series (a reboot or an hour's pause between); each block in one"
-        )
+        text = f"the time: the blocks lie in {series} series (a reboot or an hour's pause between); each block in one"
+        no.append(Remark(text, "time"))
 
 
 def _own_caches(arm: Arm) -> bool:
@@ -153,18 +160,22 @@ def _heat(runs: Sequence[ExaminedRun], arms: Sequence[ExaminedArm], yes: list[st
     restless = [sum(1 for run in counted if run.arm == arm.index and _restless(run)) for arm in arms]
     waits = [arm.params.get("warmup_seconds") for arm in arms]
     if all("row_seconds" in arm.params for arm in arms):
-        yes.append("the heat: each problem of the list was called until its times stood still, and then timed")
+        text = "the heat: each problem of the list was called until its times stood still, and then timed"
+        yes.append(Remark(text, "heat"))
     elif None in waits:
-        no.append("the heat: the program warms up by itself, or not; nothing was waited for before its figure")
+        text = "the heat: the program warms up by itself, or not; nothing was waited for before its figure"
+        no.append(Remark(text, "heat"))
     elif not all(waits):
-        no.append("the heat: a warm-up of so many steps (--warmup-seconds 0), however rate and clock stood then")
+        text = "the heat: a warm-up of so many steps (--warmup-seconds 0), however rate and clock stood then"
+        no.append(Remark(text, "heat"))
     elif not any(restless):
-        yes.append("the heat: each run warmed up until its rate and clock stood still")
+        yes.append(Remark("the heat: each run warmed up until its rate and clock stood still", "heat"))
     else:
         of = ", ".join(f"{count} of {arm.label}" for arm, count in zip(arms, restless, strict=True) if count)
-        no.append(f"the heat: warm-up ended by its time limit before rate and clock stood still in {of}")
+        text = f"the heat: warm-up ended by its time limit before rate and clock stood still in {of}"
+        no.append(Remark(text, "heat"))
     if any(run.chip_uuid for run in counted):
-        no.append("the clocks: not locked; they are beside the verdict as covariates")
+        no.append(Remark("the clocks: not locked; they are beside the verdict as covariates", "clocks"))
 
 
 def _restless(run: ExaminedRun) -> bool:

@@ -9,9 +9,8 @@ from stackmark.experiments.judging import read_stored
 from stackmark.experiments.kinds import FAULT, require
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.verdict.fault import DiskSeen, LogSeen, NewPod
-from stackmark.verdict.fault import FaultFinding as FaultFinding
-from stackmark.verdict.interruption import interruption, step_ends
+from stackmark.verdict.interruption import DiskSeen, LogSeen, NewPod, interruption, step_ends
+from stackmark.verdict.interruption import FaultFinding as FaultFinding
 
 
 def examine_fault(ledger: Ledger, experiment_id: str) -> FaultFinding:

@@ -18,12 +18,11 @@ from types import FrameType
 
 from stackmark.cluster.faults import means as all_means
 from stackmark.cluster.faults import safety
+from stackmark.cluster.faults.helper import KeptPod, read_disk
 from stackmark.cluster.faults.injecting import Injection, newcomer_request, start_one
-from stackmark.cluster.faults.keeper import KeptPod, read_disk
-from stackmark.cluster.faults.looking import Looking
 from stackmark.cluster.faults.means import Means, Plan, Setting, Target
 from stackmark.cluster.faults.record import PARTS as PARTS
-from stackmark.cluster.faults.record import Disk, FaultRecord, Newcomer, Part, State
+from stackmark.cluster.faults.record import Disk, FaultRecord, Looking, Newcomer, Part, State
 from stackmark.errors import ClusterError, SpecError, StackmarkError, WorkerError
 from stackmark.events import Hello, Phase, Stream
 from stackmark.experiments.probing import resolve

@@ -22,15 +22,15 @@ from stackmark.experiments.progress import StepTimes, rates_in, runs_in, series_
 from stackmark.ledger import spreads
 from stackmark.ledger.rows import RunDetail
 from stackmark.ledger.store import Ledger
+from stackmark.remarks import Remark
 from stackmark.verdict.comparable import Subject, not_known, reasons_not_comparable
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import covariate_lines
 from stackmark.verdict.examined import Examined
 from stackmark.verdict.explain import explain
 from stackmark.verdict.needed import sd_upper
-from stackmark.verdict.one_run import RunSpread
 from stackmark.verdict.series import compare_series
-from stackmark.verdict.unpaired import compare_runs
+from stackmark.verdict.unpaired import RunSpread, compare_runs
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _ended(rows: Sequence[RunDetail]) -> float:
     return max(row.ended_unix_s or row.started_unix_s for row in rows)
 
 
-def subject_of(ledger: Ledger, label: str, rows: Sequence[RunDetail]) -> tuple[Subject, list[str]]:
+def subject_of(ledger: Ledger, label: str, rows: Sequence[RunDetail]) -> tuple[Subject, list[Remark]]:
     """What the runs of a side are about, and why they are not about one thing, where they are not."""
     results: dict[tuple[str, str], Result | None] = {}
     for row in rows:
@@ -143,11 +143,11 @@ def subject_of(ledger: Ledger, label: str, rows: Sequence[RunDetail]) -> tuple[S
     subjects = [_subject(row.id, row, results[row.experiment_id, row.spec_digest]) for row in rows]
     first = subjects[0]
     conflicts = next(filter(None, (reasons_not_comparable(first, other) for other in subjects[1:])), [])
-    mixed = [f"the runs of {label} are not of one kind: {reason}" for reason in conflicts[:1]]
+    mixed = [Remark(f"the runs of {label} are not of one kind: {reason}", "mixed-runs") for reason in conflicts[:1]]
     places = dict.fromkeys(f"{row.place} {json.dumps(row.place_options, sort_keys=True)}" for row in rows)
     if len(places) > 1:
         named = ", ".join(place.removesuffix(" {}") for place in places)
-        mixed.append(f"the runs of {label} were made in {len(places)} places: {named}")
+        mixed.append(Remark(f"the runs of {label} were made in {len(places)} places: {named}", "several-places"))
     return replace(first, label=label), mixed
 
 

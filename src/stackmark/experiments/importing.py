@@ -18,9 +18,9 @@ from stackmark.ledger.importers import Format, find_format, format_of, results_o
 from stackmark.ledger.importers.found import Failure, Found
 from stackmark.ledger.importers.reading import Log, opened
 from stackmark.ledger.importers.speaking import spoken
+from stackmark.ledger.rescue import WholeRun, imported_before
 from stackmark.ledger.rows import Experiment, Json, RunDetail, RunEnd, storable
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, imported_before
 from stackmark.model import ValidationError
 from stackmark.places.place import Outcome
 from stackmark.spec import Request, Scalar, Spec, explain
@@ -97,7 +97,7 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class _Said:
+class _ImportedRun:
     """A result of a log in a worker's words."""
 
     found: Found
@@ -111,7 +111,7 @@ class _Whole:
     """A file with all its results, ready to be stored."""
 
     read: _Read
-    said: list[_Said]
+    said: list[_ImportedRun]
 
 
 def read_params(texts: Sequence[str]) -> dict[str, Scalar]:
@@ -239,7 +239,7 @@ def _base(log: Log) -> str:
     return storable(PurePath(log.name).name or log.name)
 
 
-def _said(found: Found, one: _Read, by_hand: ByHand) -> _Said:
+def _said(found: Found, one: _Read, by_hand: ByHand) -> _ImportedRun:
     """Put a result into a worker's words and judge it. One whose numbers cannot be is a failed run."""
     found = _clean(found)
     spec = _spec(found, one.log, by_hand)
@@ -253,7 +253,7 @@ def _said(found: Found, one: _Read, by_hand: ByHand) -> _Said:
         lines = spoken(found, _facts(found, one, by_hand, chip))
     output = Output.read(lines)
     end = output.judge(Outcome(0, stderr=tuple(line.raw for line in found.lines)))
-    return _Said(found, spec, output, end)
+    return _ImportedRun(found, spec, output, end)
 
 
 def _clean(found: Found) -> Found:
@@ -275,7 +275,7 @@ def _storable(value: Scalar) -> Scalar:
     return storable(value)[:LONGEST_TEXT] if isinstance(value, str) else value
 
 
-def _run(said: _Said, log: Log, by_hand: ByHand, now: float) -> WholeRun:
+def _run(said: _ImportedRun, log: Log, by_hand: ByHand, now: float) -> WholeRun:
     """Make the record of a result. Its machine is not ours, and a log does not name its own."""
     label: Json = {"label": by_hand.label} if by_hand.label else {}
     return finished_run(

@@ -20,8 +20,7 @@ from stackmark.places.place import Outcome, missing_facts
 from stackmark.spec import SCHEMA_VERSION, Spec, explain
 from stackmark.verdict.collectives import rows_apart, steps_apart
 from stackmark.verdict.steady import checked_steps
-from stackmark.verdict.throughput import RunVerdict, judge_run
-from stackmark.verdict.window import TimedRun
+from stackmark.verdict.throughput import RunVerdict, TimedRun, judge_run
 
 # How a line of standard error stands in a stored stream, between the lines of standard output.
 STDERR_PREFIX = "stderr\t"

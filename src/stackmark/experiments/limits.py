@@ -60,7 +60,7 @@ def limits_of(ledger: Ledger, row: RunRow, spec: Spec, events: Sequence[Event], 
     if ceilings is None:
         return Limits(work, None, (none_kept(ledger, row, threads),))
     standing = stand(work, ceilings)
-    return Limits(work, standing, (say_standing(standing), *doubts(standing)))
+    return Limits(work, standing, (say_standing(standing), *(doubt.what for doubt in doubts(standing))))
 
 
 def ceilings_for(ledger: Ledger, row: RunRow, threads: int | None) -> Ceilings | None:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import JsonValue, ValidationError
-from pydantic.fields import FieldInfo
 
 from stackmark import __version__
 from stackmark.errors import SpecError
+from stackmark.experiments.arms import extra_of
 from stackmark.experiments.list_specs import check_list
 from stackmark.experiments.probing import check_ranks
-from stackmark.experiments.typed import extra_of
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.manifest import build as making
@@ -45,7 +44,7 @@ NOTHING = "registry.k8s.io/pause:3.10"
 
 
 @dataclass(frozen=True)
-class Printed:
+class Manifest:
     """What would be applied, in this order, and what a person should know of it."""
 
     objects: tuple[Json, ...]
@@ -56,16 +55,11 @@ class Printed:
     def yaml(self) -> str:
         return yaml_text.documents(self.objects, [*self.remarks, *self.warnings])
 
-    def data(self) -> Json:
-        """One object, as `kubectl` reads it: a list where there are several."""
+    def to_dict(self) -> Json:
+        """Return one object, as `kubectl` reads it: a list where there are several."""
         if len(self.objects) == 1:
             return self.objects[0]
         return {"apiVersion": "v1", "kind": "List", "items": list(self.objects)}
-
-
-def pod_fields() -> dict[str, FieldInfo]:
-    """A pod's options, for the command line."""
-    return dict(PodOptions.model_fields)
 
 
 def read_pod_options(given: Mapping[str, JsonValue]) -> PodOptions:
@@ -84,7 +78,7 @@ def manifest_for(
     schedule: str | None = None,
     history: int | None = None,
     command: str = "",
-) -> Printed:
+) -> Manifest:
     check_request(request)
     check_ranks(request)
     check_list(request)
@@ -101,7 +95,7 @@ def manifest_for(
         *remarks(options, wanted, Task(do="run", request=request)),
         *(_left_open(request) if kind == "cronjob" else ()),
     ]
-    return Printed(
+    return Manifest(
         (claim, made) if claim else (made,), tuple(_remarks(wanted, options, made, command)), tuple(warnings)
     )
 

@@ -89,13 +89,14 @@ def check_ranks(request: Request) -> None:
 
 def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:
     if outcome.failure:
-        return PlaceError(f"the probe failed: {outcome.failure.message}", hint=outcome.failure.hint or None)
+        failure = outcome.failure
+        return PlaceError(f"the probe failed: {failure.message}", hint=failure.hint or None, kind=failure.kind)
     closed = stream.ended()
     if isinstance(closed, Failed):
-        kind = SpecError if closed.kind in ("bad_parameter", "bad_task") else WorkerError
-        return kind(closed.message, hint=closed.hint or None)
+        error = SpecError if closed.kind in ("bad_parameter", "bad_task") else WorkerError
+        return error(closed.message, hint=closed.hint or None, kind=closed.kind)
     last = " ".join(outcome.stderr[-3:])
-    return PlaceError(f"the probe ended with code {outcome.exit_code} and said nothing: {last}")
+    return PlaceError(f"the probe ended with code {outcome.exit_code} and said nothing: {last}", kind="cut_off")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """How far an experiment has come, and what comes next: the plan, the stopping rule and the ledger's rows put together.
 
 The rates in the ledger are each run's own and stay as they are. A comparison takes the rates over the window that its runs have
-in common (verdict/window.py), computed from the stored steps. A run without steps (a program's own figure, a log) has one rate,
-and keeps it.
+in common (verdict/throughput.py), computed from the stored steps. A run without steps (a program's own figure, a log) has one
+rate, and keeps it.
 """
 
 import math
@@ -33,8 +33,8 @@ from stackmark.verdict.interference import Disturbed, Load, combined, disturbanc
 from stackmark.verdict.noise import median_block_s
 from stackmark.verdict.ratio import compare_blocks
 from stackmark.verdict.rules import RULES
+from stackmark.verdict.throughput import TimedRun, Window, common_window, first_step_in, rate_in
 from stackmark.verdict.unpaired import LONGEST_SERIES_S, series_of
-from stackmark.verdict.window import TimedRun, Window, common_window, first_step_in, rate_in
 
 Row = TypeVar("Row", bound=RunRow)
 # Whoever drove the run ended it, or was ended: that says nothing about the arm.

@@ -30,10 +30,9 @@ from stackmark.experiments.judging import STDERR_PREFIX, judge, read_lines
 from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
 from stackmark.ledger.claims import Claim
-from stackmark.ledger.rescue import finish_or_rescue
+from stackmark.ledger.rescue import WholeRun, add_new, add_whole, finish_or_rescue
 from stackmark.ledger.rows import Experiment, Json, Kind, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
-from stackmark.ledger.whole import WholeRun, add_new, add_whole
 from stackmark.places.place import Handle, Keeps, Outcome, Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import say_size

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Container
 from typing import Literal
 
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.machine.orphans import PROC, pid_namespace, start_ticks
 
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -17,7 +17,7 @@ from stackmark.errors import ClusterError, PlaceError
 from stackmark.kubernetes.client import ApiError, Cluster, Json
 from stackmark.kubernetes.objects import keeping_away, say_taint
 from stackmark.kubernetes.why import holders_among
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 
 PCI_VENDORS = {"nvidia": "10de", "amd": "1002"}
 NFD = "feature.node.kubernetes.io/"

@@ -19,7 +19,7 @@ from stackmark.frozen import Frozen
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Cluster, connect
 from stackmark.kubernetes.pods import remove_run
-from stackmark.machine import identity as machine
+from stackmark.machine import host as machine
 from stackmark.machine.orphans import driver_may_live, pid_namespace, start_ticks
 from stackmark.units import counted
 

@@ -19,7 +19,7 @@ class Refusal(NamedTuple):
     command: str | None = None
 
 
-class Known(NamedTuple):
+class KnownRefusal(NamedTuple):
     pattern: re.Pattern[str]
     kind: str
     cause: str
@@ -27,8 +27,8 @@ class Known(NamedTuple):
     command: str | None = None
 
 
-def _known(pattern: str, kind: str, cause: str, hint: str, command: str | None = None) -> Known:
-    return Known(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind, cause, hint, command)
+def _known(pattern: str, kind: str, cause: str, hint: str, command: str | None = None) -> KnownRefusal:
+    return KnownRefusal(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind, cause, hint, command)
 
 
 KNOWN = (
@@ -177,7 +177,7 @@ def refusal(message: str, namespace: str = "", status: int = 0, reason: str = ""
     return Refusal("refused", said or reason or "the cluster gave no reason", "see the words of the cluster")
 
 
-def _filled(known: Known, fill: dict[str, str], namespace: str) -> Refusal:
+def _filled(known: KnownRefusal, fill: dict[str, str], namespace: str) -> Refusal:
     inside = fill.get("inside") or ""
     fill["namespace"] = namespace or inside or "NAMESPACE"
     # Rights are asked for as kubectl does: `jobs.batch`, `pods --subresource=log`.

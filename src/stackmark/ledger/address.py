@@ -142,6 +142,7 @@ def make_engine(address: Address, *, busy_s: float = BUSY_S) -> Engine:
         raise LedgerError(
             "a ledger in PostgreSQL needs the package psycopg, which is not installed",
             hint="pip install 'stackmark[postgres]'",
+            kind="no-driver",
         ) from error
     event.listen(engine, "connect", _enter_schema)
     return engine

@@ -51,7 +51,7 @@ def export_to_file(ledger: Ledger, wanted: RunFilter, form: Format, path: Path) 
         raise SpecError(f"cannot write {path}: {error.strerror}", hint="give another file with -o") from error
     except OSError as error:
         raise LedgerError(
-            f"cannot write {path}: {error.strerror}; no file was left", hint="make room on the disk"
+            f"cannot write {path}: {error.strerror}; no file was left", hint="make room on the disk", kind="full"
         ) from error
     return written
 

@@ -13,20 +13,22 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
 from pydantic import Field, ValidationError
+from sqlalchemy import Connection, insert, select
 
 from stackmark.errors import LedgerError
 from stackmark.frozen import Frozen
 from stackmark.ledger.address import default_file
-from stackmark.ledger.rows import RunEnd
+from stackmark.ledger.rows import Experiment, RunEnd, RunStart, of_spec
+from stackmark.ledger.schema import experiments, runs, streams
 from stackmark.ledger.store import Ledger, NotOpen
-from stackmark.ledger.streams import Budget, Lines, TooLong
+from stackmark.ledger.streams import Budget, Lines, TooLong, pack_lines
 from stackmark.spec import explain
 
 SUFFIX = ".jsonl"
@@ -65,7 +67,7 @@ def finish_or_rescue(ledger: Ledger, run_id: str, end: RunEnd, lines: Lines) -> 
             raise
         saved = f"what was measured is saved in {path}; the next command stores it, or `stackmark recover`"
         hint = "; ".join(filter(None, (saved, error.hint)))
-        raise LedgerError(error.message, hint=hint, command=error.command) from error
+        raise LedgerError(error.message, hint=hint, command=error.command, kind=error.kind) from error
 
 
 def recover(ledger: Ledger) -> list[Recovery]:
@@ -158,3 +160,75 @@ def _lines(stream: IO[str]) -> Iterator[str]:
             raise ValueError("a line of output is no text")
         budget.take(line)
         yield line
+
+
+# --- Runs that are already over when they come to the ledger: an import is stored whole, in one transaction, or not at
+# all
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    start: RunStart
+    end: RunEnd
+    lines: Lines
+
+
+def add_whole(ledger: Ledger, experiment: Experiment, found: Sequence[WholeRun]) -> None:
+    """The experiment with all its runs and their streams."""
+    ledger.writing(lambda connection: _insert(connection, experiment, found))
+
+
+def add_new(ledger: Ledger, experiment: Experiment, found: Sequence[WholeRun]) -> list[str]:
+    """The experiment with those of its runs that the ledger does not have; their ids. Nothing where it has them all."""
+
+    def work(connection: Connection) -> list[str]:
+        ids = [run.start.id for run in found]
+        there = {str(row.id) for row in connection.execute(select(runs.c.id).where(runs.c.id.in_(ids)))}
+        new = [run for run in found if run.start.id not in there]
+        if new:
+            _insert(connection, experiment, new)
+        return [run.start.id for run in new]
+
+    return ledger.writing(work)
+
+
+def known_runs(ledger: Ledger, key: str, values: Sequence[str]) -> set[str]:
+    """Which of these values stand under that key in the handle of some run in a pod."""
+    wanted = set(values)
+
+    def work(connection: Connection) -> set[str]:
+        query = select(runs.c.handle).where(runs.c.place == "pod", runs.c.status != "running")
+        found = (handle.get(key) for (handle,) in connection.execute(query) if isinstance(handle, dict))
+        return {str(value) for value in found if value in wanted}
+
+    return ledger.reading(work) if wanted else set()
+
+
+def _insert(connection: Connection, experiment: Experiment, found: Sequence[WholeRun]) -> None:
+    rows = [{**run.start.model_dump(), **of_spec(run.start.spec), **run.end.model_dump()} for run in found]
+    said = [{"run_id": run.start.id, "lines": len(run.lines), "data": pack_lines(run.lines)} for run in found]
+    connection.execute(insert(experiments).values(experiment.model_dump()))
+    if rows:
+        connection.execute(insert(runs), rows)
+        connection.execute(insert(streams), said)
+
+
+def imported_before(ledger: Ledger, digests: Sequence[str]) -> dict[str, list[str]]:
+    """By the SHA-256 of a file, the runs that were made of it; files that are new are not in it."""
+    wanted = set(digests)
+
+    def work(connection: Connection) -> dict[str, list[str]]:
+        query = (
+            select(runs.c.id, runs.c.handle)
+            .join(experiments, experiments.c.id == runs.c.experiment_id)
+            .where(experiments.c.kind == "import")
+            .order_by(runs.c.id)
+        )
+        known: dict[str, list[str]] = {}
+        for run_id, handle in connection.execute(query):
+            digest = handle.get("sha256") if isinstance(handle, dict) else None
+            if digest in wanted:
+                known.setdefault(digest, []).append(run_id)
+        return known
+
+    return ledger.reading(work)

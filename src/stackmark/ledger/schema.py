@@ -220,6 +220,7 @@ def version_of(connection: Connection, shown: str) -> int:
         raise LedgerError(
             f"{shown} holds {kind} of another program, not a ledger; it was left as it is",
             hint="give another place with --ledger, or set STACKMARK_LEDGER",
+            kind="foreign",
         )
     return int(connection.execute(text("SELECT max(version) FROM schema_versions")).scalar() or 0)
 
@@ -229,6 +230,7 @@ def refuse_newer(version: int, newest: int, shown: str) -> None:
         raise LedgerError(
             f"the ledger {shown} has version {version}; stackmark {stackmark.__version__} knows up to {newest}",
             hint="use the newer stackmark that wrote it (pip install -U stackmark), or give another --ledger",
+            kind="newer",
         )
 
 

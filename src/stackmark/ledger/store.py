@@ -92,7 +92,9 @@ class Ledger:
         if file is not None:
             if not file.exists() and not create:
                 raise LedgerError(
-                    f"there is no ledger at {file}", hint="`stackmark run` makes one; --ledger names another place"
+                    f"there is no ledger at {file}",
+                    hint="`stackmark run` makes one; --ledger names another place",
+                    kind="no-ledger",
                 )
             try:
                 file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -343,6 +345,7 @@ class Ledger:
             raise LedgerError(
                 f"the run {run_id} of the ledger {self.where} cannot be read whole: {error}",
                 hint="no real run has that much: the ledger was changed or damaged; `stackmark delete RUN` removes a run",
+                kind="too-long",
             ) from error
 
     # How it is done

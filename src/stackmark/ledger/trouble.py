@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
+import pydantic
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from stackmark.errors import LedgerError
 from stackmark.ledger.address import Address
 from stackmark.ledger.masking import scrub
+from stackmark.model import ValidationError
 from stackmark.spec import explain
 
 
@@ -28,10 +29,10 @@ def said(address: Address) -> Iterator[None]:
         raise _sentence(address, error.orig) from error
     except SQLAlchemyError as error:
         line = scrub(_first_line(error), address.url)
-        raise LedgerError(f"the ledger {address.shown} cannot be used: {line}") from error
+        raise LedgerError(f"the ledger {address.shown} cannot be used: {line}", kind="unusable") from error
     except sqlite3.Error as error:
         raise _sentence(address, error) from error
-    except ValidationError as error:
+    except (pydantic.ValidationError, ValidationError) as error:
         raise _unreadable_row(address, explain(error), *getattr(error, "__notes__", ())) from error
     except (ValueError, RecursionError, zlib.error) as error:  # JSON that cannot be read, with numbers of any length
         raise _unreadable_row(address, str(error)) from error
@@ -42,7 +43,7 @@ def naming(run_id: object) -> Iterator[None]:
     """Says which run it was that could not be read."""
     try:
         yield
-    except ValidationError as error:
+    except (pydantic.ValidationError, ValidationError) as error:
         error.add_note(str(run_id))
         raise
 
@@ -75,6 +76,7 @@ def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
         return LedgerError(
             f"the ledger {file} is locked by another process; nothing was written",
             hint=f"try again when it has ended; `fuser -v {file}` names it",
+            kind="locked",
         )
     if name.startswith(("NOTADB", "CORRUPT")):
         return damaged(file, _first_line(error))
@@ -84,17 +86,19 @@ def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
         return LedgerError(
             f"the disk is full: the ledger {file} was not written; what it held before is intact",
             hint=f"make room (`df -h {file.parent}`), or give another --ledger",
+            kind="full",
         )
     if name.startswith("IOERR"):
         return LedgerError(
             f"the ledger {file} cannot be read or written: {_first_line(error)}; the transaction was undone",
             hint=f"look at the disk (`df -h {file.parent}`), the quota and `ulimit -f`, and the kernel's log (`dmesg`)",
+            kind="disk",
         )
     if name.startswith("CANTOPEN"):
         return cannot_open(file, "it is a folder" if file.is_dir() else _first_line(error))
     if name.startswith("CONSTRAINT"):
-        return LedgerError(f"the ledger {file} refused a row: {_first_line(error)}")
-    return LedgerError(f"the ledger {file} cannot be used: {_first_line(error)}")
+        return LedgerError(f"the ledger {file} refused a row: {_first_line(error)}", kind="refused-row")
+    return LedgerError(f"the ledger {file} cannot be used: {_first_line(error)}", kind="unusable")
 
 
 def _postgres(address: Address, error: BaseException | None) -> LedgerError:
@@ -104,34 +108,42 @@ def _postgres(address: Address, error: BaseException | None) -> LedgerError:
         return LedgerError(
             f"the PostgreSQL server refused the user of the ledger {shown}: {line}",
             hint="check the user and the password: in ~/.pgpass, in PGPASSWORD, or in the URL",
+            kind="login",
         )
     if state == "3D000" or ("database" in line and "does not exist" in line):
         return LedgerError(
-            f"the database of the ledger {shown} does not exist", hint="make it with `createdb`, or correct its name"
+            f"the database of the ledger {shown} does not exist",
+            hint="make it with `createdb`, or correct its name",
+            kind="no-database",
         )
     if state == "42501":
         return LedgerError(
             f"the user of the ledger {shown} may not do this: {line}",
             hint="an owner of the database can say: CREATE SCHEMA stackmark AUTHORIZATION the_user",
+            kind="no-right",
         )
     if state == "25006":
         return read_only(shown)
     if state.startswith("53"):
-        return LedgerError(f"the PostgreSQL server of the ledger {shown} has no room: {line}; nothing was written")
+        return LedgerError(
+            f"the PostgreSQL server of the ledger {shown} has no room: {line}; nothing was written", kind="full"
+        )
     if state.startswith("23"):
-        return LedgerError(f"the ledger {shown} refused a row: {line}")
+        return LedgerError(f"the ledger {shown} refused a row: {line}", kind="refused-row")
     if not state or state.startswith(("08", "57")):
         return LedgerError(
             f"the PostgreSQL server of the ledger {shown} cannot be reached: {line}",
             hint="check that it runs and that host and port are right (`pg_isready -h HOST -p PORT`), then try again",
+            kind="unreachable",
         )
-    return LedgerError(f"the ledger {shown} cannot be used: {line}")
+    return LedgerError(f"the ledger {shown} cannot be used: {line}", kind="unusable")
 
 
 def damaged(file: Path, reason: str) -> LedgerError:
     return LedgerError(
         f"the ledger {file} is damaged, or is not a ledger: {reason}; it was left as it is",
         hint=f"put a backup in its place, or save what can be read: sqlite3 {file} .recover | sqlite3 NEW.sqlite3",
+        kind="damaged",
     )
 
 
@@ -139,6 +151,7 @@ def read_only(shown: str) -> LedgerError:
     return LedgerError(
         f"the ledger {shown} is read-only; nothing was written",
         hint="get the right to write the file and its folder, or give another --ledger",
+        kind="read-only",
     )
 
 
@@ -146,6 +159,7 @@ def cannot_open(file: Path, reason: str) -> LedgerError:
     return LedgerError(
         f"the ledger {file} cannot be opened: {reason}",
         hint="give another place with --ledger, or set STACKMARK_LEDGER",
+        kind="cannot-open",
     )
 
 
@@ -153,6 +167,7 @@ def _unreadable_row(address: Address, reason: str, run_id: str = "") -> LedgerEr
     return LedgerError(
         f"{f'the run {run_id}' if run_id else 'a row'} of the ledger {address.shown} cannot be read: {reason}",
         hint=f"it was changed by hand or damaged; `stackmark delete {run_id or 'RUN'}` removes a run",
+        kind="unreadable-row",
     )
 
 
@@ -160,6 +175,7 @@ def unreadable_design(experiment_id: str, reason: str) -> LedgerError:
     return LedgerError(
         f"the design of {experiment_id} cannot be read: {reason}",
         hint="it was changed by hand or damaged: measure anew; `stackmark results` lists its runs",
+        kind="unreadable-design",
     )
 
 

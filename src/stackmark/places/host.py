@@ -15,21 +15,12 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue, field_validator
 
-from stackmark.errors import PlaceError, Terminated
+from stackmark.errors import PlaceError
 from stackmark.failures import killed
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
-from stackmark.places.process import (
-    Reading,
-    end,
-    ended_from_outside,
-    oom_kills,
-    polite_signal,
-    send,
-    silence_limit_s,
-    worker_environment,
-)
+from stackmark.places.process import oom_kills, start, supervise, worker_environment
 from stackmark.spec import AUTO, SCRATCH_VARIABLE, Spec, Task
 
 
@@ -89,38 +80,23 @@ class HostPlace:
     def _run(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, more: Mapping[str, str]) -> Outcome:
         oom_before = oom_kills()
         process = self._start({**more, MARK_VARIABLE: mark})
-        silence_s = silence_limit_s(task, time_limit_s)
-        reading = Reading(process, watch, silence_s)
-        interruption: BaseException | None = None
-        in_time = True
-        try:
-            watch.started({"pid": process.pid, "start_ticks": start_ticks(process.pid)})
-            send(process, task)
-            in_time = reading.until_exit(time_limit_s)
-        except (KeyboardInterrupt, Terminated) as error:
-            interruption = error
-        finally:
-            try:
-                end(process, reading, lambda: _asked(process, polite_signal(interruption)))
-            finally:
-                end_marked(mark)
-        failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
+        ended = supervise(
+            process,
+            task,
+            watch,
+            lambda: {"pid": process.pid, "start_ticks": start_ticks(process.pid)},
+            ask=lambda polite: _asked(process, polite),
+            clean_up=lambda: end_marked(mark),
+            time_limit_s=time_limit_s,
+        )
+        failure = ended.failure
         if failure is None and process.returncode < 0:
             failure = killed(-process.returncode, oom_kills() > oom_before)
-        return Outcome(process.returncode, failure, tuple(reading.stderr_lines), interruption)
+        return Outcome(process.returncode, failure, tuple(ended.reading.stderr_lines), ended.interruption)
 
     def _start(self, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        environment = {**worker_environment(self._environment), **more}
         try:
-            return subprocess.Popen(
-                self.command(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-                bufsize=0,
-            )
+            return start(self.command(), {**worker_environment(self._environment), **more})
         except OSError as error:
             raise PlaceError(
                 f"no worker could be started on the host: {error}", command=" ".join(self.command())

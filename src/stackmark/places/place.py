@@ -15,6 +15,7 @@ from pydantic import JsonValue, model_validator
 from stackmark.errors import SpecError
 from stackmark.failures import PlaceFailure
 from stackmark.frozen import Frozen
+from stackmark.remarks import Remark
 from stackmark.spec import Spec, Task
 
 # What is kept of a worker's standard error: enough for a traceback of a compiler, not for a day of warnings.
@@ -64,7 +65,8 @@ def missing_facts(facts: Facts) -> list[str]:
     missing = [subject for subject in SUBJECTS if subject not in facts]
     if not missing:
         return []
-    return [f"the worker sent no facts about {', '.join(missing)}: what was asked of the place cannot be verified"]
+    text = f"the worker sent no facts about {', '.join(missing)}: what was asked of the place cannot be verified"
+    return [Remark(text, "missing-facts")]
 
 
 def cache_variables(cache: Path | None) -> dict[str, str]:

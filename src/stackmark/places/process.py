@@ -11,15 +11,16 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from stackmark.errors import Terminated, how_ended
 from stackmark.events import LINE_LIMIT_BYTES
 from stackmark.failures import PlaceFailure
-from stackmark.places.place import STDERR_LINES_KEPT, Watch
+from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
 from stackmark.spec import LEDGER_VARIABLE, SPEC_VARIABLE, Task
 from stackmark.units import say_seconds
 from stackmark.workloads.registry import is_own_program
@@ -49,7 +50,64 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def send(process: subprocess.Popen[bytes], task: Task) -> None:
+def start(argv: Sequence[str], environment: Mapping[str, str], folder: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a worker, or a client that runs one, as a group of its own with three pipes."""
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+        bufsize=0,
+    )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a worker ended. `failure` says why, where it was we who ended it."""
+
+    reading: "Reading"
+    failure: PlaceFailure | None
+    interruption: BaseException | None
+
+
+def supervise(
+    process: subprocess.Popen[bytes],
+    task: Task,
+    watch: Watch,
+    handle: Callable[[], Handle],
+    *,
+    ask: Callable[[signal.Signals], bool],
+    clean_up: Callable[[], object],
+    time_limit_s: float | None,
+    again_s: float | None = None,
+) -> Ended:
+    """Hand the task to a worker and its lines to `watch`, until it ends, its time is up or we are interrupted.
+
+    `ask` sends it a signal (see `end`); `clean_up` removes what is left of it, also when all else fails.
+    """
+    silence_s = silence_limit_s(task, time_limit_s)
+    reading = Reading(process, watch, silence_s)
+    interruption: BaseException | None = None
+    in_time = True
+    try:
+        watch.started(handle())
+        _send(process, task)
+        in_time = reading.until_exit(time_limit_s)
+    except (KeyboardInterrupt, Terminated) as error:
+        interruption = error
+    finally:
+        try:
+            _end(process, reading, lambda: ask(_polite_signal(interruption)), again_s)
+        finally:
+            clean_up()
+    failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
+    return Ended(reading, failure, interruption)
+
+
+def _send(process: subprocess.Popen[bytes], task: Task) -> None:
     assert process.stdin is not None
     # A worker that is gone already says more by its exit code than our broken pipe would.
     with suppress(BrokenPipeError):
@@ -148,7 +206,7 @@ class _Lines:
             self._rest = b""
 
 
-def end(
+def _end(
     process: subprocess.Popen[bytes], reading: Reading, ask: Callable[[], bool], again_s: float | None = None
 ) -> None:
     """Ends the group: it is asked, its last words are read, then it is killed. A second Ctrl-C skips the asking.
@@ -194,7 +252,7 @@ def ended_from_outside(
     return None
 
 
-def polite_signal(interruption: BaseException | None) -> signal.Signals:
+def _polite_signal(interruption: BaseException | None) -> signal.Signals:
     """What a person's Ctrl-C was is Ctrl-C to the worker too."""
     return signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else signal.SIGTERM
 

@@ -7,7 +7,7 @@ differs stands beside it, and where the recipe differs the ratio is called conte
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,9 @@ from stackmark.published.search import search, understand
 from stackmark.published.table import Published, load, load_all
 from stackmark.spec import Scalar, Spec
 from stackmark.units import say_rate
-from stackmark.verdict.against_published import PUBLISHED_MARGIN, compare_published
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import PublishedNeighbour
+from stackmark.verdict.unpaired import PUBLISHED_MARGIN, compare_published
 from stackmark.workloads.registry import definitions, known
 
 UNCERTAINTY = "published value of unknown uncertainty"
@@ -46,7 +46,7 @@ def known_operators(ledger: Ledger | None) -> OperatorIndex:
 # --- what is near -------------------------------------------------------------------------------------------------------
 
 
-def published_name(workload: str, params: dict[str, Scalar]) -> str:
+def published_name(workload: str, params: Mapping[str, Scalar]) -> str:
     """The table's name of what was measured: a forward pass is not training."""
     if params.get("mode") in ("forward", "eval"):
         return f"infer/{workload.partition('/')[2]}"
@@ -169,7 +169,7 @@ class AgainstPublished:
 
 
 def find_reference(
-    text: str, workload: str, params: dict[str, Scalar], unit: str, rows: Sequence[Published] | None = None
+    text: str, workload: str, params: Mapping[str, Scalar], unit: str, rows: Sequence[Published] | None = None
 ) -> Reference:
     """The rows of this workload, or a close relation of it, that fit the text; where there is none, what there is."""
     name = published_name(workload, params)

@@ -13,6 +13,7 @@ from functools import cache
 
 from stackmark.published.chips import Chip, chip_distance, parse_chip
 from stackmark.published.table import UNIT_SPELLINGS, Published
+from stackmark.remarks import Remark
 
 # Precisions whose matrix products are done in 16 bits: people call them all "half".
 _HALF = frozenset({"mixed", "bf16", "fp16"})
@@ -24,7 +25,8 @@ _chip = cache(parse_chip)
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A published row beside a result: `differs` says in words what is not the same; `distance` only ranks."""
+    """A published row beside a result: `differs` says in words what is not the same, each with the field as its kind; `distance`
+    only ranks."""
 
     row: Published
     differs: tuple[str, ...]
@@ -32,7 +34,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Query:
     workload: str
     chip: Chip | None
     count: int
@@ -65,7 +67,7 @@ def nearest(
     with an H200 than one more P100. `data` is `synthetic` (also `device`, `host`) or else a folder; `chip` as NVML or
     /proc/cpuinfo names it.
     """
-    wanted = _Wanted(
+    wanted = _Query(
         workload=_key(workload),
         chip=parse_chip(chip) if chip else None,
         count=count,
@@ -86,7 +88,7 @@ def nearest(
     return chosen
 
 
-def _match(wanted: _Wanted, row: Published) -> Match | None:
+def _match(wanted: _Query, row: Published) -> Match | None:
     related = _relation(wanted.workload, row)
     if related is None:
         return None
@@ -146,27 +148,27 @@ def _family(framework: str) -> str:
     return framework.split(" ")[0].lower()
 
 
-def _differences(wanted: _Wanted, row: Published, chip: Chip, related: str) -> Iterator[str]:
+def _differences(wanted: _Query, row: Published, chip: Chip, related: str) -> Iterator[Remark]:
     if related:
-        yield related
+        yield Remark(related, "workload")
     if row.task == "operator":
-        yield row.model  # the shape is the recipe
+        yield Remark(row.model, "shape")  # the shape is the recipe
     yield from _chip_words(wanted, row, chip)
     if row.extra.get("may_be_tf32") and wanted.precision in {"fp32", "tf32"}:
-        yield "fp32 that may be TF32 (not stated)"
+        yield Remark("fp32 that may be TF32 (not stated)", "may-be-tf32")
     elif row.precision != wanted.precision:
         its = {"mixed": "mixed (AMP)", "unknown": "precision not stated,"}.get(row.precision, row.precision)
         may_be = " (may be TF32, not stated)" if row.extra.get("may_be_tf32") else ""
-        yield f"{its}{may_be} instead of {wanted.precision}"
+        yield Remark(f"{its}{may_be} instead of {wanted.precision}", "precision")
     length = row.extra.get("sequence_length")
     if length is None and row.unit == "sequences/s":
-        yield "sequence length not stated"
+        yield Remark("sequence length not stated", "sequence-length-not-stated")
     elif length is not None and length != wanted.sequence_length:
-        yield f"{length} tokens a sequence" + _instead_of(wanted.sequence_length)
+        yield Remark(f"{length} tokens a sequence" + _instead_of(wanted.sequence_length), "sequence-length")
     if row.batch is None:
-        yield "batch not stated"
+        yield Remark("batch not stated", "batch-not-stated")
     elif row.batch != wanted.batch:
-        yield f"batch {row.batch}" + _instead_of(wanted.batch)
+        yield Remark(f"batch {row.batch}" + _instead_of(wanted.batch), "batch")
     yield from _stack_words(wanted, row)
 
 
@@ -174,18 +176,19 @@ def _instead_of(mine: str | int | None) -> str:
     return f" instead of {mine}" if mine else ""
 
 
-def _chip_words(wanted: _Wanted, row: Published, chip: Chip) -> Iterator[str]:
+def _chip_words(wanted: _Query, row: Published, chip: Chip) -> Iterator[Remark]:
     if wanted.chip is None:
-        yield f"{chip.short} (the chip here is not known)"
+        yield Remark(f"{chip.short} (the chip here is not known)", "chip")
     elif chip_distance(wanted.chip, chip) == 1 and wanted.chip.memory and not chip.memory:
-        yield f"{chip.short} (memory not stated) instead of {wanted.chip.short}"
+        yield Remark(f"{chip.short} (memory not stated) instead of {wanted.chip.short}", "chip-memory")
     elif chip_distance(wanted.chip, chip):
-        yield f"{chip.short} instead of {wanted.chip.short}"
+        yield Remark(f"{chip.short} instead of {wanted.chip.short}", "chip")
     if row.count != wanted.count:
         things = {"cpu": "CPU", "gpu": "GPU"}.get(chip.kind, "device")
-        yield f"{row.count} {things}{'s' if row.count > 1 else ''} instead of {wanted.count}"
+        text = f"{row.count} {things}{'s' if row.count > 1 else ''} instead of {wanted.count}"
+        yield Remark(text, "count")
     if variant := row.extra.get("variant"):
-        yield f"{variant}"
+        yield Remark(f"{variant}", "chip-variant")
 
 
 # What a row says of its recipe that no field of a result stands against: said as it is.
@@ -197,16 +200,17 @@ _RECIPE = (
 )
 
 
-def _stack_words(wanted: _Wanted, row: Published) -> Iterator[str]:
+def _stack_words(wanted: _Query, row: Published) -> Iterator[Remark]:
     if not row.framework:
-        yield "framework not stated"
+        yield Remark("framework not stated", "framework-not-stated")
     elif row.framework != wanted.framework:
         stated = re.search(r"\d", row.framework) or _family(row.framework) != _family(wanted.framework)
-        yield row.framework + ("" if stated else " (version not stated)") + _instead_of(wanted.framework)
+        text = row.framework + ("" if stated else " (version not stated)") + _instead_of(wanted.framework)
+        yield Remark(text, "framework" if stated else "framework-version-not-stated")
     if row.data == "unknown":
-        yield "data path not stated"
+        yield Remark("data path not stated", "data-not-stated")
     elif wanted.data and row.data != wanted.data:
-        yield f"{row.data} data instead of {wanted.data}"
+        yield Remark(f"{row.data} data instead of {wanted.data}", "data")
     for name, words in _RECIPE:
         if (said := row.extra.get(name)) and said != "host":
-            yield words.format(said)
+            yield Remark(words.format(said), name)

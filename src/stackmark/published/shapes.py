@@ -30,7 +30,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ShapeQuery:
     """An operator, some of its sizes, a set; `words` are what else was typed."""
 
     op: str
@@ -41,7 +41,7 @@ class Asked:
 
 def read_asked(
     words: Sequence[str], sizes: Mapping[str, str | None], shape: str | None, set_name: str | None
-) -> Asked | None:
+) -> ShapeQuery | None:
     """None where no size and no set was typed: then it is a search by words. What is wrong is a sentence."""
     typed: dict[str, Scalar] = {name: value for name, value in sizes.items() if value is not None}
     if not typed and shape is None and set_name is None:
@@ -61,7 +61,7 @@ def read_asked(
         if name in typed:
             raise SpecError(f"{name} was typed twice: --{name} {typed[name]} and --shape {name}={value}")
         typed[name] = value
-    return Asked(op, _checked(op, typed), set_name, tuple(word for word in words if word != named))
+    return ShapeQuery(op, _checked(op, typed), set_name, tuple(word for word in words if word != named))
 
 
 def _checked(op: str, typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -73,7 +73,7 @@ def _checked(op: str, typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: shape[name] for name in fields if name in typed}
 
 
-def matching(rows: Iterable[Published], asked: Asked) -> list[Published]:
+def matching(rows: Iterable[Published], asked: ShapeQuery) -> list[Published]:
     """The times of these sizes: shape by shape, the newest first, of those the shortest."""
     operator = find_operator(asked.op)
     wanted = {name: as_listed(operator, name, value) for name, value in asked.sizes.items()}
@@ -90,7 +90,7 @@ def matching(rows: Iterable[Published], asked: Asked) -> list[Published]:
     return [row for _, row in found]
 
 
-def why_none(rows: Iterable[Published], asked: Asked) -> str:
+def why_none(rows: Iterable[Published], asked: ShapeQuery) -> str:
     """A sentence on what there is, where no row has these sizes, or none of those that have them fits the words."""
     if of_sizes := matching(rows, asked):
         return f"of the {counted(len(of_sizes), 'row')} of these sizes, none fits {' '.join(asked.words)!r}"

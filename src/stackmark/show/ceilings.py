@@ -6,10 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
-from stackmark.experiments.ceilings import Kept
+from stackmark.experiments.ceilings import MeasuredCeilings
 from stackmark.show.facts import say_stack
-from stackmark.show.safe import safe, safe_line
-from stackmark.show.terminal import Column, Line, grid, is_screen, print_table
+from stackmark.show.terminal import Column, Line, grid, is_screen, print_table, safe, safe_line
 from stackmark.units import counted, say_count, say_moment, say_rate, say_seconds
 from stackmark.verdict.ceilings import BYTES_PER_S, COLD, LAUNCH, MATRIX, OPERATIONS_PER_S, TRANSFER, Ceilings, Limit
 
@@ -29,7 +28,7 @@ ORDER = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 NAME_WIDTH = 12
 
 
-def print_ceilings(kept: Kept, console: Console) -> None:
+def print_ceilings(kept: MeasuredCeilings, console: Console) -> None:
     print_table(console, COLUMNS, table_rows(kept.ceilings))
     print(file=console.file)
     lines = [*_about(kept), *_where(kept)]
@@ -97,7 +96,7 @@ def say_interval(limit: Limit) -> str:
     return f"{low.partition(' ')[0] if same else low} to {high}"
 
 
-def _about(kept: Kept) -> list[Line]:
+def _about(kept: MeasuredCeilings) -> list[Line]:
     found = kept.ceilings
     lines: list[Line] = []
     if found.matrix:
@@ -123,7 +122,7 @@ def _about(kept: Kept) -> list[Line]:
     return lines
 
 
-def _vendor(kept: Kept) -> list[Line]:
+def _vendor(kept: MeasuredCeilings) -> list[Line]:
     if kept.vendor is None:
         return [("vendor", f"no figure of {kept.ceilings.chip or 'this chip'} is in our table")]
     note = f"; {kept.vendor.note}" if kept.vendor.note else ""
@@ -140,7 +139,7 @@ def _notes(limits: Sequence[Limit]) -> list[str]:
     return [note if len(names) > 3 else f"{'; '.join(names)}: {note}" for note, names in rows.items()]
 
 
-def _where(kept: Kept) -> list[Line]:
+def _where(kept: MeasuredCeilings) -> list[Line]:
     """Say what it was measured on and where it is kept."""
     ceilings = kept.ceilings
     threads = f", {counted(ceilings.threads, 'thread')}" if ceilings.threads else ""
@@ -154,7 +153,7 @@ def _where(kept: Kept) -> list[Line]:
     return [line for line in lines if line[1]]
 
 
-def ceilings_json(kept: Kept) -> dict[str, Any]:
+def ceilings_json(kept: MeasuredCeilings) -> dict[str, Any]:
     return {
         "experiment": kept.experiment_id,
         "runs": kept.runs,

@@ -12,8 +12,7 @@ from rich.console import Console
 from stackmark.errors import Exit
 from stackmark.experiments.check import RULES, Checked, Rate
 from stackmark.show.junit import Case, Outcome
-from stackmark.show.safe import safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
+from stackmark.show.terminal import Column, Line, print_grid, print_table
 from stackmark.show.verdict import COLOURS as WORD_COLOURS
 from stackmark.show.verdict import comparison_json
 from stackmark.show.wording import say_interval, say_ratio
@@ -58,10 +57,10 @@ def has_failed(one: Checked) -> bool:
 def print_check(checked: Sequence[Checked], console: Console, again: str) -> None:
     """`again` is the command that checks once more."""
     nothing = NO_CHANGE if any(one.now for one in checked) else NOT_SEEN
-    _print_lines(console, [("changed", change) for change in stack_changed(checked) or [nothing]])
+    print_grid(console, [("changed", change) for change in stack_changed(checked) or [nothing]], LINE_STYLES)
     rows = [(cells, word) for one in checked for cells, word in _rows(one)]
     print_table(console, COLUMNS, [cells for cells, _ in rows], [COLOURS[word] for _, word in rows])
-    _print_lines(console, [*_behind(checked), ("next", again)])
+    print_grid(console, [*_behind(checked), ("next", again)], LINE_STYLES)
 
 
 def stack_changed(checked: Sequence[Checked]) -> list[str]:
@@ -136,14 +135,6 @@ def _said_once(found: Sequence[tuple[str, str, str]], lines: int) -> list[Line]:
     return [
         (name, text if len(labels) == lines else f"{', '.join(labels)}: {text}") for (name, text), labels in ordered
     ]
-
-
-def _print_lines(console: Console, lines: Sequence[Line]) -> None:
-    if not is_screen(console):
-        for name, text in lines:
-            print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
-        return
-    console.print(grid(lines, LINE_STYLES))
 
 
 # --- for programs -------------------------------------------------------------------------------------------------------

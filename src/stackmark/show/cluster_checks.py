@@ -7,17 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column as Cell
-from rich.text import Text
 
 from stackmark.cluster.checks.suite import Suite
 from stackmark.cluster.checks.work import Case, Checked
 from stackmark.cluster.cleaning import Left
 from stackmark.show.junit import Case as JunitCase
 from stackmark.show.junit import Outcome
-from stackmark.show.safe import safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, Line, Voice, grid, is_screen, print_table, standard_error
+from stackmark.show.live import ScreenBar
+from stackmark.show.terminal import Column, Line, Voice, is_screen, print_grid, print_table, standard_error
 from stackmark.units import counted, say_seconds
 
 SCHEMA = 1
@@ -63,37 +62,18 @@ class PlainCases(Notices):
         self._say(say_case(checked))
 
 
-class CaseBar:
+class CaseBar(ScreenBar):
     """A bar with the case at hand; what failed scrolls up as a line, and the table has the rest."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
+        super().__init__(
+            console,
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False, table_column=Cell(no_wrap=True, ratio=1)),
             BarColumn(bar_width=20),
             TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            expand=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
         )
         self._task = self._progress.add_task("the cluster is asked", total=None)
-
-    def __enter__(self) -> "CaseBar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Nothing of the progress may stand where a result is printed."""
-        self._progress.stop()
-
-    def notice(self, sentence: str) -> None:
-        self._console.print(Text(safe_line(sentence), style="yellow"), soft_wrap=True)
 
     def begins(self, case: Case, number: int, of: int) -> None:
         text = f"case {number}/{of}  {case.area}: {case.name}, {case.scope}"
@@ -101,7 +81,7 @@ class CaseBar:
 
     def ended(self, checked: Checked) -> None:
         if checked.result == "failed":
-            self._console.print(Text(safe_line(say_case(checked)), style=COLOURS[checked.result]), soft_wrap=True)
+            self._line(say_case(checked), COLOURS[checked.result])
 
 
 @contextmanager
@@ -117,7 +97,7 @@ def watching_cases(quiet: bool) -> Iterator[CaseBar | Notices]:
 
 def print_checks(suite: Suite, console: Console) -> None:
     lines = suite.checked
-    _print_lines(console, about(suite))
+    print_grid(console, about(suite), LINE_STYLES)
     rows = [
         [
             line.area,
@@ -136,7 +116,7 @@ def print_checks(suite: Suite, console: Console) -> None:
             behind.append(("failed", f"{line.area}: {line.case}, {line.scope}: {line.evidence}"))
             behind += [("hint", line.hint)] if line.hint else []
             behind += [("by hand", line.command)] if line.command else []
-    _print_lines(console, [*behind, ("result", say_counts(lines))])
+    print_grid(console, [*behind, ("result", say_counts(lines))], LINE_STYLES)
 
 
 def about(suite: Suite) -> list[Line]:
@@ -161,12 +141,15 @@ def say_counts(lines: Sequence[Checked]) -> str:
     return f"{counted(len(lines), 'case')}: {said}" if lines else "no case was tried"
 
 
-def print_cleaned(lines: Sequence[Left], console: Console) -> None:
+def print_cleaned(lines: Sequence[Left], console: Console) -> str:
+    """Print what was left, a line each, and return how many had which fate."""
     rows = [
         [line.kind, line.namespace, line.name, line.work, say_seconds(line.age_s), line.fate, line.why]
         for line in lines
     ]
     print_table(console, CLEAN_COLUMNS, rows, [CLEAN_COLOURS[line.fate] for line in lines])
+    counts = {fate: sum(1 for line in lines if line.fate == fate) for fate in CLEAN_COLOURS}
+    return ", ".join(f"{count} {fate.removesuffix('s')}" for fate, count in counts.items() if count)
 
 
 def junit_case(line: Checked) -> JunitCase:
@@ -189,11 +172,3 @@ def checks_json(suite: Suite) -> dict[str, Any]:
         **{result.replace(" ", "_"): suite.count(result) for result in ("passed", "failed", "left out")},
         "cases": [asdict(one) for one in suite.checked],
     }
-
-
-def _print_lines(console: Console, lines: Sequence[Line]) -> None:
-    if not is_screen(console):
-        for name, text in lines:
-            print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
-        return
-    console.print(grid(lines, LINE_STYLES))

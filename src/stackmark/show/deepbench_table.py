@@ -5,30 +5,38 @@ What the original prints is a mean of N calls in a row, and ours is the median: 
 Its words for precisions are `float`, `half` and `int8`; those that it did not know have our names.
 
 A problem that failed is not in the table: it has no word for that but `Not Supported`, which would not be true. Of a training
-set a line has all passes of a shape and their sum; a shape of which one is missing is left out (`left_out`), since a 0 in its
+set a line has all passes of a shape and their sum; a shape of which one is missing is left out, and said, since a 0 in its
 place would be a time. sparse_bench printed a table like that of gemm_bench with a column for the sparsity; no output of it is
 known to us, so there is none here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stackmark.spec import Scalar
+from stackmark.show.list_formats import ListFormat, ListTable
+from stackmark.spec import Scalar, Spec
 from stackmark.verdict.operators import ListResult, RowResult
 from stackmark.workloads.op.lists import FIRST_LAYER_CHANNELS, TRAINING
+from stackmark.workloads.op.problem import say_rows
 
 WORDS = {"fp32": "float", "fp16": "half", "int8": "int8"}
 PASSES = ("forward", "backward-inputs", "backward-weights")
 
 
-def deepbench_table(op: str, set_name: str, result: ListResult) -> str:
-    """The whole of it, head and rows."""
-    return "\n".join(TABLES[f"op/{op}"](result.good, _is_training(set_name, result)))
-
-
-def left_out(set_name: str, result: ListResult) -> list[RowResult]:
-    """What gave a time and is in no line, because another pass of its shape gave none."""
-    rows = [row for row in result.good if "pass" in row.shape]
+def deepbench_table(spec: Spec, result: ListResult) -> ListTable:
+    """Lay out the whole list, head and rows, and say which rows are in no line."""
+    set_name = str(spec.params.get("set"))
     training = _is_training(set_name, result)
+    text = "\n".join(TABLES[spec.workload](result.good, training))
+    if rows := _left_out(result, training):
+        numbers = say_rows(row.index for row in rows)
+        because = "because a line has all passes of a shape, and others of theirs gave no time"
+        return ListTable(text, (f"not in the table: {numbers}, {because}",))
+    return ListTable(text)
+
+
+def _left_out(result: ListResult, training: bool) -> list[RowResult]:
+    """Return the rows with a time that are in no line, because another pass of their shape has none."""
+    rows = [row for row in result.good if "pass" in row.shape]
     return [row for shape, passes in _by_shape(rows) if not _whole(shape, passes, training) for row in passes.values()]
 
 
@@ -112,6 +120,9 @@ TABLES: dict[str, Callable[[Sequence[RowResult], bool], list[str]]] = {
     "op/rnn": _rnn,
     "op/all-reduce": _all_reduce,
 }
+
+
+DEEPBENCH = ListFormat("DeepBench", deepbench_table, tuple(TABLES))
 
 
 def _word(row: RowResult) -> str:

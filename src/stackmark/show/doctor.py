@@ -1,4 +1,4 @@
-"""What the doctor found, in a terminal: rungs by nodes at a glance, what was seen on each, then what is wrong and what to do.
+"""Print a doctor's report: diagnostics by nodes at a glance, what was seen on each, then what is wrong and what to do.
 
 Nodes that fared alike share a column and a line: of a hundred nodes the three that differ are what one wants to see. Advice
 that holds for several nodes is given once, with their names.
@@ -12,8 +12,7 @@ from rich.text import Text
 from stackmark.cluster.doctor.results import Finding, Report, Result
 from stackmark.show.junit import Case
 from stackmark.show.junit import Outcome as JunitOutcome
-from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, is_screen, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, cut_middle, is_screen, print_table, safe_line
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim", "unknown": "magenta"}
 MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "unknown": "?"}
@@ -38,17 +37,20 @@ def print_doctor(report: Report, console: Console) -> None:
 def sentence(report: Report) -> str:
     """The verdict, in a line."""
     failed = [result for result in report.results if result.status == "failed"]
-    warned = len({(result.rung, finding.what) for result in report.results for finding in result.findings
+    warned = len({(result.diagnostic, finding.what) for result in report.results for finding in result.findings
                   if finding.status == "warning"})  # fmt: skip
     beside = f"; {_counted(warned, 'warning')}" if warned else ""
     if not failed:
-        open_ones = list(dict.fromkeys(result.rung for result in report.results if result.status == "unknown"))
+        open_ones = list(dict.fromkeys(result.diagnostic for result in report.results if result.status == "unknown"))
         untold = f"; not known: {', '.join(open_ones)}" if open_ones else ""
         return f"{report.context}: nothing failed{beside}{untold}"
-    rungs: dict[str, list[str]] = {}
+    diagnostics: dict[str, list[str]] = {}
     for result in failed:
-        rungs.setdefault(result.rung, []).append(result.node or "")
-    said = [f"{rung} ({_names(report, nodes)})" if nodes[0] else rung for rung, nodes in rungs.items()]
+        diagnostics.setdefault(result.diagnostic, []).append(result.node or "")
+    said = [
+        f"{diagnostic} ({_names(report, nodes)})" if nodes[0] else diagnostic
+        for diagnostic, nodes in diagnostics.items()
+    ]
     return f"{report.context}: not fit: {', '.join(said)} failed{beside}"
 
 
@@ -56,7 +58,7 @@ def junit_cases(report: Report) -> list[Case]:
     outcomes: dict[str, JunitOutcome] = {"failed": "failure", "skipped": "skipped", "unknown": "skipped"}
     return [
         Case(
-            name=f"{result.node or CLUSTER}: {result.rung}",
+            name=f"{result.node or CLUSTER}: {result.diagnostic}",
             seconds=result.seconds,
             outcome=outcomes.get(result.status, "passed"),
             kind=next((finding.kind for finding in result.findings if finding.status == result.status), result.status),
@@ -72,17 +74,17 @@ def junit_cases(report: Report) -> list[Case]:
 
 
 def _print_matrix(report: Report, console: Console) -> None:
-    """Rungs down, nodes across; alike ones together, as many as there is room for."""
-    rungs = list(dict.fromkeys(result.rung for result in report.results))
-    status = {(result.node, result.rung): result.status for result in report.results}
+    """Diagnostics down, nodes across; alike ones together, as many as there is room for."""
+    diagnostics = list(dict.fromkeys(result.diagnostic for result in report.results))
+    status = {(result.node, result.diagnostic): result.status for result in report.results}
     groups: dict[tuple[str, ...], list[str]] = {}
     for node in report.nodes:
-        groups.setdefault(tuple(status.get((node, rung), "") for rung in rungs), []).append(node)
-    columns = [Column("rung"), Column(CLUSTER)]
+        groups.setdefault(tuple(status.get((node, diagnostic), "") for diagnostic in diagnostics), []).append(node)
+    columns = [Column("diagnostic"), Column(CLUSTER)]
     columns += [Column(_heading(nodes), drop=max(0, len(groups) - n)) for n, nodes in enumerate(groups.values())]
     rows = []
-    for at, rung in enumerate(rungs):
-        rows.append([rung, _mark(status.get((None, rung))), *(_mark(statuses[at]) for statuses in groups)])
+    for at, diagnostic in enumerate(diagnostics):
+        rows.append([diagnostic, _mark(status.get((None, diagnostic))), *(_mark(statuses[at]) for statuses in groups)])
     if is_screen(console):
         _print_coloured(console, columns, rows)
     else:
@@ -108,27 +110,27 @@ def _print_coloured(console: Console, columns: Sequence[Column], rows: Sequence[
 
 
 def _print_seen(report: Report, console: Console) -> None:
-    """A line a rung and what was seen there."""
+    """A line a diagnostic and what was seen there."""
     seen: dict[tuple[str, str, str], list[str | None]] = {}
     for result in report.results:
-        seen.setdefault((result.rung, result.status, result.evidence), []).append(result.node)
-    columns = [Column("rung"), Column("where", drop=1), Column("result"), Column("what was seen")]
-    rungs: list[str] = list(dict.fromkeys(result.rung for result in report.results))
-    ordered = sorted(seen.items(), key=lambda item: rungs.index(item[0][0]))
+        seen.setdefault((result.diagnostic, result.status, result.evidence), []).append(result.node)
+    columns = [Column("diagnostic"), Column("where", drop=1), Column("result"), Column("what was seen")]
+    diagnostics: list[str] = list(dict.fromkeys(result.diagnostic for result in report.results))
+    ordered = sorted(seen.items(), key=lambda item: diagnostics.index(item[0][0]))
     rows = [
-        [rung, _names(report, [node for node in nodes if node]) or CLUSTER, status, evidence]
-        for (rung, status, evidence), nodes in ordered
+        [diagnostic, _names(report, [node for node in nodes if node]) or CLUSTER, status, evidence]
+        for (diagnostic, status, evidence), nodes in ordered
     ]
     print_table(console, columns, rows, [STYLES[status] for (_, status, _), _ in ordered])
 
 
 def _findings(report: Report) -> list[tuple[Finding, str, str, str]]:
-    """Each once: with its rung, the nodes that it holds for and the command; failures first."""
+    """Each once: with its diagnostic, the nodes that it holds for and the command; failures first."""
     about: dict[tuple[str, str, str], list[Result]] = {}
     first: dict[tuple[str, str, str], Finding] = {}
     for result in report.results:
         for finding in result.findings:
-            key = (finding.status, result.rung, finding.what)
+            key = (finding.status, result.diagnostic, finding.what)
             about.setdefault(key, []).append(result)
             first.setdefault(key, finding)
     ordered = sorted(about, key=lambda key: key[0] != "failed")
@@ -143,8 +145,8 @@ def _findings(report: Report) -> list[tuple[Finding, str, str, str]]:
     ]
 
 
-def _print_finding(console: Console, finding: Finding, rung: str, where: str, command: str) -> None:
-    about = f"{rung}, {where}: " if where else f"{rung}: "
+def _print_finding(console: Console, finding: Finding, diagnostic: str, where: str, command: str) -> None:
+    about = f"{diagnostic}, {where}: " if where else f"{diagnostic}: "
     _named(console, finding.status, f"{about}{finding.what}", STYLES[finding.status])
     for line in finding.do:
         _named(console, "", line)

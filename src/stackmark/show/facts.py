@@ -1,13 +1,12 @@
 """Facts for people: a block a subject, a line a fact, what could not be found out at the end; and the stack in a sentence."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 from rich.text import Text
 
-from stackmark.show.safe import safe_line
-from stackmark.show.terminal import standard_output
+from stackmark.show.terminal import safe_line, standard_output
 from stackmark.verdict.fact_values import say_cudnn as say_cudnn
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
@@ -51,7 +50,7 @@ def _layer(container: Mapping[str, JsonValue]) -> str | None:
     return f"in a container ({container['engine']})" if container.get("engine") else None
 
 
-def print_facts(facts: Facts, problems: list[str]) -> None:
+def print_facts(facts: Facts, problems: Sequence[str]) -> None:
     console = standard_output()
 
     def line(text: str, style: str = "") -> None:

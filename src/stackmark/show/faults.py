@@ -22,8 +22,7 @@ from stackmark.show.report.charts.shapes import (
 from stackmark.show.report.markup import Markup, element, join, number
 from stackmark.show.terminal import Line, print_lines
 from stackmark.units import counted, say_seconds
-from stackmark.verdict.fault import DiskSeen, FaultFinding, LogSeen, NewPod
-from stackmark.verdict.interruption import Interruption, Ratio
+from stackmark.verdict.interruption import DiskSeen, FaultFinding, Interruption, LogSeen, NewPod, Ratio
 
 STYLES = {"loop": "bold", "sick": "red", "note": "yellow", "warning": "yellow", "lacks": "red"}
 # An interval from a tenth to ten times says nothing that a person could use.

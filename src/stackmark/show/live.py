@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean
-from typing import Literal, TextIO
+from typing import Literal, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
@@ -25,8 +25,7 @@ from rich.text import Text
 from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
 from stackmark.experiments.recorder import Silent, Watcher
 from stackmark.ledger.rows import RunRow
-from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
-from stackmark.show.terminal import Voice, is_screen, standard_error
+from stackmark.show.terminal import LABEL_AT_MOST, Voice, cut_middle, is_screen, safe_line, standard_error
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import row_of
@@ -104,18 +103,8 @@ class Where:
         return f"{head:<{width}}  {cut_middle(safe_line(label), LABEL_AT_MOST):<{self._widest}}"
 
 
-class Notices(Voice):
+class Notices(Voice, Silent):
     """Says what a person must know and nothing of the progress: beside `--json`."""
-
-    def probing(self, request: Request) -> None: ...
-    def probed(self, probe: Probe) -> None: ...
-    def experiment_begins(self, labels: Sequence[str], blocks: int) -> None: ...
-    def run_begins(
-        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
-    ) -> None: ...
-    def event(self, event: Event) -> None: ...
-    def stderr(self, line: str) -> None: ...
-    def run_ended(self, row: RunRow, number: int, of: int) -> None: ...
 
 
 class PlainLines(Notices):
@@ -253,32 +242,25 @@ def _columns(width: int, left: TimeLeft) -> list[ProgressColumn]:
     return shown
 
 
-class LiveBar:
-    """One bar; what is finished scrolls up as a line. `unit_of` says what a workload's samples are called."""
+class ScreenBar:
+    """A bar on standard error while something works; what is worth a line scrolls up above it."""
 
-    def __init__(self, console: Console, unit_of: Callable[[str], str]) -> None:
+    def __init__(self, console: Console, *columns: ProgressColumn) -> None:
         self._console = console
-        self._unit_of = unit_of
-        self._left = TimeLeft()
         # Its output is the console's alone: rich would otherwise send what is printed to standard output there too.
         self._progress = Bar(
-            *_columns(console.width, self._left),
-            console=console,
-            transient=True,
-            expand=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
+            *columns, console=console, transient=True, expand=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._task = self._progress.add_task("", total=None, rate="")
-        self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
-        self._batch, self._steps, self._done, self._rows = 0, 0, 0, ListProgress()
-        self._common, self._probed = "", ""
 
-    def __enter__(self) -> "LiveBar":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the bar: nothing of it may stand where a result is printed."""
         self._progress.stop()
 
     def _line(self, text: str, style: str) -> None:
@@ -286,6 +268,19 @@ class LiveBar:
 
     def notice(self, sentence: str) -> None:
         self._line(sentence, "yellow")
+
+
+class LiveBar(ScreenBar):
+    """One bar; what is finished scrolls up as a line. `unit_of` says what a workload's samples are called."""
+
+    def __init__(self, console: Console, unit_of: Callable[[str], str]) -> None:
+        self._unit_of = unit_of
+        self._left = TimeLeft()
+        super().__init__(console, *_columns(console.width, self._left))
+        self._task = self._progress.add_task("", total=None, rate="")
+        self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
+        self._batch, self._steps, self._done, self._rows = 0, 0, 0, ListProgress()
+        self._common, self._probed = "", ""
 
     def probing(self, request: Request) -> None:
         self._head, self._in_words = "probe", ""

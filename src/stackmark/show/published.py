@@ -1,22 +1,29 @@
 """Published rows as tables for people: whole workloads in one, the times of each operator in one of its own."""
 
+from collections.abc import Sequence
+
 import click
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
+from stackmark.published.lookup import Source
 from stackmark.published.shapes import OperatorTable, is_timing, table_of
 from stackmark.published.table import Published
-from stackmark.show.safe import safe_line
-from stackmark.show.terminal import GAP, Column, grid, is_screen, print_table, standard_output
+from stackmark.show.terminal import GAP, Column, grid, is_screen, print_table, safe_line, standard_output
 
 # The columns of an operator's times, and those that go for want of room, the last of them first.
 ORDER = ("ms", "chip", "precision", "sizes", "notes", "date", "source", "framework")
 LESS = ("date", "source", "framework")
 # All sizes of a convolution are half a line; folded, they get this much of it at least.
 FOLDED = 40
+SOURCE_COLUMNS = (
+    Column("rows", right=True), Column("dates"), Column("chips", right=True, drop=2), Column("units", drop=1),
+    Column("source"),
+)  # fmt: skip
 
 
-def print_found(rows: list[Published]) -> None:
+def print_found(rows: Sequence[Published]) -> None:
     """Whole workloads in one table, then the times of each operator in one of its own: their sizes are other columns."""
     timings = [row for row in rows if is_timing(row)]
     others = [row for row in rows if not is_timing(row)]
@@ -87,3 +94,12 @@ def _source(row: Published) -> str:
     more = [str(who)] if who else []
     more += [f"added by you, {row.added}"] if row.added else []
     return row.source + (f" ({', '.join(more)})" if more else "")
+
+
+def print_sources(sources: Sequence[Source], console: Console) -> None:
+    cells = [
+        [f"{one.rows:,}", one.first if one.first == one.last else f"{one.first} to {one.last}", str(one.chips),
+         ", ".join(one.units), one.source + (" (added by you)" if one.added else "")]
+        for one in sources
+    ]  # fmt: skip
+    print_table(console, SOURCE_COLUMNS, cells)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from pydantic import JsonValue
 from rich.console import Console
 
-from stackmark.show.safe import safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, Line, is_screen, print_lines, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, is_screen, print_lines, print_table, safe_line
 from stackmark.units import say_count, say_moment
 from stackmark.verdict.ceilings import Ceilings
 from stackmark.verdict.roofline import (
@@ -55,7 +54,7 @@ def print_roofline(found: Roofline, console: Console) -> None:
 
 
 def print_lines_below(found: Roofline, console: Console) -> None:
-    said = list(dict.fromkeys(doubt for point in found.points for doubt in doubts(found.standing(point))))
+    said = list(dict.fromkeys(doubt.what for point in found.points for doubt in doubts(found.standing(point))))
     for sentence in (f"bytes {LEAST}", f"bytes {CALLED}", *said, *found.left_out):
         print(sentence, file=console.file)
 
@@ -201,5 +200,5 @@ def standing_json(standing: Standing) -> dict[str, JsonValue]:
         "roof_share": standing.roof_share,
         "bound": standing.bound or None,
         "sentence": say_standing(standing),
-        "doubts": list(doubts(standing)),
+        "doubts": [doubt.what for doubt in doubts(standing)],
     }

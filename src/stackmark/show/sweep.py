@@ -15,11 +15,11 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stackmark.ledger.rows import RunRow
 from stackmark.show.junit import Case, Outcome
+from stackmark.show.live import ScreenBar
 from stackmark.show.plot import WIDTH, png_of, whole
 from stackmark.show.report.charts.shapes import (
     Scale,
@@ -37,13 +37,20 @@ from stackmark.show.report.charts.shapes import (
     wrapped,
 )
 from stackmark.show.report.markup import Markup, join
-from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, Voice, grid, is_screen, print_table, standard_error
+from stackmark.show.terminal import (
+    Column,
+    Voice,
+    cut_middle,
+    is_screen,
+    print_grid,
+    print_table,
+    safe_line,
+    standard_error,
+)
 from stackmark.show.terminal import Line as Said
 from stackmark.units import counted, say_rate
-from stackmark.verdict.device_groups import Split
+from stackmark.verdict.cohorts import Split, say_cohort
 from stackmark.verdict.needed import percent
-from stackmark.verdict.outliers import say_cohort
 from stackmark.verdict.swept import Line, Swept, headline, say_split
 
 SCHEMA = 1
@@ -82,12 +89,12 @@ REASONS_SHOWN = 20
 
 def print_sweep(swept: Swept, console: Console, again: str = "") -> None:
     """`again` is how to go on where it is not finished."""
-    _print(console, [("sweep", f"{swept.workload}: {headline(swept)}")])
+    print_grid(console, [("sweep", f"{swept.workload}: {headline(swept)}")], STYLES)
     shown, left = shown_lines(swept)
     print_table(console, COLUMNS, [cells(line, swept.unit) for line in shown], [COLOURS[line.state] for line in shown])
     if left:
-        _print(console, [("", f"{counted(left, 'further device')} are not listed; --json has them all")])
-    _print(console, [*behind(swept), *([("next", again)] if again else [])])
+        print_grid(console, [("", f"{counted(left, 'further device')} are not listed; --json has them all")], STYLES)
+    print_grid(console, [*behind(swept), *([("next", again)] if again else [])], STYLES)
 
 
 def shown_lines(swept: Swept) -> tuple[list[Line], int]:
@@ -117,9 +124,7 @@ def say_p(p: float | None) -> str:
 
 def say_state(line: Line) -> str:
     if line.state == "flagged":
-        return (
-            f"flagged, {'not confirmed' if line.comparison or 'not confirmed' in line.reason else 'not run again yet'}"
-        )
+        return f"flagged, {'not confirmed' if line.settled else 'not run again yet'}"
     if line.state == "failed":
         return f"failed: {line.reason}"
     return "not visited yet" if line.state == "missing" else line.state
@@ -251,14 +256,6 @@ def junit_cases(swept: Swept) -> list[Case]:
     return made
 
 
-def _print(console: Console, lines: Sequence[Said]) -> None:
-    if not is_screen(console):
-        for name, text in lines:
-            print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
-        return
-    console.print(grid(lines, STYLES))
-
-
 # --- while it works -----------------------------------------------------------------------------------------------------
 
 
@@ -290,35 +287,20 @@ class SweepLines(Voice):
             self._say(f"{STAGES.get(self._what, self._what)} {self._done}/{self._total}  {say_landed(name, row)}")
 
 
-class SweepBar:
+class SweepBar(ScreenBar):
     """One bar; what has landed scrolls up as a line."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
+        super().__init__(
+            console,
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[flying]}", markup=False, style="cyan"),
             TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            expand=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
         )
         self._task = self._progress.add_task("", total=None, flying="")
-
-    def __enter__(self) -> "SweepBar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def notice(self, sentence: str) -> None:
-        self._console.print(Text(safe_line(sentence), style="yellow"), soft_wrap=True)
 
     def stage(self, what: str, total: int, done: int) -> None:
         self._progress.remove_task(self._task)
@@ -330,8 +312,7 @@ class SweepBar:
 
     def landed(self, name: str, row: RunRow) -> None:
         self._progress.advance(self._task)
-        style = "green" if row.status == "done" else "red"
-        self._console.print(Text(safe_line(say_landed(name, row)), style=style), soft_wrap=True)
+        self._line(say_landed(name, row), "green" if row.status == "done" else "red")
 
 
 @contextmanager

@@ -5,7 +5,9 @@ and a table has as many columns as there is room for. In a pipe nothing is wrapp
 the whole of it.
 """
 
-from collections.abc import Mapping, Sequence
+import io
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -15,7 +17,32 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stackmark.show.safe import safe, safe_line
+# --- Text from outside, made safe for a terminal: a log line may hold escape sequences that move the cursor or retitle it
+
+
+# Of an arm's label beside its numbers: with an id and a rate that fills a line of a hundred.
+LABEL_AT_MOST = 44
+
+
+def safe(text: str) -> str:
+    """Control characters are shown as they would be typed in Python; a tab and ordinary letters stay."""
+    return "".join(
+        char if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co") else ascii(char)[1:-1]
+        for char in text
+    )
+
+
+def safe_line(text: str) -> str:
+    """As `safe`, on one line."""
+    return safe(text).replace("\n", " ")
+
+
+def cut_middle(text: str, room: int) -> str:
+    """Not longer than `room`: labels of arms often begin alike, and differ at the end."""
+    if len(text) <= room:
+        return text
+    end = (room - 1) // 2
+    return f"{text[: room - 1 - end]}…{text[len(text) - end :]}"
 
 
 class _Console(Console):
@@ -50,6 +77,15 @@ def print_lines(console: Console, title: str, lines: Sequence[Line], styles: Map
     for name, text in [("workload", title), *lines]:
         for index, part in enumerate(safe(text).split("\n")):
             print(f"{safe_line(name) if index == 0 else '':<{NAME_WIDTH}}{part}", file=console.file)
+
+
+def print_grid(console: Console, lines: Sequence[Line], styles: Mapping[str, str]) -> None:
+    """Print lines under or above a table: names and texts in two columns, without a panel."""
+    if is_screen(console):
+        console.print(grid(lines, styles))
+        return
+    for name, text in lines:
+        print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
 
 
 def grid(lines: Sequence[Line], styles: Mapping[str, str]) -> Table:
@@ -165,3 +201,10 @@ class Voice:
 
     def notice(self, sentence: str) -> None:
         self._say(sentence)
+
+
+def printed(show: Callable[[Console], None]) -> str:
+    """Return what a command prints into a pipe."""
+    out = io.StringIO()
+    show(Console(file=out, force_terminal=False, highlight=False, emoji=False))
+    return out.getvalue()

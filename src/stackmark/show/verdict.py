@@ -16,14 +16,24 @@ from rich.text import Text
 
 from stackmark.show.forest import forest
 from stackmark.show.lists import list_ratio_lines
-from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.sections import MOST_HEADLINES as SENTENCES
 from stackmark.show.sections import ArmRow, FailureRow, Sections
-from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
+from stackmark.show.terminal import (
+    LABEL_AT_MOST,
+    NAME_WIDTH,
+    Column,
+    Line,
+    cut_middle,
+    grid,
+    is_screen,
+    print_table,
+    safe_line,
+)
 from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_interval, say_ratio
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined, FactDifference
+from stackmark.verdict.family import HOLM_NOTE
 from stackmark.verdict.needed import CHEAPER, MOST, percent
 from stackmark.verdict.noise import MarginCost, NoiseFloor, noise_floor
 from stackmark.verdict.sequential import MOST_BLOCKS
@@ -54,8 +64,6 @@ LINE_STYLES = {
 BELOW = "\n  "
 DRAWN = 12
 DIFFERENCES_SHOWN, FAILURES_SHOWN, PUBLISHED_SHOWN = 5, 5, 2
-# How the note of each comparison begins that says what the line `pairs` says for all of them.
-HOLM_NOTE = "decided by Holm"
 # Below this weight a difference is counted, not shown: known_causes.py has nothing to say for it.
 WORTH_SHOWING = 10
 ARM_COLUMNS = (

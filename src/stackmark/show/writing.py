@@ -6,11 +6,14 @@ A wrong path is wrong use, as for `stackmark export`; what the disk refuses is t
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from stackmark.errors import PlaceError, SpecError
 
 STANDARD_OUTPUT = Path("-")
+PICTURES = (".svg", ".png")
 ANOTHER = "give another file, in a folder that may be written"
 
 
@@ -46,6 +49,26 @@ def check_writable(path: Path) -> None:
     if path.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why = "it is a folder" if path.is_dir() else "the folder may not be written"
         raise SpecError(f"cannot write {path}: {why}", hint=ANOTHER)
+
+
+def check_picture(path: Path, example: str) -> None:
+    """Refuse a name that says neither SVG nor PNG, and PNG where the package that draws it is missing."""
+    suffix = path.suffix.lower()
+    if suffix not in PICTURES:
+        raise SpecError(
+            f"a picture ends in .svg or .png, not {path.name!r}", hint=f"give a file like {example} with -o"
+        )
+    if suffix == ".png" and find_spec("resvg_py") is None:
+        raise SpecError(
+            "drawing PNG needs the package resvg-py, which is not installed",
+            hint="pip install 'stackmark[plot]', or give a file that ends in .svg",
+        )
+
+
+def write_picture(path: Path, svg: Callable[[], str], png: Callable[[], bytes]) -> Path:
+    """Write a picture as SVG or PNG, by the name of the file."""
+    write_whole(path, png() if path.suffix.lower() == ".png" else svg().encode())
+    return path
 
 
 def _replace(target: Path, data: bytes) -> None:

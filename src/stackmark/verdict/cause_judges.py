@@ -28,7 +28,7 @@ FEW_FILES = 4096
 
 
 @dataclass(frozen=True)
-class Seen:
+class DifferingFact:
     """A fact that differs, by arm, and what else is known of the arms."""
 
     key: str
@@ -63,7 +63,7 @@ class Judged:
     unlikely: bool = False
 
 
-def cpu_limit(seen: Seen) -> Judged | None:
+def cpu_limit(seen: DifferingFact) -> Judged | None:
     if not seen.numbers():
         return None
     limit, arm = seen.numbers()[0]
@@ -83,7 +83,7 @@ def cpu_limit(seen: Seen) -> Judged | None:
     return None
 
 
-def cpu_set(seen: Seen) -> Judged | None:
+def cpu_set(seen: DifferingFact) -> Judged | None:
     """Fewer CPUs, or CPUs that are far from the GPU."""
     sets = [cpus_of(value) for value in seen.values]
     for arm, cpus in enumerate(sets):
@@ -107,7 +107,7 @@ def cpus_of(text: JsonValue) -> set[int]:
     return found
 
 
-def shm(seen: Seen) -> Judged | None:
+def shm(seen: DifferingFact) -> Judged | None:
     if not seen.numbers():
         return None
     least, arm = seen.numbers()[0]
@@ -124,7 +124,7 @@ def shm(seen: Seen) -> Judged | None:
     return Judged(75, f"{head}: {room} for each of the {batches} batches that {workers} data workers keep ready in it")
 
 
-def threads(seen: Seen) -> Judged | None:
+def threads(seen: DifferingFact) -> Judged | None:
     numbers = seen.numbers()
     if len(numbers) < 2:
         return None
@@ -132,7 +132,7 @@ def threads(seen: Seen) -> Judged | None:
     return Judged(75, f"{seen.labels[arm]} computes with {counted(least, 'thread')} instead of {most:.0f}")
 
 
-def root_file_system(seen: Seen) -> Judged | None:
+def root_file_system(seen: DifferingFact) -> Judged | None:
     if "overlay" not in seen.values:
         return None
     head = "many small files are read slower through an overlay, by a third where we measured it"
@@ -144,14 +144,14 @@ def root_file_system(seen: Seen) -> Judged | None:
     return Judged(45, f"{head}: does the data folder lie on it, or is it mounted?")
 
 
-def memory_limit(seen: Seen) -> Judged | None:
+def memory_limit(seen: DifferingFact) -> Judged | None:
     """Files that were read are kept in memory, and count against the limit."""
     if {seen.param(arm, "data") for arm in range(len(seen.facts))} <= {"device", "host"}:
         return Judged(12, "files that were read count against it, and the measured part reads none", unlikely=True)
     return None
 
 
-def power_limit(seen: Seen) -> Judged | None:
+def power_limit(seen: DifferingFact) -> Judged | None:
     if len(seen.numbers()) < 2:
         return None
     limit, arm = seen.numbers()[0]
@@ -163,7 +163,7 @@ def power_limit(seen: Seen) -> Judged | None:
     return Judged(92, f"the power limit of {limit:g} W held the clock down {100 * share:.0f} % of the time", True)
 
 
-def image(seen: Seen) -> Judged | None:
+def image(seen: DifferingFact) -> Judged | None:
     """That one arm has an image and the other none is the layer itself."""
     if None not in seen.values:
         return None
@@ -174,7 +174,7 @@ def image(seen: Seen) -> Judged | None:
     return Judged(9, what)
 
 
-def kernels(seen: Seen) -> Judged | None:
+def kernels(seen: DifferingFact) -> Judged | None:
     """Which kernels ran is seen, not guessed: the names of the heaviest say where to look."""
     heaviest = [seen.fact(arm, "kernels", "heaviest") for arm in range(len(seen.facts))]
     named = [[str(name) for name in names] for names in heaviest if isinstance(names, list)]
@@ -193,7 +193,7 @@ def kernels(seen: Seen) -> Judged | None:
     return Judged(85, f"other kernels chosen{tail}: the arms did not run the same programs on the chip")
 
 
-def open_files(seen: Seen) -> Judged | None:
+def open_files(seen: DifferingFact) -> Judged | None:
     numbers = seen.numbers()
     if numbers and numbers[-1][0] >= TOO_MANY_FILES:
         many = f"{numbers[-1][0]:,.0f} open files allowed"
@@ -203,28 +203,28 @@ def open_files(seen: Seen) -> Judged | None:
     return None
 
 
-def alone(seen: Seen) -> Judged | None:
+def alone(seen: DifferingFact) -> Judged | None:
     """Of what serves only to talk between processes."""
     if any(_several_ranks(seen, arm) for arm in range(len(seen.facts))):
         return None
     return Judged(12, "for processes that talk to each other; here one ran alone", unlikely=True)
 
 
-def not_in_the_loop(seen: Seen) -> Judged | None:
+def not_in_the_loop(seen: DifferingFact) -> Judged | None:
     """Of the network: one process that trains from its own data needs none."""
     if any(_several_ranks(seen, arm) for arm in range(len(seen.facts))):
         return Judged(60, "ranks talk through the network, or cannot")
     return Judged(5, "whether a way leads out of it; the measured part takes none", unlikely=True)
 
 
-def boot(seen: Seen) -> Judged | None:
+def boot(seen: DifferingFact) -> Judged | None:
     machines = {seen.fact(arm, "host", "machine_id") for arm in range(len(seen.facts))}
     if len(machines) > 1 and None not in machines:
         return Judged(90, "another machine: this is no comparison of layers, but of machines")
     return None
 
 
-def _several_ranks(seen: Seen, arm: int) -> bool:
+def _several_ranks(seen: DifferingFact, arm: int) -> bool:
     world = seen.fact(arm, "environment", "WORLD_SIZE")
     return isinstance(world, str) and world.isdecimal() and len(world) < 9 and int(world) > 1
 

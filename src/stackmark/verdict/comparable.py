@@ -11,6 +11,7 @@ the question, and between arms they are listed by the explanation.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from stackmark.remarks import Remark
 from stackmark.spec import Scalar
 
 # For how long and from which seed is measured, not what; and where a run writes to. A rate is one per second either way.
@@ -51,36 +52,35 @@ class Subject:
 
 def reasons_not_comparable(
     a: Subject, b: Subject, *, typed_keys: Collection[str] = (), may_differ_chip: bool = False
-) -> list[str]:
+) -> list[Remark]:
     """Why a ratio of the two would say nothing, each reason a sentence; empty where it may be formed.
 
     `typed_keys` are the parameters that were typed for an arm, and those that the program derived from them.
     """
     typed = set(typed_keys)
     if a.workload != b.workload:
-        return [f"{a.label} measured {a.workload}, {b.label} {b.workload}: their rates count different work"]
+        text = f"{a.label} measured {a.workload}, {b.label} {b.workload}: their rates count different work"
+        return [Remark(text, "other-workload")]
     reasons = _params(a, b, typed)
     if a.ranks != b.ranks and "ranks" not in typed:
-        reasons.append(f"{a.label} ran on {a.ranks} ranks, {b.label} on {b.ranks}")
+        reasons.append(Remark(f"{a.label} ran on {a.ranks} ranks, {b.label} on {b.ranks}", "other-ranks"))
     if _differ(a.unit, b.unit):
-        reasons.append(f"{a.label} is in {a.unit}, {b.label} in {b.unit}: there is no ratio of the two")
+        text = f"{a.label} is in {a.unit}, {b.label} in {b.unit}: there is no ratio of the two"
+        reasons.append(Remark(text, "other-unit"))
     if typed or reasons:
         # What is left to compare follows from what was typed, or from what is named already.
         return reasons + _chips(a, b, typed, may_differ_chip)
     if _differ(a.samples_per_step, b.samples_per_step):
-        reasons.append(
-            f"a step of {a.label} has {a.samples_per_step} samples, one of {b.label} {b.samples_per_step}, "
-            "though the parameters are equal"
-        )
+        text = f"a step of {a.label} has {a.samples_per_step} samples, one of {b.label} {b.samples_per_step}"
+        reasons.append(Remark(f"{text}, though the parameters are equal", "other-samples"))
     if _other_model(a, b):
-        reasons.append(
-            f"a sample takes {a.operations_per_sample:.6g} operations in {a.label} and {b.operations_per_sample:.6g} in "
-            f"{b.label}: the model was not built alike, as by another version of the program"
-        )
+        text = f"{a.operations_per_sample:.6g} operations in {a.label} and {b.operations_per_sample:.6g} in {b.label}"
+        why = "the model was not built alike, as by another version of the program"
+        reasons.append(Remark(f"a sample takes {text}: {why}", "other-model"))
     return reasons + _chips(a, b, typed, may_differ_chip)
 
 
-def not_known(a: Subject, b: Subject) -> list[str]:
+def not_known(a: Subject, b: Subject) -> list[Remark]:
     """What could not be checked, each a sentence: it is no reason, but whoever reads the ratio should know."""
     found = []
     for what, known_a, known_b in (
@@ -90,32 +90,35 @@ def not_known(a: Subject, b: Subject) -> list[str]:
     ):
         missing = [one.label for one, known in ((a, known_a), (b, known_b)) if not known]
         if missing:
-            found.append(f"the {what} of {' and '.join(dict.fromkeys(missing))} is not known, so it was not compared")
+            of = " and ".join(dict.fromkeys(missing))
+            found.append(Remark(f"the {what} of {of} is not known, so it was not compared", f"unknown-{what}"))
     return found
 
 
-def _params(a: Subject, b: Subject, typed: set[str]) -> list[str]:
+def _params(a: Subject, b: Subject, typed: set[str]) -> list[Remark]:
     """A parameter that one side does not have, as after an update of the program, is no difference that is known."""
     names = [name for name in a.params if name in b.params and name not in typed | NOT_THE_WORK]
     return [
-        f"{name} is {_said(a.params[name])} in {a.label} and {_said(b.params[name])} in {b.label}"
+        Remark(
+            f"{name} is {_said(a.params[name])} in {a.label} and {_said(b.params[name])} in {b.label}",
+            "other-parameter",
+        )
         for name in names
         if a.params[name] != b.params[name]
     ]
 
 
-def _chips(a: Subject, b: Subject, typed: set[str], may_differ: bool) -> list[str]:
+def _chips(a: Subject, b: Subject, typed: set[str], may_differ: bool) -> list[Remark]:
     if may_differ or typed & ASKS_FOR_A_CHIP:
         return []
     if _differ(a.chip, b.chip):
-        return [f"{a.label} ran on {a.chip}, {b.label} on {b.chip}: the ratio would be the chips'"]
+        text = f"{a.label} ran on {a.chip}, {b.label} on {b.chip}: the ratio would be the chips'"
+        return [Remark(text, "other-chip-model")]
     if _differ(a.chip_uuid, b.chip_uuid):
-        return [
-            f"{a.label} and {b.label} ran on two different chips of one model ({a.chip_uuid} and {b.chip_uuid}), "
-            "which differ by some percent too"
-        ]
+        text = f"{a.label} and {b.label} ran on two different chips of one model ({a.chip_uuid} and {b.chip_uuid})"
+        return [Remark(f"{text}, which differ by some percent too", "other-chip")]
     if _differ(a.machine_id, b.machine_id):
-        return [f"{a.label} and {b.label} ran on different machines"]
+        return [Remark(f"{a.label} and {b.label} ran on different machines", "other-machine")]
     return []
 
 

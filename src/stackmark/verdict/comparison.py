@@ -1,5 +1,4 @@
-"""What comparing two arms shows, as data. How it is computed is in ratio.py, sequential.py, unpaired.py, one_run.py, series.py,
-nightly.py and against_published.py.
+"""What comparing two arms shows, as data. How it is computed is in ratio.py, sequential.py, unpaired.py and series.py.
 
 A ratio is B over A: above one, B is faster. `word` is the verdict at the margin; beside it, `difference` names a difference
 that the 95 % interval shows to be real, however small. "Not significantly different" is never written as "the same".

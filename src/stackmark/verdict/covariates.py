@@ -15,10 +15,74 @@ from typing import Literal
 import numpy as np
 
 from stackmark.units import say_seconds, say_size
-from stackmark.verdict.association import Association, association
 from stackmark.verdict.evidence import paired, welch
 from stackmark.verdict.examined import CovariateLine, ExaminedArm, ExaminedRun
-from stackmark.verdict.student import t_cdf
+from stackmark.verdict.student import t_cdf, t_quantile
+
+# --- How the ratio of two arms moved with a covariate from block to block: the load of others, a clock, a temperature
+#
+# That is association and no cause: a container may cause the load that it meets. So it is printed next to a verdict,
+# never as one, and over eight blocks or more: fewer cannot tell the covariate's part from the arms' part.
+
+
+LEAST_ASSOCIATED_BLOCKS = 8
+CONFIDENCE = 0.95
+# A covariate that moves by less than this share of its value between blocks explains nothing.
+LEAST_MOVEMENT = 1e-6
+
+
+@dataclass(frozen=True)
+class Association:
+    """How the ratio moved with a covariate: per block d = ln R_b − ln R_a against the difference of the covariate.
+
+    `adjusted` is the ratio where both arms met the same; `slope` is the change of ln R for one unit more of the covariate.
+    """
+
+    blocks: int
+    correlation: float
+    slope: float
+    slope_low: float
+    slope_high: float
+    adjusted: float
+    adjusted_low: float
+    adjusted_high: float
+
+    @property
+    def clear(self) -> bool:
+        """Return whether the slope's interval excludes 0."""
+        return self.slope_low > 0 or self.slope_high < 0
+
+
+def association(log_ratios: Sequence[float], moved: Sequence[float]) -> Association | None:
+    """Fit a straight line through blocks; None where there are too few, or the covariate did not move."""
+    d, x = np.asarray(log_ratios, dtype=np.float64), np.asarray(moved, dtype=np.float64)
+    if d.size != x.size or d.size < LEAST_ASSOCIATED_BLOCKS or not (np.isfinite(d).all() and np.isfinite(x).all()):
+        return None
+    spread = float(((x - x.mean()) ** 2).sum())
+    if spread <= (LEAST_MOVEMENT * max(1.0, float(np.abs(x).max()))) ** 2 or float(d.std()) == 0.0:
+        return None
+    slope = float(((x - x.mean()) * (d - d.mean())).sum()) / spread
+    intercept = float(d.mean()) - slope * float(x.mean())
+    rest = d - intercept - slope * x
+    variance = float((rest**2).sum()) / (d.size - 2)
+    quantile = t_quantile(0.5 + CONFIDENCE / 2, d.size - 2)
+    reach_slope = quantile * math.sqrt(variance / spread)
+    reach = quantile * math.sqrt(variance * (1 / d.size + float(x.mean()) ** 2 / spread))
+    return Association(
+        blocks=d.size,
+        correlation=float(np.corrcoef(d, x)[0, 1]),
+        slope=slope,
+        slope_low=slope - reach_slope,
+        slope_high=slope + reach_slope,
+        adjusted=_exp(intercept),
+        adjusted_low=_exp(intercept - reach),
+        adjusted_high=_exp(intercept + reach),
+    )
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(max(value, -700.0), 700.0))
+
 
 LEVEL = 0.01
 # Fewer pairs have no spread worth the name; fewer blocks have no trend.
@@ -30,10 +94,10 @@ Worse = Literal["higher", "lower", "neither"]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownCovariate:
     """`least` is the smallest difference worth a word, a share of the larger value where `relative`. `worse` is the
-    direction that slows a run down; `neither` where it is a consequence of the rate as much as a cause. `from_nought`: it is
-    nought where nothing is wrong, so that a few runs are enough to see that something is."""
+    direction that slows a run down; `neither` where it is a consequence of the rate as much as a cause. `zero_if_well`: it is
+    zero where nothing is wrong, so that a few runs are enough to see that something is."""
 
     name: str
     words: str
@@ -41,7 +105,7 @@ class Known:
     least: float
     relative: bool = False
     worse: Worse = "neither"
-    from_nought: bool = False
+    zero_if_well: bool = False
     # From here on it is worth a word by itself, also where all arms have it alike.
     alarm: float = math.inf
     alarm_words: str = ""
@@ -49,18 +113,22 @@ class Known:
 
 # In the order in which they are shown: what slows a run first.
 KNOWN = (
-    Known("cgroup_throttled_times", "stopped by the CPU quota", "times", 1.0, worse="higher", from_nought=True),
-    Known("cgroup_throttled_s", "time stopped by the CPU quota", "s", 0.005, worse="higher", from_nought=True),
-    Known("clock_sm_start_mhz", "GPU clock at the start", "MHz", 0.005, relative=True, worse="lower"),
-    Known("clock_sm_mhz", "GPU clock", "MHz", 0.005, relative=True, worse="lower"),
-    Known("clock_sm_end_mhz", "GPU clock at the end", "MHz", 0.005, relative=True, worse="lower"),
-    Known("temperature_start_c", "GPU temperature at the start", "°C", 3.0, worse="higher"),
-    Known("temperature_c", "GPU temperature", "°C", 3.0, worse="higher"),
-    Known("temperature_end_c", "GPU temperature at the end", "°C", 3.0, worse="higher"),
-    Known("power_w", "power of the GPU", "W", 0.02, relative=True),
-    Known("power_start_w", "power of the GPU at the start", "W", 0.05, relative=True),
-    Known("power_end_w", "power of the GPU at the end", "W", 0.05, relative=True),
-    Known(
+    KnownCovariate(
+        "cgroup_throttled_times", "stopped by the CPU quota", "times", 1.0, worse="higher", zero_if_well=True
+    ),
+    KnownCovariate(
+        "cgroup_throttled_s", "time stopped by the CPU quota", "s", 0.005, worse="higher", zero_if_well=True
+    ),
+    KnownCovariate("clock_sm_start_mhz", "GPU clock at the start", "MHz", 0.005, relative=True, worse="lower"),
+    KnownCovariate("clock_sm_mhz", "GPU clock", "MHz", 0.005, relative=True, worse="lower"),
+    KnownCovariate("clock_sm_end_mhz", "GPU clock at the end", "MHz", 0.005, relative=True, worse="lower"),
+    KnownCovariate("temperature_start_c", "GPU temperature at the start", "°C", 3.0, worse="higher"),
+    KnownCovariate("temperature_c", "GPU temperature", "°C", 3.0, worse="higher"),
+    KnownCovariate("temperature_end_c", "GPU temperature at the end", "°C", 3.0, worse="higher"),
+    KnownCovariate("power_w", "power of the GPU", "W", 0.02, relative=True),
+    KnownCovariate("power_start_w", "power of the GPU at the start", "W", 0.05, relative=True),
+    KnownCovariate("power_end_w", "power of the GPU at the end", "W", 0.05, relative=True),
+    KnownCovariate(
         "limited_thermal_share",
         "clock held down by temperature",
         "share",
@@ -69,12 +137,14 @@ KNOWN = (
         alarm=0.01,
         alarm_words="look at the cooling",
     ),
-    Known("limited_power_cap_share", "clock held down by the power limit", "share", 0.02, worse="higher"),
-    Known("limited_board_limit_share", "clock held down by the board's power delivery", "share", 0.01, worse="higher"),
-    Known("limited_sync_boost_share", "clock held down to another GPU's", "share", 0.01, worse="higher"),
-    Known("limited_reliability_share", "clock held down by voltage", "share", 0.02, worse="higher"),
-    Known("cpu_thermal_throttles", "CPU slowed by heat", "times", 1.0, worse="higher", from_nought=True),
-    Known(
+    KnownCovariate("limited_power_cap_share", "clock held down by the power limit", "share", 0.02, worse="higher"),
+    KnownCovariate(
+        "limited_board_limit_share", "clock held down by the board's power delivery", "share", 0.01, worse="higher"
+    ),
+    KnownCovariate("limited_sync_boost_share", "clock held down to another GPU's", "share", 0.01, worse="higher"),
+    KnownCovariate("limited_reliability_share", "clock held down by voltage", "share", 0.02, worse="higher"),
+    KnownCovariate("cpu_thermal_throttles", "CPU slowed by heat", "times", 1.0, worse="higher", zero_if_well=True),
+    KnownCovariate(
         "other_cpus",
         "CPUs kept busy by others",
         "CPUs",
@@ -83,22 +153,22 @@ KNOWN = (
         alarm=0.5,
         alarm_words="the machine was not left alone",
     ),
-    Known(
+    KnownCovariate(
         "other_gpu_processes",
         "other programs on the GPU",
         "programs",
         1.0,
         worse="higher",
-        from_nought=True,
+        zero_if_well=True,
         alarm=1.0,
         alarm_words="the GPU was not left alone",
     ),
-    Known("load_1m", "load of the machine in the minute before", "", 0.5, worse="higher"),
-    Known("steal_s", "CPU time the hypervisor gave to others", "s", 0.05, worse="higher"),
-    Known("involuntary_switches", "turned off its CPU by others", "times", 0.5, relative=True, worse="higher"),
-    Known("cpu_s", "CPU time used", "s", 0.1, relative=True),
-    Known("pcie_replays", "PCIe packets sent again", "times", 1.0, worse="higher"),
-    Known("ecc_corrected_volatile", "memory errors corrected", "times", 1.0, worse="higher"),
+    KnownCovariate("load_1m", "load of the machine in the minute before", "", 0.5, worse="higher"),
+    KnownCovariate("steal_s", "CPU time the hypervisor gave to others", "s", 0.05, worse="higher"),
+    KnownCovariate("involuntary_switches", "turned off its CPU by others", "times", 0.5, relative=True, worse="higher"),
+    KnownCovariate("cpu_s", "CPU time used", "s", 0.1, relative=True),
+    KnownCovariate("pcie_replays", "PCIe packets sent again", "times", 1.0, worse="higher"),
+    KnownCovariate("ecc_corrected_volatile", "memory errors corrected", "times", 1.0, worse="higher"),
 )
 BY_NAME = {known.name: known for known in KNOWN}
 # What the counters around the measured part call the same thing.
@@ -144,7 +214,7 @@ def middle(series: Series) -> float | None:
     return median(value for _, value in series) if series else None
 
 
-def apart(known: Known, series: Sequence[Series]) -> tuple[int, int] | None:
+def apart(known: KnownCovariate, series: Sequence[Series]) -> tuple[int, int] | None:
     """The arms with the lowest and the highest value, where these two are clearly apart."""
     middles = [(value, arm) for arm, one in enumerate(series) if (value := middle(one)) is not None]
     if len(middles) < 2:
@@ -153,13 +223,13 @@ def apart(known: Known, series: Sequence[Series]) -> tuple[int, int] | None:
     if high - low < least_of(known, low, high):
         return None
     pairs = len(list(combinations(middles, 2)))
-    if known.from_nought and _always(series[high_arm]) and not any(value for _, value in series[low_arm]):
+    if known.zero_if_well and _always(series[high_arm]) and not any(value for _, value in series[low_arm]):
         return low_arm, high_arm
     chance = _chance(series[low_arm], series[high_arm])
     return (low_arm, high_arm) if chance is not None and chance < LEVEL / pairs else None
 
 
-def least_of(known: Known, low: float, high: float) -> float:
+def least_of(known: KnownCovariate, low: float, high: float) -> float:
     return known.least * max(abs(low), abs(high)) if known.relative else known.least
 
 
@@ -191,7 +261,7 @@ def covariate_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) ->
     labels = [arm.label for arm in arms]
     lines = []
     for name, series in series_of_arms(len(arms), runs).items():
-        known = BY_NAME.get(name) or Known(name, name.replace("_", " "), unit_of(name), 0.05, relative=True)
+        known = BY_NAME.get(name) or KnownCovariate(name, name.replace("_", " "), unit_of(name), 0.05, relative=True)
         remarks = [*_alarm_remark(known, series), *_apart_remark(known, series, labels), *_drift_remark(known, series)]
         if name not in BY_NAME:
             remarks = []  # what it means to a run is not known, so neither is what it would mean that it differs
@@ -224,7 +294,7 @@ def association_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) 
     return tuple(lines)
 
 
-def _say_association(known: Known, found: Association) -> str:
+def _say_association(known: KnownCovariate, found: Association) -> str:
     slope, low, high = (100 * value for value in (found.slope, found.slope_low, found.slope_high))
     return (
         f"moved with {known.words}: {slope:+.2g} % per {known.unit or 'unit'} (95 % {low:+.2g} to {high:+.2g} %, correlation "
@@ -237,7 +307,7 @@ def unit_of(name: str) -> str:
     return ENDINGS.get(name.rpartition("_")[2], "")
 
 
-def say(known: Known, value: float) -> str:
+def say(known: KnownCovariate, value: float) -> str:
     match known.unit:
         case "share":
             return f"{100 * value:.3g} %"
@@ -251,27 +321,27 @@ def say(known: Known, value: float) -> str:
             return f"{value:,.0f} {known.unit}".strip() if abs(value) >= 100 else f"{value:.3g} {known.unit}".strip()
 
 
-def _alarm_remark(known: Known, series: Sequence[Series]) -> Iterator[str]:
+def _alarm_remark(known: KnownCovariate, series: Sequence[Series]) -> Iterator[str]:
     worst = max((value for one in series if (value := middle(one)) is not None), default=0.0)
     if worst >= known.alarm:
         yield f"{say(known, worst)}: {known.alarm_words}"
 
 
-def _apart_remark(known: Known, series: Sequence[Series], labels: Sequence[str]) -> Iterator[str]:
+def _apart_remark(known: KnownCovariate, series: Sequence[Series], labels: Sequence[str]) -> Iterator[str]:
     ends = apart(known, series)
     if ends is None:
         return
     low, high = middle(series[ends[0]]), middle(series[ends[1]])
     assert low is not None
     assert high is not None
-    if known.from_nought:
+    if known.zero_if_well:
         yield f"{say(known, high)} in {labels[ends[1]]}, {say(known, low)} in {labels[ends[0]]}"
         return
     by = f"{100 * (high - low) / high:.2g} %" if known.relative and high > 0 else say(known, high - low)
     yield f"{by} higher in {labels[ends[1]]} than in {labels[ends[0]]}"
 
 
-def _drift_remark(known: Known, series: Sequence[Series]) -> Iterator[str]:
+def _drift_remark(known: KnownCovariate, series: Sequence[Series]) -> Iterator[str]:
     """A straight line through the blocks' means, over the blocks in which every arm has a value."""
     blocks: dict[int, list[float]] = {}
     for one in series:

@@ -4,6 +4,7 @@ Plain data, without a ledger and without a terminal: experiments/examine.py buil
 only read it. Everything in it is recomputed from stored streams; nothing is measured here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,8 +14,7 @@ from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.operators import ListRatio
 from stackmark.verdict.rules import RULES
-from stackmark.verdict.throughput import Throughput
-from stackmark.verdict.window import Window
+from stackmark.verdict.throughput import Throughput, Window
 
 Facts = dict[str, dict[str, JsonValue]]
 
@@ -63,7 +63,7 @@ class ExaminedArm:
     place: str
     place_options: dict[str, JsonValue]
     typed: dict[str, Scalar]
-    params: dict[str, Scalar]
+    params: Mapping[str, Scalar]
     # Over the runs that count; None where there is none.
     throughput: Throughput | None
     unit: str

@@ -17,8 +17,8 @@ from pydantic import JsonValue
 
 from stackmark.spec import Scalar
 from stackmark.units import say_seconds
-from stackmark.verdict.cause_judges import Judged, Seen
-from stackmark.verdict.covariates import BY_NAME, Known, Series, apart, middle, say, series_of_arms
+from stackmark.verdict.cause_judges import DifferingFact, Judged
+from stackmark.verdict.covariates import BY_NAME, KnownCovariate, Series, apart, middle, say, series_of_arms
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, FactDifference, Facts
 from stackmark.verdict.fact_values import differing, say_value
 from stackmark.verdict.known_causes import UNKNOWN_WEIGHT, cause_of, follows, is_noise
@@ -175,7 +175,7 @@ def _from_facts(
         shown |= typed
         if follows(subject, key, names):
             continue
-        judged = cause.judge(Seen(key, values, labels, facts, params, measured)) if cause.judge else None
+        judged = cause.judge(DifferingFact(key, values, labels, facts, params, measured)) if cause.judge else None
         judged = judged or Judged(cause.weight, cause.why)
         if cause.none_says == "unknown" and None in values:
             # One arm could not see it, which is no difference in the thing itself.
@@ -214,7 +214,7 @@ def _from_measurements(
 
 
 def _measured(
-    known: Known, series: Sequence[Series], arms: Sequence[Arm], weight: int, effect: bool
+    known: KnownCovariate, series: Sequence[Series], arms: Sequence[Arm], weight: int, effect: bool
 ) -> FactDifference | None:
     ends = apart(known, series)
     if ends is None:

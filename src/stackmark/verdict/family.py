@@ -13,6 +13,9 @@ from stackmark.verdict.comparison import Comparison, Word
 from stackmark.verdict.evidence import ALPHA
 from stackmark.verdict.ratio import finished
 
+# How the note of each comparison of a family begins; a screen says it once for all of them.
+HOLM_NOTE = "decided by Holm"
+
 
 def holm(comparisons: Sequence[Comparison], *, multiple: int = 1) -> tuple[Comparison, ...]:
     """The comparisons with their words and differences as Holm decides them; a single one stays as it is.
@@ -54,7 +57,7 @@ def _decided(
     elif outside:
         word = "SLOWER" if one.ratio < 1 else "FASTER"
     difference = one.difference if different else None
-    notes = [*one.notes, f"decided by Holm over {family} comparisons; the intervals are not adjusted for it"]
+    notes = [*one.notes, f"{HOLM_NOTE} over {family} comparisons; the intervals are not adjusted for it"]
     if word != one.word:
         notes.append(f"alone it would be {one.word}")
     if difference != one.difference:

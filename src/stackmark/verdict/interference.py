@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stackmark.units import counted
-from stackmark.verdict.association import LEAST_BLOCKS
 from stackmark.verdict.comparison import Comparison, Needed
+from stackmark.verdict.covariates import LEAST_ASSOCIATED_BLOCKS
 from stackmark.verdict.needed import percent
 from stackmark.verdict.sentence import sentence_of
 
@@ -157,9 +157,9 @@ def _with_disturbed_blocks(clean: Comparison | None, every: Comparison, disturbe
 
 def _not_separable(disturbed: Disturbed) -> tuple[str, ...]:
     """Say that the load's part of the difference is unknown, where there are too few blocks for the covariance line."""
-    if disturbed.blocks >= LEAST_BLOCKS:
+    if disturbed.blocks >= LEAST_ASSOCIATED_BLOCKS:
         return ()
     return (
         f"what the load of other programs did and what the arms did is not separable with {counted(disturbed.blocks, 'block')}; "
-        f"from {LEAST_BLOCKS} blocks on a line says how the ratio moved with the load",
+        f"from {LEAST_ASSOCIATED_BLOCKS} blocks on a line says how the ratio moved with the load",
     )

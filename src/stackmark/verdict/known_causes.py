@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from stackmark.verdict import cause_judges as judges
-from stackmark.verdict.cause_judges import Judged, Seen
+from stackmark.verdict.cause_judges import DifferingFact, Judged
 
 NOT_KNOWN = "differs; not known to matter"
 UNKNOWN_WEIGHT = 5
@@ -27,12 +27,12 @@ class Cause:
     pattern: str
     weight: int
     why: str
-    judge: Callable[[Seen], Judged | None] | None = None
+    judge: Callable[[DifferingFact], Judged | None] | None = None
     options: tuple[str, ...] = ()
     none_says: str = "unknown"
 
 
-def _set(name: str, weight: int, why: str, judge: Callable[[Seen], Judged | None] | None = None) -> Cause:
+def _set(name: str, weight: int, why: str, judge: Callable[[DifferingFact], Judged | None] | None = None) -> Cause:
     """A variable of the environment, which an arm may set with `env`."""
     return Cause(f"environment.{name}", weight, why, judge, ("env",), "not set")
 

@@ -18,8 +18,8 @@ from typing import Literal
 from stackmark.events import OpRow
 from stackmark.medians import median_of
 from stackmark.spec import Scalar
+from stackmark.verdict.cohorts import benjamini_hochberg
 from stackmark.verdict.evidence import ALPHA, NO_SPREAD
-from stackmark.verdict.outliers import benjamini_hochberg
 from stackmark.verdict.student import t_cdf, t_quantile
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.workloads.op.problem import BYTES_RATE, RATE_SCALE, rate_unit

@@ -6,7 +6,7 @@ entirely outside and the 95 % interval excludes 1, else INCONCLUSIVE with what i
 95 % interval excludes 1, whatever the word.
 
 Student's t takes the noise for normal. Where blocks spread by more than 3 %, that matters: from six blocks on an exact
-sign-flip test over the blocks is made too (sign_flip.py), and a word that it does not support says so.
+sign-flip test over the blocks is made too (evidence.py), and a word that it does not support says so.
 
 The same is done for runs that were not paired, for series and for a published constant: `judged` is the common end.
 """
@@ -28,12 +28,12 @@ from stackmark.verdict.evidence import (
     one_sided_p,
     paired,
     reach,
+    sign_flip_p,
     words,
 )
 from stackmark.verdict.needed import UNIT, Pilot, needed, plural
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.sentence import sentence_of
-from stackmark.verdict.sign_flip import sign_flip_p
 
 # The one-sided level of the tests behind a word, and the two-sided one behind a named difference.
 Levels = tuple[float, float]

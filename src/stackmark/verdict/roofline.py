@@ -181,32 +181,44 @@ def _say_matrix(standing: Standing) -> str:
     return f"{say_share(sustained)} of the {standing.work.precision} matrix rate{beside}"
 
 
-def doubts(standing: Standing) -> list[str]:
-    """What does not hold, or was not measured, a sentence each."""
-    said = []
+@dataclass(frozen=True)
+class Doubt:
+    """What does not hold, or was not measured. `kind` is for programs."""
+
+    kind: str
+    what: str
+
+
+def doubts(standing: Standing) -> list[Doubt]:
+    """Name what speaks against a standing."""
+    found = []
     precision = standing.work.precision
     if standing.matrix is None:
-        said.append(f"the {precision} matrix rate of this machine is not kept: {MEASURE} --precision {precision}")
+        what = f"the {precision} matrix rate of this machine is not kept: {MEASURE} --precision {precision}"
+        found.append(Doubt("no-matrix-rate", what))
     elif standing.matrix.doubts:
         # Then it explains a share above 100 % as well.
-        said += [f"doubtful: when the {precision} matrix rate was measured, {one}" for one in standing.matrix.doubts]
-        said.append(f"measure it again when the machine is idle: {MEASURE}")
+        found += [
+            Doubt("doubtful-ceiling", f"doubtful: when the {precision} matrix rate was measured, {one}")
+            for one in standing.matrix.doubts
+        ]
+        found.append(Doubt("measure-again", f"measure it again when the machine is idle: {MEASURE}"))
     elif min(standing.matrix_share or 0, standing.cold_share or 0) > 1:
-        said.append(
-            f"above 100 % of the {precision} matrix rate, cold too: that ceiling is too low; measure it again: {MEASURE}"
-        )
+        what = f"above 100 % of the {precision} matrix rate, cold too: that ceiling is too low; measure it again: {MEASURE}"
+        found.append(Doubt("ceiling-too-low", what))
     elif (standing.matrix_share or 0) > 1:
-        said.append(
-            f"above 100 % of the sustained {precision} matrix rate: the chip was cooler than when its ceiling was measured"
-        )
+        what = f"above 100 % of the sustained {precision} matrix rate: the chip was cooler than when its ceiling was measured"
+        found.append(Doubt("cooler", what))
     if standing.memory_bytes_per_s is None:
-        said.append(f"the copy bandwidth of this machine is not kept: {MEASURE}")
+        found.append(Doubt("no-copy-rate", f"the copy bandwidth of this machine is not kept: {MEASURE}"))
     elif (standing.least_share or 0) > 1:
-        said.append("more bytes a second than memory copies, counted at the least: a cache held part of them")
+        what = "more bytes a second than memory copies, counted at the least: a cache held part of them"
+        found.append(Doubt("cached", what))
     elif (standing.called_share or 0) > 1:
         fused = "operators were fused, or " if standing.work.compiled else ""
-        said.append(f"more bytes a second as called than memory copies: {fused}a cache held part of them")
-    return said
+        what = f"more bytes a second as called than memory copies: {fused}a cache held part of them"
+        found.append(Doubt("fused-or-cached-as-called" if fused else "cached-as-called", what))
+    return found
 
 
 def say_operations(per_s: float, precision: str) -> str:

@@ -4,9 +4,8 @@ import math
 
 from stackmark.units import counted
 from stackmark.verdict.comparison import Comparison, Interval
-from stackmark.verdict.evidence import ALPHA, NO_SPREAD
+from stackmark.verdict.evidence import ALPHA, NO_SPREAD, NORMAL_UP_TO
 from stackmark.verdict.needed import UNIT, percent
-from stackmark.verdict.sign_flip import NORMAL_UP_TO
 
 MOST_DECIMALS = 8
 NORMAL_NOISE = "rests on the assumption of normal noise"

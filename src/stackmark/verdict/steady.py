@@ -32,7 +32,7 @@ What is measured. `flat`: everything. `warm-up`, `slow-down`: the trailing segme
 the state it ended in is the one a longer run would have stayed in. After a warm-up these begin where the level is within
 0.1 % of the last one, or at half of the run if that comes first: the tail of a slow warm-up would otherwise pull the rate
 down. `no steady state`: everything, because any smaller part would be picked by looking at the result. `too short to
-tell`: the second half, unseen. The runs of one experiment are then measured over one common window (window.py).
+tell`: the second half, unseen. The runs of one experiment are then measured over one common window (throughput.py).
 """
 
 import math

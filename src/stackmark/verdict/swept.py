@@ -1,7 +1,7 @@
 """What a sweep shows: each device, where it stands in its cohort, and what became of those that were suspected.
 
 Pure, and computed again from what the ledger holds whenever it is asked for. Cohorts of two kinds are split first
-(device_groups.py). A device is `SLOW` only after a repetition confirmed it; one that was flagged and not confirmed is called
+(cohorts.py). A device is `SLOW` only after a repetition confirmed it; one that was flagged and not confirmed is called
 that, with the reason. The devices of a slow group are called that and not named one by one.
 """
 
@@ -12,28 +12,28 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stackmark.units import counted, say_rate
-from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.device_groups import Split, Spread, find_split
-from stackmark.verdict.family import holm
-from stackmark.verdict.needed import percent
-from stackmark.verdict.outliers import (
+from stackmark.verdict.cohorts import (
+    MOST_UNASKED,
     Cohort,
     Device,
+    Split,
+    Spread,
     Standing,
+    blocks_to_confirm,
     cohorts,
     confirm,
+    find_split,
     is_confirmed,
-    reference_for,
-    slow_nodes,
-)
-from stackmark.verdict.repeated_devices import (
-    MOST_UNASKED,
-    blocks_to_confirm,
     needs_more,
+    reference_for,
     seen_with_runs,
+    slow_nodes,
     spread_of,
     with_runs,
 )
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.family import holm
+from stackmark.verdict.needed import percent
 
 # `measured`: it has a number, and its cohort is too small to say whether it is a good one.
 # `slow group`: it is like many of its cohort, which together are slower than the others.
@@ -117,6 +117,8 @@ class Line:
     standing: Standing | None = None
     comparison: Comparison | None = None
     reason: str = ""
+    # Whether a flagged one was run again, or cannot be: the reason says what came of it.
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,11 +283,12 @@ def _suspected(visit: Visit, at: Standing, again: Repetition | None, seen: Compa
         return Line(visit, "flagged", at, reason="it was not run again yet")
     if is_confirmed(seen):
         assert seen is not None
-        return Line(visit, "SLOW", at, seen, reason=seen.sentence)
+        return Line(visit, "SLOW", at, seen, reason=seen.sentence, settled=True)
     if seen is None or seen.interval_90 is None:
         why = again.trouble or "too few of the runs that were made again ended well"
-        return Line(visit, "flagged", at, seen, reason=f"not confirmed: {why}")
-    return Line(visit, "flagged", at, seen, reason=f"not confirmed when it was run again: {seen.sentence}")
+        return Line(visit, "flagged", at, seen, reason=f"not confirmed: {why}", settled=True)
+    why = f"not confirmed when it was run again: {seen.sentence}"
+    return Line(visit, "flagged", at, seen, reason=why, settled=True)
 
 
 def say_split(stack: tuple[str, ...], split: Split, unit: str = "") -> str:

@@ -55,22 +55,22 @@ def main(parent: int) -> int:
         said = home.settle()
         try:
             task, by_stdin = receive()
-            from stackmark.worker import group  # now that a signal is heard
+            from stackmark.worker import ranks  # now that a signal is heard
 
-            rank = group.launched_rank(task)
-            task = group.task_of_rank(task, rank) if rank else task
+            rank = ranks.launched_rank(task)
+            task = ranks.task_of_rank(task, rank) if rank else task
         except StackmarkError as error:
             return voice.failed("bad_task", error.message, error.hint or "")
-        agent = group.ranks_of(task) > 1 and rank is None
+        agent = ranks.ranks_of(task) > 1 and rank is None
         emitter.rank = task.rank
         if not agent:
-            voice.hello(group.ranks_of(task))
+            voice.hello(ranks.ranks_of(task))
         if task.lifeline and by_stdin:
             ending.watch_lifeline(lambda kind: voice.failed(kind, "the driver is gone: its lifeline ended"))
             ending.die_with_parent(parent, lambda kind: voice.failed(kind, "the driver is gone: it died"))
         if agent:
             print(*said, sep="\n", end="\n" if said else "", file=sys.stderr, flush=True)
-            return work(voice, lambda: group.lead(task, descriptor, copy, parent, voice.hush))
+            return work(voice, lambda: ranks.lead(task, descriptor, copy, parent, voice.hush))
         for sentence in said:
             emitter(events.Log, line=sentence)
         code = work(voice, lambda: perform_here(task, emitter))

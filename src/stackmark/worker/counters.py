@@ -21,6 +21,7 @@ from pathlib import Path
 from stackmark.machine import cgroup
 from stackmark.machine.nvml import CLOCK_MEMORY, CLOCK_SM, NoDriver, Nvml, XidWatch, find, session
 from stackmark.machine.reading import ROOT, cpu_set, mib, number, scaled, text
+from stackmark.remarks import Remark
 
 __all__ = ["Counters", "CpuCounters", "Findings", "GpuCounters", "XidWatch", "Zone", "compare", "read"]
 
@@ -258,29 +259,36 @@ def compare(before: Counters, after: Counters) -> Findings:
     flags = [*_gpu_flags(before.gpu, after.gpu, elapsed_s, metrics), *_cpu_flags(before, after, elapsed_s, metrics)]
     _energy(before, after, elapsed_s, metrics, notes)
     if before.uuid is not None and (after.xids is None or after.xids_problem):
-        notes.append(f"XIDs were not watched to the end: {after.xids_problem or 'no watch was set'}")
+        why = after.xids_problem or "no watch was set"
+        notes.append(Remark(f"XIDs were not watched to the end: {why}", "xids-not-watched"))
     if before.uuid is not None and before.gpu is None:
-        notes.append(f"the GPU's counters could not be read: {before.gpu_problem}")
+        notes.append(Remark(f"the GPU's counters could not be read: {before.gpu_problem}", "gpu-not-read"))
     return Findings(tuple(invalid), tuple(flags), metrics, tuple(notes))
 
 
-def _errors(before: Counters, after: Counters) -> Iterator[str]:
+def _errors(before: Counters, after: Counters) -> Iterator[Remark]:
     for xid in (after.xids or ())[len(before.xids or ()) :]:
-        yield f"the driver reported XID {xid} during the run: {XIDS.get(xid, 'see NVIDIA’s list of XIDs')}"
+        meaning = XIDS.get(xid, "see NVIDIA’s list of XIDs")
+        yield Remark(f"the driver reported XID {xid} during the run: {meaning}", "xid")
     if before.uuid != after.uuid:
-        yield f"the GPU changed during the run, from {before.uuid} to {after.uuid}"
+        yield Remark(f"the GPU changed during the run, from {before.uuid} to {after.uuid}", "gpu-changed")
     elif before.gpu is not None and after.gpu is None:
-        yield f"the GPU could not be read any more after the run: {after.gpu_problem}"
+        yield Remark(f"the GPU could not be read any more after the run: {after.gpu_problem}", "gpu-lost")
     elif before.gpu is not None and after.gpu is not None:
         for name, sentence in BROKEN.items():
             risen = _risen(before.gpu, after.gpu, name)
             if risen > 0:
-                yield sentence.format(n=risen)
+                yield Remark(sentence.format(n=risen), _kind(name))
         if any(_risen(before.gpu, after.gpu, name) < 0 for name in ("ecc_uncorrected_volatile", "pcie_replays")):
-            yield "a counter of the GPU went back to zero: it was reset, or its driver loaded again, during the run"
+            reset = "a counter of the GPU went back to zero: it was reset, or its driver loaded again, during the run"
+            yield Remark(reset, "gpu-reset")
     kills = (after.cpu.oom_kills or 0) - (before.cpu.oom_kills or 0) if before.cpu.oom_kills is not None else 0
     if kills > 0:
-        yield f"the kernel killed {kills} process(es) of this control group for want of memory"
+        yield Remark(f"the kernel killed {kills} process(es) of this control group for want of memory", "oom-kills")
+
+
+def _kind(counter: str) -> str:
+    return counter.replace("_", "-")
 
 
 def _risen(before: GpuCounters, after: GpuCounters, name: str) -> int:
@@ -291,25 +299,26 @@ def _risen(before: GpuCounters, after: GpuCounters, name: str) -> int:
 
 def _gpu_flags(
     before: GpuCounters | None, after: GpuCounters | None, elapsed_s: float, metrics: dict[str, float]
-) -> Iterator[str]:
+) -> Iterator[Remark]:
     if before is None or after is None:
         return
     for name, sentence in REPAIRED.items():
         risen = _risen(before, after, name)
         if risen > 0:
             metrics[name] = risen
-            yield sentence.format(n=risen)
+            yield Remark(sentence.format(n=risen), _kind(name))
     for name, sentence in STANDING.items():
         if getattr(before, name):
-            yield sentence
+            yield Remark(sentence, _kind(f"{name}_before"))
     for name in sorted(before.limited_s.keys() & after.limited_s.keys()):
         share = max(0.0, after.limited_s[name] - before.limited_s[name]) / elapsed_s if elapsed_s > 0 else 0.0
         metrics[f"limited_{name}_share"] = min(share, 1.0)
         if share >= SHARE_WORTH_A_FLAG:
-            yield f"for {min(share, 1.0):.1%} of the time the GPU's clocks were {LIMITED[name]}"
+            text = f"for {min(share, 1.0):.1%} of the time the GPU's clocks were {LIMITED[name]}"
+            yield Remark(text, _kind(f"limited_{name}"))
     for reason in after.clock_reasons:
         if reason in SLOWDOWNS:
-            yield f"at the end of the run the GPU's clocks were held down: {reason}"
+            yield Remark(f"at the end of the run the GPU's clocks were held down: {reason}", "slowdown")
     if before.processes is not None and after.processes is not None:
         # Behind a PID namespace our own number is not in the driver's list, so it is counted and not looked for.
         metrics["other_gpu_processes"] = max(0, max(before.processes, after.processes) - 1)
@@ -320,24 +329,27 @@ def _gpu_flags(
                 metrics[f"{name.rpartition('_')[0]}_{when}_{name.rpartition('_')[2]}"] = value
 
 
-def _cpu_flags(before: Counters, after: Counters, elapsed_s: float, metrics: dict[str, float]) -> Iterator[str]:
+def _cpu_flags(before: Counters, after: Counters, elapsed_s: float, metrics: dict[str, float]) -> Iterator[Remark]:
     old, new = before.cpu, after.cpu
     if old.quota_stops is not None and new.quota_stops is not None:
         stops = new.quota_stops - old.quota_stops
         stopped_s = (new.quota_stopped_s or 0.0) - (old.quota_stopped_s or 0.0)
         metrics["cpu_quota_stops"], metrics["cpu_quota_stopped_s"] = stops, stopped_s
         if stops > 0:
-            yield f"the CPU quota stopped this control group {stops} times, for {stopped_s:.3g} s: raise cpu.max"
+            text = f"the CPU quota stopped this control group {stops} times, for {stopped_s:.3g} s: raise cpu.max"
+            yield Remark(text, "cpu-quota")
     if old.thermal_throttles is not None and new.thermal_throttles is not None:
         throttles = new.thermal_throttles - old.thermal_throttles
         metrics["cpu_thermal_throttles"] = throttles
         if throttles > 0:
-            yield f"the CPU slowed itself down {throttles} times because of heat: look at cooling"
+            text = f"the CPU slowed itself down {throttles} times because of heat: look at cooling"
+            yield Remark(text, "cpu-heat")
     if old.steal_s is not None and new.steal_s is not None and elapsed_s > 0:
         stolen = (new.steal_s - old.steal_s) / elapsed_s
         metrics["cpu_stolen_cpus"] = stolen
         if stolen >= 0.01:  # a hundredth of one CPU: as much as a verdict's margin
-            yield f"the hypervisor took {stolen:.2g} CPUs' time for others: the machine is shared"
+            text = f"the hypervisor took {stolen:.2g} CPUs' time for others: the machine is shared"
+            yield Remark(text, "cpu-stolen")
 
 
 def _energy(before: Counters, after: Counters, elapsed_s: float, metrics: dict[str, float], notes: list[str]) -> None:
@@ -348,9 +360,8 @@ def _energy(before: Counters, after: Counters, elapsed_s: float, metrics: dict[s
     if zones:
         used["cpu_energy_j"] = sum(_zone_j(before.cpu.energy[name], after.cpu.energy[name]) for name in zones)
     if used and elapsed_s < ENERGY_WINDOW_S:
-        notes.append(
-            f"no energy is given for {elapsed_s:.1f} s: its counter is read over {ENERGY_WINDOW_S:.0f} s or more"
-        )
+        text = f"no energy is given for {elapsed_s:.1f} s: its counter is read over {ENERGY_WINDOW_S:.0f} s or more"
+        notes.append(Remark(text, "no-energy"))
     else:
         metrics.update({name: joules for name, joules in used.items() if joules >= 0})
 

@@ -1,9 +1,13 @@
 """Warm-up until rate and clock stand still, then the measured stretch: how many steps, and when to begin."""
 
 import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from statistics import median
+from types import TracebackType
+from typing import Self
 
 from stackmark import events
 from stackmark.spec import Params
@@ -84,3 +88,88 @@ def measure(emitter: Emitter, ready: TimedSteps, params: Params, step_s: float) 
         stretch = run_stretch(emitter, ready, "measure", steps)
     emitter(events.Phase, phase="measure", state="end", seconds=round(stretch.wall_s, 6))
     return stretch
+
+
+# --- Notice that the whole worker stood still while it measured: stopped by a signal, frozen with its machine, suspended
+#
+# A thread sleeps for a quarter of a second at a time and looks how long that took. Four short wake-ups a second cost a
+# loop less than 0.01 % of its time. A beat that comes late by a second or more has two explanations: nobody in this
+# process could run, or a thread of ours held Python's lock. The process's own CPU time tells them apart: it stands
+# still in the first case only. A machine that is merely busy delays a thread by milliseconds.
+#
+# Where steps are timed, one of them must have grown by about the same time, which also says how long it was to a
+# millisecond. Suspension is seen otherwise: the clock that steps are timed by does not run meanwhile, another one does.
+
+
+BEAT_S = 0.25
+LATE_S = 1.0
+# Of a late beat: how much CPU time we may have used beside what we used in a usual beat, as a share of the delay.
+BUSY_SHARE = 0.1
+# A pause is in the steps where one of them is longer than the usual by this share of it.
+AGREES_SHARE = 0.5
+
+
+@dataclass
+class Heartbeat:
+    """Watches the process from a thread of its own while it is used in a `with`."""
+
+    # Seconds that each late beat was late by.
+    late_s: list[float] = field(default_factory=list)
+    suspended_s: float = 0.0
+
+    def __enter__(self) -> Self:
+        self._over = threading.Event()
+        self._suspended_before_s = _suspended_s()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self.suspended_s = max(0.0, _suspended_s() - self._suspended_before_s)
+
+    def _beat(self) -> None:
+        usual_cpu_s = 0.0
+        before_s, before_cpu_s = time.monotonic(), time.process_time()
+        while not self._over.wait(BEAT_S):
+            now_s, now_cpu_s = time.monotonic(), time.process_time()
+            late_s, cpu_s = now_s - before_s - BEAT_S, now_cpu_s - before_cpu_s
+            if late_s < LATE_S:
+                usual_cpu_s = cpu_s
+            elif cpu_s <= 2 * usual_cpu_s + BUSY_SHARE * late_s:
+                self.late_s.append(late_s)
+            before_s, before_cpu_s = now_s, now_cpu_s
+
+    def flags(self, step_s: Sequence[float] | None = None) -> list[str]:
+        """Say what was noticed. `step_s` are the measured steps where there are several."""
+        found = []
+        pauses = self.late_s if step_s is None else _in_steps(self.late_s, step_s)
+        if pauses:
+            often = f" in {len(pauses)} pauses" if len(pauses) > 1 else ""
+            found.append(
+                f"paused: the worker stood still for {sum(pauses):.1f} s{often} while it measured: it was stopped (SIGSTOP), "
+                "or its machine was frozen"
+            )
+        if self.suspended_s >= LATE_S:
+            found.append(f"paused: the machine was suspended for {self.suspended_s:.1f} s while it measured")
+        return found
+
+
+def _in_steps(late_s: Sequence[float], step_s: Sequence[float]) -> list[float]:
+    """Return the pauses that are in the steps too, each as long as its step grew."""
+    if not step_s:
+        return []
+    usual_s = median(step_s)
+    grown_s = sorted((step - usual_s for step in step_s), reverse=True)
+    longest_first = sorted(late_s, reverse=True)
+    return [grown for late, grown in zip(longest_first, grown_s, strict=False) if grown >= AGREES_SHARE * late]
+
+
+def _suspended_s() -> float:
+    """How long the machine was suspended since it booted; zero where the system does not tell."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,21 +11,52 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stackmark import events
+from stackmark.errors import StreamError
 from stackmark.machine.facts import collect
 from stackmark.machine.gpu import under_test
 from stackmark.machine.nvml import NoDriver, devices, session
 from stackmark.model import ValidationError
-from stackmark.spec import AnyParams, Params, Request, Spec, Task, explain
+from stackmark.spec import SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker import counters, host_counters
 from stackmark.worker.clock import CpuMarks, Stretch
 from stackmark.worker.kernels import emit_kernels
-from stackmark.worker.measure import measure, warm_up
-from stackmark.worker.pauses import Heartbeat
-from stackmark.worker.resolving import resolved
+from stackmark.worker.measure import Heartbeat, measure, warm_up
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.definition import Family
 from stackmark.workloads.registry import find
 from stackmark.workloads.workload import Metric, TimedFigure, TimedRows, TimedSteps, TimedWhole, WorkloadFailure
+
+# --- A request resolved where it will run, by a worker of its own: a trial step leaves memory, caches and settings
+# behind in its
+#
+# process, and what is measured runs in a fresh one, as everywhere else.
+
+
+def resolved(request: Request) -> events.Probe:
+    """What a probe says to the request, or its failure as ours."""
+    task = Task(do="probe", request=request, lifeline=False)
+    done = subprocess.run(
+        # As this worker was started: without the working folder on the path.
+        [sys.executable, "-P", "-m", "stackmark.worker"],
+        env={**os.environ, SPEC_VARIABLE: task.model_dump_json()},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    stream = events.Stream()
+    try:
+        for line in done.stdout.decode(errors="replace").splitlines():
+            stream.feed(line)
+    except StreamError as error:
+        raise WorkloadFailure("bad_output", f"the probe's events cannot be read: {error.message}") from error
+    closed = stream.ended()
+    if isinstance(closed, events.Failed):
+        raise WorkloadFailure(closed.kind, closed.message, closed.hint)
+    found = next((event for event in stream.events if isinstance(event, events.Probe)), None)
+    if found is None:
+        raise WorkloadFailure("crash", f"the probe ended with code {done.returncode} and said nothing")
+    return found
+
 
 UNITS = {"j": "J", "w": "W", "c": "°C", "mhz": "MHz", "mib": "MiB"}
 

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from stackmark.cluster.checks import programs
-from stackmark.cluster.checks.own_namespace import ENFORCE, made_namespace, remove_namespace
+from stackmark.cluster.checks.room import ENFORCE, made_namespace, remove_namespace
 from stackmark.cluster.checks.work import CaseFailed, LeftOut, Work, explained, runs
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names, status

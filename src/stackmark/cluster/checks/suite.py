@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stackmark.cluster.checks import around, devices, lifecycle
-from stackmark.cluster.checks.own_namespace import namespace_for
-from stackmark.cluster.checks.room import fairly, fitting, sized
+from stackmark.cluster.checks.room import fairly, fitting, namespace_for, sized
 from stackmark.cluster.checks.work import Case, Checked, LeftOut, Result, Work, explained
 from stackmark.errors import ClusterError, SpecError, Terminated, nearest_names
 from stackmark.kubernetes.client import ApiError, connect

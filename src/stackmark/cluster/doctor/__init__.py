@@ -1,1 +1,1 @@
-"""Is a cluster fit for GPU work? A ladder of rungs, each a pure judgement of what was seen, with what to do about it."""
+"""Is a cluster fit for GPU work? Diagnostics, each a pure judgement of what was seen, with what to do about it."""

@@ -3,16 +3,22 @@
 Objects of the API are kept as they came; what one may not read, or the cluster does not have, is None with its reason.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from pydantic import JsonValue
 
-from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.rights import Right
+from stackmark.errors import ClusterError
+from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.kubernetes.nodes import Node
+from stackmark.kubernetes.rights import RUN_RIGHTS, Right, missing_rights
+from stackmark.kubernetes.why import ACTIVE
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
 Several = list[Json] | None
+# How the trouble of a namespace begins that is not there: it can be made.
+NO_NAMESPACE = "the cluster has no namespace"
 
 
 @dataclass(frozen=True)
@@ -125,3 +131,136 @@ class ClusterView:
     @property
     def kubectl(self) -> str:
         return f"{'oc' if self.openshift else 'kubectl'} --context {self.context}"
+
+
+# --- Ask the API server for all that the diagnostics are judged by. It only reads, and what it may not read is None
+
+
+# Reading a kubelet's configuration goes through the API server to each node: of so many nodes at most.
+MOST_KUBELETS = 50
+KUBELET_S = 5.0
+Answer = TypeVar("Answer")
+RIGHTS: tuple[RightReview, ...] = (
+    *(RightReview(right) for right in RUN_RIGHTS),
+    RightReview(Right("list", "", "nodes", namespace=None), needed=False,
+                loses="no node can be looked at but one that is named (--node)"),
+    RightReview(Right("get", "", "nodes", "proxy", namespace=None), needed=False,
+                loses="the kubelet's CPU and topology policies are told by what a pod gets"),
+    RightReview(Right("list", "", "pods", namespace=None), needed=False, loses="who holds the GPUs cannot be said"),
+    RightReview(Right("list", "apps", "daemonsets", namespace=None), needed=False,
+                loses="the device plugin is known by its resource alone"),
+)  # fmt: skip
+
+
+def gather(cluster: Cluster, named: Sequence[str] = ()) -> ClusterView:
+    """`named` are the nodes that were asked for; without them all are looked at."""
+    seen = ClusterView(context=cluster.context, server=cluster.server, namespace=cluster.namespace)
+    try:
+        version = cluster.version
+        groups = [str(group["name"]) for group in cluster.get("/apis").get("groups") or ()]
+    except ApiError as error:
+        return replace(seen, trouble=_refused(error), trouble_hint=_hint(error))
+    except ClusterError as error:
+        return replace(seen, trouble=error.message, trouble_hint=error.hint or "")
+    try:
+        return _all(cluster, replace(seen, version=version, groups=tuple(groups)), named)
+    except Unreachable as error:
+        return replace(seen, version=version, trouble=error.message, trouble_hint=error.hint or "")
+
+
+def _all(cluster: Cluster, seen: ClusterView, named: Sequence[str]) -> ClusterView:
+    inside = f"/namespaces/{cluster.namespace}"
+    nodes = _nodes(cluster, named)
+    claims = "resource.k8s.io" in seen.groups
+    trouble, labels = _namespace(cluster)
+    return replace(
+        seen,
+        user=_user(cluster),
+        namespace_trouble=trouble,
+        namespace_labels=labels,
+        rights=_rights(cluster),
+        nodes=nodes,
+        pods=_items(cluster, "/api/v1/pods", ACTIVE),
+        daemonsets=_items(cluster, "/apis/apps/v1/daemonsets"),
+        runtime_classes=_items(cluster, "/apis/node.k8s.io/v1/runtimeclasses"),
+        device_classes=_items(cluster, "/apis/resource.k8s.io/v1/deviceclasses") if claims else None,
+        slices=_items(cluster, "/apis/resource.k8s.io/v1/resourceslices") if claims else None,
+        quotas=_items(cluster, f"/api/v1{inside}/resourcequotas"),
+        kubelets=_kubelets(cluster, nodes, named),
+    )
+
+
+def _nodes(cluster: Cluster, named: Sequence[str]) -> Several:
+    """All; or where one may not list them, those that were named and one may get."""
+    listed = _items(cluster, "/api/v1/nodes")
+    if listed is not None or not named:
+        return listed
+    found = [one for name in named if (one := _node(cluster, name)) is not None]
+    return found or None
+
+
+def _node(cluster: Cluster, name: str) -> Json | None:
+    return _tried(lambda: cluster.get(f"/api/v1/nodes/{name}"))
+
+
+def _kubelets(cluster: Cluster, nodes: Several, named: Sequence[str]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    # One that is not ready would only be waited for.
+    names = [node.name for node in map(Node, nodes or ()) if node.ready]
+    for name in [one for one in names if not named or one in named][:MOST_KUBELETS]:
+        try:
+            answer = cluster.get(f"/api/v1/nodes/{name}/proxy/configz", timeout_s=KUBELET_S)
+            found[name] = answer.get("kubeletconfig") or {}
+        except ApiError as error:
+            if error.status == 403:
+                return found  # the same for all of them
+        except Unreachable:
+            continue  # that one does not answer
+    return found
+
+
+def _user(cluster: Cluster) -> str:
+    """Since 1.28 everybody may ask who they are."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = _tried(lambda: cluster.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review))
+    return str((((answer or {}).get("status") or {}).get("userInfo") or {}).get("username") or "")
+
+
+def _rights(cluster: Cluster) -> tuple[RightReview, ...]:
+    """Ask for all at once; where the API server does not say what one may do, none is known."""
+    missing = _tried(lambda: missing_rights(cluster, [one.right for one in RIGHTS]))
+    return tuple(replace(one, allowed=None if missing is None else one.right not in missing) for one in RIGHTS)
+
+
+def _namespace(cluster: Cluster) -> tuple[str, dict[str, str]]:
+    try:
+        found = cluster.get(f"/api/v1/namespaces/{cluster.namespace}")
+    except ApiError as error:
+        return (f"{NO_NAMESPACE} {cluster.namespace}" if error.status == 404 else ""), {}
+    labels = {key: str(value) for key, value in (found["metadata"].get("labels") or {}).items()}
+    ending = (found.get("status") or {}).get("phase") == "Terminating"
+    return (f"the namespace {cluster.namespace} is being deleted" if ending else ""), labels
+
+
+def _items(cluster: Cluster, path: str, selector: str | None = None) -> Several:
+    return _tried(lambda: cluster.items(path, fieldSelector=selector))
+
+
+def _tried(ask: Callable[[], Answer]) -> Answer | None:
+    """What one may not ask, or the cluster does not have, is None; a server that is gone is not."""
+    try:
+        return ask()
+    except ApiError:
+        return None
+
+
+def _refused(error: ApiError) -> str:
+    if error.status == 401:
+        return f"the API server does not know who we are: {error.message}"
+    return f"the API server answered with HTTP {error.status}: {error.message}"
+
+
+def _hint(error: ApiError) -> str:
+    return (
+        "log in again: the token or certificate of the kubeconfig is not valid any more" if error.status == 401 else ""
+    )

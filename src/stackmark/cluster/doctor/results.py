@@ -1,8 +1,8 @@
-"""What a rung of the ladder says: a typed result, what was seen, what is wrong, what to do, and how to look by hand.
+"""What a diagnostic says: a typed result, what was seen, what is wrong, what to do, and how to look by hand.
 
-A rung holds for the whole cluster or for one node. Its status is the worst of its findings. `skipped` is not looked at, since
-something it needs failed or does not apply; `unknown` was looked at and could not be told: one may not read it, or nobody knows.
-Neither is a failure: only `failed` makes the doctor's own exit code.
+A diagnostic holds for the whole cluster or for one node. Its status is the worst of its findings. `skipped` is not looked at,
+since something it needs failed or does not apply; `unknown` was looked at and could not be told: one may not read it, or
+nobody knows. Neither is a failure: only `failed` makes the doctor's own exit code.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Status = Literal["ok", "warning", "failed", "skipped", "unknown"]
-Rung = Literal[
+Diagnostic = Literal[
     "api", "permissions", "nodes", "pci", "driver", "runtime", "device-plugin", "allocatable", "pod", "vector-add"
 ]
-RUNGS: tuple[Rung, ...] = (
+DIAGNOSTICS: tuple[Diagnostic, ...] = (
     "api", "permissions", "nodes", "pci", "driver", "runtime", "device-plugin", "allocatable", "pod", "vector-add",
 )  # fmt: skip
-OF_THE_CLUSTER: tuple[Rung, ...] = ("api", "permissions")
+OF_THE_CLUSTER: tuple[Diagnostic, ...] = ("api", "permissions")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
     what: str
     # Sentences and commands, a line each, in the order in which they are done. A command begins with `$ `.
     do: tuple[str, ...] = ()
-    # How to see this one by hand, where the rung's own command does not show it.
+    # How to see this one by hand, where the diagnostic's own command does not show it.
     command: str = ""
 
 
@@ -42,7 +42,7 @@ def failure(kind: str, what: str, do: Sequence[str] = ()) -> Finding:
 
 @dataclass(frozen=True)
 class Result:
-    rung: Rung
+    diagnostic: Diagnostic
     status: Status
     # What was seen, short.
     evidence: str
@@ -54,20 +54,25 @@ class Result:
 
 
 def judged(
-    rung: Rung, node: str | None, evidence: str, command: str, findings: Sequence[Finding] = (), well: Status = "ok"
+    diagnostic: Diagnostic,
+    node: str | None,
+    evidence: str,
+    command: str,
+    findings: Sequence[Finding] = (),
+    well: Status = "ok",
 ) -> Result:
-    """A rung that was looked at: `well`, unless a finding says otherwise. What is not known is not made known by a warning."""
+    """Make a result: `well`, unless a finding says otherwise. What is not known is not made known by a warning."""
     statuses = {finding.status for finding in findings}
     status: Status = "failed" if "failed" in statuses else "warning" if findings and well == "ok" else well
-    return Result(rung, status, evidence, command, node, tuple(findings))
+    return Result(diagnostic, status, evidence, command, node, tuple(findings))
 
 
-def skipped(rung: Rung, node: str | None, why: str, command: str = "") -> Result:
-    return Result(rung, "skipped", why, command, node)
+def skipped(diagnostic: Diagnostic, node: str | None, why: str, command: str = "") -> Result:
+    return Result(diagnostic, "skipped", why, command, node)
 
 
-def unknown(rung: Rung, node: str | None, why: str, command: str) -> Result:
-    return Result(rung, "unknown", why, command, node)
+def unknown(diagnostic: Diagnostic, node: str | None, why: str, command: str) -> Result:
+    return Result(diagnostic, "unknown", why, command, node)
 
 
 def taking(result: Result, seconds: float) -> Result:
@@ -76,7 +81,7 @@ def taking(result: Result, seconds: float) -> Result:
 
 @dataclass(frozen=True)
 class Report:
-    """All rungs of one visit. `nodes` are those that were looked at, in order."""
+    """All diagnostics of one visit. `nodes` are those that were looked at, in order."""
 
     context: str
     server: str
@@ -85,8 +90,8 @@ class Report:
     nodes: tuple[str, ...]
     results: tuple[Result, ...]
 
-    def of(self, rung: Rung, node: str | None = None) -> Result | None:
-        return next((one for one in self.results if one.rung == rung and one.node in (node, None)), None)
+    def of(self, diagnostic: Diagnostic, node: str | None = None) -> Result | None:
+        return next((one for one in self.results if one.diagnostic == diagnostic and one.node in (node, None)), None)
 
     @property
     def status(self) -> Literal["ok", "warning", "failed"]:

@@ -12,16 +12,23 @@ the kubelet hears of that.
 import re
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
-from stackmark.cluster.faults.means import Plan, Setting, Target
-from stackmark.cluster.faults.record import Done
-from stackmark.cluster.faults.services import Commands, commands_for, distribution_of
-from stackmark.errors import ClusterError, SpecError
+from stackmark.cluster.faults.means import Commands, Plan, Setting, Target, commands_for, distribution_of
+from stackmark.cluster.faults.record import MISSING_KEPT, Disk, FaultTimes
+from stackmark.errors import ClusterError, SpecError, StreamError
+from stackmark.events import Event, Steps, read_event
 from stackmark.kubernetes import names
-from stackmark.kubernetes.client import ApiError, Json, Unreachable
+from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
+from stackmark.kubernetes.manifest.build import pod_spec, sleeper
+from stackmark.kubernetes.manifest.request import PodRequest, VolumeMount
 from stackmark.kubernetes.pods import Awaited, NotReached, Pods
 from stackmark.kubernetes.rights import Right
 from stackmark.kubernetes.status import exit_code
+from stackmark.places.pod.place import PodPlace
+from stackmark.places.pod.setup import PodSetup
+from stackmark.spec import COPY_VARIABLE, Task
 
 # Between the helper's start and the fault: its first line is through the log by then.
 DELAY_S = 2.0
@@ -132,7 +139,7 @@ class Helper:
             warnings=tuple(warnings),
         )
 
-    def hurt(self, target: Target, heal: threading.Event) -> Done:
+    def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
         path = f"/api/v1/namespaces/{self._setting.namespace}/pods"
         name = self._pod_name(target)
         self._cluster.create(path, self.manifest(target))
@@ -216,7 +223,7 @@ class Helper:
                 command=f"kubectl -n {namespace} describe pod {name}",
             ) from error
 
-    def _wait_for_end(self, path: str, target: Target, heal: threading.Event, planned: float) -> Done:
+    def _wait_for_end(self, path: str, target: Target, heal: threading.Event, planned: float) -> FaultTimes:
         """Its log has the moments once it is over; the API server or the kubelet may take their time to hand it out."""
         over = planned + target.seconds
         asked_to_end = False
@@ -229,9 +236,9 @@ class Helper:
                 if done is not None:
                     return done
                 if asked_to_end and self._gone(path):
-                    return Done(begun_unix_s=planned, over_unix_s=time.time(), exact=False)
+                    return FaultTimes(begun_unix_s=planned, over_unix_s=time.time(), exact=False)
             heal.wait(LOOK_S) if not heal.is_set() else time.sleep(LOOK_S)
-        return Done(
+        return FaultTimes(
             begun_unix_s=planned, over_unix_s=over, exact=False, said=("the helper's own times could not be read",)
         )
 
@@ -251,7 +258,7 @@ class Helper:
             return False
         return False
 
-    def _times(self, path: str) -> Done | None:
+    def _times(self, path: str) -> FaultTimes | None:
         try:
             text = self._cluster.text(f"{path}/log", timeout_s=5)
         except (Unreachable, ApiError):
@@ -265,7 +272,7 @@ class Helper:
                 f"the command that stops it ended with code {code} on the node; what starts it again was run all the same",
                 hint="try it by hand on the node",
             )
-        return Done(
+        return FaultTimes(
             begun_unix_s=found["stopping"][0],
             over_unix_s=found["over"][0],
             healed_unix_s=found["healed"][0],
@@ -284,3 +291,74 @@ class Helper:
 
 def _has_started(one: Awaited) -> bool:
     return one.phase == "running" or (one.pod is not None and exit_code(one.pod) == 0)
+
+
+# --- The worker's heartbeat on the node's disk: a copy of its events that needs no log, no kubelet and no API server
+#
+# The worker writes each event to a file in a folder of the pod before it goes to standard output. A second container of
+# the pod keeps that folder open for reading when the worker has ended, however it ended. Where the pod itself is gone,
+# so is its folder.
+
+
+CONTAINER = "keeper"
+FOLDER = "/stackmark-heartbeat"
+FILE = f"{FOLDER}/events.jsonl"
+VOLUME = "heartbeat"
+# Longer than any run that is hurt: the pod's own deadline comes first.
+WAIT_S = 1e6
+PRINT = "import shutil,sys; shutil.copyfileobj(open(sys.argv[1],'rb'), sys.stdout.buffer)"
+READ_S, PAUSE_S = 60.0, 1.0
+
+
+class KeptPod(PodPlace):
+    """A pod whose worker keeps its heartbeat on disk as well."""
+
+    def request(self, setup: PodSetup, task: Task, mark: str, time_limit_s: float | None = None) -> PodRequest:
+        request = super().request(setup, task, mark, time_limit_s)
+        return with_keeper(request, setup.python) if task.do == "run" else request
+
+
+def with_keeper(request: PodRequest, python: str) -> PodRequest:
+    volume: VolumeMount = ({"name": VOLUME, "emptyDir": {}}, {"name": VOLUME, "mountPath": FOLDER})
+    kept = replace(request, volumes=(*request.volumes, volume), env={**request.env, COPY_VARIABLE: FILE})
+    worker: Json = pod_spec(kept)["containers"][0]
+    keeper = sleeper(worker, CONTAINER, python, WAIT_S, {"cpu": "100m", "memory": "64Mi"})
+    return replace(kept, sidecars=(*kept.sidecars, keeper))
+
+
+def read_disk(cluster: Cluster, namespace: str, pod: str, python: str, received: Sequence[Event]) -> Disk:
+    """The file of a worker that has ended, held against what was received of it."""
+    deadline, why = time.monotonic() + READ_S, ""
+    while time.monotonic() < deadline:
+        try:
+            done = cluster.execute(
+                namespace, pod, [python, "-S", "-c", PRINT, FILE], container=CONTAINER, timeout_s=READ_S
+            )
+        except ClusterError as error:
+            why = error.message
+        else:
+            if done.code == 0:
+                return compared(done.out.splitlines(), received)
+            why = (done.err or done.out).strip()[-300:] or f"it ended with code {done.code}"
+        time.sleep(PAUSE_S)
+    return Disk(read=False, why=why)
+
+
+def compared(lines: Sequence[str], received: Sequence[Event]) -> Disk:
+    """A last line that is cut off is no event: its writer was killed in the middle of it."""
+    known = {event.seq for event in received}
+    events, missing = [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            event = read_event(line, number)
+        except StreamError:
+            continue
+        if event is None:
+            continue
+        events.append(event)
+        if event.seq not in known:
+            missing.append(line)
+    steps = sum(len(event.step_s) for event in events if isinstance(event, Steps) and event.phase == "measure")
+    return Disk(
+        read=True, events=len(events), steps=steps, missing=tuple(missing[:MISSING_KEPT]), missing_count=len(missing)
+    )

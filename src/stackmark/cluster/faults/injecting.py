@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stackmark.cluster.faults.means import Means, Target
-from stackmark.cluster.faults.record import Done, Newcomer
+from stackmark.cluster.faults.record import FaultTimes, Newcomer
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster
@@ -90,7 +90,7 @@ class Injection:
     ended: threading.Event = field(default_factory=threading.Event)
     heal: threading.Event = field(default_factory=threading.Event)
     error: StackmarkError | None = None
-    done: Done | None = None
+    done: FaultTimes | None = None
     newcomer: Newcomer | None = None
     healthy_unix_s: float | None = None
     sick: str = ""

@@ -1,21 +1,23 @@
 """How this cluster's parts are stopped: the one thing about a fault that differs from cluster to cluster.
 
 A means says beforehand what it would do, with which rights, and what heals it; then it does it, and comes back when it is over.
-Whatever it starts must end by itself, also when this program is killed in the middle. Ours are in plugin_pod.py, helper.py and
-script.py; other packages add theirs by the entry point group `stackmark.cluster_means`, each a function that takes a `Setting`.
+Whatever it starts must end by itself, also when this program is killed in the middle. Ours (plugin_pod.py,
+helper.py, script.py) and those of other packages are announced in the group `stackmark.cluster_means` (extensions.py), each a
+class that is made from a `Setting`.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from typing import Protocol
 
-from stackmark.cluster.faults.record import Done, Part
+from stackmark.cluster.faults.record import FaultTimes, Part
 from stackmark.errors import SpecError, nearest_names
+from stackmark.extensions import extensions
 from stackmark.kubernetes.client import Cluster, Json
 from stackmark.kubernetes.rights import Right
 
+GROUP = "stackmark.cluster_means"
 # By this variable a test cluster's means is named once for all commands.
 VARIABLE = "STACKMARK_CLUSTER_MEANS"
 
@@ -68,23 +70,8 @@ class Means(Protocol):
     def plan(self, target: Target) -> Plan:
         """Nothing is changed. Raises SpecError or ClusterError where it cannot be done here."""
 
-    def hurt(self, target: Target, heal: threading.Event) -> Done:
+    def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
         """Stops the part, waits, starts it again. Once `heal` is set it does so as soon as it can."""
-
-
-Maker = Callable[[Setting], Means]
-
-
-def makers() -> dict[str, Maker]:
-    from stackmark.cluster.faults.helper import Helper
-    from stackmark.cluster.faults.plugin_pod import PluginPod
-    from stackmark.cluster.faults.script import Script
-
-    known: dict[str, Maker] = {"plugin-pod": PluginPod, "helper": Helper, "script": Script}
-    for point in entry_points(group="stackmark.cluster_means"):
-        if point.name not in known:
-            known[point.name] = point.load()
-    return known
 
 
 def choose(text: str | None, part: Part) -> tuple[str, str]:
@@ -92,8 +79,10 @@ def choose(text: str | None, part: Part) -> tuple[str, str]:
     if text is None:
         return ("plugin-pod" if part == "device-plugin" else "helper"), ""
     name, _, how = text.partition(":")
-    known = list(makers())
-    if name not in known:
+    makers = extensions(GROUP, type)
+    if name not in makers.found:
+        makers.require(name)
+        known = list(makers.found)
         raise SpecError(
             f"there is no means {name!r}{nearest_names(name, known)}", hint=f"means: {', '.join(known)}; script:PATH"
         )
@@ -102,4 +91,137 @@ def choose(text: str | None, part: Part) -> tuple[str, str]:
 
 def make(text: str | None, setting: Setting) -> Means:
     name, how = choose(text, setting.part)
-    return makers()[name](replace(setting, how=how))
+    made: Means = extensions(GROUP, type).found[name](replace(setting, how=how))
+    return made
+
+
+# --- What the parts are called on a node, by distribution: commands as data, which options may replace
+#
+# Starting must be harmless where the part runs already: it is ordered twice, by the helper and by its second guard.
+
+
+CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+# Where a static pod's manifest waits while it is aside: on the same file system as /var/lib, and watched by no kubelet.
+ASIDE = "/var/lib/stackmark-aside"
+# All traffic but the node's own: IPv4 and, where the machine has it, IPv6; connections that are open die too.
+_RULES = (("INPUT", "! -i lo"), ("OUTPUT", "! -o lo"), ("FORWARD", ""))
+_MARK = "-m comment --comment stackmark-fault -j DROP"
+
+
+@dataclass(frozen=True)
+class Commands:
+    stop: str
+    start: str
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Units of systemd on a worker node and on a server, and where the API server's manifest lies, if it is a static pod."""
+
+    kubelet: str
+    kubelet_on_server: str
+    runtime: str | None
+    manifest: str | None
+
+
+DISTRIBUTIONS = {
+    "kubeadm": Distribution("kubelet", "kubelet", None, "/etc/kubernetes/manifests/kube-apiserver.yaml"),
+    "openshift": Distribution("kubelet", "kubelet", "crio", "/etc/kubernetes/manifests/kube-apiserver-pod.yaml"),
+    # One process is kubelet, runtime's parent and, on a server, the API server.
+    "k3s": Distribution("k3s-agent", "k3s", None, None),
+    "rke2": Distribution(
+        "rke2-agent", "rke2-server", None, "/var/lib/rancher/rke2/agent/pod-manifests/kube-apiserver.yaml"
+    ),
+    "microk8s": Distribution(
+        "snap.microk8s.daemon-kubelite",
+        "snap.microk8s.daemon-kubelite",
+        "snap.microk8s.daemon-containerd",
+        None,
+    ),
+}
+
+
+def distribution_of(node: Json, named: str | None) -> str:
+    """By the kubelet's version and the node's labels; kubeadm's names are those that most others share."""
+    if named is not None:
+        if named not in DISTRIBUTIONS:
+            known = list(DISTRIBUTIONS)
+            raise SpecError(
+                f"there is no distribution {named!r}{nearest_names(named, known)}", hint=f"known: {', '.join(known)}"
+            )
+        return named
+    version = str(_info(node).get("kubeletVersion", ""))
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    for name in ("k3s", "rke2"):
+        if f"+{name}" in version:
+            return name
+    if "node.openshift.io/os_id" in labels:
+        return "openshift"
+    return "microk8s" if any(key.startswith("microk8s.io/") for key in labels) else "kubeadm"
+
+
+def commands_for(part: Part, node: Json, named: str | None = None) -> Commands:
+    kind = distribution_of(node, named)
+    units = DISTRIBUTIONS[kind]
+    server = is_control_plane(node)
+    kubelet = units.kubelet_on_server if server else units.kubelet
+    if part == "kubelet":
+        return _unit(kubelet)
+    if part == "runtime":
+        return _unit(units.runtime or (kubelet if kind in ("k3s", "rke2") else _runtime_of(node)))
+    if part == "node-network":
+        return _cut_off()
+    if part == "api-server":
+        return _moved(units.manifest) if units.manifest else _unit(units.kubelet_on_server)
+    raise SpecError(
+        f"what stops the {part} on a node is not known",
+        hint="say it: --stop-command and --start-command; the device plugin's pod is deleted by --means plugin-pod",
+    )
+
+
+def is_control_plane(node: Json) -> bool:
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    return any(label in labels for label in CONTROL_PLANE_LABELS)
+
+
+def control_planes(nodes: Sequence[Json]) -> list[str]:
+    return [str(node["metadata"]["name"]) for node in nodes if is_control_plane(node)]
+
+
+def _runtime_of(node: Json) -> str:
+    """`containerd://1.7.2`, `cri-o://1.30.1`, `docker://…`"""
+    name = str(_info(node).get("containerRuntimeVersion", "")).partition("://")[0]
+    return {"cri-o": "crio", "docker": "docker"}.get(name, name or "containerd")
+
+
+def _info(node: Json) -> Json:
+    found: Json = (node.get("status") or {}).get("nodeInfo") or {}
+    return found
+
+
+def _unit(name: str) -> Commands:
+    return Commands(f"systemctl stop {name}", f"systemctl start {name}")
+
+
+def _moved(manifest: str) -> Commands:
+    name = manifest.rpartition("/")[2]
+    return Commands(
+        f"mkdir -p {ASIDE} && mv -f {manifest} {ASIDE}/{name}",
+        f"if [ -e {ASIDE}/{name} ]; then mv -f {ASIDE}/{name} {manifest}; fi",
+    )
+
+
+def _cut_off() -> Commands:
+    stop, start = [], []
+    for program in ("iptables", "ip6tables"):
+        have = f"command -v {program} >/dev/null 2>&1"
+        drop = " && ".join(f"{program} -w -I {chain} 1 {but} {_MARK}" for chain, but in _RULES)
+        back = "; ".join(
+            f"while {program} -w -D {chain} {but} {_MARK} 2>/dev/null; do :; done" for chain, but in _RULES
+        )
+        # A kernel without IPv6 refuses the second, which is then no failure.
+        stop.append(
+            f"{{ {have} && {drop}; }}" if program == "iptables" else f"{{ {have} && {drop} 2>/dev/null || true; }}"
+        )
+        start.append(f"if {have}; then {back}; fi")
+    return Commands(" && ".join(stop), "; ".join(start))

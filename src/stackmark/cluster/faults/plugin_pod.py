@@ -7,7 +7,7 @@ import threading
 import time
 
 from stackmark.cluster.faults.means import Plan, Setting, Target
-from stackmark.cluster.faults.record import Done
+from stackmark.cluster.faults.record import FaultTimes
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes.client import Json, Unreachable
 from stackmark.kubernetes.rights import Right
@@ -67,7 +67,7 @@ class PluginPod:
             ),
         )
 
-    def hurt(self, target: Target, heal: threading.Event) -> Done:
+    def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
         began, deleted = time.time(), []
         deadline = time.monotonic() + target.seconds
         while True:
@@ -81,7 +81,9 @@ class PluginPod:
                 pass  # it is not the API server that was to be hurt; the next look will tell
             if heal.wait(min(LOOK_S, max(0.0, deadline - time.monotonic()))) or time.monotonic() >= deadline:
                 break
-        return Done(begun_unix_s=began, over_unix_s=time.time(), said=(f"deleted: {', '.join(deleted) or 'none'}",))
+        return FaultTimes(
+            begun_unix_s=began, over_unix_s=time.time(), said=(f"deleted: {', '.join(deleted) or 'none'}",)
+        )
 
     def _pods(self, node: str) -> list[Json]:
         on_node = f"spec.nodeName={node}"

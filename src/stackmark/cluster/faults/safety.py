@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
-from stackmark.cluster.faults.means import Target
-from stackmark.cluster.faults.services import control_planes
+from stackmark.cluster.faults.means import Target, control_planes
 from stackmark.errors import ClusterError, SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Json

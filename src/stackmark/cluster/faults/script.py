@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stackmark.cluster.faults import healer
 from stackmark.cluster.faults.means import Plan, Setting, Target
-from stackmark.cluster.faults.record import Done, Part
+from stackmark.cluster.faults.record import FaultTimes, Part
 from stackmark.errors import ClusterError, SpecError
 
 # Parts that are not on a node.
@@ -45,7 +45,7 @@ class Script:
             ),
         )
 
-    def hurt(self, target: Target, heal: threading.Event) -> Done:
+    def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
         stop, start = self._commands(target)
         argv = [sys.executable, "-I", healer.__file__, f"{target.seconds:g}", *stop, "--", *start]
         process = subprocess.Popen(
@@ -100,7 +100,7 @@ def _read(process: "subprocess.Popen[bytes]", told: dict[str, dict[str, object]]
             told[str(said["what"])] = said
 
 
-def _done(told: dict[str, dict[str, object]], stop: list[str], start: list[str]) -> Done:
+def _done(told: dict[str, dict[str, object]], stop: list[str], start: list[str]) -> FaultTimes:
     stopped, over, started = told.get("stopped"), told.get("over"), told.get("started")
     if stopped is None or over is None:
         raise ClusterError("the process that stops and starts the part has died", command=" ".join(start))
@@ -109,7 +109,7 @@ def _done(told: dict[str, dict[str, object]], stop: list[str], start: list[str])
     if started is None or started.get("code"):
         why = started.get("said") if started else "it has not ended"
         raise ClusterError(f"the part could not be started again: {why}", command=" ".join(start))
-    return Done(
+    return FaultTimes(
         # A part that was killed is gone while the command that kills it still runs.
         begun_unix_s=_number(told["stopping"]["at"]),
         over_unix_s=_number(over["at"]),

@@ -21,11 +21,11 @@ from stackmark.kubernetes.nodes import Node, untolerated
 from stackmark.kubernetes.objects import quantity, say_amount
 from stackmark.ledger.rows import Experiment, Json
 from stackmark.ledger.trouble import unreadable_design
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.places.pod.options import PodOptions
 from stackmark.spec import Spec, explain
 from stackmark.units import MIB
-from stackmark.verdict.repeated_devices import MOST_UNASKED
+from stackmark.verdict.cohorts import MOST_UNASKED
 from stackmark.verdict.swept import Blocks
 
 # Labels of NVIDIA's own discovery: whether one GPU is handed out several times over.
@@ -35,7 +35,7 @@ MARGIN = 0.01
 CONFIRM_BLOCKS = 4
 # Up to so many where the spread of repeated runs says that four would not decide.
 MOST_CONFIRM_BLOCKS = 12
-# Runs of each device more where the first pass leaves something open (verdict/repeated_devices.py).
+# Runs of each device more where the first pass leaves something open (verdict/cohorts.py).
 MORE_RUNS = 3
 # A run without a limit of its own: its measured seconds, some times over, and this for its set-up.
 LIMIT_TIMES, LIMIT_SETUP_S = 5.0, 900.0

@@ -56,7 +56,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Said:
+class LoggedNumber:
     """A further number that the log gives beside its figure."""
 
     name: str
@@ -89,7 +89,7 @@ class Found:
     samples_per_step: int = 1
     # The rows that the program displayed on its way, as they are.
     rows: tuple[dict[str, float], ...] = ()
-    said: tuple[Said, ...] = ()
+    said: tuple[LoggedNumber, ...] = ()
     # Why the program itself calls its result invalid, and what else is odd about it, a sentence each.
     invalid: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def cut_line(line: Line) -> Line:
     return Line(line.number, line.raw[:LINE_KEPT], "", line.source)
 
 
-class Kept:
+class ResultLines:
     """The lines that belong to a result, up to a number; of a log without end the first and the last."""
 
     def __init__(self) -> None:

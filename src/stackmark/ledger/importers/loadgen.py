@@ -12,7 +12,7 @@ import re
 from pydantic import JsonValue
 
 from stackmark.events import Figure
-from stackmark.ledger.importers.found import BadNumber, Failure, Found, Kept, Line, Said, number
+from stackmark.ledger.importers.found import BadNumber, Failure, Found, Line, LoggedNumber, ResultLines, number
 from stackmark.spec import Scalar
 
 FORMAT = "loadgen"
@@ -70,7 +70,7 @@ _JUDGED = {"SingleStream": 90.0, "MultiStream": 99.0}
 
 class LoadGenImporter:
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._kept = ResultLines()
         self._forget()
 
     def _forget(self) -> None:
@@ -196,17 +196,17 @@ class LoadGenImporter:
             params |= {name: self._text(name) for name in names if self._text(name)}
         return params
 
-    def _further(self) -> tuple[Said, ...]:
+    def _further(self) -> tuple[LoggedNumber, ...]:
         """All that it says of latencies and rates, each where it can be read."""
         said = []
         units = {"completed": "samples/s", "scheduled": "samples/s", "offline": "samples/s", "tokens": "tokens/s"}
         for name, unit in units.items():
             if name in self._said:
-                said.append(Said(f"{name}_per_s", self._number(name), unit, True))
+                said.append(LoggedNumber(f"{name}_per_s", self._number(name), unit, True))
         for percentile, (text, line) in self._percentiles.items():
-            said.append(Said(f"latency_p{percentile:g}", number(text, line, "the latency") / 1e6, "ms", False))
+            said.append(LoggedNumber(f"latency_p{percentile:g}", number(text, line, "the latency") / 1e6, "ms", False))
         if "mean_ns" in self._said:
-            said.append(Said("latency_mean", self._number("mean_ns") / 1e6, "ms", False))
+            said.append(LoggedNumber("latency_mean", self._number("mean_ns") / 1e6, "ms", False))
         return tuple(said)
 
     def _text(self, name: str) -> str:

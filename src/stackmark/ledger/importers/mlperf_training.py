@@ -21,7 +21,16 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stackmark.events import Figure
-from stackmark.ledger.importers.found import LARGEST, BadNumber, Failure, Found, Kept, Line, Said, name_of
+from stackmark.ledger.importers.found import (
+    LARGEST,
+    BadNumber,
+    Failure,
+    Found,
+    Line,
+    LoggedNumber,
+    ResultLines,
+    name_of,
+)
 from stackmark.ranks import MOST_DEVICES
 from stackmark.spec import Scalar
 from stackmark.units import END_OF_TIME_UNIX_S
@@ -70,7 +79,7 @@ class TrainingLog:
 
 class MlperfTrainingImporter:
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._kept = ResultLines()
         self._reader = LogReader()
 
     def feed(self, line: Line) -> list[Found]:
@@ -294,14 +303,14 @@ def _devices(entry: str) -> int:
     return max(int(each) * int(nodes), 1)
 
 
-def _found(log: TrainingLog, kept: Kept) -> Found:
+def _found(log: TrainingLog, kept: ResultLines) -> Found:
     params: dict[str, Scalar] = {"global_batch": log.batch} if log.batch else {}
     said = []
     if log.quality is not None:
-        said.append(Said("quality", log.quality, "", True))
+        said.append(LoggedNumber("quality", log.quality, "", True))
     if log.init_s is not None:
-        said.append(Said("init_s", log.init_s, "s", False))
-    said.append(Said("evaluations", float(log.evaluations), "", False))
+        said.append(LoggedNumber("init_s", log.init_s, "s", False))
+    said.append(LoggedNumber("evaluations", float(log.evaluations), "", False))
     minutes = None if log.seconds is None else log.seconds / 60
     facts = {"platform": log.platform, "submitter": log.organisation, "ruleset": log.ruleset}
     return Found(

@@ -13,13 +13,13 @@ from stackmark.ledger.importers.found import (
     BadNumber,
     Failure,
     Found,
-    Kept,
     Line,
-    Said,
+    LoggedNumber,
     name_of,
     number,
     whole_number,
 )
+from stackmark.ledger.importers.tf_cnn import CnnLogImporter
 from stackmark.spec import Scalar
 
 FORMAT = "nvcnn"
@@ -41,17 +41,10 @@ _TROUBLE = {
 _FLAG = "mean-of-rates: nvcnn.py averages the rates of its steps, which is above images over time by their variance"
 
 
-class NvcnnImporter:
-    def __init__(self) -> None:
-        self._kept = Kept()
-        self._forget()
-
+class NvcnnImporter(CnnLogImporter):
     def _forget(self) -> None:
-        self._said: dict[str, str] = {}
-        self._per_device: int | None = None
+        super()._forget()
         self._in_table = False
-        self._rows: list[dict[str, float]] = []
-        self._bad: BadNumber | None = None
         self._trouble: Failure | None = None
 
     def feed(self, line: Line) -> list[Found]:
@@ -81,14 +74,8 @@ class NvcnnImporter:
                 found.append(self._failed(error))
         return found
 
-    def end(self) -> list[Found]:
-        if not self._begun:
-            return []
-        if self._bad:
-            return [self._failed(self._bad)]
-        after = f"after step {self._rows[-1]['step']:.0f}" if self._rows else "before its first row"
-        cut = Failure("cut_off", f"the log ends {after}, without its `Images/sec:` line", "was the program ended?")
-        return [self._found(failure=self._trouble or cut)]
+    def _cut_off(self, message: str) -> Failure:
+        return self._trouble or Failure("cut_off", f"{message} its `Images/sec:` line", "was the program ended?")
 
     @property
     def _begun(self) -> bool:
@@ -100,22 +87,17 @@ class NvcnnImporter:
         rate = number(total[1], line, "Images/sec")
         spread = (
             # Of one or two steps it prints nan, which is no fault of theirs.
-            Said("plus_minus", 0.0 if total[2] == "nan" else number(total[2], line, "the +/-", zero=True),
+            LoggedNumber("plus_minus", 0.0 if total[2] == "nan" else number(total[2], line, "the +/-", zero=True),
                  "images/s", False),
-            Said("jitter", number(total[3], line, "the jitter", zero=True), "images/s", False),
+            LoggedNumber("jitter", number(total[3], line, "the jitter", zero=True), "images/s", False),
         )  # fmt: skip
         return self._found(figure=Figure(name="Images/sec", value=rate, unit="images/s"), said=spread)
 
-    def _failed(self, error: BadNumber) -> Found:
-        return self._found(failure=Failure(error.kind, str(error), "a run with such a number is no result"))
-
     def _found(
-        self, figure: Figure | None = None, failure: Failure | None = None, said: tuple[Said, ...] = ()
+        self, figure: Figure | None = None, failure: Failure | None = None, said: tuple[LoggedNumber, ...] = ()
     ) -> Found:
-        header = self._said
-        devices = re.findall(r"(gpu|cpu):[0-9]+", header.get("Devices", ""))
+        header, devices = self._said, self._devices
         batch = (self._per_device or 0) * max(len(devices), 1)
-        version = header.get("TensorFlow")
         found = Found(
             workload=name_of("train", header["Model"]) if "Model" in header else None,
             params=_params(header, self._per_device, devices),
@@ -123,7 +105,7 @@ class NvcnnImporter:
             figure=figure,
             failure=failure,
             ranks=max(len(devices), 1),
-            framework=f"TensorFlow {version}" if version else None,
+            framework=self._framework,
             sample="image",
             step_s=self._steps(batch) if figure else (),
             samples_per_step=max(batch, 1),

@@ -8,7 +8,7 @@ The line has no validity: that is LoadGen's to say. Nor does it say which model 
 import re
 
 from stackmark.events import Figure
-from stackmark.ledger.importers.found import BadNumber, Failure, Found, Kept, Line, Said, number
+from stackmark.ledger.importers.found import BadNumber, Failure, Found, Line, LoggedNumber, ResultLines, number
 
 FORMAT = "mlperf-app"
 TITLE = "MLPerf Inference's reference application (TestScenario… qps=…)"
@@ -24,7 +24,7 @@ _TILES = re.compile(r"tiles=(\S+)")
 
 class ReferenceAppImporter:
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._kept = ResultLines()
         self._open = ""
 
     def feed(self, line: Line) -> list[Found]:
@@ -48,7 +48,7 @@ class ReferenceAppImporter:
 
     def _read(self, scenario: str, text: str, line: Line) -> Found:
         failure, figure, wall_s = None, None, None
-        said: list[Said] = []
+        said: list[LoggedNumber] = []
         try:
             fields = {name: number(value, line, name) for name, value in _FIELD.findall(text)}
             said = _latencies(text, line)
@@ -57,7 +57,7 @@ class ReferenceAppImporter:
             figure = Figure(name="qps", value=fields["qps"], unit="queries/s")
             wall_s = fields.get("time")
             if "mean" in fields:
-                said.append(Said("latency_mean", 1e3 * fields["mean"], "ms", False))
+                said.append(LoggedNumber("latency_mean", 1e3 * fields["mean"], "ms", False))
         except BadNumber as error:
             failure = Failure(error.kind, str(error))
         return Found(
@@ -73,7 +73,7 @@ class ReferenceAppImporter:
         )
 
 
-def _latencies(text: str, line: Line) -> list[Said]:
+def _latencies(text: str, line: Line) -> list[LoggedNumber]:
     """The percentiles, which are in seconds."""
     tiles = _TILES.search(text)
     said = []
@@ -81,5 +81,5 @@ def _latencies(text: str, line: Line) -> list[Said]:
         percentile, colon, value = part.partition(":")
         if colon and re.fullmatch(r"[0-9]{1,2}(\.[0-9]+)?", percentile):
             ms = 1e3 * number(value, line, f"the {percentile}th percentile")
-            said.append(Said(f"latency_p{float(percentile):g}", ms, "ms", False))
+            said.append(LoggedNumber(f"latency_p{float(percentile):g}", ms, "ms", False))
     return said

@@ -6,6 +6,7 @@ rounding. The header names neither the precision nor the chip; whoever knows the
 """
 
 import re
+from abc import ABC, abstractmethod
 
 from stackmark.events import Figure
 from stackmark.ledger.importers.found import (
@@ -13,8 +14,8 @@ from stackmark.ledger.importers.found import (
     BadNumber,
     Failure,
     Found,
-    Kept,
     Line,
+    ResultLines,
     name_of,
     number,
     whole_number,
@@ -46,9 +47,11 @@ _NAMES = {
 }
 
 
-class TfCnnImporter:
+class CnnLogImporter(ABC):
+    """What this program's logs and those of nvcnn.py have in common: a header, rows, and a total at the end."""
+
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._kept = ResultLines()
         self._forget()
 
     def _forget(self) -> None:
@@ -57,6 +60,47 @@ class TfCnnImporter:
         self._rows: list[dict[str, float]] = []
         self._bad: BadNumber | None = None
 
+    @abstractmethod
+    def feed(self, line: Line) -> list[Found]:
+        """Take a line, and return what it ends."""
+
+    def end(self) -> list[Found]:
+        """Return a run that was begun and has no total as one that failed."""
+        if not self._begun:
+            return []
+        if self._bad:
+            return [self._failed(self._bad)]
+        after = f"after step {self._rows[-1]['step']:.0f}" if self._rows else "before its first row"
+        return [self._found(failure=self._cut_off(f"the log ends {after}, without"))]
+
+    @property
+    @abstractmethod
+    def _begun(self) -> bool:
+        """Whether lines of a run were seen."""
+
+    @abstractmethod
+    def _cut_off(self, message: str) -> Failure:
+        """Say what the log lacks; `message` is the beginning."""
+
+    @abstractmethod
+    def _found(self, figure: Figure | None = None, failure: Failure | None = None) -> Found:
+        """Make the result, and forget it."""
+
+    def _failed(self, error: BadNumber) -> Found:
+        return self._found(failure=Failure(error.kind, str(error), "a run with such a number is no result"))
+
+    @property
+    def _devices(self) -> list[str]:
+        """`gpu` or `cpu` for each device that the header names."""
+        return re.findall(r"(gpu|cpu):[0-9]+", self._said.get("Devices", ""))
+
+    @property
+    def _framework(self) -> str | None:
+        version = self._said.get("TensorFlow")
+        return f"TensorFlow {version}" if version else None
+
+
+class TfCnnImporter(CnnLogImporter):
     def feed(self, line: Line) -> list[Found]:
         found: list[Found] = []
         header = _HEADER.search(line.text)
@@ -78,16 +122,9 @@ class TfCnnImporter:
                 found.append(self._failed(error))
         return found
 
-    def end(self) -> list[Found]:
-        """What was begun and has no total is a run that failed."""
-        if not self._begun:
-            return []
-        if self._bad:
-            return [self._failed(self._bad)]
-        after = f"after step {self._rows[-1]['step']:.0f}" if self._rows else "before its first row"
-        message = f"the log ends {after}, without `total images/sec`"
+    def _cut_off(self, message: str) -> Failure:
         hint = "the program was ended, or the log was cut; with evaluation during training it prints no total"
-        return [self._found(failure=Failure("cut_off", message, hint))]
+        return Failure("cut_off", f"{message} `total images/sec`", hint)
 
     @property
     def _begun(self) -> bool:
@@ -99,15 +136,9 @@ class TfCnnImporter:
             return self._failed(self._bad)
         return self._found(figure=Figure(name="total images/sec", value=total, unit="images/s"))
 
-    def _failed(self, error: BadNumber) -> Found:
-        return self._found(failure=Failure(error.kind, str(error), "a run with such a number is no result"))
-
     def _found(self, figure: Figure | None = None, failure: Failure | None = None) -> Found:
-        said = self._said
-        devices = re.findall(r"(gpu|cpu):[0-9]+", said.get("Devices", ""))
-        steps = self._steps()
+        said, devices, steps = self._said, self._devices, self._steps()
         images = (self._per_device or 0) * max(len(devices), 1) * (steps or 0)
-        version = said.get("TensorFlow")
         found = Found(
             workload=_workload(said.get("Model"), said.get("Dataset", "")),
             params=_params(said, self._per_device, devices, steps),
@@ -115,7 +146,7 @@ class TfCnnImporter:
             figure=figure,
             failure=failure,
             ranks=max(len(devices), 1),
-            framework=f"TensorFlow {version}" if version else None,
+            framework=self._framework,
             sample="image",
             wall_s=images / figure.value if figure and images else None,
             rows=tuple(self._rows),

@@ -7,9 +7,10 @@ of version 1 with every limit. So nothing is believed; each sentence here says w
 from collections.abc import Iterator
 from pathlib import Path
 
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.places.container.options import UNLIMITED, ContainerOptions, cpu_numbers
 from stackmark.places.place import Facts, missing_facts
+from stackmark.remarks import Remark
 from stackmark.units import MIB, say_size
 
 # Engines round a CPU quota to microseconds and sizes to pages.
@@ -28,77 +29,86 @@ def not_enforced(options: ContainerOptions, gpus_given: bool, facts: Facts) -> l
     return [*found, *_rights(options, facts), *(_gpus(options, facts) if gpus_given else [])]
 
 
-def _inside(facts: Facts) -> Iterator[str]:
+def _inside(facts: Facts) -> Iterator[Remark]:
     if facts.get("container", {}).get("engine") in (None, "none"):
-        yield "the worker sees no sign of a container around it"
+        yield Remark("the worker sees no sign of a container around it", "no-container")
     boot, here = facts.get("host", {}).get("boot_id"), boot_id()
     if here is not None and boot != here:
         said = "did not say on which machine it ran" if boot is None else "ran on another machine than this one"
-        yield f"the container {said}: DOCKER_HOST or CONTAINER_HOST may lead to another"
+        yield Remark(f"the container {said}: DOCKER_HOST or CONTAINER_HOST may lead to another", "other-machine")
 
 
-def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     asked, seen = options.cpu_count, facts.get("cgroup", {}).get("cpu_limit_cpus")
     if asked is not None and not near(seen, asked):
         has = f"there is one of {seen:g}" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
-        yield f"a CPU limit of {asked:g} CPUs was asked for, and {has}"
+        yield Remark(f"a CPU limit of {asked:g} CPUs was asked for, and {has}", "cpus")
     cpus = options.cpuset_list
     seen_cpus = facts.get("process", {}).get("cpus")
     if cpus is not None and not (isinstance(seen_cpus, str) and cpu_numbers(seen_cpus) == cpus):
-        yield f"the CPUs {options.cpuset} were asked for, and the worker may run on {seen_cpus}"
+        text = f"the CPUs {options.cpuset} were asked for, and the worker may run on {seen_cpus}"
+        yield Remark(text, "cpuset")
 
 
-def _memory(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+def _memory(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     asked, seen = options.memory_bytes, facts.get("cgroup", {}).get("memory_limit_mib")
     if asked is not None and not near(seen, asked / MIB):
         has = f"it is {seen:g} MiB" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
-        yield f"a memory limit of {say_size(asked)} was asked for, and {has}"
+        yield Remark(f"a memory limit of {say_size(asked)} was asked for, and {has}", "memory")
     asked, seen = options.shm_bytes, facts.get("limits", {}).get("shm_mib")
     if asked is not None and not near(seen, asked / MIB):
-        yield f"a /dev/shm of {say_size(asked)} was asked for, and it has {seen} MiB"
+        yield Remark(f"a /dev/shm of {say_size(asked)} was asked for, and it has {seen} MiB", "shm")
 
 
-def _ulimits(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+def _ulimits(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     seen = facts.get("limits", {}).get("ulimits")
     table = seen if isinstance(seen, dict) else {}
     for name, pair in options.ulimits.items():
         asked = ":".join("unlimited" if value == UNLIMITED else str(value) for value in pair)
         if table.get(name) != asked:
-            yield f"ulimit {name}={asked} was asked for, and it is {table.get(name, 'unknown')}"
+            text = f"ulimit {name}={asked} was asked for, and it is {table.get(name, 'unknown')}"
+            yield Remark(text, "ulimit")
 
 
-def _rights(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+def _rights(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     limits, process, container = (facts.get(name, {}) for name in ("limits", "process", "container"))
     filtered = limits.get("seccomp")
     asked = options.seccomp != "unconfined" and not options.privileged and "seccomp" in options.model_fields_set
     if asked and filtered in ("off", None):
-        yield f"the seccomp profile {options.seccomp} was asked for, and nothing filters the worker's system calls"
+        text = f"the seccomp profile {options.seccomp} was asked for, and nothing filters the worker's system calls"
+        yield Remark(text, "seccomp")
     if filtered == "filter" and options.seccomp == "unconfined" and not _filtered_here():
-        yield "no seccomp filter was asked for, and there is one"
+        yield Remark("no seccomp filter was asked for, and there is one", "seccomp")
     held = limits.get("capabilities")
     for name in options.cap_drop:
         if name.upper() == "ALL":
             if not options.cap_add and held != "none":
-                yield f"all capabilities were to be dropped, and there are: {held or 'unknown ones'}"
+                yield Remark(
+                    f"all capabilities were to be dropped, and there are: {held or 'unknown ones'}", "cap_drop"
+                )
         elif _bare(name) not in map(_bare, options.cap_add) and _holds(held, name) is not False:
-            yield f"the capability {name} was to be dropped, and {'is there' if held else 'the worker did not say'}"
+            text = f"the capability {name} was to be dropped, and {'is there' if held else 'the worker did not say'}"
+            yield Remark(text, "cap-drop")
     # Capabilities take effect for root only; another user has them in reserve.
     for name in options.cap_add if process.get("uid") == 0 else ():
         if name.upper() != "ALL" and not _holds(held, name):
-            yield f"the capability {name} was asked for, and is not there: the engine itself may not have it"
+            text = f"the capability {name} was asked for, and is not there: the engine itself may not have it"
+            yield Remark(text, "cap-add")
     if options.network == "none" and container.get("network") is not False:
-        yield "no network was asked for, and the worker did not find that there is none"
+        yield Remark("no network was asked for, and the worker did not find that there is none", "network")
 
 
-def _gpus(options: ContainerOptions, facts: Facts) -> Iterator[str]:
+def _gpus(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     gpu = facts.get("gpu", {})
     count, nodes = gpu.get("count"), gpu.get("device_nodes")
     seen = count if isinstance(count, int) else len(nodes) if isinstance(nodes, list) else 0
     named = options.gpu_names
     if not seen:
-        yield "GPUs were asked for, and none is to be seen in the container: the engine took the option and ignored it"
+        text = "GPUs were asked for, and none is to be seen in the container: the engine took the option and ignored it"
+        yield Remark(text, "gpus")
     elif named and seen != len(named):
-        yield f"{len(named)} GPUs were asked for ({', '.join(named)}), and {seen} are to be seen in the container"
+        text = f"{len(named)} GPUs were asked for ({', '.join(named)}), and {seen} are to be seen in the container"
+        yield Remark(text, "gpus")
 
 
 def _holds(said: object, name: str) -> bool | None:

@@ -26,14 +26,14 @@ COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 DOCKER_WITH_CDI = 25
 
 
-class Given(NamedTuple):
+class GpuFlags(NamedTuple):
     """The engine's options, and the way in a word, for the record."""
 
     flags: list[str]
     way: str
 
 
-NOTHING = Given([], "none")
+NOTHING = GpuFlags([], "none")
 
 
 def wanted(options: ContainerOptions, task: Task, root: Path = ROOT) -> bool:
@@ -45,12 +45,12 @@ def wanted(options: ContainerOptions, task: Task, root: Path = ROOT) -> bool:
     return device.startswith("cuda") or (device != "cpu" and bool(nodes(root)))
 
 
-def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, str], root: Path = ROOT) -> Given:
+def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, str], root: Path = ROOT) -> GpuFlags:
     """How the engine is told."""
     names = options.gpu_names or ("all",)
     specified = has_cdi(root)
     tools = shutil.which("nvidia-container-cli", path=environment.get("PATH")) is not None
-    by_cdi = Given([f"--device={CDI_KIND}={_in_specification(name, root)}" for name in names], "cdi")
+    by_cdi = GpuFlags([f"--device={CDI_KIND}={_in_specification(name, root)}" for name in names], "cdi")
     if engine.kind == "podman":
         return by_cdi if specified or options.image else _by_nodes(options, root) or by_cdi
     if specified and engine.major >= DOCKER_WITH_CDI and _docker_has_cdi(engine):
@@ -58,11 +58,11 @@ def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, s
     if tools or options.image:
         # The inner quotes are for docker, which reads a comma as the next field.
         value = "all" if names == ("all",) else f'"device={",".join(names)}"'
-        return Given(["--gpus", value], "--gpus")
-    return _by_nodes(options, root) or Given(["--gpus", "all"], "--gpus")
+        return GpuFlags(["--gpus", value], "--gpus")
+    return _by_nodes(options, root) or GpuFlags(["--gpus", "all"], "--gpus")
 
 
-def _by_nodes(options: ContainerOptions, root: Path) -> Given | None:
+def _by_nodes(options: ContainerOptions, root: Path) -> GpuFlags | None:
     """The device nodes alone; None where there are none, or where a UUID was named that the driver does not know."""
     there = nodes(root)
     named = [name if name.isdecimal() else _number(name, "nvmlDeviceGetMinorNumber") for name in options.gpu_names]
@@ -73,7 +73,7 @@ def _by_nodes(options: ContainerOptions, root: Path) -> Given | None:
         raise PlaceError(f"there is no GPU {missing[0]} on this host", hint=f"there are: {', '.join(there)}")
     chosen = [f"/dev/nvidia{name}" for name in named] or there
     common = [f"/dev/{name}" for name in COMMON_NODES if (root / "dev" / name).exists()]
-    return Given([f"--device={node}" for node in (*chosen, *common)], "device nodes")
+    return GpuFlags([f"--device={node}" for node in (*chosen, *common)], "device nodes")
 
 
 def nodes(root: Path = ROOT) -> list[str]:

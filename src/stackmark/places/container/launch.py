@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmark.errors import PlaceError, SpecError
-from stackmark.machine.identity import boot_id
+from stackmark.machine.host import boot_id
 from stackmark.machine.orphans import MARK_VARIABLE, start_ticks
 from stackmark.places.container import gpus
 from stackmark.places.container.engine import DRIVER_LABEL, RUN_LABEL, Engine, container_name

@@ -6,7 +6,7 @@ accept and ignore, or refuse in words of its own, is refused here with the key's
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -47,7 +47,40 @@ Variables = Annotated[tuple[str, ...], BeforeValidator(_texts), AfterValidator(_
 VARIABLES_HELP = "a variable: NAME=VALUE, or NAME for its value in this environment; may be repeated"
 
 
-class ContainerOptions(PlaceOptions):
+class MemoryAndVariables:
+    """What options of a container and of a pod have in common. Each of the two declares the fields, with help of its own."""
+
+    if TYPE_CHECKING:  # not fields: these would come first in help
+        memory: str | None
+        shm: str | None
+        env: tuple[str, ...]
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory is None else size_of("memory", self.memory)
+
+    @property
+    def shm_bytes(self) -> int | None:
+        return None if self.shm is None else size_of("shm", self.shm)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables whose values were typed."""
+        return {name: value for name, value in variables_of(self.env).items() if value is not None}
+
+    @property
+    def named_variables(self) -> tuple[str, ...]:
+        """Variables that are given by name: their values are looked up when a worker is started."""
+        return tuple(name for name, value in variables_of(self.env).items() if value is None)
+
+    def _check_memory(self) -> None:
+        if self.memory_bytes is not None and self.memory_bytes < 6 * 2**20:
+            raise SpecError(f"memory: {self.memory!r} is less than the 6 MiB that any container runtime takes")
+        if self.shm_bytes is not None and self.shm_bytes < 1:
+            raise SpecError(f"shm: {self.shm!r} is no size of a file system")
+
+
+class ContainerOptions(MemoryAndVariables, PlaceOptions):
     """A container's options."""
 
     PLAIN: ClassVar[frozenset[str]] = frozenset(
@@ -103,14 +136,6 @@ class ContainerOptions(PlaceOptions):
         return None if self.cpuset is None else cpu_numbers(self.cpuset)
 
     @property
-    def memory_bytes(self) -> int | None:
-        return None if self.memory is None else size_of("memory", self.memory)
-
-    @property
-    def shm_bytes(self) -> int | None:
-        return None if self.shm is None else size_of("shm", self.shm)
-
-    @property
     def ulimits(self) -> dict[str, tuple[int, int]]:
         """Soft and hard limit by name; -1 is unlimited. A name given twice has its last value."""
         return dict(_ulimit(text) for text in self.ulimit)
@@ -127,24 +152,11 @@ class ContainerOptions(PlaceOptions):
         """Source, target, and whether it is read-only."""
         return tuple(_mount(text) for text in self.mount)
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """Variables whose values were typed."""
-        return {name: value for name, value in variables_of(self.env).items() if value is not None}
-
-    @property
-    def named_variables(self) -> tuple[str, ...]:
-        """Variables that are given by name: their values are looked up when a worker is started."""
-        return tuple(name for name, value in variables_of(self.env).items() if value is None)
-
     # What cannot be
 
     def _sizes(self) -> None:
         _ = self.cpu_count, self.cpuset_list, self.ulimits, self.mounts, self.variables, self.named_variables
-        if self.memory_bytes is not None and self.memory_bytes < 6 * 2**20:
-            raise SpecError(f"memory: {self.memory!r} is less than the 6 MiB that any engine takes")
-        if self.shm_bytes is not None and self.shm_bytes < 1:
-            raise SpecError(f"shm: {self.shm!r} is no size of a file system")
+        self._check_memory()
 
     def _lists(self) -> None:
         for name in self.gpu_names:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from stackmark.errors import PlaceError, Terminated
+from stackmark.errors import PlaceError
 from stackmark.failures import PlaceFailure, killed, signal_name
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.container import bare_image, checks, gpus, trouble
@@ -32,16 +32,7 @@ from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import host_software
 from stackmark.places.folders import private_folder, scratch_folder
 from stackmark.places.place import Facts, Handle, Outcome, Watch
-from stackmark.places.process import (
-    Reading,
-    end,
-    ended_from_outside,
-    oom_kills,
-    polite_signal,
-    send,
-    silence_limit_s,
-    worker_environment,
-)
+from stackmark.places.process import Reading, oom_kills, start, supervise, worker_environment
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
 
@@ -103,33 +94,32 @@ class ContainerPlace:
             plan = launch(engine, self._options, image, task, mark, self._cache, self._environment, scratch)
             began_unix_s, oom_before = time.time(), oom_kills()
             process = self._start(plan, mark, folder)
-            silence_s = silence_limit_s(task, time_limit_s)
-            reading = Reading(process, counting, silence_s)
-            interruption: BaseException | None = None
-            in_time = True
-            try:
-                watch.started(self._handle(engine, image, plan, process, folder, began_unix_s))
-                send(process, task)
-                in_time = reading.until_exit(time_limit_s)
-            except (KeyboardInterrupt, Terminated) as error:
-                interruption = error
-            finally:
-                try:
-                    end(process, reading, lambda: engine.send(mark, polite_signal(interruption)), ASK_AGAIN_S)
-                finally:
-                    # A client that was killed may have asked for a container that is still being made.
-                    engine.remove_run(mark, look_again=process.returncode < 0)
-                    end_marked(mark)
-            failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
+
+            def clean_up() -> None:
+                # A client that was killed may have asked for a container that is still being made.
+                engine.remove_run(mark, look_again=process.returncode < 0)
+                end_marked(mark)
+
+            ended = supervise(
+                process,
+                task,
+                counting,
+                lambda: self._handle(engine, image, plan, process, folder, began_unix_s),
+                ask=lambda polite: engine.send(mark, polite),
+                clean_up=clean_up,
+                time_limit_s=time_limit_s,
+                again_s=ASK_AGAIN_S,
+            )
+            failure = ended.failure
             if failure is None and process.returncode != 0:
                 oom = _ran_out_of_memory(engine, mark, folder, began_unix_s)
                 failure = self._out_of_memory() if oom else None
             if failure is None:
                 # Where the engine says nothing, the machine's own counter is asked.
                 failure = self._failure(
-                    engine, plan, process.returncode, reading, counting.lines, oom_kills() > oom_before
+                    engine, plan, process.returncode, ended.reading, counting.lines, oom_kills() > oom_before
                 )
-        return Outcome(process.returncode, failure, tuple(reading.stderr_lines), interruption)
+        return Outcome(process.returncode, failure, tuple(ended.reading.stderr_lines), ended.interruption)
 
     def _image(self, engine: Engine) -> Image:
         if self._options.image is not None:
@@ -142,16 +132,7 @@ class ContainerPlace:
 
     def _start(self, plan: Launch, mark: str, folder: Path) -> subprocess.Popen[bytes]:
         try:
-            return subprocess.Popen(
-                plan.argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**self._environment, **self._named, MARK_VARIABLE: mark},
-                cwd=folder,
-                start_new_session=True,
-                bufsize=0,
-            )
+            return start(plan.argv, {**self._environment, **self._named, MARK_VARIABLE: mark}, folder)
         except OSError as error:
             raise PlaceError(f"{plan.argv[0]} cannot be started: {error}", command=trouble.shell(plan.argv)) from error
 

@@ -21,14 +21,14 @@ _NOISE = re.compile(
 )
 
 
-class Known(NamedTuple):
+class KnownTrouble(NamedTuple):
     pattern: re.Pattern[str]
     cause: str
     hint: str
 
 
-def _known(pattern: str, cause: str, hint: str) -> Known:
-    return Known(re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, hint)
+def _known(pattern: str, cause: str, hint: str) -> KnownTrouble:
+    return KnownTrouble(re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, hint)
 
 
 # What podman says of a container whose monitor (conmon) is gone: nobody wrote down how the container ended.
@@ -39,7 +39,7 @@ MONITOR_KILLED = "podman's monitor of the container (conmon) was killed, so how 
 MONITOR_HINT = "look for who killed it (dmesg, journalctl), and run it again"
 
 KNOWN = (
-    Known(_NO_EXIT_CODE, MONITOR_KILLED, MONITOR_HINT),
+    KnownTrouble(_NO_EXIT_CODE, MONITOR_KILLED, MONITOR_HINT),
     _known(
         r"cannot connect to the docker daemon|connection refused.*docker|is the docker daemon running",
         "docker's daemon does not run, or not where DOCKER_HOST says",

@@ -16,12 +16,11 @@ from stackmark.errors import SpecError
 from stackmark.places.container.options import (
     REFERENCE,
     VARIABLES_HELP,
+    MemoryAndVariables,
     Several,
     Typed,
     Variables,
     cpus_of,
-    size_of,
-    variables_of,
 )
 from stackmark.places.place import PlaceOptions
 from stackmark.spec import AUTO
@@ -42,7 +41,7 @@ _VALUE = re.compile(rf"({_WORD})?")
 _ATTACHMENT = re.compile(rf"({_LABEL}/)?{_LABEL}(@[A-Za-z0-9._-]{{1,15}})?")
 
 
-class PodOptions(PlaceOptions):
+class PodOptions(MemoryAndVariables, PlaceOptions):
     """A pod's options."""
 
     PLAIN: ClassVar[frozenset[str]] = frozenset(
@@ -134,30 +133,12 @@ class PodOptions(PlaceOptions):
         return None if self.cpus is None else Fraction(str(cpus_of(self.cpus)))
 
     @property
-    def memory_bytes(self) -> int | None:
-        return None if self.memory is None else size_of("memory", self.memory)
-
-    @property
-    def shm_bytes(self) -> int | None:
-        return None if self.shm is None else size_of("shm", self.shm)
-
-    @property
     def deadline_s(self) -> int | None:
         return None if self.deadline is None else _span_s("deadline", self.deadline)
 
     @property
     def wait_s(self) -> int:
         return _span_s("wait", self.wait)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Variables whose values were typed."""
-        return {name: value for name, value in variables_of(self.env).items() if value is not None}
-
-    @property
-    def named_variables(self) -> tuple[str, ...]:
-        """Variables that are given by name: their values are looked up when a pod is made."""
-        return tuple(name for name, value in variables_of(self.env).items() if value is None)
 
     @property
     def labels_of_node(self) -> dict[str, str]:
@@ -190,10 +171,7 @@ class PodOptions(PlaceOptions):
 
     def _quantities(self) -> None:
         _ = self.gpu_count, self.cpu_count, self.deadline_s, self.wait_s, self.rdma_request
-        if self.memory_bytes is not None and self.memory_bytes < 6 * 2**20:
-            raise SpecError(f"memory: {self.memory!r} is less than the 6 MiB that any runtime takes")
-        if self.shm_bytes is not None and self.shm_bytes < 1:
-            raise SpecError(f"shm: {self.shm!r} is no size of a file system")
+        self._check_memory()
 
     def _names(self) -> None:
         if self.image is not None and not REFERENCE.fullmatch(self.image):

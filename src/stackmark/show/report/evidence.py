@@ -82,7 +82,7 @@ def conditions(sections: Sections) -> Markup:
     ]
     shown = table(head, rows) if rows else NOTHING
     names = ", ".join(one.name for one in sections.conditions if one.quiet)
-    quiet = paragraph(f"Nought in every arm: {names}.", "note") if names else NOTHING
+    quiet = paragraph(f"Zero in all arms: {names}.", "note") if names else NOTHING
     moved = bullets(list(examined.associations)) if examined.associations else NOTHING
     flagged = join([element("h3", text("Flags")), bullets(flags)]) if flags else NOTHING
     return section("Conditions while it ran", shown, quiet, moved, flagged, name="conditions")

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from stackmark.errors import PlaceError
 from stackmark.places.container.engine import find_engine
-from stackmark.places.container.trouble import Known, filled, shell
+from stackmark.places.container.trouble import KnownTrouble, filled, shell
 
 Say = Callable[[str], None]
 Kind = Literal["podman", "buildah", "docker"]
@@ -131,8 +131,8 @@ def _end_steps(session: int) -> bool:
     return found
 
 
-def _known(pattern: str, cause: str, hint: str) -> Known:
-    return Known(re.compile(pattern, re.IGNORECASE), cause, hint)
+def _known(pattern: str, cause: str, hint: str) -> KnownTrouble:
+    return KnownTrouble(re.compile(pattern, re.IGNORECASE), cause, hint)
 
 
 # In the order of looking, the more telling text first. {registry} is the host of the image that was asked for or pushed.

@@ -163,7 +163,7 @@ class _Oci(BaseModel):
     config: _Config = _Config()
 
 
-class _Told(BaseModel):
+class _ImageInspection(BaseModel):
     """What podman and docker (the first four) and buildah (the last two) tell of an image."""
 
     digest: str | None = Field(default=None, alias="Digest")
@@ -185,7 +185,7 @@ class _Told(BaseModel):
         return (config.labels if config else None) or {}
 
 
-def _inspect(builder: Builder, name: str) -> _Told:
+def _inspect(builder: Builder, name: str) -> _ImageInspection:
     """Nothing is told of what the engine does not have: BuildKit keeps its bases to itself."""
     what = ["inspect", "--type", "image"] if builder.kind == "buildah" else ["image", "inspect"]
     answer = answer_of([*builder.command, *what, name], builder.environment)
@@ -195,9 +195,9 @@ def _inspect(builder: Builder, name: str) -> _Told:
             told = told[0] if told else {}
         if builder.kind == "buildah":
             told = {name: told[name] for name in ("FromImageDigest", "OCIv1") if name in told}  # its Config is a text
-        return _Told.model_validate(told)
+        return _ImageInspection.model_validate(told)
     except (ValueError, ValidationError):
-        return _Told()
+        return _ImageInspection()
 
 
 def push(builder: Builder, tag: str, reference: str, tls_verify: bool | None, say: Say) -> Pushed:

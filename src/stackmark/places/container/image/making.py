@@ -18,7 +18,7 @@ from stackmark.places.container.trouble import shell
 USUAL_MIRROR = "usual"
 
 
-class Asked(Frozen):
+class ImageOptions(Frozen):
     """The options, by their names on the command line."""
 
     base: str = "debian"
@@ -65,14 +65,14 @@ class Asked(Frozen):
 
 
 @dataclass(frozen=True)
-class Made:
+class ImageResult:
     context: Context
     name: str
     image: Image | None = None
     pushed: Pushed | None = None
 
 
-def make(asked: Asked, say: Say, environment: Mapping[str, str] | None = None) -> Made:
+def make(asked: ImageOptions, say: Say, environment: Mapping[str, str] | None = None) -> ImageResult:
     environment = os.environ if environment is None else environment
     recipe = asked.checked()
     given = handed(asked.ca, asked.pip_conf, environment, fresh=asked.fresh)
@@ -91,15 +91,15 @@ def make(asked: Asked, say: Say, environment: Mapping[str, str] | None = None) -
         write(context, asked.output)
     if builder and asked.push:
         pushed = push(builder, name, asked.push, asked.tls_verify, say)
-    return Made(context, name, image, pushed)
+    return ImageResult(context, name, image, pushed)
 
 
-def _base(asked: Asked, recipe: Recipe, environment: Mapping[str, str], say: Say) -> DebianBase:
+def _base(asked: ImageOptions, recipe: Recipe, environment: Mapping[str, str], say: Say) -> DebianBase:
     mirror = MIRROR if asked.from_mirror in (None, USUAL_MIRROR) else asked.from_mirror
     cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or "/root") / ".cache"
     return make_base(SUITES[recipe.python], mirror, Path(cache) / "stackmark/bases", say)
 
 
-def command_elsewhere(made: Made) -> str:
+def command_elsewhere(made: ImageResult) -> str:
     """How a context that was written is built where it was carried to, from inside the folder."""
     return shell(build_command(Builder("podman", ("podman",)), Path("."), made.name, Handed()))

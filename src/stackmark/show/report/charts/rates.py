@@ -132,7 +132,7 @@ def rate_scales(examined: Examined, points: Sequence[Point], columns: int, layou
 
 
 def _means(examined: Examined, y: Scale, layout: Layout, apart: bool) -> list[Markup]:
-    """A level line for each arm's mean, with its letter at the end; where all are at nought there is one line, without."""
+    """A level line for each arm's mean, with its letter at the end; where all are at zero there is one line, without."""
     right = layout.width - layout.right
     levels = [(y.clipped(arm.throughput.rate_per_s), arm.index) for arm in examined.arms if arm.throughput]
     if apart:

@@ -16,7 +16,7 @@ from stackmark.events import Figure
 from stackmark.model import ValidationError
 from stackmark.spec import SCRATCH_VARIABLE, AnyParams, Request, explain
 from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command, variables_in, with_values
-from stackmark.workloads.command.impl.output import Finder, Kept, Lines, short
+from stackmark.workloads.command.impl.output import Finder, Lines, OutputLines, short
 from stackmark.workloads.command.impl.program import Exit, Program
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
@@ -70,7 +70,7 @@ def _found(program: str, cwd: str) -> str | None:
 
 
 def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str], None], rig: Rig) -> TimedFigure:
-    kept = Kept(log)
+    kept = OutputLines(log)
     # A program that prints its arguments would put the values into the log.
     hidden = [os.environ.get(name, "") for name in variables_in(words)]
     out, err = Lines(kept.take, hidden), Lines(kept.take, hidden)

@@ -88,7 +88,7 @@ class Lines:
         self._take(line[:KEPT_CHARACTERS])
 
 
-class Kept:
+class OutputLines:
     """The lines of a program that are kept: the first ones go out as they come, the last ones at the end."""
 
     def __init__(self, log: Callable[[str], None]) -> None:

@@ -371,7 +371,7 @@ def _no_room(error: RuntimeError | MemoryError, group: Group) -> WorkloadFailure
 
 
 @dataclass(frozen=True)
-class Taken:
+class RankSample:
     """A sample, in seconds of a call: the slowest rank's and this rank's own; and rank 0's clock after it."""
 
     slowest_s: float
@@ -389,7 +389,7 @@ class Sampler:
         self.checks = 0
         self.most_calls = min(exchange.most_calls * exchange.copies, MOST_CALLS_A_SAMPLE)
 
-    def take(self, calls: int, *, every_set: bool = False, waited: bool = False) -> Taken:
+    def take(self, calls: int, *, every_set: bool = False, waited: bool = False) -> RankSample:
         copies = self._exchange.copies
         sets = [(self._next + number) % copies for number in range(calls)]
         self._next = (self._next + calls) % copies
@@ -412,7 +412,7 @@ class Sampler:
             failure = self._group.agreed(mine)
             assert failure is not None
             raise failure
-        return Taken(slowest, own, clock)
+        return RankSample(slowest, own, clock)
 
     def waited_for(self, calls: int) -> float:
         """The median of calls after each of which the device is waited for."""
@@ -449,7 +449,7 @@ def time_samples(sampler: Sampler, seconds: float) -> Timed:
 def _warm_up(sampler: Sampler, calls: int, begin_s: float, most_s: float) -> None:
     last = math.inf
     while True:
-        chunk: list[Taken] = []
+        chunk: list[RankSample] = []
         while len(chunk) < CHUNK:
             chunk.append(sampler.take(calls))
             if chunk[-1].clock_s - begin_s >= most_s:

@@ -41,7 +41,7 @@ def check_precision(stand: Stand) -> None:
 
 
 @dataclass(frozen=True)
-class Kept:
+class NormOperands:
     """One set: input, scale, shift; backward what comes back to the result, and the means and 1/deviations of the rows."""
 
     x: Tensor
@@ -88,7 +88,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
     )
 
 
-def sets_of(rows: int, width: int, stand: Stand, *, backward: bool) -> list[Kept]:
+def sets_of(rows: int, width: int, stand: Stand, *, backward: bool) -> list[NormOperands]:
     matrix = (rows, width)
     pieces = [Piece(shape, stand.dtype) for shape in (matrix, (width,), (width,))]
     # What comes back; or room for the result, which the framework allocates itself.
@@ -99,9 +99,9 @@ def sets_of(rows: int, width: int, stand: Stand, *, backward: bool) -> list[Kept
     for x, scale, shift, dy, *_ in rotated(pieces, stand):
         if backward:
             _, mean, inverse = torch.native_layer_norm(x, (width,), scale, shift, EPSILON)
-            sets.append(Kept(x, scale, shift, dy, mean, inverse))
+            sets.append(NormOperands(x, scale, shift, dy, mean, inverse))
         else:
-            sets.append(Kept(x, scale, shift))
+            sets.append(NormOperands(x, scale, shift))
     return sets
 
 
@@ -109,7 +109,7 @@ def _bound(terms: int, stand: Stand) -> float:
     return ROUNDINGS * bound(terms, result=stand.precision, sums=accumulated_in(stand))
 
 
-def _compare_forward(one: Kept, got: Tensor, stand: Stand) -> Compared:
+def _compare_forward(one: NormOperands, got: Tensor, stand: Stand) -> Compared:
     rows, width = one.x.shape
     some = _some_rows(rows, width, stand).to(got.device)
     x = one.x[some].double()
@@ -119,7 +119,7 @@ def _compare_forward(one: Kept, got: Tensor, stand: Stand) -> Compared:
     return Compared(error, _bound(width, stand), f"{say_compared(wanted.numel(), got.numel())} elements")
 
 
-def _compare_backward(one: Kept, got: tuple[Tensor, ...], stand: Stand) -> Compared:
+def _compare_backward(one: NormOperands, got: tuple[Tensor, ...], stand: Stand) -> Compared:
     """Some rows of the input's gradient; of scale and shift some columns, each a sum over all rows."""
     rows, width = one.x.shape
     some = _some_rows(rows, width, stand).to(one.x.device)
@@ -141,7 +141,7 @@ def _compare_backward(one: Kept, got: tuple[Tensor, ...], stand: Stand) -> Compa
     return max(found, key=lambda one: one.error / one.bound)
 
 
-def _sums_over_rows(one: Kept, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _sums_over_rows(one: NormOperands, columns: Tensor) -> tuple[Tensor, Tensor]:
     """Some columns of the gradients of scale and shift."""
     rows, width = one.x.shape
     of_scale, of_shift = (torch.zeros(len(columns), dtype=torch.float64, device=one.x.device) for _ in range(2))
@@ -156,7 +156,7 @@ def _some_rows(rows: int, width: int, stand: Stand) -> Tensor:
     return sample(rows, max(2, SAMPLED // width), torch.Generator().manual_seed(stand.seed))
 
 
-def _normalised(one: Kept, rows: Tensor, columns: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _normalised(one: NormOperands, rows: Tensor, columns: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Some rows of the normalised input, of what comes back, and of 1/deviation, in float64."""
     assert one.dy is not None
     assert one.mean is not None

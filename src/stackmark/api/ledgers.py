@@ -1,0 +1,146 @@
+"""Open a ledger; list, collect, export and recover its runs.
+
+This chapter loads nothing of the engine: a list of runs is there at once.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from stackmark.errors import Exit, SpecError
+from stackmark.experiments.cleaning import clean_up as clean_up
+from stackmark.ledger import rescue
+from stackmark.ledger.rows import RunFilter as RunFilter
+from stackmark.ledger.rows import RunRow as RunRow
+from stackmark.ledger.store import Ledger as Ledger
+
+if TYPE_CHECKING:
+    from stackmark.experiments.collecting import Collected
+    from stackmark.ledger.export import Format
+
+LedgerLike = Ledger | str | os.PathLike[str] | None
+# Takes a sentence that a person should read: what a killed driver left behind, and the like.
+Notice = Callable[[str], None]
+FORMATS = ("csv", "json", "jsonl", "parquet")
+
+
+def silent(_sentence: str) -> None:
+    """Ignore a sentence."""
+
+
+@contextmanager
+def opened(ledger: LedgerLike, *, create: bool = False) -> Iterator[Ledger]:
+    """Open the ledger at a path or URL, or use one that is open. None is STACKMARK_LEDGER, else the default file."""
+    if isinstance(ledger, Ledger):
+        yield ledger
+        return
+    with Ledger.open(None if ledger is None else os.fspath(ledger), create=create) as book:
+        yield book
+
+
+def clean(ledger: Ledger, notice: Notice) -> None:
+    """Clean up what killed drivers left, and say what that was."""
+    for sentence in clean_up(ledger):
+        notice(sentence)
+
+
+@dataclass(frozen=True)
+class RunList:
+    """Stored runs, the newest first, and how many fit the filter: also those past the limit."""
+
+    runs: tuple[RunRow, ...]
+    total: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark results --json` prints."""
+        return {"runs": [row.model_dump(mode="json") for row in self.runs]}
+
+
+def list_runs(
+    wanted: RunFilter | None = None, *, limit: int = 20, ledger: LedgerLike = None, notice: Notice = silent
+) -> RunList:
+    """List stored runs. Before that, clean up what killed drivers left: a row that says `running` may be lost."""
+    wanted = wanted or RunFilter()
+    with opened(ledger) as book:
+        clean(book, notice)
+        rows = tuple(book.runs(wanted, limit=limit))
+        return RunList(rows, len(rows) if len(rows) < limit else book.count(wanted))
+
+
+def collect_runs(
+    *,
+    namespace: str | None = None,
+    context: str | None = None,
+    kubeconfig: str | None = None,
+    ledger: LedgerLike = None,
+    notice: Notice = silent,
+    command: str = "",
+) -> "Collected":
+    """Store what canaries and other printed manifests measured in a cluster, each run once."""
+    from stackmark.experiments.collecting import collect
+
+    with opened(ledger, create=True) as book:
+        clean(book, notice)
+        return collect(book, namespace=namespace, context=context, kubeconfig=kubeconfig, command=command)
+
+
+def export(
+    to: str | os.PathLike[str] | BinaryIO,
+    *,
+    format: str | None = None,  # noqa: A002 - as the option is called
+    wanted: RunFilter | None = None,
+    ledger: LedgerLike = None,
+) -> int:
+    """Write stored runs, one row each, to a file or a binary stream, and return their number.
+
+    The format is csv, json, jsonl or parquet; without it, the ending of the file's name.
+    """
+    from stackmark.ledger.export import export_to_file, export_to_stream
+
+    path = Path(os.fspath(to)) if isinstance(to, str | os.PathLike) else None
+    form = format or (path.suffix.lower().removeprefix(".") if path else "")
+    if form not in FORMATS:
+        raise SpecError(f"the format is one of {', '.join(FORMATS)}, not {form!r}", hint="e.g. format='csv'")
+    chosen = cast("Format", form)
+    with opened(ledger) as book:
+        if path is not None:
+            return export_to_file(book, wanted or RunFilter(), chosen, path)
+        return export_to_stream(book, wanted or RunFilter(), chosen, cast(BinaryIO, to))
+
+
+@dataclass(frozen=True)
+class RecoveredRuns:
+    """What became of runs that were saved in files because the ledger could not be written when they ended."""
+
+    files: tuple[rescue.Recovery, ...]
+
+    @property
+    def stored(self) -> list[rescue.Recovery]:
+        return [one for one in self.files if not one.trouble]
+
+    @property
+    def kept(self) -> list[rescue.Recovery]:
+        """Return the files whose run could not be stored, each with its `trouble`."""
+        return [one for one in self.files if one.trouble]
+
+    @property
+    def exit_code(self) -> Exit:
+        return Exit.LEDGER_FAILED if self.kept else Exit.DONE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark recover --json` prints."""
+        return {
+            "stored": [{"run": one.run_id, "file": str(one.path)} for one in self.stored],
+            "kept": [{"run": one.run_id, "file": str(one.path), "error": one.trouble} for one in self.kept],
+        }
+
+
+def recover(files: Sequence[str | os.PathLike[str]] = (), *, ledger: LedgerLike = None) -> RecoveredRuns:
+    """Store runs that were saved in files; without any file, those that wait next to the ledger and in the usual folders."""
+    with opened(ledger) as book:
+        if files:
+            return RecoveredRuns(tuple(rescue.recover_file(book, Path(file)) for file in files))
+        return RecoveredRuns(tuple(rescue.recover(book)))

@@ -1,0 +1,416 @@
+"""Handles of what is stored: experiments, runs, measurements, verdicts.
+
+A handle holds no open ledger, unless it was given one: each call opens it.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+from rich.console import Console
+
+from stackmark.api.ledgers import LedgerLike, opened
+from stackmark.errors import Exit, SpecError, StreamError, WorkerError
+from stackmark.events import EVENT_PREFIX, Log, read_event
+from stackmark.experiments import operator_list
+from stackmark.experiments.caches import remove_cache
+from stackmark.experiments.compare import carry_out, design_of, parts_in, prepare_places
+from stackmark.experiments.design import MARGIN
+from stackmark.experiments.examine import examine
+from stackmark.experiments.fault_finding import FaultFinding, examine_fault
+from stackmark.experiments.groups import examine_groups
+from stackmark.experiments.judging import STDERR_PREFIX
+from stackmark.experiments.kinds import FAULT as FAULT
+from stackmark.experiments.kinds import OPERATOR_LIST as OPERATOR_LIST
+from stackmark.experiments.kinds import SWEEP as SWEEP
+from stackmark.experiments.kinds import ExperimentKind as ExperimentKind
+from stackmark.experiments.kinds import kind_in
+from stackmark.experiments.progress import StepTimes
+from stackmark.experiments.progress import progress as progress_of
+from stackmark.experiments.recorder import Watcher
+from stackmark.experiments.result import ListRunResult as ListRunResult
+from stackmark.experiments.result import RunResult as RunResult
+from stackmark.experiments.result import StoredRun as StoredRun
+from stackmark.experiments.result import list_result as list_result
+from stackmark.experiments.result import stored_run
+from stackmark.experiments.trust import Part as Part
+from stackmark.experiments.trust import allow as allow
+from stackmark.experiments.trust import remember as remember
+from stackmark.experiments.trust import unknown as unknown
+from stackmark.ledger.rows import Experiment as ExperimentRow
+from stackmark.ledger.rows import RunDetail
+from stackmark.show.faults import fault_json, fault_png, fault_svg, print_fault
+from stackmark.show.lists import list_json, print_list
+from stackmark.show.live import ProgressLike, watcher_of
+from stackmark.show.notebook import lines_html, text_html, verdict_html
+from stackmark.show.report import write_report
+from stackmark.show.result import print_result, result_json, result_lines
+from stackmark.show.runs import print_run, run_json, run_lines
+from stackmark.show.terminal import printed
+from stackmark.show.verdict import print_verdict, verdict_json
+from stackmark.show.writing import check_picture, write_picture
+from stackmark.spec import Spec
+from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.examined import Examined
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an experiment shows: recomputed from the ledger, at any margin."""
+
+    examined: Examined
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return every pair of arms; none where there is one arm, or no block is whole."""
+        return self.examined.comparisons
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the word of each comparison: EQUIVALENT, SLOWER, FASTER, LIKELY SLOWER, LIKELY FASTER or INCONCLUSIVE."""
+        return tuple(one.word for one in self.comparisons)
+
+    def exit_code(self, fail_on: Sequence[str] = ()) -> Exit:
+        """Return what `stackmark compare` exits with. `fail_on` names verdicts: slower, inconclusive, different."""
+        examined = self.examined
+        if not examined.comparisons:
+            # One arm alone has no verdict to have, and one that is still open none yet.
+            return Exit.RUN_FAILED if len(examined.arms) > 1 and examined.state != "open" else Exit.DONE
+        if any(is_named(comparison, fail_on) for comparison in examined.comparisons):
+            return Exit.VERDICT_NAMED
+        return Exit.RUN_FAILED if examined.state == "short" else Exit.DONE
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return what `stackmark verdict --json` prints."""
+        return verdict_json(self.examined)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report: HTML or Markdown, by the name of the file (`.html`, `.md`)."""
+        return write_report(self.examined, os.fspath(path))
+
+    def __str__(self) -> str:
+        return printed(lambda console: print_verdict(self.examined, console))
+
+    def _repr_html_(self) -> str:
+        return verdict_html(self.examined)
+
+
+def is_named(comparison: Comparison, fail_on: Sequence[str]) -> bool:
+    """Tell whether --fail-on names this verdict. `different` is also a difference that is real and smaller than the margin."""
+    named = {
+        "slower": comparison.is_slower,
+        "inconclusive": comparison.word == "INCONCLUSIVE",
+        "different": comparison.is_slower or comparison.is_faster or comparison.difference is not None,
+    }
+    return any(named.get(one, False) for one in fail_on)
+
+
+@dataclass(frozen=True)
+class FaultResult:
+    """What a fault in a cluster did: to the training loop, its pod, its log, and to the next pod."""
+
+    finding: FaultFinding
+
+    @property
+    def exit_code(self) -> Exit:
+        """Return 0 where it was measured, whatever came out, and 6 where the cluster is not well again."""
+        return Exit.DONE if self.finding.healthy else Exit.CLUSTER_FAILED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark cluster fault --json` prints."""
+        return fault_json(self.finding)
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Draw the steps over time around the fault: SVG or PNG, by the name of the file."""
+        target = Path(path)
+        check_picture(target, "fault.svg")
+        return write_picture(target, lambda: fault_svg(self.finding), lambda: fault_png(self.finding))
+
+    def __str__(self) -> str:
+        return printed(lambda console: print_fault(console, self.finding))
+
+
+# Decides whether parts of a stored spec may run that were not typed on this machine; raises where they may not.
+Confirm = Callable[[Sequence[Part], str], None]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A stored experiment. `ledger` is where it is: a path, a URL, an open ledger, or None for the default."""
+
+    row: ExperimentRow
+    ledger: LedgerLike = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.row.id
+
+    def runs(self) -> tuple[RunDetail, ...]:
+        with opened(self.ledger) as book:
+            return tuple(book.runs_of(self.id))
+
+    def verdict(self, margin: float | None = None) -> Verdict:
+        """Recompute what it shows. Without a margin it is the one that was asked for."""
+        with opened(self.ledger) as book:
+            return Verdict(examine(book, self.id, margin))
+
+    def report(self, path: str | os.PathLike[str], *, margin: float | None = None) -> Path:
+        return self.verdict(margin).report(path)
+
+    def kind(self) -> ExperimentKind:
+        """Return what kind of experiment it is: a run, an operator list, a comparison …"""
+        with opened(self.ledger) as book:
+            return kind_in(book, self.row)
+
+    def is_open(self) -> bool:
+        """Tell whether runs of its design are missing, so that `resume` goes on."""
+        with opened(self.ledger) as book:
+            return progress_of(design_of(self.row), book.runs_of(self.id), StepTimes(book)).open
+
+    def prepare(self, confirm: Confirm) -> None:
+        """Ask `confirm` whether what the ledger says may run, then see that its places are there.
+
+        Without a place each run would fail, and use up the blocks that may be repeated.
+        """
+        design = design_of(self.row)
+        with opened(self.ledger) as book:
+            confirm(parts_in(design), book.where)
+        prepare_places(design.arms)
+
+    def resume(
+        self,
+        *,
+        progress: ProgressLike = None,
+        time_limit_s: float | None = None,
+        anyway: bool = False,
+        trust_ledger: bool = False,
+    ) -> Verdict:
+        """Make the missing runs of a comparison, then return its verdict.
+
+        A command or path in the ledger that you did not type on this machine is refused unless `trust_ledger` is true.
+        """
+        if self.is_open():
+            self.prepare(trust(trust_ledger))
+            carry_out_compare(self, watcher_of(progress), time_limit_s=time_limit_s, anyway=anyway)
+        else:
+            self.remove_cache()
+        return self.verdict()
+
+    def fault(self) -> FaultResult:
+        """Return what a fault in a cluster did to the run that it interrupted."""
+        with opened(self.ledger) as book:
+            return FaultResult(examine_fault(book, self.id))
+
+    def remove_cache(self) -> None:
+        """Remove the compiled kernels that its runs shared."""
+        remove_cache(self.id)
+
+    def resume_list(
+        self,
+        *,
+        failed: bool = False,
+        progress: ProgressLike = None,
+        time_limit_s: float | None = None,
+        anyway: bool = False,
+        trust_ledger: bool = False,
+    ) -> "Measurement":
+        """Take the problems of an operator list that are missing; with `failed` also those that gave no number."""
+        prepare_list(self, trust(trust_ledger), failed=failed)
+        return go_on_list(self, watcher_of(progress), time_limit_s=time_limit_s, anyway=anyway, failed=failed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark show x-… --json` prints."""
+        with opened(self.ledger) as book:
+            if kind_in(book, self.row) is OPERATOR_LIST:
+                return list_json(list_result(book, self.row))
+            runs = [row.model_dump(mode="json") for row in book.runs_of(self.id)]
+        return {"experiment": self.row.model_dump(mode="json"), "runs": runs}
+
+    def _repr_html_(self) -> str:
+        return self.verdict()._repr_html_()
+
+
+@dataclass(frozen=True)
+class Measurement(Experiment):
+    """What `run` measured: one workload in one place, in several fresh processes."""
+
+    result: RunResult | ListRunResult = field(kw_only=True, repr=False)
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Return the rate over all runs, in `unit`; None where no run gave a number."""
+        throughput = self.result.throughput
+        return throughput.rate_per_s if throughput else None
+
+    @property
+    def interval_per_s(self) -> tuple[float, float] | None:
+        """Return the 95 % interval of the rate; None for one run."""
+        throughput = self.result.throughput
+        if throughput is None or throughput.low_per_s is None or throughput.high_per_s is None:
+            return None
+        return throughput.low_per_s, throughput.high_per_s
+
+    @property
+    def unit(self) -> str:
+        return self.result.unit
+
+    @property
+    def spec(self) -> Spec:
+        """Return the workload with all parameters written out, as it ran."""
+        return self.result.spec
+
+    @property
+    def exit_code(self) -> Exit:
+        """Return what `stackmark run` exits with."""
+        return self.result.exit_code
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == Exit.DONE
+
+    def raise_for_failure(self) -> None:
+        """Raise a WorkerError where a run failed, with its message and hint."""
+        if self.ok:
+            return
+        bad = next((row for row in self.result.runs if row.status != "done"), None)
+        message = (bad.failure_message if bad else None) or "part of the list gave no number"
+        raise WorkerError(message, hint=bad.failure_hint if bad else None, command=f"stackmark show {self.id}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark run --json` prints of this measurement."""
+        return result_json(self.result) if isinstance(self.result, RunResult) else list_json(self.result)
+
+    def print(self, console: Console) -> None:
+        if isinstance(self.result, RunResult):
+            print_result(self.result, console)
+        else:
+            print_list(self.result, console)
+
+    def __str__(self) -> str:
+        return printed(self.print)
+
+    def _repr_html_(self) -> str:
+        if isinstance(self.result, RunResult):
+            return lines_html(self.spec.workload, result_lines(self.result))
+        return text_html(str(self))
+
+
+def carry_out_compare(
+    experiment: Experiment, watcher: Watcher, *, time_limit_s: float | None = None, anyway: bool = False
+) -> None:
+    """Make the missing runs of a comparison. Interruptions pass through: what was finished is stored."""
+    with opened(experiment.ledger) as book:
+        carry_out(experiment.row, book, watcher, time_limit_s=time_limit_s, anyway=anyway)
+
+
+def prepare_list(experiment: Experiment, confirm: Confirm, *, failed: bool = False) -> None:
+    """Ask `confirm` whether what the ledger says may run, where anything is left to run."""
+    with opened(experiment.ledger) as book:
+        before = operator_list.read_list(book, experiment.row)
+        if failed or not before.whole:
+            confirm(operator_list.parts_in(before), book.where)
+
+
+def go_on_list(
+    experiment: Experiment,
+    watcher: Watcher,
+    *,
+    time_limit_s: float | None = None,
+    anyway: bool = False,
+    failed: bool = False,
+) -> "Measurement":
+    """Run what is missing of an operator list; with `failed` also, once, what failed."""
+    with opened(experiment.ledger) as book:
+        operator_list.carry_out(experiment.row, book, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
+        return Measurement(experiment.row, experiment.ledger, result=list_result(book, experiment.row))
+
+
+def trust(trusted: bool) -> Confirm:
+    """Refuse what was not typed on this machine, unless the caller trusts the ledger."""
+
+    def confirm(parts: Sequence[Part], where: str) -> None:
+        if trusted:
+            allow(parts)
+        if new := unknown(parts):
+            lines = "; ".join(line.strip() for part in new for line in part.lines())
+            raise SpecError(
+                f"the ledger {where} asks to run what you did not type on this machine: {lines}",
+                hint="whoever may write that ledger chose it: look at it, then give trust_ledger=True",
+            )
+
+    return confirm
+
+
+@dataclass(frozen=True)
+class Run:
+    """One stored run with the lines of its stream."""
+
+    row: RunDetail
+    lines: tuple[str, ...] = field(repr=False)
+    ledger: LedgerLike = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.row.id
+
+    def events(self) -> list[str]:
+        """Return the lines of its stream that are events."""
+        return [line for line in self.lines if line.startswith(EVENT_PREFIX)]
+
+    def log(self) -> Iterator[str]:
+        """Return the lines that are not events, and those that events carry: what a user's own program printed."""
+        for number, line in enumerate(self.lines, 1):
+            if not line.startswith(EVENT_PREFIX):
+                yield line.removeprefix(STDERR_PREFIX)
+                continue
+            with suppress(StreamError):
+                event = read_event(line, number)
+                if isinstance(event, Log):
+                    yield event.line
+
+    def judged(self) -> StoredRun:
+        """Compute its numbers again from its events."""
+        with opened(self.ledger) as book:
+            return stored_run(book, self.row, self.lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark show r-… --json` prints."""
+        return run_json(self.judged())
+
+    def __str__(self) -> str:
+        return printed(lambda console: print_run(self.judged(), console))
+
+    def _repr_html_(self) -> str:
+        return lines_html(self.row.workload, run_lines(self.judged()))
+
+
+def load(experiment: str = "last", ledger: LedgerLike = None) -> Experiment:
+    """Find a stored experiment by its id, any unique beginning of it, or `last`."""
+    with opened(ledger) as book:
+        return Experiment(book.experiment(experiment), ledger)
+
+
+def load_run(run: str = "last", ledger: LedgerLike = None) -> Run:
+    """Find a stored run by its id, any unique beginning of it, or `last`."""
+    with opened(ledger) as book:
+        row = book.run(run)
+        return Run(row, tuple(book.stream(row.id)), ledger)
+
+
+def verdict_of_groups(
+    runs: Sequence[str],
+    against: Sequence[str],
+    *,
+    margin: float | None = None,
+    anyway: bool = False,
+    ledger: LedgerLike = None,
+    command: str = "",
+) -> Verdict:
+    """Hold runs, or experiments of one arm, against others that came before."""
+    with opened(ledger) as book:
+        found = examine_groups(book, against, runs, margin=margin or MARGIN, anyway=anyway, command=command)
+    return Verdict(found)

@@ -1,0 +1,47 @@
+"""Baselines for people: a series as it ends, what a baseline holds, and the list of all baselines."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from stackmark.experiments.baseline import ADVICE, ENOUGH, HeldWorkload, SeriesResult
+from stackmark.ledger.baselines import Listed
+from stackmark.show.terminal import Column, print_table, safe_line
+from stackmark.units import counted, say_moment, say_rate
+
+LIST_COLUMNS = (
+    Column("baseline", style="cyan"),
+    Column("experiments", right=True, drop=2),
+    Column("first", drop=3),
+    Column("last", drop=1),
+    Column("workloads"),
+)
+
+
+def say_series(series: SeriesResult) -> str:
+    """Say the rate of a series; nothing where no run of it gave one."""
+    rate = series.throughput
+    if rate is None:
+        return ""
+    runs = counted(rate.runs, "run")
+    return f"{safe_line(series.label)}  {say_rate(rate.rate_per_s)} {series.unit} ({runs})  {series.experiment_id}"
+
+
+def holds_lines(name: str, holds: Sequence[HeldWorkload]) -> list[str]:
+    """Say what a baseline holds, and what to do next."""
+    lines = [f"{name} has {counted(one.series, 'series')} of {safe_line(one.label)}" for one in holds]
+    if any(one.series < ENOUGH for one in holds):
+        lines.append(f"{ADVICE}: stackmark baseline save {name}")
+    return [*lines, f"check with: stackmark check {name}"] if holds else lines
+
+
+def print_baselines(baselines: Sequence[Listed], console: Console) -> None:
+    rows = [
+        [one.name, str(one.experiments), _day(one.first_unix_s), _day(one.last_unix_s), ", ".join(one.workloads)]
+        for one in baselines
+    ]
+    print_table(console, LIST_COLUMNS, rows)
+
+
+def _day(moment_unix_s: float) -> str:
+    return say_moment(moment_unix_s, "%Y-%m-%d")
