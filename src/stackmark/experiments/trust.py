@@ -23,8 +23,8 @@ from pydantic import JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError
-from stackmark.experiments.arms import extra_of, pattern_of
 from stackmark.experiments.driver import machine_name
+from stackmark.experiments.typed import extra_of, pattern_of
 from stackmark.places.registry import find_kind
 from stackmark.spec import Scalar, Spec
 from stackmark.workloads.registry import find
