@@ -30,7 +30,7 @@ from stackmark.machine.host import boot_id, machine_id
 from stackmark.places.host import HostOptions
 from stackmark.places.place import PlaceKind
 from stackmark.places.registry import PLACES
-from stackmark.show.terminal import safe_line
+from stackmark.show.safe import safe_line
 from wrong_commands import by_verb
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -18,7 +18,8 @@ from stackmark.show.facts import say_cudnn, say_stack
 from stackmark.show.live import LiveBar, PlainLines, TimeLeft, say_left
 from stackmark.show.result import print_result, result_lines, say_flag, say_throughput
 from stackmark.show.runs import COLUMNS, short_length
-from stackmark.show.terminal import Column, print_table, safe, safe_line
+from stackmark.show.safe import safe, safe_line
+from stackmark.show.terminal import Column, print_table
 from stackmark.spec import Request
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 

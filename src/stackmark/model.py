@@ -30,7 +30,9 @@ from typing import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, dataclass_transform
+    from typing import Self
+
+    from typing_extensions import dataclass_transform
 
     JsonValue = Union[dict[str, "JsonValue"], list["JsonValue"], str, int, float, bool, None]
 else:

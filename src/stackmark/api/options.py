@@ -11,11 +11,11 @@ from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 
 from stackmark.errors import SpecError, nearest_names
-from stackmark.experiments.arms import extra_of as extra_of
-from stackmark.experiments.arms import pattern_of as pattern_of
-from stackmark.experiments.arms import read_seconds as read_seconds
-from stackmark.experiments.arms import read_value as read_value
-from stackmark.experiments.arms import takes_several as takes_several
+from stackmark.experiments.typed import extra_of as extra_of
+from stackmark.experiments.typed import pattern_of as pattern_of
+from stackmark.experiments.typed import read_seconds as read_seconds
+from stackmark.experiments.typed import read_value as read_value
+from stackmark.experiments.typed import takes_several as takes_several
 from stackmark.model import ValidationError
 from stackmark.secrets_masking import masked_command
 from stackmark.spec import Request, Scalar, explain

@@ -40,7 +40,8 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     from stackmark.cli.saying import print_json
     from stackmark.errors import SpecError
     from stackmark.show.doctor import print_doctor
-    from stackmark.show.terminal import safe_line, standard_output
+    from stackmark.show.safe import safe_line
+    from stackmark.show.terminal import standard_output
     from stackmark.show.writing import check_writable, write_whole
 
     if junit == "-":

@@ -8,7 +8,7 @@ from stackmark.api.ledgers import Ledger, clean_up
 from stackmark.cli.options import ledger_option, not_empty
 from stackmark.cli.saying import notice
 from stackmark.errors import Exit, LedgerError, SpecError
-from stackmark.show.terminal import safe_line
+from stackmark.show.safe import safe_line
 from stackmark.units import counted
 
 

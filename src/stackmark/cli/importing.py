@@ -133,7 +133,7 @@ def _print_compared(found: "ImportedArms", as_json: bool) -> int:
 
 def _print(found: "ImportedLogs") -> None:
     from stackmark.show.runs import print_runs
-    from stackmark.show.terminal import safe_line
+    from stackmark.show.safe import safe_line
 
     print_runs(found.runs)
     for one in found.imported.files:

@@ -54,7 +54,8 @@ def score(folders: tuple[str, ...], against: str, as_json: bool) -> int:
 
 def _print(scores: "Sequence[Score]") -> None:
     from stackmark.show.mlperf import print_scores
-    from stackmark.show.terminal import safe_line, standard_output
+    from stackmark.show.safe import safe_line
+    from stackmark.show.terminal import standard_output
 
     print_scores(scores, standard_output())
     for one in scores:

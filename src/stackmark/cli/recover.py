@@ -22,7 +22,7 @@ def command(files: tuple[Path, ...], ledger: str | None, as_json: bool) -> int:
     """
     from stackmark.api.ledgers import recover
     from stackmark.cli.saying import print_json, say
-    from stackmark.show.terminal import safe_line
+    from stackmark.show.safe import safe_line
 
     found = recover(files, ledger=ledger)
     if as_json:

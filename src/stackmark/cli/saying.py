@@ -8,7 +8,7 @@ from contextlib import suppress
 
 def say(message: str, hint: str | None = None, command: str | None = None) -> None:
     """An error, for people: what is wrong, what to do, the command to see it by hand. Control characters are shown."""
-    from stackmark.show.terminal import safe
+    from stackmark.show.safe import safe
 
     lines = [
         f"stackmark: {message}",
@@ -24,7 +24,7 @@ def say(message: str, hint: str | None = None, command: str | None = None) -> No
 
 def notice(*sentences: str) -> None:
     """Print what a person should know beside the result, on standard error."""
-    from stackmark.show.terminal import safe_line
+    from stackmark.show.safe import safe_line
 
     for sentence in sentences:
         print(safe_line(sentence), file=sys.stderr)

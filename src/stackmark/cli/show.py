@@ -21,7 +21,8 @@ from stackmark.cli.options import check_format, format_option, json_option, ledg
 from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError
 from stackmark.show.runs import print_run, print_runs, run_json
-from stackmark.show.terminal import safe, standard_output
+from stackmark.show.safe import safe
+from stackmark.show.terminal import standard_output
 
 
 @click.command(

@@ -25,7 +25,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, PlaceError, SpecError, WorkerError
-from stackmark.experiments.arms import ArmRequest, extra_of
+from stackmark.experiments.arms import ArmRequest
 from stackmark.experiments.caches import cache_folder, remove_cache, remove_forgotten, root
 from stackmark.experiments.design import (
     MARGIN,
@@ -47,6 +47,7 @@ from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import Progress, StepTimes, progress
 from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
 from stackmark.experiments.trust import Part, parts_of
+from stackmark.experiments.typed import extra_of
 from stackmark.experiments.verify import chip_for_others, folder_in
 from stackmark.ledger.rows import Experiment, Kind, RunRow
 from stackmark.ledger.store import Ledger

@@ -17,9 +17,9 @@ from pydantic import JsonValue, ValidationError
 
 from stackmark import __version__
 from stackmark.errors import SpecError
-from stackmark.experiments.arms import extra_of
 from stackmark.experiments.list_specs import check_list
 from stackmark.experiments.probing import check_ranks
+from stackmark.experiments.typed import extra_of
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.manifest import build as making

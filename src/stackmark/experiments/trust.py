@@ -22,8 +22,8 @@ from typing import Literal, get_origin
 from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import SpecError
-from stackmark.experiments.arms import extra_of, pattern_of
 from stackmark.experiments.driver import machine_name
+from stackmark.experiments.typed import extra_of, pattern_of
 from stackmark.model import FieldInfo
 from stackmark.places.registry import find_kind
 from stackmark.spec import Scalar, Spec

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stackmark.errors import WorkerError
 from stackmark.events import FAILURE_EXIT_CODES, Event, OpRow, Result, Row, Steps, Stream
-from stackmark.experiments.arms import extra_of
 from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
+from stackmark.experiments.typed import extra_of
 from stackmark.model import FieldInfo, JsonValue, ValidationError
 from stackmark.places.place import OwnFiles, Place
 from stackmark.spec import Request, Scalar, Spec, explain

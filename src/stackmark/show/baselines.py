@@ -6,7 +6,8 @@ from rich.console import Console
 
 from stackmark.experiments.baseline import ADVICE, ENOUGH, HeldWorkload, SeriesResult
 from stackmark.ledger.baselines import Listed
-from stackmark.show.terminal import Column, print_table, safe_line
+from stackmark.show.safe import safe_line
+from stackmark.show.terminal import Column, print_table
 from stackmark.units import counted, say_moment, say_rate
 
 LIST_COLUMNS = (

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from stackmark.experiments.ceilings import MeasuredCeilings
 from stackmark.show.facts import say_stack
-from stackmark.show.terminal import Column, Line, grid, is_screen, print_table, safe, safe_line
+from stackmark.show.safe import safe, safe_line
+from stackmark.show.terminal import Column, Line, grid, is_screen, print_table
 from stackmark.units import counted, say_count, say_moment, say_rate, say_seconds
 from stackmark.verdict.ceilings import BYTES_PER_S, COLD, LAUNCH, MATRIX, OPERATIONS_PER_S, TRANSFER, Ceilings, Limit
 

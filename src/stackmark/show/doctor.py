@@ -12,7 +12,8 @@ from rich.text import Text
 from stackmark.cluster.doctor.results import Finding, Report, Result
 from stackmark.show.junit import Case
 from stackmark.show.junit import Outcome as JunitOutcome
-from stackmark.show.terminal import NAME_WIDTH, Column, cut_middle, is_screen, print_table, safe_line
+from stackmark.show.safe import cut_middle, safe_line
+from stackmark.show.terminal import NAME_WIDTH, Column, is_screen, print_table
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim", "unknown": "magenta"}
 MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "unknown": "?"}

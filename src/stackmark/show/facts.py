@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 from rich.text import Text
 
-from stackmark.show.terminal import safe_line, standard_output
+from stackmark.show.safe import safe_line
+from stackmark.show.terminal import standard_output
 from stackmark.verdict.fact_values import say_cudnn as say_cudnn
 
 Facts = Mapping[str, Mapping[str, JsonValue]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
-from stackmark.show.terminal import safe_line
+from stackmark.show.safe import safe_line
 from stackmark.verdict.comparison import Comparison
 
 # Of the axis' width, on either side.

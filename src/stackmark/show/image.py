@@ -10,7 +10,8 @@ from rich.text import Text
 
 from stackmark.places.container.image.builders import short_step
 from stackmark.places.container.image.making import ImageResult, command_elsewhere
-from stackmark.show.terminal import is_screen, safe, safe_line, standard_error
+from stackmark.show.safe import safe, safe_line
+from stackmark.show.terminal import is_screen, standard_error
 from stackmark.units import say_size
 
 # What is worth a line of its own, of podman, buildah, docker's BuildKit and mmdebstrap; and sentences of ours.

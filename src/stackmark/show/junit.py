@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
-from stackmark.show.terminal import safe
+from stackmark.show.safe import safe
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 # What XML 1.0 has no way to write, not even escaped; `safe` has taken the control characters out before.

@@ -21,7 +21,8 @@ from stackmark.medians import median_of
 from stackmark.show.facts import say_stack
 from stackmark.show.operators import PublishedTimes, bandwidths_over, print_rows
 from stackmark.show.result import run_flags, say_chip, say_memory, say_setup, say_throughput, throughput_json
-from stackmark.show.terminal import Line, is_screen, print_lines, safe_line
+from stackmark.show.safe import safe_line
+from stackmark.show.terminal import Line, is_screen, print_lines
 from stackmark.spec import Scalar
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import ListRatio, ListResult, RowResult

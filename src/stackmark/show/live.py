@@ -25,7 +25,8 @@ from rich.text import Text
 from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
 from stackmark.experiments.recorder import Silent, Watcher
 from stackmark.ledger.rows import RunRow
-from stackmark.show.terminal import LABEL_AT_MOST, Voice, cut_middle, is_screen, safe_line, standard_error
+from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
+from stackmark.show.terminal import Voice, is_screen, standard_error
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import row_of

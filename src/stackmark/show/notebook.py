@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from stackmark.show.plot import plot_svg
 from stackmark.show.report.markup import Markup, element, join, text
-from stackmark.show.terminal import Line, safe
+from stackmark.show.safe import safe
+from stackmark.show.terminal import Line
 from stackmark.show.verdict import verdict_lines
 from stackmark.verdict.examined import Examined
 

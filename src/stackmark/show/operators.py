@@ -17,7 +17,8 @@ from rich.text import Text
 
 from stackmark.experiments.operator_list import ListedRuns
 from stackmark.published.operators import BesidePublished, OperatorIndex, beside_list
-from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen, safe_line
+from stackmark.show.safe import safe_line
+from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen
 from stackmark.units import say_rate, say_seconds
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
 from stackmark.verdict.operators import ListResult, RowResult

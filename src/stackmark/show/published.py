@@ -10,7 +10,8 @@ from rich.text import Text
 from stackmark.published.lookup import Source
 from stackmark.published.shapes import OperatorTable, is_timing, table_of
 from stackmark.published.table import Published
-from stackmark.show.terminal import GAP, Column, grid, is_screen, print_table, safe_line, standard_output
+from stackmark.show.safe import safe_line
+from stackmark.show.terminal import GAP, Column, grid, is_screen, print_table, standard_output
 
 # The columns of an operator's times, and those that go for want of room, the last of them first.
 ORDER = ("ms", "chip", "precision", "sizes", "notes", "date", "source", "framework")

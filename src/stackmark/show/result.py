@@ -23,7 +23,8 @@ from stackmark.published.near import Match
 from stackmark.published.table import Published, as_json
 from stackmark.show.facts import Facts, say_stack
 from stackmark.show.roofline import standing_json
-from stackmark.show.terminal import Line, is_screen, print_lines, safe_line
+from stackmark.show.safe import safe_line
+from stackmark.show.terminal import Line, is_screen, print_lines
 from stackmark.show.wording import say_spread
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_count, say_rate, say_seconds, say_size

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from pydantic import JsonValue
 from rich.console import Console
 
-from stackmark.show.terminal import NAME_WIDTH, Column, Line, is_screen, print_lines, print_table, safe_line
+from stackmark.show.safe import safe_line
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, is_screen, print_lines, print_table
 from stackmark.units import say_count, say_moment
 from stackmark.verdict.ceilings import Ceilings
 from stackmark.verdict.roofline import (

@@ -37,16 +37,8 @@ from stackmark.show.report.charts.shapes import (
     wrapped,
 )
 from stackmark.show.report.markup import Markup, join
-from stackmark.show.terminal import (
-    Column,
-    Voice,
-    cut_middle,
-    is_screen,
-    print_grid,
-    print_table,
-    safe_line,
-    standard_error,
-)
+from stackmark.show.safe import cut_middle, safe_line
+from stackmark.show.terminal import Column, Voice, is_screen, print_grid, print_table, standard_error
 from stackmark.show.terminal import Line as Said
 from stackmark.units import counted, say_rate
 from stackmark.verdict.cohorts import Split, say_cohort

@@ -6,7 +6,6 @@ the whole of it.
 """
 
 import io
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -17,32 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-# --- Text from outside, made safe for a terminal: a log line may hold escape sequences that move the cursor or retitle it
-
-
-# Of an arm's label beside its numbers: with an id and a rate that fills a line of a hundred.
-LABEL_AT_MOST = 44
-
-
-def safe(text: str) -> str:
-    """Control characters are shown as they would be typed in Python; a tab and ordinary letters stay."""
-    return "".join(
-        char if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co") else ascii(char)[1:-1]
-        for char in text
-    )
-
-
-def safe_line(text: str) -> str:
-    """As `safe`, on one line."""
-    return safe(text).replace("\n", " ")
-
-
-def cut_middle(text: str, room: int) -> str:
-    """Not longer than `room`: labels of arms often begin alike, and differ at the end."""
-    if len(text) <= room:
-        return text
-    end = (room - 1) // 2
-    return f"{text[: room - 1 - end]}…{text[len(text) - end :]}"
+from stackmark.show.safe import safe, safe_line
 
 
 class _Console(Console):

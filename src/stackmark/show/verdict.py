@@ -16,19 +16,10 @@ from rich.text import Text
 
 from stackmark.show.forest import forest
 from stackmark.show.lists import list_ratio_lines
+from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.sections import MOST_HEADLINES as SENTENCES
 from stackmark.show.sections import ArmRow, FailureRow, Sections
-from stackmark.show.terminal import (
-    LABEL_AT_MOST,
-    NAME_WIDTH,
-    Column,
-    Line,
-    cut_middle,
-    grid,
-    is_screen,
-    print_table,
-    safe_line,
-)
+from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
 from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_interval, say_ratio
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.comparison import Comparison

@@ -7,8 +7,8 @@ markup by a star, and nobody is notified by an @ (a character without width foll
 import re
 from collections.abc import Sequence
 
+from stackmark.show.safe import safe_line
 from stackmark.show.sections import SIGNS, Sections
-from stackmark.show.terminal import safe_line
 from stackmark.show.wording import letter, say_change, say_counts, say_interval, say_ratio, sentence, stopped
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.comparison import Comparison

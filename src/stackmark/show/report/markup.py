@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import NewType
 
-from stackmark.show.terminal import safe_line
+from stackmark.show.safe import safe_line
 
 Markup = NewType("Markup", str)
 Value = str | float | None
