@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import dataclass_transform
 
-    JsonValue = Union[dict[str, "JsonValue"], list["JsonValue"], str, int, float, bool, None]
+    JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | bool | None
 else:
 
     class JsonValue:
@@ -90,6 +90,10 @@ class Limits:
     max_length: int | None = None
 
 
+def _any(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True)
 class FieldInfo:
     """A field of a model, as its class declares it."""
@@ -99,7 +103,7 @@ class FieldInfo:
     description: str | None = None
     json_schema_extra: Mapping[str, Any] | None = None
     metadata: tuple[Any, ...] = ()
-    check: Check = staticmethod(lambda value: value)
+    check: Check = _any
 
     def is_required(self) -> bool:
         return self.default is _REQUIRED
@@ -132,7 +136,7 @@ class FieldLike(Protocol):
     def is_required(self) -> bool: ...
 
 
-def Field(  # noqa: N802: the name that pydantic gave it, and every reader knows
+def Field(  # noqa: N802 - the name that pydantic gave it, and every reader knows
     *,
     default: Any = _REQUIRED,
     description: str | None = None,
@@ -489,7 +493,7 @@ _SIMPLE: dict[Any, Check] = {
     bool: _bool,
     type(None): _none,
     JsonValue: _json,
-    Any: lambda value: value,
+    Any: _any,
 }
 
 
@@ -530,13 +534,12 @@ def _list(check: Check, made: Callable[[list[Any]], Any] = list) -> Check:
     def checked(value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise _Wrong("Input should be a valid list", value)
-        index = 0
+        found: list[Any] = []
         try:
-            found = []
-            for index, one in enumerate(value):
-                found.append(check(one))
+            for one in value:
+                found.append(check(one))  # noqa: PERF401 - its length tells which one was wrong
         except _Wrong as wrong:
-            wrong.location = (index, *wrong.location)
+            wrong.location = (len(found), *wrong.location)
             raise
         return made(found)
 

@@ -8,7 +8,7 @@ checked by the parameter model itself.
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -272,7 +272,7 @@ def _place_option(name: str, info: FieldLike, text: str) -> Callable[[F], F]:
     )
 
 
-def _help_of_places(places: dict[str, FieldLike]) -> str:
+def _help_of_places(places: Mapping[str, FieldLike]) -> str:
     """One help for all, or where a word of it differs, each place's own."""
     texts = dict.fromkeys(_help(info) for info in places.values())
     if len(texts) == 1:
