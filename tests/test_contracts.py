@@ -287,7 +287,7 @@ def test_a_broken_event_is_an_error_with_the_number_of_its_line(line: str) -> No
 def test_what_is_not_finite_is_refused_where_it_arises(value: float) -> None:
     with pytest.raises(ValidationError) as caught:
         events.Metric(seq=0, t=0, name="x", value=value, unit="s", higher_is_better=False)
-    assert [(error["type"], error["loc"]) for error in caught.value.errors()] == [("finite_number", ("value",))]
+    assert [error["loc"] for error in caught.value.errors()] == [("value",)]
 
 
 @pytest.mark.parametrize(
