@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pydantic
 import pytest
 from hypothesis import given
@@ -99,6 +100,16 @@ def test_a_value_keeps_its_kind() -> None:
     assert isinstance(Outer(many=[1]).many[0], float)
     assert Outer(count=3.0).count == 3  # type: ignore[arg-type]
     assert isinstance(Outer(count=3.0).count, int)  # type: ignore[arg-type]
+
+
+def test_numbers_of_a_framework_are_numbers() -> None:
+    import torch  # here, for the sake of the quick tests
+
+    made = Outer(count=np.int64(3), many=[np.float32(0.5), torch.tensor(2.0)])  # type: ignore[list-item,arg-type]
+    assert (made.count, made.many) == (3, [0.5, 2.0])
+    assert {type(made.count), *map(type, made.many)} == {int, float}
+    with pytest.raises(ValidationError):
+        Outer(many=[torch.tensor(math.nan)])  # type: ignore[list-item]
 
 
 def test_it_comes_back_from_its_json() -> None:
