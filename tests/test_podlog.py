@@ -3,12 +3,15 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stackmark.events import LINE_LIMIT_BYTES
+from stackmark.kubernetes.client import Cluster
+from stackmark.kubernetes.log.follow import PodLog
 from stackmark.kubernetes.log.lines import ApiLines, NodeLines, Record, event_number, stamped, unix_second
 from stackmark.kubernetes.log.order import Gap, InOrder
 
@@ -224,6 +227,52 @@ def test_half_an_event_is_handed_on_for_the_lab_to_judge() -> None:
     last = Heard(node=[]).read(log(event(0), '{"event":"steps","se'))
     last.order.finish()
     assert last.lines == [event(0), '{"event":"steps","se']
+
+
+class EndedPod:
+    """What a cluster answers about a pod that has ended, whose log grows with each reading."""
+
+    def __init__(self, *logs: bytes) -> None:
+        self.logs = list(logs)
+
+    def get(self, _path: str) -> dict[str, Any]:
+        ended = {
+            "name": "worker",
+            "state": {"terminated": {"exitCode": 0, "startedAt": stamp(0), "finishedAt": stamp(1)}},
+        }
+        return {
+            "metadata": {"uid": "u"},
+            "spec": {"containers": [{"name": "worker"}]},
+            "status": {"phase": "Succeeded", "containerStatuses": [ended]},
+        }
+
+    def follow(self, _path: str, *, opened: Callable[[Callable[[], None]], None], **_query: object) -> Iterator[bytes]:
+        opened(lambda: None)
+        yield self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+
+
+def test_a_log_that_ends_within_an_event_is_read_again() -> None:
+    whole = b"".join(f"{stamp(number)} {event(number)}\n".encode() for number in range(4))
+    half = whole[: whole.rindex(b'"rank"')]
+    cluster, lines = EndedPod(half, half, whole), list[str]()
+    end = PodLog(cast(Cluster, cluster), "default", "pod").follow(lines.append, lines.append)
+    assert lines == [event(number) for number in range(4)]
+    assert (end.how, end.complete) == ("ended", True)
+
+
+def test_a_log_that_grows_after_the_end_of_its_container_is_read_to_the_end() -> None:
+    parts = [f"{stamp(number)} {event(number)}\n".encode() for number in range(4)]
+    cluster, lines = EndedPod(parts[0], b"".join(parts[:3]), b"".join(parts)), list[str]()
+    end = PodLog(cast(Cluster, cluster), "default", "pod").follow(lines.append, lines.append)
+    assert lines == [event(number) for number in range(4)]
+    assert (end.how, end.complete) == ("ended", True)
+
+
+def test_a_log_that_stays_cut_within_an_event_is_handed_on_as_it_is() -> None:
+    half = f"{stamp(0)} {event(0)}\n{stamp(1)} {event(1)[:20]}".encode()
+    lines = list[str]()
+    PodLog(cast(Cluster, EndedPod(half)), "default", "pod").follow(lines.append, lines.append, poll_s=0.01)
+    assert lines == [event(0), event(1)[:20]]
 
 
 def test_the_ruins_of_an_event_that_the_node_has_whole_are_no_event() -> None:

@@ -17,9 +17,10 @@ from typing import Literal
 from urllib.parse import quote
 
 from stackmark.errors import ClusterError, PlaceError
+from stackmark.events import EVENT_PREFIX
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import FOLLOW_READ_S, READ_S, ApiError, Cluster, Json, Query, Unreachable
-from stackmark.kubernetes.log.lines import ApiLines, Record
+from stackmark.kubernetes.log.lines import ApiLines, Record, event_number
 from stackmark.kubernetes.log.node_files import read_node_log
 from stackmark.kubernetes.log.order import Gap, InOrder
 from stackmark.kubernetes.refusals import explained
@@ -38,6 +39,9 @@ POLL_S = 0.25
 REST_S = 180.0
 # The container's log is not on the node: asked again so often, since a kubelet that has just started knows little.
 LOST_TRIES = 5
+# The container has ended, and the log ends within an event: asked again so often. On a busy node the status was seen before the
+# runtime had written the last lines.
+CUT_TRIES = 5
 # What a kubelet writes into a log that it cannot read, or not follow. Other text without a stamp is the rest of a line whose
 # beginning is older than what was asked for.
 _KUBELET_SAYS = re.compile(r"(unable to|failed to|failed with|error |rpc error|log file )", re.IGNORECASE)
@@ -84,6 +88,7 @@ class PodLog:
         # The last that API server or kubelet said of why the log cannot be had.
         self._words = ""
         self._not_mended = ""
+        self._cut_tries = 0
         # An answer came to its end; whether too early shows when the log is followed again.
         self._broke_off = False
         # What was allowed, and since when it is not any more.
@@ -113,7 +118,8 @@ class PodLog:
                 return self._end("ended", order)
             if ended or phase == "running":
                 came = self._attempt(order, stop, poll_s, read_s, follow=not ended)
-                if ended and came == "read":
+                # A reading that still found lines is repeated: the status may come before the runtime has written the last ones.
+                if ended and came == "read" and order.taken == taken:
                     return self._end("ended", order)
                 lost += ended and came == "lost"
             give_up_at = min(give_up_at, time.monotonic() + REST_S) if ended else inf
@@ -223,6 +229,10 @@ class PodLog:
             self._broke_off = True
             self._remember(order, lines)
             return True
+        if _ends_within_event(lines.unfinished) and self._cut_tries < CUT_TRIES:
+            self._cut_tries += 1
+            self._remember(order, lines)
+            return False
         self._take(order, lines.finish())
         if not self._words:
             order.read_to_end()
@@ -278,6 +288,10 @@ class PodLog:
             said.append(f"lines other than events may be missing, since the log was rotated: {self._not_mended}")
         complete = how == "ended" and not missing and not why
         return LogEnd(how, complete, "; ".join(said), self._reconnects, self._longest_outage_s, order.mended)
+
+
+def _ends_within_event(last: Record | None) -> bool:
+    return last is not None and last.text.startswith(EVENT_PREFIX) and event_number(last.text) is None
 
 
 def _pause(seconds: float, stop: Stop, poll_s: float) -> None:
