@@ -133,7 +133,7 @@ def test_a_run_past_its_time_ends_with_all_its_processes(env: dict[str, str], tm
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.failure.hint) == ("timeout", "raise --time-limit")
     assert '"kind":"terminated"' in notes.lines[-1]
-    assert not any(map(alive, read_pids(pids, 4)))
+    assert eventually(lambda: not any(map(alive, read_pids(pids, 4))))  # a killed process ends a moment later
 
 
 def test_a_worker_that_does_not_answer_is_killed(
@@ -146,7 +146,7 @@ def test_a_worker_that_does_not_answer_is_killed(
         outcome = run(trick("orphan"), {**env, PIDS_VARIABLE: str(pids)}, Notes(), limit_s=600)
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.exit_code) == ("timeout", -signal.SIGKILL)
-    assert not any(map(alive, read_pids(pids, 4)))
+    assert eventually(lambda: not any(map(alive, read_pids(pids, 4))))  # a killed process ends a moment later
 
 
 def test_children_that_hold_the_output_open_do_not_hold_up_the_run(env: dict[str, str], tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_children_that_hold_the_output_open_do_not_hold_up_the_run(env: dict[str
     outcome = run(trick("family"), {**env, PIDS_VARIABLE: str(pids)}, notes, limit_s=60)
     assert (outcome.exit_code, outcome.failure) == (0, None)
     assert '"event":"result"' in notes.lines[-1]
-    assert not any(map(alive, read_pids(pids, 4)))
+    assert eventually(lambda: not any(map(alive, read_pids(pids, 4))))  # a killed process ends a moment later
 
 
 def test_a_worker_that_was_killed_is_said_to_be(env: dict[str, str]) -> None:
@@ -324,7 +324,7 @@ def test_a_signal_to_the_driver_ends_the_worker_and_is_stored(
     out, _ = process.communicate(timeout=60)
     assert process.returncode == code, out
     assert b"Traceback" not in out
-    assert not any(map(alive, pids))
+    assert eventually(lambda: not any(map(alive, pids)))
     row = only_row(ledger)
     assert (row.status, row.failure_kind, row.rate_per_s) == ("failed", kind, None)
     with Ledger.open(str(ledger)) as book:
@@ -359,7 +359,7 @@ def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_ends(env: dic
     process.communicate()
     assert all(map(alive, pids))
     assert "4 processes" in results(env, ledger).stderr
-    assert not any(map(alive, pids))
+    assert eventually(lambda: not any(map(alive, pids)))
     assert only_row(ledger).failure_kind == "lost"
 
 
@@ -381,7 +381,7 @@ def test_a_killed_worker_is_a_failed_run_that_names_the_signal(env: dict[str, st
     os.kill(pids[0], signal.SIGKILL)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 3, out
-    assert not any(map(alive, pids))
+    assert eventually(lambda: not any(map(alive, pids)))
     row = only_row(ledger)
     assert (row.status, row.failure_kind) == ("failed", "killed")
     assert row.failure_message is not None
