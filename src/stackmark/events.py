@@ -69,6 +69,7 @@ FAILURE_EXIT_CODES: dict[str, int] = {
     "wrong_result": 24,
     "rank_died": 25,
     "lost_rank": 26,
+    "old_python": 27,
     "interrupted": 130,
     "terminated": 143,
 }

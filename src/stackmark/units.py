@@ -6,7 +6,7 @@ sizes in bytes (as memory is sold and limited); `GB`, with the B and without the
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from stackmark.errors import SpecError
 
@@ -111,7 +111,7 @@ END_OF_TIME_UNIX_S = 253_402_300_800.0
 def say_moment(unix_s: float, form: str = "%Y-%m-%d %H:%M:%S", *, utc: bool = False) -> str:
     """Format a moment as local time or UTC. A number that is no date, as a ledger may hold, is printed as the number."""
     try:
-        return datetime.fromtimestamp(unix_s, UTC if utc else None).strftime(form)
+        return datetime.fromtimestamp(unix_s, timezone.utc if utc else None).strftime(form)
     except (ValueError, OverflowError, OSError):
         return f"{unix_s:.6g} s after 1970"
 

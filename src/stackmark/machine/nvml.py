@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 # Numbers of the library's ABI (nvml.h), which has kept them since they were introduced.
 ERROR_TIMEOUT = 10
@@ -206,7 +209,7 @@ class XidWatch:
         self._watched = False
         self.problem: str | None = "no GPU is under test" if uuid is None else None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         if self._uuid is None:
             return self
         try:

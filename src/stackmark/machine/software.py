@@ -4,6 +4,7 @@ Torch is taken from the modules that are already loaded, never imported: facts m
 worker whose workload needs no torch must not pay for it.
 """
 
+import hashlib
 import importlib.metadata
 import platform
 import re
@@ -87,6 +88,13 @@ def read_packages() -> Reading:
     return Reading(dict(sorted(found.items())), problems)
 
 
+def bundle_file() -> Path | None:
+    """Return the zip file that we run from; None where we run from a folder."""
+    # In a zip file a module's path goes on behind the file's: worker.pyz/stackmark/__init__.py.
+    above = Path(stackmark.__file__).parents[1]
+    return above if above.is_file() else None
+
+
 def read_stackmark(package: Path | None = None) -> Reading:
     """Our own version, and the commit where we run from a checkout. Whether that is changed git alone could say."""
     package = package or Path(stackmark.__file__).resolve().parent
@@ -96,7 +104,9 @@ def read_stackmark(package: Path | None = None) -> Reading:
     present = checkout is not None and checkout.exists()
     commit = git_commit(checkout) if checkout is not None and present else None
     problems = ("this is a checkout, but its commit could not be read",) if present and commit is None else ()
-    return Reading({"version": version, "commit": commit, "checkout": present}, problems)
+    bundle = bundle_file()
+    sha256 = hashlib.sha256(bundle.read_bytes()).hexdigest() if bundle else None
+    return Reading({"version": version, "commit": commit, "checkout": present, "bundle_sha256": sha256}, problems)
 
 
 def git_commit(git: Path) -> str | None:

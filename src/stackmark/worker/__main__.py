@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 from stackmark import __version__, events
 from stackmark.errors import StackmarkError
@@ -119,8 +120,13 @@ def work(voice: Voice, do: Callable[[], int]) -> int:
         return voice.failed("crash", f"{type(error).__name__}: {error}", hint)
 
 
-if __name__ == "__main__":
+def begin() -> NoReturn:
+    """Run this process as a worker to its end; the zip file begins here too."""
     first.step_aside()
     # The driver may be gone before we ask; whoever started us is the parent that counts.
     driver = os.getppid()
     ending.leave(main(driver), driver)
+
+
+if __name__ == "__main__":
+    begin()

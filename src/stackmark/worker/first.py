@@ -8,9 +8,19 @@ always there. When process 1 goes, the kernel ends all others of its container.
 
 import os
 import signal
+import sys
 from types import FrameType
 
+from stackmark.machine.software import bundle_file
+
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def worker_command() -> list[str]:
+    """Return the command that starts another worker as this one was started: never with the working folder on the path."""
+    bundle = bundle_file()
+    # -P came with Python 3.11. A zip file is found by its own path, and needs none.
+    return [sys.executable, str(bundle)] if bundle else [sys.executable, "-P", "-m", "stackmark.worker"]
 
 
 def step_aside() -> None:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from stackmark import events
 from stackmark.spec import Params
 from stackmark.worker.clock import Stretch, run_stretch, run_until
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.workload import TimedSteps
+
+if TYPE_CHECKING:
+    from typing import Self
 
 # Two successive chunks of about a second whose rates differ by less than this stand still; so do their clocks.
 STILL = 0.01
@@ -117,7 +120,7 @@ class Heartbeat:
     late_s: list[float] = field(default_factory=list)
     suspended_s: float = 0.0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         self._over = threading.Event()
         self._suspended_before_s = _suspended_s()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)

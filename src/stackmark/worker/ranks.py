@@ -23,6 +23,7 @@ from stackmark.errors import SpecError, StreamError
 from stackmark.ranks import MOST_RANKS, STORE_VARIABLE, Rank, own_rank, variables
 from stackmark.spec import COPY_VARIABLE, Spec, Task
 from stackmark.worker import ending
+from stackmark.worker.first import worker_command
 
 LOOPBACK = "127.0.0.1"
 # After a rank has said goodbye by itself, or was ended by its own watch (ending.RANK_GRACE_S), and before our own ends us.
@@ -102,8 +103,7 @@ class Agent:
                 self._hush()
             try:
                 process = child.process = subprocess.Popen(
-                    # As this worker was started: without the working folder on the path.
-                    [sys.executable, "-P", "-m", "stackmark.worker"],
+                    worker_command(),
                     env=_environment(rank, store, self._copy),
                     pass_fds=(store.fileno(),) if rank.number == 0 else (),
                     stdin=subprocess.PIPE,

@@ -19,6 +19,7 @@ from stackmark.model import ValidationError
 from stackmark.spec import SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker import counters, host_counters
 from stackmark.worker.clock import CpuMarks, Stretch
+from stackmark.worker.first import worker_command
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import Heartbeat, measure, warm_up
 from stackmark.worker.stream import Emitter
@@ -36,8 +37,7 @@ def resolved(request: Request) -> events.Probe:
     """What a probe says to the request, or its failure as ours."""
     task = Task(do="probe", request=request, lifeline=False)
     done = subprocess.run(
-        # As this worker was started: without the working folder on the path.
-        [sys.executable, "-P", "-m", "stackmark.worker"],
+        worker_command(),
         env={**os.environ, SPEC_VARIABLE: task.model_dump_json()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

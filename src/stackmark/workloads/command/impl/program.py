@@ -10,6 +10,7 @@ import resource
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +18,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any
 
 import stackmark
 from stackmark.machine.orphans import COMMAND_VARIABLE, MARK_VARIABLE, end_marked
 from stackmark.workloads.workload import WorkloadFailure
+
+if TYPE_CHECKING:
+    from typing import Self
 
 # Within the worker's own grace of 5 s.
 POLITE_S = 2.0
 # What the program left behind may hold its output open: how long to wait for the rest of it.
 DRAIN_S = 0.5
 READ_BYTES = 1 << 16
+# A group of its own, by the older way where Python does not know the newer one.
+_OWN_GROUP: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 
 Take = Callable[[bytes, bool], None]
 
@@ -71,7 +77,7 @@ class Program:
         self._own_peak_kib = 0
         self._words, self._cwd = words, cwd
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         try:
             self._start({**environment(), COMMAND_VARIABLE: self._mark})
         except BaseException:
@@ -92,7 +98,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                process_group=0,
+                **_OWN_GROUP,
                 bufsize=0,
             )
         except OSError as error:

@@ -1,0 +1,79 @@
+"""The worker as one zip file, made from our own files: what is mounted into an image, and what travels to a pod.
+
+Any image that has Python runs it, so nothing of ours has to be in the image. The file holds the contracts, `machine/`, `worker/`
+and `workloads/`, and NVIDIA's Python module for NVML, which is one file of pure Python. The same sources give the same bytes on
+the same version of zlib: names are sorted and times are fixed.
+"""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from stackmark.errors import PlaceError
+from stackmark.places.process import PACKAGE_ROOT
+
+NAME = "worker.pyz"
+# Where it lies in a container and in a pod: a folder of its own, since a ConfigMap is mounted as one.
+FOLDER = "/opt/stackmark"
+TARGET = f"{FOLDER}/{NAME}"
+# A ConfigMap holds 1 MiB.
+LIMIT_BYTES = 2**20
+# The layers that a worker is made of; beside them all modules that lie in the package itself, which are contracts.
+LAYERS = ("machine", "worker", "workloads")
+# The driver's own: the command line, and its models on pydantic.
+DRIVERS = ("__main__.py", "frozen.py")
+# Written so that any Python reads it, and an old one says that it is too old.
+MAIN = "worker/zip_main.py"
+NVML = "pynvml"
+# The earliest time that a zip file can say.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The zip file's bytes and their SHA-256, by which a run says what it was measured with."""
+
+    content: bytes = field(repr=False)
+    sha256: str
+
+    def write(self, path: Path) -> Path:
+        """Write the file, so that any user of a container can read it."""
+        path.write_bytes(self.content)
+        path.chmod(0o644)
+        return path
+
+
+@cache  # a comparison of many runs packs it once
+def worker_bundle(package: Path = PACKAGE_ROOT / "stackmark") -> Bundle:
+    """Pack the worker from the files that run here."""
+    store = io.BytesIO()
+    with zipfile.ZipFile(store, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in sorted(_files(package)):
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o100644 << 16
+            entry.create_system = 3  # Unix, wherever it is packed
+            archive.writestr(entry, content, compresslevel=9)
+    packed = store.getvalue()
+    if len(packed) >= LIMIT_BYTES:
+        raise PlaceError(f"the worker's zip file has {len(packed):,} bytes, and a ConfigMap holds {LIMIT_BYTES:,}")
+    return Bundle(packed, hashlib.sha256(packed).hexdigest())
+
+
+def _files(package: Path) -> Iterator[tuple[str, bytes]]:
+    yield "__main__.py", (package / MAIN).read_bytes()
+    for path in package.glob("*.py"):
+        if path.name not in DRIVERS:
+            yield f"stackmark/{path.name}", path.read_bytes()
+    for layer in LAYERS:
+        for path in (package / layer).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"stackmark/{path.relative_to(package).as_posix()}", path.read_bytes()
+    found = find_spec(NVML)
+    if found is not None and found.origin is not None:
+        yield f"{NVML}.py", Path(found.origin).read_bytes()
