@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from remark_kinds import kinds_of
-from stackmark.worker.counters import (
+from stackmark.machine.counters import (
     SLOWDOWNS,
     XIDS,
     Counters,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stackmark.worker.host_counters import HostCounters, between, read
+from stackmark.machine.host_counters import HostCounters, between, read
 
 BEFORE = HostCounters(time_s=100.0, run_s=5.0, involuntary_switches=10, load_1m=0.5, busy_s=1000.0)
 TICKS = os.sysconf("SC_CLK_TCK")

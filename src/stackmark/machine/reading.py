@@ -9,6 +9,7 @@ for `/`. (One root, not one each for /proc and /sys: cgroup mounts may lie anywh
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,16 @@ class Reading(NamedTuple):
 
     facts: Facts
     problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that was measured next to the figure of a run: by the machine, or by a workload of itself."""
+
+    name: str
+    value: float
+    unit: str
+    higher_is_better: bool
 
 
 def need(path: Path) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 
 from stackmark import events
 from stackmark.errors import StreamError
+from stackmark.machine import counters, host_counters
 from stackmark.machine.facts import collect
 from stackmark.machine.gpu import under_test
 from stackmark.machine.nvml import NoDriver, devices, session
 from stackmark.model import ValidationError
 from stackmark.spec import SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
-from stackmark.worker import counters, host_counters
 from stackmark.worker.clock import CpuMarks, Stretch
 from stackmark.worker.first import worker_command
 from stackmark.worker.kernels import emit_kernels

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stackmark.events import Figure, OpRow
+from stackmark.machine.reading import Metric as Metric
 from stackmark.model import JsonValue
 from stackmark.spec import AnyParams, Request
 
@@ -36,14 +37,6 @@ class Rig(Protocol):
 
     def flag(self, sentence: str) -> None:
         """Says something that a reader of the result must know."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    name: str
-    value: float
-    unit: str
-    higher_is_better: bool
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stackmark.machine.reading import ROOT, text
-from stackmark.workloads.workload import Metric
+from stackmark.machine.reading import ROOT, Metric, text
 
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ = 1, 2, 3, 6, 7
 
