@@ -9,7 +9,7 @@ import io
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from leaving_out import leave_out
@@ -46,7 +46,12 @@ def image_without_python() -> str:
     return _made("no-python", None)
 
 
-def _made(name: str, python: str | None, brought: Mapping[str, str] | None = None) -> str:
+def image_with_entry_point() -> str:
+    """An image that runs a program of its own where nobody names one."""
+    return _made("entry-point", None, changes=('ENTRYPOINT ["/bin/sh", "-c"]', 'CMD ["echo speed 42"]'))
+
+
+def _made(name: str, python: str | None, brought: Mapping[str, str] | None = None, changes: Sequence[str] = ()) -> str:
     """Import it into podman, unless an image of the same bytes is there."""
     busybox = shutil.which("busybox")
     if busybox is None:
@@ -72,6 +77,9 @@ def _made(name: str, python: str | None, brought: Mapping[str, str] | None = Non
             archive.addfile(entry)
     tag = f"localhost/stackmark-test-{name}:{hashlib.sha256(store.getvalue()).hexdigest()[:16]}"
     if subprocess.run(["podman", "image", "exists", tag], check=False).returncode != 0:
-        done = subprocess.run(["podman", "import", "-", tag], input=store.getvalue(), capture_output=True, check=False)
+        changed = [f"--change={change}" for change in changes]
+        done = subprocess.run(
+            ["podman", "import", *changed, "-", tag], input=store.getvalue(), capture_output=True, check=False
+        )
         assert done.returncode == 0, done.stderr.decode()
     return tag

@@ -19,7 +19,7 @@ from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar, Spec, Task
 from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command
-from stackmark.workloads.command.impl.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, SEARCH_LIMIT_S, Lines
+from stackmark.workloads.command.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, SEARCH_LIMIT_S, Lines
 from stackmark.workloads.registry import check_request
 from worker_process import Finished, environment, finish, give, gone, read_pids, run_worker, start, work
 
@@ -286,7 +286,6 @@ def test_the_path_by_which_the_worker_was_found_is_not_handed_on(tmp_path: Path)
 @pytest.mark.parametrize(
     ("cmd", "named"),
     [
-        ("", "empty"),
         ("''", "empty"),
         ("echo 'a", "quotation"),
         ("python train.py | tee log", "'|'"),
@@ -316,12 +315,6 @@ def test_a_pattern_is_refused_before_anything_runs(metric: str, named: str) -> N
         check_request(Request(workload="command/own", params={"cmd": "true", "metric": metric}))
     assert "metric" in caught.value.message
     assert named in caught.value.message
-
-
-def test_a_request_without_a_command_is_refused() -> None:
-    with pytest.raises(SpecError) as caught:
-        check_request(Request(workload="command/own"))
-    assert "--cmd" in caught.value.message
 
 
 def test_settings_of_a_metric_without_one_are_refused() -> None:

@@ -87,7 +87,7 @@ def read_request(workload: str, ranks: int, options: Mapping[str, Option]) -> tu
             known = nearest_names(name, [*fields, *of_places])
             raise SpecError(f"{workload} has no parameter {name!r}{known}", hint="see: stackmark run --help")
     if workload == OWN_COMMAND:
-        params.setdefault("cwd", os.getcwd())
+        params.setdefault("cwd", os.getcwd() if params.get("cmd") else ".")
     try:
         request = Request(workload=workload, params=params, ranks=ranks)
     except ValidationError as error:

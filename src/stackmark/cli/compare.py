@@ -10,6 +10,7 @@ from stackmark.cli.options import (
     fail_on_option,
     json_option,
     ledger_option,
+    names_image,
     not_empty,
     parameter_options,
     place_names,
@@ -104,12 +105,13 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
         as_json=as_json,
         asked=asked,
     )
-    return compare(one_request(workload, typed), wanted)
+    image = names_image(arms, wanted.place_options)
+    return compare(one_request(workload, typed, image=image), wanted)
 
 
-def one_request(workload: str | None, typed: dict[str, Any], *, arms: bool = True) -> Request:
+def one_request(workload: str | None, typed: dict[str, Any], *, arms: bool = True, image: bool = False) -> Request:
     """What an experiment is about: one workload, one value of each parameter. What differs is for the arms to say."""
-    requests = read_requests(asked_workloads(workload, typed), typed)
+    requests = read_requests(asked_workloads(workload, typed, image=image), typed)
     first = requests[0]
     names = list(dict.fromkeys(request.workload for request in requests))
     if len(names) > 1:

@@ -360,12 +360,21 @@ def _help(info: FieldLike) -> str:
     return f"{text}. {DEFAULT}{default}]" if default not in ("", None, ()) else f"{text}."
 
 
-def asked_workloads(workload: str | None, typed: dict[str, Any]) -> list[str]:
-    """The workloads that were named, or the person's own program."""
+def names_image(places: Sequence[str], options: Mapping[str, Any]) -> bool:
+    """Tell whether an image was named, for all places by an option or in one of them."""
+    return "image" in options or any(part.startswith("image=") for place in places for part in place.split(",")[1:])
+
+
+def asked_workloads(workload: str | None, typed: dict[str, Any], *, image: bool = False) -> list[str]:
+    """Return the workloads that were named, or the person's own program; an image without either runs its entry point."""
     named = [name.strip() for name in (workload or "").split(",") if name.strip()]
     if named and typed.get("cmd") is not None and named != [OWN_COMMAND]:
         raise SpecError("both a workload and --cmd were given", hint="give one of them")
     if typed.get("cmd") is not None:
+        if not typed["cmd"].strip():
+            raise SpecError("--cmd is empty", hint="give the program and its arguments: --cmd 'python train.py'")
+        return [OWN_COMMAND]
+    if not named and image:
         return [OWN_COMMAND]
     if not named:
         raise SpecError("no workload was named", hint="list them with: stackmark workloads; or give --cmd")
@@ -377,7 +386,8 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
     for workload in workloads:
         find(workload)
     if OWN_COMMAND in workloads and not typed.get("cwd"):
-        typed = {**typed, "cwd": _working_folder()}  # where the person is, whatever the place of the first arm is
+        # Where the person is, whatever the place of the first arm is; an image's entry point runs in the image's own folder.
+        typed = {**typed, "cwd": _working_folder() if typed.get("cmd") else "."}
     ranks = read_ranks(typed.get("ranks"))
     typed = {name: value for name, value in typed.items() if name != "ranks"}
     lists = {workload: _lists(workload, typed) for workload in workloads}

@@ -11,6 +11,7 @@ from stackmark.cli.options import (
     format_option,
     json_option,
     ledger_option,
+    names_image,
     not_empty,
     parameter_options,
     place_names,
@@ -86,7 +87,7 @@ def command(
     What is not typed is chosen for the device (auto), and said. A list with commas makes several measurements.
     """
     options = taken_place_options(typed)
-    requests = read_requests(asked_workloads(workload, typed), typed)
+    requests = read_requests(asked_workloads(workload, typed, image=names_image([place], options)), typed)
     from stackmark.api.measuring import check_run, plan_run
     from stackmark.api.options import repeatable
     from stackmark.cli.measuring import Session, measure_all

@@ -28,6 +28,7 @@ from stackmark.machine.reading import (
 
 # Version 1 writes "no limit" as the largest number of pages; nobody has an exbibyte.
 NO_LIMIT_BYTES = 2**60
+SELF = "self"
 
 
 class Mount(NamedTuple):
@@ -44,32 +45,35 @@ class Throttled(NamedTuple):
     seconds: float
 
 
-def read(root: Path = ROOT) -> Reading:
-    own = memberships(root)
-    throttled = read_throttled(root)
-    cpus = cpuset(root)
+def read(root: Path = ROOT, process: str = SELF) -> Reading:
+    """Read the limits of this process, or of another one of this machine by its number: of a container, from outside."""
+    own = memberships(root, process)
+    throttled = read_throttled(root, process)
+    cpus = cpuset(root, process)
     facts: Facts = {
         "version": version(root),
         "path": own.get("") if own.get("", "/") != "/" else own.get("memory") or own.get("cpu") or own.get(""),
-        "cpu_limit_cpus": cpu_limit_cpus(root),
+        "cpu_limit_cpus": cpu_limit_cpus(root, process),
         "cpuset": cpu_list(cpus) if cpus else None,
         "cpuset_cpus": len(cpus) or None,
-        "memory_limit_mib": mib(_least(root, "memory", {2: _plain("memory.max"), 1: _plain("memory.limit_in_bytes")})),
-        "memory_high_mib": mib(_least(root, "memory", {2: _plain("memory.high")})),
-        "memory_now_mib": mib(_first(root, "memory", {2: "memory.current", 1: "memory.usage_in_bytes"})),
-        "swap_limit_mib": mib(_least(root, "memory", {2: _plain("memory.swap.max"), 1: _swap_v1})),
-        "pids_limit": _least(root, "pids", {2: _plain("pids.max"), 1: _plain("pids.max")}),
+        "memory_limit_mib": mib(
+            _least(root, process, "memory", {2: _plain("memory.max"), 1: _plain("memory.limit_in_bytes")})
+        ),
+        "memory_high_mib": mib(_least(root, process, "memory", {2: _plain("memory.high")})),
+        "memory_now_mib": mib(_first(root, process, "memory", {2: "memory.current", 1: "memory.usage_in_bytes"})),
+        "swap_limit_mib": mib(_least(root, process, "memory", {2: _plain("memory.swap.max"), 1: _swap_v1})),
+        "pids_limit": _least(root, process, "pids", {2: _plain("pids.max"), 1: _plain("pids.max")}),
         "throttled_times": throttled.times if throttled else None,
         "throttled_s": round(throttled.seconds, 6) if throttled else None,
-        "oom_kills": read_oom_kills(root),
+        "oom_kills": read_oom_kills(root, process),
     }
     return Reading(facts)
 
 
-def memberships(root: Path = ROOT) -> dict[str, str]:
+def memberships(root: Path = ROOT, process: str = SELF) -> dict[str, str]:
     """Path by controller; the empty name is version 2's single hierarchy."""
     paths: dict[str, str] = {}
-    for line in need(root / "proc/self/cgroup").splitlines():
+    for line in need(root / "proc" / process / "cgroup").splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
             paths[name] = path
@@ -101,12 +105,12 @@ def version(root: Path = ROOT) -> str:
     return {frozenset({1}): "v1", frozenset({2}): "v2", frozenset({1, 2}): "hybrid"}.get(frozenset(versions), "none")
 
 
-def levels(controller: str, root: Path = ROOT) -> tuple[int, list[Path]]:
+def levels(controller: str, root: Path = ROOT, process: str = SELF) -> tuple[int, list[Path]]:
     """The version that governs a controller, and the folders from the process's own group up to the mount.
 
     In a hybrid set-up a controller belongs to version 1 where it is mounted there, else to version 2.
     """
-    own = memberships(root)
+    own = memberships(root, process)
     everything = mounts(root)
     first = next((m for m in everything if m.version == 1 and controller in m.controllers), None)
     if first is not None and controller in own:
@@ -117,14 +121,14 @@ def levels(controller: str, root: Path = ROOT) -> tuple[int, list[Path]]:
     return 0, []
 
 
-def cpu_limit_cpus(root: Path = ROOT) -> float | None:
+def cpu_limit_cpus(root: Path = ROOT, process: str = SELF) -> float | None:
     """The CPU time allowed, in CPUs: 150000 µs in every 100000 µs are 1.5."""
-    return _least(root, "cpu", {2: _quota_v2, 1: _quota_v1})
+    return _least(root, process, "cpu", {2: _quota_v2, 1: _quota_v1})
 
 
-def cpuset(root: Path = ROOT) -> frozenset[int]:
+def cpuset(root: Path = ROOT, process: str = SELF) -> frozenset[int]:
     """The CPUs this group may run on; empty where there is no such controller."""
-    _, path = levels("cpuset", root)
+    _, path = levels("cpuset", root, process)
     for folder in path:
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
             cpus = cpu_set(text(folder / name))
@@ -133,9 +137,9 @@ def cpuset(root: Path = ROOT) -> frozenset[int]:
     return frozenset()
 
 
-def read_throttled(root: Path = ROOT) -> Throttled | None:
+def read_throttled(root: Path = ROOT, process: str = SELF) -> Throttled | None:
     """How often, and for how long, a CPU quota on the path stopped its group. None without a cpu controller."""
-    _, path = levels("cpu", root)
+    _, path = levels("cpu", root, process)
     stats = [numbers(text(folder / "cpu.stat")) for folder in path]
     counted = [stat for stat in stats if "nr_throttled" in stat]
     if not counted:
@@ -145,15 +149,27 @@ def read_throttled(root: Path = ROOT) -> Throttled | None:
     return Throttled(sum(stat["nr_throttled"] for stat in counted), seconds)
 
 
-def read_oom_kills(root: Path = ROOT) -> int | None:
+def read_oom_kills(root: Path = ROOT, process: str = SELF) -> int | None:
     """Processes of this group that the kernel killed for want of memory. Version 2's counter includes its children."""
-    _, path = levels("memory", root)
+    _, path = levels("memory", root, process)
     for folder in path[:1]:
         for name in ("memory.events", "memory.oom_control"):
             kills = numbers(text(folder / name)).get("oom_kill")
             if kills is not None:
                 return kills
     return None
+
+
+def read_cpu_s(process: str, root: Path = ROOT) -> float | None:
+    """Return the CPU time that the group of a process has used, with that of its processes that have ended."""
+    which, path = levels("cpuacct", root, process)
+    if not path:
+        return None
+    if which == 1:
+        used_ns = number(path[0] / "cpuacct.usage")
+        return None if used_ns is None else used_ns / 1e9
+    used_us = numbers(text(path[0] / "cpu.stat")).get("usage_usec")
+    return None if used_us is None else used_us / 1e6
 
 
 def _upward(mount: Mount, path: str) -> list[Path]:
@@ -169,16 +185,16 @@ def _upward(mount: Mount, path: str) -> list[Path]:
 _Reader = Callable[[Path], float | int | None]
 
 
-def _least(root: Path, controller: str, readers: dict[int, _Reader]) -> int | float | None:
+def _least(root: Path, process: str, controller: str, readers: dict[int, _Reader]) -> int | float | None:
     """The tightest limit on the path, or None where none is set."""
-    which, path = levels(controller, root)
+    which, path = levels(controller, root, process)
     if which not in readers:
         return None
     return min(_set(readers[which](folder) for folder in path), default=None)
 
 
-def _first(root: Path, controller: str, names: dict[int, str]) -> int | None:
-    which, path = levels(controller, root)
+def _first(root: Path, process: str, controller: str, names: dict[int, str]) -> int | None:
+    which, path = levels(controller, root, process)
     return number(path[0] / names[which]) if path and which in names else None
 
 

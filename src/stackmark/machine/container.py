@@ -68,12 +68,18 @@ def _told(environ: Mapping[str, str]) -> Facts:
     return {name: told[name] for name in TOLD if isinstance(told.get(name), str)} if isinstance(told, dict) else {}
 
 
-def _network(root: Path) -> bool | None:
-    """Whether any way leads out of this network namespace."""
-    fourth = text(root / "proc/net/route")
+def read_of(process: str, root: Path = ROOT) -> Reading:
+    """Read what can be seen of another process's container from outside."""
+    return Reading({"network": _network(root, process)})
+
+
+def _network(root: Path, process: str = "self") -> bool | None:
+    """Whether any way leads out of a process's network namespace."""
+    net = root / "proc" / process / "net"
+    fourth = text(net / "route")
     if fourth is None:
         return None
-    sixth = (text(root / "proc/net/ipv6_route") or "").splitlines()
+    sixth = (text(net / "ipv6_route") or "").splitlines()
     # The first line of the older file is its heading; the newer has none, and always lists the loopback.
     return len(fourth.splitlines()) > 1 or any(line.split()[-1] != "lo" for line in sixth if line.strip())
 

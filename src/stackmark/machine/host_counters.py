@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from stackmark.machine import cgroup
 from stackmark.machine.reading import ROOT, Metric, text
 
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ = 1, 2, 3, 6, 7
@@ -18,11 +19,11 @@ _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ = 1, 2, 3, 6, 7
 
 @dataclass(frozen=True)
 class HostCounters:
-    """One reading. `run_s` is the CPU time of this session's processes, `busy_s` that of all processes of the machine."""
+    """One reading. `run_s` is the CPU time of the run's own processes, `busy_s` that of all processes of the machine."""
 
     time_s: float
     run_s: float | None
-    involuntary_switches: int
+    involuntary_switches: int | None
     load_1m: float | None
     busy_s: float | None
 
@@ -38,10 +39,24 @@ def read(root: Path = ROOT) -> HostCounters:
     )
 
 
+def read_of(process: str, root: Path = ROOT) -> HostCounters:
+    """Read the counters of another process's control group: those of a container, from outside."""
+    return HostCounters(
+        time_s=time.monotonic(),
+        run_s=cgroup.read_cpu_s(process, root),
+        involuntary_switches=None,
+        load_1m=_load_1m(root),
+        busy_s=_busy_s(root),
+    )
+
+
 def between(before: HostCounters, after: HostCounters) -> list[Metric]:
     """What happened between two readings. What either of them could not see is left out."""
     elapsed_s = after.time_s - before.time_s
-    found = [Metric("involuntary_switches", after.involuntary_switches - before.involuntary_switches, "times", False)]
+    found = []
+    if before.involuntary_switches is not None and after.involuntary_switches is not None:
+        switches = after.involuntary_switches - before.involuntary_switches
+        found.append(Metric("involuntary_switches", switches, "times", False))
     used_s = after.run_s - before.run_s if before.run_s is not None and after.run_s is not None else None
     if used_s is not None:
         found.append(Metric("cpu_s", max(0.0, used_s), "s", False))

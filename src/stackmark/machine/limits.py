@@ -39,21 +39,23 @@ CAPABILITIES = tuple(CAPABILITY_NAMES.split())
 POLICIES = {os.SCHED_OTHER: "other", os.SCHED_FIFO: "fifo", os.SCHED_RR: "rr", os.SCHED_BATCH: "batch"}
 
 
-def read(root: Path = ROOT) -> Reading:
-    pairs = {name: (soft, hard) for name, soft, hard in LIMIT.findall(need(root / "proc/self/limits"))}
+def read(root: Path = ROOT, process: str = cgroup.SELF) -> Reading:
+    """Read the limits of this process, or of another one of this machine by its number."""
+    own = root / "proc" / process
+    pairs = {name: (soft, hard) for name, soft, hard in LIMIT.findall(need(own / "limits"))}
     limits = {name: soft for name, (soft, _) in pairs.items()}
-    status = table(text(root / "proc/self/status"))
+    status = table(text(own / "status"))
     facts: Facts = {}
     for key, name, octets in LIMITS:
         facts[key] = _limit(limits.get(name), octets)
-    shm, problems = _shm(root)
+    shm, problems = _shm(root if process == cgroup.SELF else own / "root")
     facts.update(shm)
     facts.update(
         {
             "seccomp": SECCOMP.get(status.get("Seccomp", "")),
             "no_new_privileges": status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
             "capabilities": capabilities(status.get("CapEff"), number(root / "proc/sys/kernel/cap_last_cap")),
-            "security_label": text(root / "proc/self/attr/current"),
+            "security_label": text(own / "attr/current"),
             # All of them as `soft:hard`, in the kernel's units.
             "ulimits": {name: ":".join(pairs[said]) for name, said in ULIMITS.items() if said in pairs},
         }
@@ -61,31 +63,39 @@ def read(root: Path = ROOT) -> Reading:
     return Reading(facts, problems)
 
 
-def read_process(root: Path = ROOT) -> Reading:
-    """This very process, and the CPUs it can really use: those it may run on, or the quota where that is less."""
-    cpus = os.sched_getaffinity(0)
+def read_process(root: Path = ROOT, process: str = cgroup.SELF) -> Reading:
+    """Read this very process, or another one, and the CPUs it can really use: those it may run on, or its quota if less."""
+    pid = 0 if process == cgroup.SELF else int(process)
+    cpus = os.sched_getaffinity(pid)
     try:
-        quota = cgroup.cpu_limit_cpus(root)
+        quota = cgroup.cpu_limit_cpus(root, process)
     except (OSError, ValueError):
         quota = None  # the subject `cgroup` says why
-    status = table(text(root / "proc/self/status"))
+    own = root / "proc" / process
+    status = table(text(own / "status"))
     pids = status.get("NSpid", "").split()
-    policy = os.sched_getscheduler(0)
+    policy = os.sched_getscheduler(pid)
     facts: Facts = {
         "cpus": cpu_list(cpus),
         "cpus_allowed": len(cpus),
         "cpus_usable": min(len(cpus), quota) if quota is not None else len(cpus),
         "memory_nodes": status.get("Mems_allowed_list"),
-        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "nice": os.getpriority(os.PRIO_PROCESS, pid),
         "scheduler": POLICIES.get(policy, str(policy)),
-        "uid": os.getuid(),
-        "gid": os.getgid(),
+        "uid": _effective(status.get("Uid")),
+        "gid": _effective(status.get("Gid")),
         # A process sees its own namespace as the outermost, so several numbers are proof and one is none.
         "pid_namespaces_seen": len(pids) or None,
-        "init_process": text(root / "proc/1/comm"),
-        "oom_score_adjustment": number(root / "proc/self/oom_score_adj"),
+        "init_process": text(root / "proc/1/comm") if pid == 0 else None,
+        "oom_score_adjustment": number(own / "oom_score_adj"),
     }
     return Reading(facts)
+
+
+def _effective(ids: str | None) -> int | None:
+    """Return the second of the four numbers in a line of /proc/PID/status: real, effective, saved, file system."""
+    words = (ids or "").split()
+    return int(words[1]) if len(words) > 1 else None
 
 
 def capabilities(mask: str | None, last: int | None) -> str | None:

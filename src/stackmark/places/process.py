@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from stackmark.errors import Terminated, how_ended
 from stackmark.events import LINE_LIMIT_BYTES
@@ -64,6 +64,13 @@ def start(argv: Sequence[str], environment: Mapping[str, str], folder: Path | No
     )
 
 
+class RawWatch(Protocol):
+    """Takes in what a program prints as it comes, without looking for lines: a program that floods its output is not held up."""
+
+    def out(self, data: bytes) -> None: ...
+    def err(self, data: bytes) -> None: ...
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a worker ended. `failure` says why, where it was we who ended it."""
@@ -83,18 +90,21 @@ def supervise(
     clean_up: Callable[[], object],
     time_limit_s: float | None,
     again_s: float | None = None,
+    raw: RawWatch | None = None,
 ) -> Ended:
     """Hand the task to a worker and its lines to `watch`, until it ends, its time is up or we are interrupted.
 
-    `ask` sends it a signal (see `end`); `clean_up` removes what is left of it, also when all else fails.
+    `ask` sends it a signal (see `end`); `clean_up` removes what is left of it, also when all else fails. With `raw` it is not
+    a worker of ours: it is sent nothing, and its output is handed on in bytes.
     """
     silence_s = silence_limit_s(task, time_limit_s)
-    reading = Reading(process, watch, silence_s)
+    reading = Reading(process, watch, silence_s, raw)
     interruption: BaseException | None = None
     in_time = True
     try:
         watch.started(handle())
-        _send(process, task)
+        if raw is None:
+            _send(process, task)
         in_time = reading.until_exit(time_limit_s)
     except (KeyboardInterrupt, Terminated) as error:
         interruption = error
@@ -129,7 +139,13 @@ def silence_limit_s(task: Task, time_limit_s: float | None) -> float | None:
 class Reading:
     """Reads a worker's two streams line by line until it is gone, it was silent for too long, or its time is up."""
 
-    def __init__(self, process: subprocess.Popen[bytes], watch: Watch, silence_s: float | None = None) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        watch: Watch,
+        silence_s: float | None = None,
+        raw: RawWatch | None = None,
+    ) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
@@ -144,9 +160,14 @@ class Reading:
             watch.stderr(text)
 
         self._selector = selectors.DefaultSelector()
-        for stream, take in ((process.stdout, watch.line), (process.stderr, stderr)):
+        readers: list[_Lines | _Bytes] = (
+            [_Bytes(process.stdout, raw.out), _Bytes(process.stderr, raw.err)]
+            if raw
+            else [_Lines(process.stdout, watch.line), _Lines(process.stderr, stderr)]
+        )
+        for stream, reader in zip((process.stdout, process.stderr), readers, strict=True):
             os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, _Lines(stream, take))
+            self._selector.register(stream, selectors.EVENT_READ, reader)
 
     def until_exit(self, limit_s: float | None) -> bool:
         """True when the worker ended by itself, False when its time was up or it was silent for too long."""
@@ -182,6 +203,21 @@ class Reading:
             if not key.data.read():
                 self._selector.unregister(key.fileobj)
                 key.data.finish()
+
+
+class _Bytes:
+    """Hands on what was read at once."""
+
+    def __init__(self, stream: IO[bytes], take: Callable[[bytes], None]) -> None:
+        self._stream, self._take = stream, take
+
+    def read(self) -> bool:
+        data = os.read(self._stream.fileno(), 1 << 16)
+        if data:
+            self._take(data)
+        return bool(data)
+
+    def finish(self) -> None: ...
 
 
 class _Lines:

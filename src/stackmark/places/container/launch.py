@@ -76,8 +76,9 @@ class Launch:
 
 def launch(
     engine: Engine, options: ContainerOptions, image: Image, task: Task, mark: str, cache: Path | None,
-    environment: Mapping[str, str], scratch: Path | None = None,
+    environment: Mapping[str, str], scratch: Path | None = None, program: Sequence[str] | None = None,
 ) -> Launch:  # fmt: skip
+    """Make the command of a worker or, with `program`, of a user's own in an image; none of its words: the entry point."""
     gpu = gpus.given(engine, options, environment) if gpus.wanted(options, task) else gpus.NOTHING
     about = {
         "engine_version": engine.version,
@@ -90,17 +91,18 @@ def launch(
     if scratch is not None:
         mounts.setdefault(SCRATCH, (str(scratch), False))
     argv = [
-        *engine.command, "run", "--rm", "--interactive", f"--name={container_name(mark)}", f"--label={RUN_LABEL}={mark}",
+        *engine.command, "run", *(("--rm", "--interactive") if program is None else ()),
+        f"--name={container_name(mark)}", f"--label={RUN_LABEL}={mark}",
         f"--label={DRIVER_LABEL}={driver_name()}",
         # Its output goes through a pipe to us; a second copy on disk would be work that the host's worker does not have.
         "--log-driver=none",
         *_limits(engine, options, environment), *_rights(engine, options), *gpu.flags,
         *(f"--volume={source}:{target}{':ro' if read_only else ''}" for target, (source, read_only) in mounts.items()),
-        f"--workdir={folder}",
+        *([f"--workdir={folder}"] if program is None or folder != HOME else []),
         *_variables(options, image, environment, cache), f"--env={MARK_VARIABLE}={mark}",
         *([f"--env={SCRATCH_VARIABLE}={SCRATCH}"] if scratch is not None else []),
         f"--env={ABOUT_VARIABLE}={json.dumps(about, separators=(',', ':'))}",
-        *_what(image),
+        *(_what(image) if program is None else _program(engine, image, program)),
     ]  # fmt: skip
     return Launch(argv, container_name(mark), gpu.way)
 
@@ -128,6 +130,14 @@ def _what(image: Image) -> list[str]:
     if image.name is None:
         return ["--rootfs", "/:O", image.software.python, *worker]
     return ["--pull=never", image.name, image.software.python, *worker]
+
+
+def _program(engine: Engine, image: Image, words: Sequence[str]) -> list[str]:
+    """A user's program in an image: what the image's own entry point is, is replaced by it."""
+    assert image.name is not None
+    # podman reads a list of words, and a text that begins like one as a list.
+    entry = json.dumps(words[:1]) if engine.kind == "podman" else "".join(words[:1])
+    return ["--pull=never", *([f"--entrypoint={entry}"] if words else []), image.name, *words[1:]]
 
 
 def _limits(engine: Engine, options: ContainerOptions, environment: Mapping[str, str]) -> list[str]:

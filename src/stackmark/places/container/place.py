@@ -29,8 +29,21 @@ from stackmark.places.container import bare_image, checks, gpus, trouble
 from stackmark.places.container.engine import DRIVER_LABEL, Engine, container_name, find_engine
 from stackmark.places.container.launch import Image, Launch, driver_lives, launch
 from stackmark.places.container.options import ContainerOptions
+from stackmark.places.container.outside import run_outside
 from stackmark.places.container.software import host_software
 from stackmark.places.folders import private_folder, scratch_folder
+from stackmark.places.outside import (
+    FROM_INSIDE,
+    OF_PROCESS,
+    OutsideRun,
+    facts_about_us,
+    facts_of_container,
+    facts_of_machine,
+    params_of,
+    runs_outside,
+    unknown,
+    words_of,
+)
 from stackmark.places.place import Facts, Handle, Outcome, Watch
 from stackmark.places.process import Reading, oom_kills, start, supervise, worker_environment
 from stackmark.secrets_masking import value_of
@@ -83,10 +96,14 @@ class ContainerPlace:
         return self._prepared
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
+        if runs_outside(spec, self._options.image) and not facts.get("process"):
+            return []  # it ended before it could be looked at, which is flagged
         return checks.not_enforced(self._options, gpus.wanted(self._options, Task(do="run", spec=spec)), facts)
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         engine, image = self.prepare()
+        if runs_outside(task.spec or task.request, self._options.image):
+            return self._run_outside(engine, image, task, watch, mark, time_limit_s)
         counting = _Counting(watch)
         # conmon writes into the client's working folder, so each client has one of its own.
         with private_folder(mark) as folder:
@@ -120,6 +137,47 @@ class ContainerPlace:
                     engine, plan, process.returncode, ended.reading, counting.lines, oom_kills() > oom_before
                 )
         return Outcome(process.returncode, failure, tuple(ended.reading.stderr_lines), ended.interruption)
+
+    def _run_outside(
+        self, engine: Engine, image: Image, task: Task, watch: Watch, mark: str, time_limit_s: float | None
+    ) -> Outcome:
+        """Run a user's program in an image, in which nothing of ours runs."""
+        run = OutsideRun(watch)
+        told = {
+            "engine": engine.kind, "kubernetes": False, "engine_version": engine.version, "software": image.kind,
+            "image": image.name, "image_digest": image.digest,
+        }  # fmt: skip
+        about = [*facts_of_machine(), facts_of_container(told), *unknown(*FROM_INSIDE), facts_about_us()]
+        if task.spec is None:
+            assert task.request is not None
+            run.probe(task.request, [*about, *unknown(*OF_PROCESS)])
+            return Outcome(0)
+        params = params_of(task.spec)
+        words = words_of(params)
+        with private_folder(mark) as folder:
+            plan = launch(
+                engine, self._options, image, task, mark, self._cache, self._environment, scratch_folder(folder, task),
+                words,
+            )  # fmt: skip
+            run.begin(params, about)
+            began_unix_s = time.time()
+            process = self._start(plan, mark, folder)
+            return run_outside(
+                engine,
+                process,
+                plan.argv,
+                task,
+                run,
+                lambda: self._handle(engine, image, plan, process, folder, began_unix_s),
+                mark=mark,
+                image=str(image.name),
+                words=words,
+                time_limit_s=time_limit_s,
+                limited=bool(self._options.model_fields_set - {"image", "engine", "gpus", "mount", "env"}),
+                ran_out_of_memory=lambda: (
+                    self._out_of_memory() if _ran_out_of_memory(engine, mark, folder, began_unix_s) else None
+                ),
+            )
 
     def _image(self, engine: Engine) -> Image:
         if self._options.image is not None:

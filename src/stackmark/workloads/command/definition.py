@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from stackmark.model import Field
-from stackmark.spec import AnyParams
+from stackmark.spec import AnyParams, Request
 from stackmark.workloads.definition import Definition, Family
 
 # What `--cmd` asks for without a name.
@@ -75,7 +75,8 @@ def compile_metric(text: str) -> re.Pattern[str]:
 
 
 def _checked_command(text: str) -> str:
-    split_command(text)
+    if text:
+        split_command(text)
     return text
 
 
@@ -93,9 +94,10 @@ class CommandParams(AnyParams):
         json_schema_extra=COMMAND,
     )
     cmd: Annotated[str, _checked_command] = Field(
+        default="",
         max_length=32_000,
         description="the program and its arguments, quoted as for a shell, though none reads them; {env:NAME} is replaced "
-        "when it starts, and stored as it is",
+        "when it starts, and stored as it is; without it an image runs its own entry point",
         json_schema_extra=COMMAND,
     )
     cwd: str = Field(
@@ -135,6 +137,15 @@ class CommandParams(AnyParams):
             for name in ("metric_take", "metric_skip", "metric_unit", "metric_lower"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} says something about a metric, and there is none; give a --metric")
+
+
+def complete(request: Request) -> tuple[CommandParams, dict[str, str]]:
+    """Fill in what a request leaves open, and say why; raise ValidationError where it cannot be."""
+    values, choices = dict(request.typed()), {}
+    if values.get("metric") and not values.get("metric_unit"):
+        values["metric_unit"] = guess_unit(str(values["metric"]))
+        choices["metric_unit"] = "from the words before the group in the pattern"
+    return CommandParams.model_validate(values), choices
 
 
 def guess_unit(metric: str) -> str:

@@ -7,9 +7,12 @@ and the last ones are kept, so that neither can fill the memory.
 """
 
 import codecs
+import errno
 import math
+import os
 import re
 import signal
+import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +22,7 @@ from types import FrameType
 
 from stackmark.events import LARGEST, SMALLEST, Figure
 from stackmark.secrets_masking import MASK
+from stackmark.spec import SCRATCH_VARIABLE
 from stackmark.workloads.command.definition import CommandParams, compile_metric
 from stackmark.workloads.workload import WorkloadFailure
 
@@ -218,7 +222,10 @@ class Finder:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raises _TooSlow after so many seconds of this process's own CPU time; in the main thread only."""
+    """Raise _TooSlow after so many seconds of this process's own CPU time; only the main thread can be stopped like this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise _TooSlow
@@ -230,3 +237,69 @@ def _limited() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+
+
+# --- all of it together -----------------------------------------------------------------------------------------------
+
+WALL_TIME = "wall time"
+# What a shell says by these exit codes, and people often see.
+_CODES = {126: "it cannot be executed", 127: "a program in it was not found"}
+
+
+class ProgramOutput:
+    """All that a program prints, on its way to the log and to the figure: two streams, and the search for the pattern."""
+
+    def __init__(self, params: CommandParams, log: Callable[[str], None], hidden: Sequence[str] = ()) -> None:
+        self._kept = OutputLines(log)
+        self._out, self._err = Lines(self._kept.take, hidden), Lines(self._kept.take, hidden)
+        self._finder = Finder(params) if params.metric else None
+        self._searching = self._finder is not None
+
+    def out(self, data: bytes, end: bool = False) -> None:
+        """Take in bytes of standard output; raise WorkloadFailure where the pattern cannot be searched for."""
+        self._take(self._out, data, end)
+
+    def err(self, data: bytes, end: bool = False) -> None:
+        """Take in bytes of standard error."""
+        self._take(self._err, data, end)
+
+    def _take(self, lines: Lines, data: bytes, end: bool) -> None:
+        found = lines.feed(data, end)
+        if self._finder and self._searching:
+            # Where it fails, what the program still says while it is ended is kept, and not searched again.
+            self._searching = False
+            self._finder.search(found)
+            self._searching = True
+
+    def close(self) -> None:
+        """Hand on the last lines that are kept."""
+        self._kept.close()
+
+    def flags(self) -> list[str]:
+        cut = self._out.cut + self._err.cut
+        if not self._finder or not cut:
+            return []
+        return [f"long-lines: {cut} lines of the program's output were only searched at their beginning"]
+
+    def figure(self, wall_s: float) -> Figure:
+        """Return the figure of a program that has ended well: what the pattern found, or else its time."""
+        if self._finder:
+            return self._finder.figure(self._kept.ending())
+        return Figure(name=WALL_TIME, value=wall_s, unit="s", higher_is_better=False)
+
+    def failure(self, code: int) -> WorkloadFailure:
+        """Say how a program ended that did not end well; a negative code is the signal that ended it."""
+        if code < 0:
+            known = {int(number) for number in signal.Signals}
+            how = f"was ended by {signal.Signals(-code).name if -code in known else f'signal {-code}'}"
+        else:
+            how = f"ended with code {code}" + (f" ({_CODES[code]})" if code in _CODES else "")
+        last = self._err.last or self._out.last
+        said = f"; its last words were: {short(last)}" if last else "; it said nothing"
+        hint = "all that it printed is in the log: stackmark show RUN --log"
+        if os.strerror(errno.EROFS).lower() in last.lower():
+            hint = (
+                f"in a container the program's folder is read-only: write to ${SCRATCH_VARIABLE}, which is deleted after "
+                "the run, or to a folder that is mounted to be written: --mount SRC:DST:rw"
+            )
+        return WorkloadFailure("command_failed", f"the program {how}{said}", hint)

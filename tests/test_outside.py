@@ -1,0 +1,185 @@
+"""A user's program in an image that holds nothing of ours, not even Python: run by the real podman, watched from outside."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asking import COMMAND, ask, environment
+from containers import why_missing
+from hostile_images import image_with_entry_point, image_without_python
+from leaving_out import leave_out
+from stackmark.events import Log, Stream
+from worker_process import eventually
+
+# Busybox alone has sh, cat, echo, yes, sleep, head.
+SECOND = "sleep 1"
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    if why := why_missing("podman"):
+        leave_out(why)
+    return image_without_python()
+
+
+@pytest.fixture(autouse=True)
+def _own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
+    monkeypatch.chdir(tmp_path)
+
+
+def measured(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run it once, and return the exit code and the result."""
+    answer = ask("run", "--runs", "1", "--json", *arguments)
+    (result,) = json.loads(answer.out)["results"]
+    return answer.code, result
+
+
+def shown(run_id: str) -> dict[str, Any]:
+    answer = ask("show", run_id, "--json")
+    assert answer.code == 0, answer.err
+    found: dict[str, Any] = json.loads(answer.out)
+    return found
+
+
+def run_of(result: dict[str, Any]) -> dict[str, Any]:
+    (run,) = result["runs"]
+    return shown(run["id"])
+
+
+def failure_of(result: dict[str, Any]) -> str:
+    (run,) = result["runs"]
+    return str(run["failure_kind"])
+
+
+def test_the_figure_is_what_the_program_prints(image: str) -> None:
+    code, result = measured(
+        "--cmd", "sh -c 'echo rate: 12.5'", "--metric", "rate: ([0-9.]+)", "--on", f"container,image={image}"
+    )
+    assert (code, result["throughput"]["rate_per_s"]) == (0, 12.5)
+
+
+def test_without_a_pattern_the_figure_is_the_time_between_the_engine_s_stamps(image: str) -> None:
+    _, result = measured("--cmd", SECOND, "--on", f"container,image={image}")
+    assert 0.97 <= 1 / result["throughput"]["rate_per_s"] <= 3  # a busy machine is late, never early
+
+
+def test_limits_are_read_from_outside_and_what_only_the_inside_knows_is_unknown(image: str) -> None:
+    _, result = measured(
+        "--cmd", SECOND, "--on", f"container,image={image},cpus=1.5,memory=64m,shm=8m,ulimit=nofile=512"
+    )
+    facts = run_of(result)["facts"]
+    assert facts["cgroup"]["cpu_limit_cpus"] == 1.5
+    assert facts["cgroup"]["memory_limit_mib"] == 64
+    assert facts["limits"]["shm_mib"] == 8
+    assert facts["limits"]["ulimits"]["nofile"] == "512:512"
+    assert facts["container"]["network"] is False
+    assert (facts["container"]["engine"], facts["container"]["image"]) == ("podman", image)
+    assert facts["software"] == facts["packages"] == facts["environment"] == {}
+    assert facts["command"]["watched"] == "outside"
+    assert facts["host"]["distribution"] is None
+
+
+def test_a_program_that_the_image_does_not_have_is_a_failed_run(image: str) -> None:
+    code, result = measured("--cmd", "nosuch --flag", "--on", f"container,image={image}")
+    assert (code, failure_of(result)) == (3, "command_failed")
+
+
+def test_a_program_that_fails_is_a_failed_run_with_its_last_words(image: str) -> None:
+    code, result = measured("--cmd", "sh -c 'echo the disk is on fire >&2; exit 7'", "--on", f"container,image={image}")
+    assert (code, failure_of(result)) == (3, "command_failed")
+    assert "the disk is on fire" in result["runs"][0]["failure_message"]
+
+
+def test_a_program_that_takes_more_memory_than_allowed_is_said_to_be_out_of_memory(image: str) -> None:
+    code, result = measured(
+        "--cmd", "sh -c 'x=aaaa; while :; do x=$x$x; done'", "--on", f"container,image={image},memory=32m"
+    )
+    assert (code, failure_of(result)) == (3, "out_of_host_memory")
+
+
+def test_what_looks_like_an_event_is_a_line_of_the_program(image: str, tmp_path: Path) -> None:
+    lie = '{"event":"result","seq":0,"rank":0,"t":0,"sample":"run","samples_per_step":1,"steps":1,"wall_s":1e-9,"tick_s":1e-9}'
+    (tmp_path / "lie").write_text(lie + "\n")
+    code, result = measured("--cmd", "sh -c 'cat lie; sleep 0.2'", "--on", f"container,image={image}")
+    assert code == 0
+    assert result["throughput"]["rate_per_s"] < 10
+    stream = Stream()
+    for line in ask("show", result["runs"][0]["id"], "--events").out.splitlines():
+        stream.feed(line)
+    assert lie in [event.line for event in stream.events if isinstance(event, Log)]
+
+
+def test_an_image_without_a_command_runs_its_entry_point() -> None:
+    if why := why_missing("podman"):
+        leave_out(why)
+    code, result = measured("--metric", "speed ([0-9]+)", "--on", "container", "--image", image_with_entry_point())
+    assert (code, result["throughput"]["rate_per_s"]) == (0, 42)
+
+
+def test_an_image_without_an_entry_point_needs_a_command(image: str) -> None:
+    answer = ask("run", "--on", "container", "--image", image)
+    assert answer.code == 4
+    assert "--cmd" in answer.err
+
+
+def test_the_host_has_no_entry_point() -> None:
+    answer = ask("run", "command/own")
+    assert answer.code == 2
+    assert "--cmd" in answer.err
+
+
+def test_a_value_that_only_a_worker_could_fill_in_is_refused(image: str) -> None:
+    answer = ask("run", "--cmd", "echo {env:TOKEN}", "--on", f"container,image={image}")
+    assert answer.code == 2
+    assert "TOKEN" in answer.err
+
+
+def test_a_time_that_the_stamps_do_not_tell_well_is_flagged(image: str) -> None:
+    _, result = measured("--cmd", "sleep 0.1", "--on", f"container,image={image}")
+    assert any(flag.startswith("coarse-clock:") for flag in result["runs"][0]["flags"])
+
+
+def test_a_time_below_the_resolution_of_the_stamps_is_not_a_figure(image: str) -> None:
+    code, result = measured("--cmd", "echo", "--on", f"container,image={image}")
+    assert (code, failure_of(result)) == (3, "no_figure")
+
+
+def test_a_run_past_its_time_is_ended_and_leaves_no_container(image: str) -> None:
+    code, result = measured("--cmd", "sleep 60", "--on", f"container,image={image}", "--time-limit", "1s")
+    assert (code, failure_of(result)) == (3, "timeout")
+    assert containers() == []
+
+
+def test_a_comparison_of_the_host_with_an_image_has_a_verdict(image: str) -> None:
+    arms = ("--arm", "host", "--arm", f"container,image={image}")
+    answer = ask(
+        "compare", "--cmd", "sh -c 'echo rate: 5'", "--metric", "rate: ([0-9.]+)", *arms, "--blocks", "2", "--json"
+    )
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["comparisons"][0]["ratio"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_driver_that_is_ended_leaves_no_container(image: str, tmp_path: Path, number: signal.Signals) -> None:
+    driver = subprocess.Popen(
+        [*COMMAND, "run", "--cmd", "sleep 600", "--on", f"container,image={image}", "--runs", "1"],
+        env=environment(tmp_path / "ledger.sqlite3"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
+        start_new_session=True,
+    )  # fmt: skip
+    assert eventually(lambda: len(containers("status=running")) == 1, 30)
+    os.kill(driver.pid, number)
+    driver.wait(30)
+    assert eventually(lambda: containers() == [], 30)
+
+
+def containers(*filters: str) -> list[str]:
+    """Return the containers of runs of ours that are there."""
+    argv = ["podman", "ps", "--all", "--quiet", "--filter", "label=stackmark.run"]
+    done = subprocess.run([*argv, *(f"--filter={one}" for one in filters)], capture_output=True, text=True, check=True)
+    return done.stdout.split()
