@@ -25,6 +25,8 @@ SCRATCH_VARIABLE = "STACKMARK_SCRATCH"
 COPY_VARIABLE = "STACKMARK_COPY"
 # Where the ledger is. The address of a database may hold a password, so no worker and no program of a user is given it.
 LEDGER_VARIABLE = "STACKMARK_LEDGER"
+# Which Pythons of an image were looked at, where none of them has torch: for the worker's sentence.
+PYTHONS_VARIABLE = "STACKMARK_PYTHONS"
 # Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
 SPEC_LIMIT_BYTES = 100 * 1024
 # What a sentence about wrong input shows of it: a value may be of any length, and one input may be wrong in many ways.

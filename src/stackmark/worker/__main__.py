@@ -15,7 +15,8 @@ from typing import NoReturn
 
 from stackmark import __version__, events
 from stackmark.errors import StackmarkError
-from stackmark.spec import COPY_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE, Task, read_task
+from stackmark.machine.software import bundle_file
+from stackmark.spec import COPY_VARIABLE, PYTHONS_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE, Task, read_task
 from stackmark.worker import ending, first, home
 from stackmark.worker.stream import Emitter, guard_stdout
 
@@ -111,13 +112,25 @@ def work(voice: Voice, do: Callable[[], int]) -> int:
         return voice.failed("bad_parameter", error.message, error.hint or "")
     except ImportError as error:
         package = (error.name or "a package").partition(".")[0]
-        hint = f"install it beside stackmark: pip install 'stackmark[{package}]'" if package == "torch" else ""
-        return voice.failed("missing_package", f"{package} cannot be imported: {error}", hint)
+        message = f"{package} cannot be imported by {sys.executable}: {error}"
+        # In an image the shell that chose this Python says which ones it looked at (places/image_python.py).
+        looked = os.environ.get(PYTHONS_VARIABLE)
+        if package == "torch" and looked:
+            message += f"; no Python of the image has it, of: {looked}"
+        return voice.failed("missing_package", message, _how_to_install(package))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border; a library that calls sys.exit() crashed too
         with suppress(OSError):
             traceback.print_exc()
         hint = "the traceback is in the run's log: stackmark show RUN --log"
         return voice.failed("crash", f"{type(error).__name__}: {error}", hint)
+
+
+def _how_to_install(package: str) -> str:
+    if package != "torch":
+        return ""
+    if bundle_file():
+        return "take an image with PyTorch, or name the image's Python that has it: --python PATH"
+    return f"install it beside stackmark: pip install 'stackmark[{package}]'"
 
 
 def begin() -> NoReturn:
