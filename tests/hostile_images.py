@@ -17,6 +17,7 @@ from leaving_out import leave_out
 PYTHON = """#!/bin/sh
 lie=/lie${LIE:+/$LIE}
 task=$STACKMARK_SPEC
+[ "$1" = -c ] && exit 71 # the question which Python has torch: this one, it says
 [ -n "$task" ] || read -r task
 [ -f $lie/do ] && exec sh $lie/do
 case "$task" in
@@ -25,21 +26,11 @@ case "$task" in
 esac
 exit $(cat $lie/exit 2>/dev/null || echo 0)
 """
-# What other images have under that name.
-OLD_PYTHON = """#!/bin/sh
-echo "Unknown option: -P" >&2
-echo "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ..." >&2
-exit 2
-"""
 
 
 def hostile_image(**lies: str) -> str:
     """Make the image; `lies` are answers to a probe that it brings itself, by the name that LIE chooses."""
     return _made("hostile", PYTHON, {f"lie/{name}/probe": text for name, text in lies.items()})
-
-
-def image_with_old_python() -> str:
-    return _made("old-python", OLD_PYTHON)
 
 
 def image_without_python() -> str:

@@ -13,11 +13,13 @@ import pytest
 from remark_kinds import kinds_of
 from stackmark.errors import PlaceError, SpecError
 from stackmark.machine.host import boot_id
+from stackmark.places.bundle import TARGET
 from stackmark.places.container import bare_image, checks, gpus, settings, software, trouble
 from stackmark.places.container.engine import Engine
 from stackmark.places.container.launch import Image, driver_lives, driver_name, launch
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.software import HostSoftware
+from stackmark.places.image_python import image_command
 from stackmark.places.place import SUBJECTS, Facts
 from stackmark.places.registry import PLACES, find_place
 from stackmark.spec import Request, Spec, Task
@@ -27,14 +29,17 @@ SPEC = Spec(workload="train/resnet50", params={"device": "cpu"})
 PODMAN = Engine("podman", "/usr/bin/podman", "4.3.1")
 DOCKER = Engine("docker", "/usr/bin/docker", "20.10.24")
 BARE = Image("localhost/bare:1", "sha256:1", HostSoftware("/usr/bin/python3", ("/usr",)))
-THEIRS = Image("localhost/theirs:1", "sha256:2", None, python_path="/theirs")
+THEIRS = Image("localhost/theirs:1", "sha256:2", None)
+ZIP = Path("/tmp/folder/worker.pyz")
 
 
 def command(
     engine: Engine = PODMAN, image: Image = BARE, spec: Spec = SPEC, environ: dict[str, str] | None = None, **asked: Any
 ) -> list[str]:
-    options = ContainerOptions.model_validate(asked)
-    return launch(engine, options, image, Task(do="run", spec=spec), "r-1", None, environ or {}).argv
+    named = {"image": THEIRS.name} if image is THEIRS else {}
+    options = ContainerOptions.model_validate({**named, **asked})
+    bundle = ZIP if image is THEIRS else None
+    return launch(engine, options, image, Task(do="run", spec=spec), "r-1", None, environ or {}, None, bundle).argv
 
 
 # Options
@@ -71,6 +76,9 @@ def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
         ("env", "=x", ""),
         ("env", "STACKMARK_RUN=x", ""),
         ("image", "-v", ""),
+        ("python", "-c", ""),
+        ("python", "/a b", ""),
+        ("read_only", "maybe", ""),
         ("user", "a b", ""),
         ("ipc", "container:x", "host, private, shareable"),
         ("engine", "lxc", "podman"),
@@ -89,6 +97,7 @@ def test_a_value_that_cannot_be_is_a_sentence_with_its_key(key: str, value: str,
     [
         {"image": "a", "rootfs": True},
         {"rootfs": True, "engine": "docker"},
+        {"python": "/opt/conda/bin/python"},
         {"ipc": "host", "shm": "1g"},
         {"privileged": True, "cap_drop": ["ALL"]},
     ],
@@ -122,12 +131,35 @@ def test_quantities_reach_both_engines_in_bytes() -> None:
 
 def test_an_image_is_never_pulled_and_its_own_path_is_kept() -> None:
     argv = command(image=THEIRS, environ={"PATH": "/secret", "OMP_NUM_THREADS": "1", "CUDA_HOME": "/usr/local/cuda"})
+    program, *rest = image_command()
     assert argv[argv.index("--pull=never") :] == [
-        "--pull=never", "--entrypoint=python3", "localhost/theirs:1", "-P", "-m", "stackmark.worker"
-    ]  # fmt: skip
-    assert "--env=PYTHONPATH=/opt/stackmark-code:/theirs" in argv
+        "--pull=never",
+        f"--entrypoint={program}",
+        "localhost/theirs:1",
+        *rest,
+    ]
+    assert f"--volume={ZIP}:{TARGET}:ro" in argv
     assert "--env=OMP_NUM_THREADS" in argv
+    assert not any("PYTHONPATH" in word for word in argv[: argv.index("--pull=never")])
     assert not {"--env=PATH", "--env=CUDA_HOME"} & set(argv)
+
+
+def test_a_python_of_the_image_that_is_named_runs_the_worker() -> None:
+    argv = command(image=THEIRS, python="/opt/conda/bin/python", env=["PYTHONPATH=/mine"])
+    assert argv[argv.index("--pull=never") :] == [
+        "--pull=never",
+        "--entrypoint=/opt/conda/bin/python",
+        "localhost/theirs:1",
+        TARGET,
+    ]
+    assert "--env=PYTHONPATH=/mine" in argv
+
+
+def test_a_read_only_root_has_a_temporary_folder_unless_one_is_mounted() -> None:
+    assert {"--read-only", "--tmpfs=/tmp:exec,mode=1777"} <= set(command(read_only=True))
+    mounted = command(read_only=True, mount=["/var:/tmp"])
+    assert "--read-only" in mounted
+    assert not [word for word in mounted if word.startswith("--tmpfs")]
 
 
 def test_folders_of_the_workload_s_parameters_are_mounted(tmp_path: Path) -> None:
@@ -424,8 +456,14 @@ SAID = [
     ("crun: the requested cgroup controller `cpu` is not available: OCI runtime error", "controller", "Delegate=cpu"),
     ("Error: localhost/x:1: image not known", "image", "podman pull localhost/x:1"),
     ("Error: No such image: localhost/x:1", "image", "podman pull localhost/x:1"),
-    ("/usr/bin/python3: No module named pydantic", "pydantic", "worker-requirements.txt"),
-    ("Unknown option: -P\nusage: python3 [option]", "3.11", "3.13"),
+    ("exec /bin/sh: exec format error", "architecture", "podman pull --platform linux/"),
+    ("standard_init_linux.go:228: exec user process caused: exec format error", "architecture", "--platform"),
+    ('runc create failed: exec: "sh": executable file not found in $PATH', "sh", "--python"),
+    ("crun: executable file `sh` not found in $PATH: No such file or directory", "sh", "--python"),
+    ('runc create failed: exec: "/opt/x": stat /opt/x: no such file or directory', "/opt/x", "--python"),
+    ("crun: executable file `/opt/x` not found: No such file or directory", "/opt/x", "--python"),
+    ('runc create failed: exec: "/etc": is a directory: permission denied', "/etc", "--python"),
+    ("python3: error while loading shared libraries: libz.so.1: cannot open shared object file", "libz.so.1", "--python"),
     ("Error: netavark: No such file or directory (os error 2)", "network", "network=none"),
 ]  # fmt: skip
 

@@ -109,10 +109,14 @@ class StackFacts:
 
 def look(place: Place, subjects: tuple[str, ...] = ()) -> StackFacts:
     """Ask a worker in that place for its facts: all subjects, or those that were named."""
-    listener = Listener(Silent())
-    outcome = place.run(Task(do="facts"), listener, mark=new_id("r"), time_limit_s=FACTS_LIMIT_S)
+    listener, mark = Listener(Silent()), new_id("r")
+    outcome = place.run(Task(do="facts"), listener, mark=mark, time_limit_s=FACTS_LIMIT_S)
+    all_stored(place, mark, Silent())
     if outcome.interruption:
         raise outcome.interruption
+    failed = next((event for event in listener.stream.events if isinstance(event, Failed)), None)
+    if failed is not None:
+        raise WorkerError(failed.message, hint=failed.hint or None, kind=failed.kind)
     facts = gathered_facts(listener.stream.events)
     if listener.broken or not facts:
         raise PlaceError(f"the worker told no facts: {listener.broken or ' '.join(outcome.stderr[-3:])}")

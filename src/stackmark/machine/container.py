@@ -45,6 +45,7 @@ def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading
         "rootless": _rootless(root),
         "user_namespace": ids[:3] != WHOLE_UID_MAP if ids else None,
         "root_filesystem": _root_filesystem(root),
+        "root_read_only": bool(os.statvfs(root).f_flag & os.ST_RDONLY),
         "kubernetes": kubernetes,
         "pod_uid": pod.group(1).replace("_", "-") if pod else None,
         "namespace": environ.get("STACKMARK_NAMESPACE") or text(secrets / "serviceaccount/namespace"),

@@ -18,10 +18,14 @@ TOLERANCE = 0.01
 IGNORED = "the engine took the option and ignored it, as rootless podman does on control groups of version 1"
 
 
-def not_enforced(options: ContainerOptions, gpus_given: bool, facts: Facts) -> list[str]:
+def not_enforced(
+    options: ContainerOptions, gpus_given: bool, facts: Facts, bundle_sha256: str | None = None
+) -> list[str]:
+    """Return what is not as it was asked. `bundle_sha256` is the hash of the worker's zip file, where one was mounted."""
     found = [
         *missing_facts(facts),
         *_inside(facts),
+        *(other_worker(bundle_sha256, facts) if bundle_sha256 else []),
         *_cpu(options, facts),
         *_memory(options, facts),
         *_ulimits(options, facts),
@@ -36,6 +40,17 @@ def _inside(facts: Facts) -> Iterator[Remark]:
     if here is not None and boot != here:
         said = "did not say on which machine it ran" if boot is None else "ran on another machine than this one"
         yield Remark(f"the container {said}: DOCKER_HOST or CONTAINER_HOST may lead to another", "other-machine")
+
+
+def other_worker(bundle_sha256: str, facts: Facts) -> Iterator[Remark]:
+    """Hold the zip file that the worker says it ran from against the one that was mounted."""
+    seen = facts.get("stackmark", {}).get("bundle_sha256")
+    if seen != bundle_sha256:
+        said = (
+            f"says that it ran from one with the SHA-256 {str(seen)[:64]}" if seen else "did not say from which it ran"
+        )
+        text = f"the worker's zip file has the SHA-256 {bundle_sha256}, and the worker {said}"
+        yield Remark(text, "other-worker")
 
 
 def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
@@ -94,6 +109,8 @@ def _rights(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
         if name.upper() != "ALL" and not _holds(held, name):
             text = f"the capability {name} was asked for, and is not there: the engine itself may not have it"
             yield Remark(text, "cap-add")
+    if options.read_only and container.get("root_read_only") is not True:
+        yield Remark("a read-only root file system was asked for, and the worker did not find one", "read-only")
     if options.network == "none" and container.get("network") is not False:
         yield Remark("no network was asked for, and the worker did not find that there is none", "network")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from stackmark.errors import PlaceError, SpecError
 from stackmark.machine.host import boot_id
 from stackmark.machine.orphans import MARK_VARIABLE, start_ticks
+from stackmark.places.bundle import TARGET
 from stackmark.places.container import gpus
 from stackmark.places.container.engine import DRIVER_LABEL, RUN_LABEL, Engine, container_name
 from stackmark.places.container.options import UNLIMITED, ContainerOptions
@@ -28,13 +29,20 @@ from stackmark.places.container.software import (
     within,
     without_home,
 )
+from stackmark.places.image_python import image_command
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
-from stackmark.places.process import PACKAGE_ROOT
-from stackmark.spec import ABOUT_VARIABLE, AUTO, LEDGER_VARIABLE, SCRATCH_VARIABLE, SPEC_VARIABLE, Scalar, Task
+from stackmark.spec import (
+    ABOUT_VARIABLE,
+    AUTO,
+    LEDGER_VARIABLE,
+    PYTHONS_VARIABLE,
+    SCRATCH_VARIABLE,
+    SPEC_VARIABLE,
+    Scalar,
+    Task,
+)
 from stackmark.workloads.registry import is_own_program
 
-# Where our code lies in an image that has none of its own.
-CODE_FOLDER = "/opt/stackmark-code"
 HOME = "/tmp"  # noqa: S108 - the container's own, new for each run
 # Settings of the libraries under test, wherever their software comes from.
 TUNING = (
@@ -57,10 +65,8 @@ class Image:
 
     name: str | None
     digest: str | None
+    # None for somebody's image.
     software: HostSoftware | None
-    # An image of somebody's: whether stackmark is in it, and what it says of PYTHONPATH.
-    has_stackmark: bool = False
-    python_path: str = ""
 
     @property
     def kind(self) -> str:
@@ -76,9 +82,13 @@ class Launch:
 
 def launch(
     engine: Engine, options: ContainerOptions, image: Image, task: Task, mark: str, cache: Path | None,
-    environment: Mapping[str, str], scratch: Path | None = None, program: Sequence[str] | None = None,
+    environment: Mapping[str, str], scratch: Path | None = None, bundle: Path | None = None,
+    program: Sequence[str] | None = None,
 ) -> Launch:  # fmt: skip
-    """Make the command of a worker or, with `program`, of a user's own in an image; none of its words: the entry point."""
+    """Make the command of a worker or, with `program`, of a user's own in an image: no words are the image's entry point.
+
+    `bundle` is the worker's zip file, which somebody's image is given: it has none of our code.
+    """
     gpu = gpus.given(engine, options, environment) if gpus.wanted(options, task) else gpus.NOTHING
     about = {
         "engine_version": engine.version,
@@ -90,19 +100,21 @@ def launch(
     mounts, folder = _mounts(options, image, task, cache, environment)
     if scratch is not None:
         mounts.setdefault(SCRATCH, (str(scratch), False))
+    if bundle is not None:
+        mounts[TARGET] = (str(bundle), True)
     argv = [
         *engine.command, "run", *(("--rm", "--interactive") if program is None else ()),
         f"--name={container_name(mark)}", f"--label={RUN_LABEL}={mark}",
         f"--label={DRIVER_LABEL}={driver_name()}",
         # Its output goes through a pipe to us; a second copy on disk would be work that the host's worker does not have.
         "--log-driver=none",
-        *_limits(engine, options, environment), *_rights(engine, options), *gpu.flags,
+        *_limits(engine, options, environment), *_rights(engine, options), *_root(options, mounts), *gpu.flags,
         *(f"--volume={source}:{target}{':ro' if read_only else ''}" for target, (source, read_only) in mounts.items()),
         *([f"--workdir={folder}"] if program is None or folder != HOME else []),
         *_variables(options, image, environment, cache), f"--env={MARK_VARIABLE}={mark}",
         *([f"--env={SCRATCH_VARIABLE}={SCRATCH}"] if scratch is not None else []),
-        f"--env={ABOUT_VARIABLE}={json.dumps(about, separators=(',', ':'))}",
-        *(_what(image) if program is None else _program(engine, image, program)),
+        *([f"--env={ABOUT_VARIABLE}={json.dumps(about, separators=(',', ':'))}"] if program is None else []),
+        *(_what(image, options) if program is None else _program(engine, image, program)),
     ]  # fmt: skip
     return Launch(argv, container_name(mark), gpu.way)
 
@@ -122,11 +134,13 @@ def driver_lives(name: str) -> bool:
     return str(start_ticks(int(pid))) == ticks
 
 
-def _what(image: Image) -> list[str]:
-    worker = ["-P", "-m", "stackmark.worker"]
+def _what(image: Image, options: ContainerOptions) -> list[str]:
+    """What runs in what: the worker's zip file by the image's own Python, or our code by the host's."""
     if image.software is None:
         assert image.name is not None
-        return ["--pull=never", "--entrypoint=python3", image.name, *worker]
+        program, *rest = image_command(options.python)
+        return ["--pull=never", f"--entrypoint={program}", image.name, *rest]
+    worker = ["-P", "-m", "stackmark.worker"]
     if image.name is None:
         return ["--rootfs", "/:O", image.software.python, *worker]
     return ["--pull=never", image.name, image.software.python, *worker]
@@ -183,6 +197,13 @@ def _rights(engine: Engine, options: ContainerOptions) -> list[str]:
     return flags
 
 
+def _root(options: ContainerOptions, mounts: Mapping[str, object]) -> list[str]:
+    if not options.read_only:
+        return []
+    # Temporary files are allowed, and executable ones: compilers load what they made. Docker's own default forbids that.
+    return ["--read-only", *([f"--tmpfs={HOME}:exec,mode=1777"] if HOME not in mounts else [])]
+
+
 def _mounts(
     options: ContainerOptions, image: Image, task: Task, cache: Path | None, environment: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, bool]], str]:
@@ -197,8 +218,6 @@ def _mounts(
     written_all = outermost(written)
     mounts = {path: (path, True) for path in outermost(read) if not within(path, written_all)}
     mounts |= {path: (path, False) for path in written_all}
-    if image.software is None and not image.has_stackmark:
-        mounts[f"{CODE_FOLDER}/stackmark"] = (str(PACKAGE_ROOT / "stackmark"), True)
     for source, target, read_only in options.mounts:
         if not os.path.exists(source):
             raise PlaceError(f"mount: there is no {source} on the host")
@@ -272,19 +291,10 @@ def _variables(
     values = dict(cache_variables(cache))
     if image.software is not None:
         values |= {"HOME": HOME, "USER": user_name(environment)}
-    elif not image.has_stackmark:
-        typed = environment.get("PYTHONPATH", "") if "PYTHONPATH" in options.named_variables else ""
-        own = options.variables.get("PYTHONPATH") or typed or image.python_path
-        values["PYTHONPATH"] = os.pathsep.join(filter(None, [CODE_FOLDER, own]))
-    # In somebody's image PYTHONPATH is ours and theirs, put together above.
-    values |= {
-        name: value for name, value in options.variables.items() if name != "PYTHONPATH" or "PYTHONPATH" not in values
-    }
-    # In somebody's image PYTHONPATH is put together above, and is no secret.
-    named = [name for name in options.named_variables if name != "PYTHONPATH" or "PYTHONPATH" not in values]
-    values = {name: value for name, value in values.items() if name not in named}
+    values |= options.variables
+    values = {name: value for name, value in values.items() if name not in options.named_variables}
     passed = [name for name in sorted(environment) if name not in values and _passes(name, image)]
-    by_name = dict.fromkeys((*passed, *named))
+    by_name = dict.fromkeys((*passed, *options.named_variables))
     return [*(f"--env={name}" for name in by_name), *(f"--env={name}={value}" for name, value in values.items())]
 
 
@@ -295,6 +305,7 @@ def _passes(name: str, image: Image) -> bool:
         ABOUT_VARIABLE,
         SCRATCH_VARIABLE,
         LEDGER_VARIABLE,
+        PYTHONS_VARIABLE,
     ):
         return False
     tuning = name.startswith(TUNING)

@@ -25,6 +25,7 @@ UNLIMITED = -1
 OUR_VARIABLES = "STACKMARK_"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+PYTHON_PATH = re.compile(r"/?[A-Za-z0-9_.][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.][A-Za-z0-9_.+-]*)*")
 _CPUS = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
@@ -93,6 +94,9 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
     image: str | None = Field(
         default=None, description="run in this image, which must be here; without it the host's own software is mounted"
     )
+    python: str | None = Field(
+        default=None, description="the image's Python, by its path; without it the one that has PyTorch is looked for"
+    )
     rootfs: bool = Field(
         default=False,
         description="with podman: the whole host as root file system; what is written is thrown away",
@@ -121,6 +125,7 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
     env: Variables = Field(default=(), description=VARIABLES_HELP)
     user: Typed | None = Field(default=None, description="who it runs as: UID[:GID], or a name that the image knows")
     ipc: str | None = Field(default=None, description="whose shared memory: host, private, shareable")
+    read_only: bool = Field(default=False, description="a read-only root file system, with a /tmp in memory")
 
     def _checks(self) -> tuple[Callable[[], None], ...]:
         return (self._sizes, self._lists, self._names, self._fit_together)
@@ -175,6 +180,8 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
             raise SpecError(
                 f"image: {self.image!r} is no name of an image", hint="write it like docker.io/library/python:3.12"
             )
+        if self.python is not None:
+            check_python(self.python)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.network):
             raise SpecError(f"network: {self.network!r} is no network", hint="none, host, bridge, or a network's name")
         if self.seccomp not in ("default", "unconfined") and not self.seccomp.startswith("/"):
@@ -191,12 +198,25 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
     def _fit_together(self) -> None:
         if self.image and self.rootfs:
             raise SpecError("image and rootfs do not go together: both say what the root file system is")
+        if self.python and not self.image:
+            raise SpecError(
+                f"python: {self.python!r} names the Python of an image, and there is no image",
+                hint="name one: image=REF; without an image the worker runs on the Python that runs stackmark",
+            )
         if self.rootfs and self.engine == "docker":
             raise SpecError("rootfs needs podman: docker runs images only")
         if self.ipc == "host" and self.shm:
             raise SpecError("shm and ipc=host do not go together: the host's /dev/shm has its own size")
         if self.privileged and (self.cap_drop or self.seccomp != "default"):
             raise SpecError("privileged goes with neither cap_drop nor seccomp: it gives all and filters nothing")
+
+
+def check_python(path: str) -> None:
+    """Refuse what cannot be the path of a program in an image."""
+    if not PYTHON_PATH.fullmatch(path):
+        raise SpecError(
+            f"python: {path!r} is not the path of a program", hint="write it like /opt/conda/bin/python or python3.12"
+        )
 
 
 def cpu_numbers(text: str) -> frozenset[int]:

@@ -23,8 +23,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stackmark.errors import PlaceError
+from stackmark.events import EVENT_PREFIX
 from stackmark.failures import PlaceFailure, killed, signal_name
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
+from stackmark.places.bundle import NAME as BUNDLE_NAME
+from stackmark.places.bundle import worker_bundle
 from stackmark.places.container import bare_image, checks, gpus, trouble
 from stackmark.places.container.engine import DRIVER_LABEL, Engine, container_name, find_engine
 from stackmark.places.container.launch import Image, Launch, driver_lives, launch
@@ -32,6 +35,7 @@ from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.outside import run_outside
 from stackmark.places.container.software import host_software
 from stackmark.places.folders import private_folder, scratch_folder
+from stackmark.places.image_python import NO_PYTHON_EXIT
 from stackmark.places.outside import (
     FROM_INSIDE,
     OF_PROCESS,
@@ -49,10 +53,8 @@ from stackmark.places.process import Reading, oom_kills, start, supervise, worke
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
 
-# An image with this label has stackmark in it; its value is the version.
-WORKER_LABEL = "stackmark.version"
-# The codes that engines keep for themselves, and 1 and 2, which Python and podman end with when they do not get to work.
-NEVER_BEGAN = (1, 2, 125, 126, 127)
+# The codes that engines keep for themselves, and 1, 2 and 255, which Python and engines end with when they do not get to work.
+NEVER_BEGAN = (1, 2, 125, 126, 127, 255)
 # A worker that spoke never ends with one of these: the engine lost it.
 ENGINES_OWN = (125, 126, 127)
 # The kernel drops a signal to the first process of a container that has no handler for it yet, so it is sent again.
@@ -96,9 +98,12 @@ class ContainerPlace:
         return self._prepared
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
-        if runs_outside(spec, self._options.image) and not facts.get("process"):
+        outside = runs_outside(spec, self._options.image)
+        if outside and not facts.get("process"):
             return []  # it ended before it could be looked at, which is flagged
-        return checks.not_enforced(self._options, gpus.wanted(self._options, Task(do="run", spec=spec)), facts)
+        mounted = worker_bundle().sha256 if self._options.image and not outside else None
+        wanted = gpus.wanted(self._options, Task(do="run", spec=spec))
+        return checks.not_enforced(self._options, wanted, facts, mounted)
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         engine, image = self.prepare()
@@ -108,7 +113,9 @@ class ContainerPlace:
         # conmon writes into the client's working folder, so each client has one of its own.
         with private_folder(mark) as folder:
             scratch = scratch_folder(folder, task)
-            plan = launch(engine, self._options, image, task, mark, self._cache, self._environment, scratch)
+            # A file in a folder that only this user can enter: the container sees it by its mount alone.
+            bundle = worker_bundle().write(folder / BUNDLE_NAME) if image.software is None else None
+            plan = launch(engine, self._options, image, task, mark, self._cache, self._environment, scratch, bundle)
             began_unix_s, oom_before = time.time(), oom_kills()
             process = self._start(plan, mark, folder)
 
@@ -134,7 +141,7 @@ class ContainerPlace:
             if failure is None:
                 # Where the engine says nothing, the machine's own counter is asked.
                 failure = self._failure(
-                    engine, plan, process.returncode, ended.reading, counting.lines, oom_kills() > oom_before
+                    engine, plan, process.returncode, ended.reading, counting.events, oom_kills() > oom_before
                 )
         return Outcome(process.returncode, failure, tuple(ended.reading.stderr_lines), ended.interruption)
 
@@ -157,7 +164,7 @@ class ContainerPlace:
         with private_folder(mark) as folder:
             plan = launch(
                 engine, self._options, image, task, mark, self._cache, self._environment, scratch_folder(folder, task),
-                words,
+                program=words,
             )  # fmt: skip
             run.begin(params, about)
             began_unix_s = time.time()
@@ -214,14 +221,16 @@ class ContainerPlace:
         }
 
     def _failure(
-        self, engine: Engine, plan: Launch, code: int, reading: Reading, lines: int, oom: bool
+        self, engine: Engine, plan: Launch, code: int, reading: Reading, events: int, oom: bool
     ) -> PlaceFailure | None:
         if code < 0:
             message = f"{engine.kind}'s client was ended by {signal_name(-code)}"
             return PlaceFailure("killed", message, "the container went with it")
-        if lines == 0 and code in NEVER_BEGAN:
+        if events == 0 and (code in (*NEVER_BEGAN, NO_PYTHON_EXIT) or (self._options.python and code < 128)):
             said = "\n".join(reading.stderr_lines) or trouble.exit_meaning(code)
-            raise trouble.refused(engine.kind, said, plan.argv, self._options.image)
+            if self._options.image is None:
+                raise trouble.refused(engine.kind, said, plan.argv)
+            raise trouble.image_refused(engine.kind, code, said, plan.argv, self._options.image, self._options.python)
         if code in ENGINES_OWN:
             return trouble.lost(engine.kind, "\n".join(reading.stderr_lines))
         number = code - 128
@@ -281,18 +290,15 @@ def _inspected(engine: Engine, name: str) -> Image:
         raise trouble.refused(engine.kind, answer.err, [*engine.command, *argv], name)
     try:
         (known,) = json.loads(answer.out)
-        config = known.get("Config") or {}
-        variables = dict(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair)
         # podman's own digest, else (docker) the registry's where it came from one, else the image's id.
         remote = next(iter(known.get("RepoDigests") or ()), "").rpartition("@")[2]
         digest = known.get("Digest") or remote or known["Id"]
-        labels = config.get("Labels") or known.get("Labels") or {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PlaceError(
             f"{engine.kind} says of the image {name} what cannot be read: {error}",
             command=trouble.shell([*engine.command, *argv]),
         ) from error
-    return Image(name, str(digest), None, WORKER_LABEL in labels, variables.get("PYTHONPATH", ""))
+    return Image(name, str(digest), None)
 
 
 def _ran_out_of_memory(engine: Engine, mark: str, folder: Path, since_unix_s: float) -> bool:
@@ -311,10 +317,10 @@ def _ran_out_of_memory(engine: Engine, mark: str, folder: Path, since_unix_s: fl
 
 
 class _Counting:
-    """Hands on, and counts the lines of standard output: a worker that said nothing never began."""
+    """Hands on, and counts the events: a worker that said none never began."""
 
     def __init__(self, watch: Watch) -> None:
-        self._watch, self.lines = watch, 0
+        self._watch, self.events = watch, 0
 
     def started(self, handle: Handle) -> None:
         self._watch.started(handle)
@@ -323,7 +329,7 @@ class _Counting:
         self._watch.waiting(sentence)
 
     def line(self, text: str) -> None:
-        self.lines += 1
+        self.events += text.startswith(EVENT_PREFIX)
         self._watch.line(text)
 
     def stderr(self, text: str) -> None:

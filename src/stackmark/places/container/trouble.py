@@ -4,6 +4,7 @@ An engine's own words stay in it: they name the path, the device, the limit. The
 more telling text first.
 """
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,12 @@ from typing import NamedTuple
 
 from stackmark.errors import PlaceError
 from stackmark.failures import PlaceFailure
+from stackmark.places.bundle import TARGET
+from stackmark.places.image_python import NO_PYTHON, NO_PYTHON_EXIT, NO_PYTHON_HINT
 
 SHOWN_CHARACTERS = 400
+# What the kernel calls a machine, and what images do.
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _RLIMITS = {"4": "core", "6": "nproc", "7": "nofile", "8": "memlock", "3": "stack", "13": "nice", "14": "rtprio"}
 # podman's log lines and both engines' prefixes carry nothing that a person needs.
 _NOISE = re.compile(
@@ -25,10 +30,12 @@ class KnownTrouble(NamedTuple):
     pattern: re.Pattern[str]
     cause: str
     hint: str
+    # For programs, where one may want to know: it never changes its meaning.
+    kind: str = ""
 
 
-def _known(pattern: str, cause: str, hint: str) -> KnownTrouble:
-    return KnownTrouble(re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, hint)
+def _known(pattern: str, cause: str, hint: str, kind: str = "") -> KnownTrouble:
+    return KnownTrouble(re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, hint, kind)
 
 
 # What podman says of a container whose monitor (conmon) is gone: nobody wrote down how the container ended.
@@ -97,26 +104,37 @@ KNOWN = (
         r"image not known|no such image|unable to find image|does not exist in local storage|image .*not found locally",
         "the image is not on this machine, and nothing is pulled inside a measurement",
         "get it first: {engine} pull {image}",
+        "no_image",
     ),
     _known(
-        r"executable file .*not found|no such file or directory: OCI runtime attempted to invoke",
-        "there is no python3 in the image",
-        "take an image with Python 3.11 to 3.13 in its PATH",
+        r"exec format error",
+        "the image's programs are for another architecture than this machine's",
+        "get the image for this one: {engine} pull --platform linux/{architecture} {image}",
+        "other_architecture",
     ),
     _known(
-        r"unknown option: -P",
-        "the image's Python is older than 3.11",
-        "take an image with Python 3.11 to 3.13 in its PATH",
+        r"exec: \"sh\":|executable file `sh` not found",
+        "there is no sh in the image, which looks for its Python",
+        "name the image's Python: --python PATH",
+        "no_shell",
     ),
     _known(
-        r"No module named '?stackmark",
-        "the image says that it has stackmark and has not",
-        "build it again: stackmark image --build",
+        r"(exec: \"|executable file `)(?P<program>[^\"`]+)[\"`]:? ?(executable file not found|stat [^\n]*no such file|not found)",
+        "there is no {program} in the image",
+        "name a Python of the image by its path: --python PATH; without --python the usual places are looked at",
+        "no_program",
     ),
     _known(
-        r"No module named '?(?P<module>[\w.]+)",
-        "the image's Python has no {module}, which a worker needs",
-        "add the packages of worker-requirements.txt to the image",
+        r"exec: \"(?P<program>[^\"]+)\":[^\n]*(permission denied|is a directory)|open executable `(?P<found>[^`]+)`",
+        "{program} of the image is not a program that this user may run",
+        "name a Python of the image by its path: --python PATH; without --python the usual places are looked at",
+        "no_program",
+    ),
+    _known(
+        r"error while loading shared libraries: (?P<library>[^:\s]+)",
+        "the image's Python lacks the library {library}",
+        "take an image whose Python runs: {engine} run --rm {image} python3 -V; or name another: --python PATH",
+        "broken_python",
     ),
     _known(
         r"setting up overlay|overlay[^\n]*(not supported|invalid argument)|fuse-overlayfs",
@@ -163,10 +181,34 @@ def refused(kind: str, said: str, argv: Sequence[str], image: str | None = None)
         if match := known.pattern.search(said):
             named = {name: value for name, value in match.groupdict().items() if value}
             limit = _RLIMITS.get(named.get("type", ""), named.get("name", "").lower() or f"number {named.get('type')}")
-            fill = {"engine": kind, "image": image or "IMAGE", "limit": limit, "module": named.get("module", "")}
+            fill = {
+                "engine": kind,
+                "image": image or "IMAGE",
+                "limit": limit,
+                "program": named.get("program") or named.get("found", ""),
+                "library": named.get("library", ""),
+                "architecture": _ARCHITECTURES.get(os.uname().machine, os.uname().machine),
+            }
             cause, hint = (filled(text, fill) for text in (known.cause, known.hint))
-            return PlaceError(f"{kind} could not run the worker: {cause} ({words})", hint=hint, command=shell(argv))
+            message = f"{kind} could not run the worker: {cause} ({words})"
+            return PlaceError(message, hint=hint, command=shell(argv), kind=known.kind)
     return PlaceError(f"{kind} could not run the worker: {words}", hint="try it by hand", command=shell(argv))
+
+
+def image_refused(kind: str, code: int, said: str, argv: Sequence[str], image: str, python: str | None) -> PlaceError:
+    """Somebody's image in which no worker came to speak: it has no Python, or what was named is not one."""
+    # The worker's file is gone with the run, so what is tried by hand is whether the Python starts.
+    options = [
+        word for word in argv[: argv.index(image)] if not word.startswith("--entrypoint=") and TARGET not in word
+    ]
+    by_hand = [*options, f"--entrypoint={python or 'python3'}", image, "-V"]
+    if code == NO_PYTHON_EXIT and python is None:
+        return PlaceError(f"{image}: {NO_PYTHON}", hint=NO_PYTHON_HINT, command=shell(by_hand), kind="no_python")
+    error = refused(kind, said, by_hand, image)
+    if python is None or error.kind:
+        return error
+    message = f"--python {python}: this program of the image {image} did not run the worker ({own_words(said)})"
+    return PlaceError(message, hint=NO_PYTHON_HINT, command=shell(by_hand), kind="not_python")
 
 
 def lost(kind: str, said: str) -> PlaceFailure:
@@ -182,6 +224,7 @@ def exit_meaning(code: int) -> str:
         125: "the engine itself failed before the container began",
         126: "the container's first program could not be started",
         127: "the container's first program was not found, or a device of it",
+        0: "it ended well and was no worker",
     }.get(code, f"it ended with code {code} before it said a word")
 
 

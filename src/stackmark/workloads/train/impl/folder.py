@@ -2,7 +2,8 @@
 
 Worker processes read, decode, crop and flip; batches travel as bytes and become normalised floats on the device. This is
 PyTorch's DataLoader with Pillow. torchvision would be the usual dataset here; it is not used because its builds must match
-the torch build exactly, and beside a CPU build of torch there is none.
+the torch build exactly, and beside a CPU build of torch there is none. NumPy is imported where files are read: an image may have
+PyTorch without it, and only needs it here.
 """
 
 import io
@@ -18,7 +19,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
@@ -115,16 +115,18 @@ class ImageTree:
                 "expected: FOLDER/train/CLASS/*.jpg, or CIFAR-10's files",
             )
         try:
+            import numpy  # noqa: F401
             import PIL.Image  # noqa: F401
         except ImportError as error:
             raise WorkloadFailure(
-                "missing_package", "images from a folder need Pillow", "pip install 'stackmark[data]'"
+                "missing_package", "images from a folder need Pillow and NumPy", "pip install 'stackmark[data]'"
             ) from error
 
     def __len__(self) -> int:
         return len(self._items)
 
     def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
+        import numpy as np
         from PIL import Image
 
         path, label = self._items[index]
@@ -165,6 +167,8 @@ class CifarFiles:
     classes = 10
 
     def __init__(self, root: Path, training: bool, px: int) -> None:
+        import numpy as np
+
         if px != 32:
             raise WorkloadFailure(
                 "bad_data", f"{root} holds CIFAR-10 images of 32 pixels and the model takes {px}",
@@ -200,6 +204,8 @@ def _cifar_part(file: Path) -> tuple[Any, Any]:
 
 
 def _cifar_binary(file: Path) -> tuple[Any, Any]:
+    import numpy as np
+
     raw = np.frombuffer(file.read_bytes(), dtype=np.uint8)
     if raw.size == 0 or raw.size % CIFAR_RECORD:
         raise WorkloadFailure("bad_data", f"{file} is not a CIFAR-10 file: {raw.size} bytes are no whole records")
@@ -223,6 +229,8 @@ class _CifarUnpickler(pickle.Unpickler):
 
 
 def _cifar_pickle(file: Path) -> tuple[Any, Any]:
+    import numpy as np
+
     try:
         data = _CifarUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
         images = np.asarray(data[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
