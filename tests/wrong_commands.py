@@ -135,6 +135,8 @@ IN_FOLDER: tuple[tuple[str, ...], ...] = (
     ("baseline", "delete", "before"),
     ("check", "before"),
     ("ceilings", "--runs", "0"),
+    ("bundle", "-o", "none/worker.pyz"),
+    ("bundle", "-o", "-", "--json"),
     ("image", "--base", "alpine"),
     ("published", "add", "none.csv"),
     ("published", "search"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stackmark.api.limits import ceilings, kept_ceilings, roofline
     from stackmark.api.measuring import Progress, compare, noise, run
     from stackmark.api.published import add_published, search_published
-    from stackmark.api.stack import facts, image
+    from stackmark.api.stack import bundle, facts, image
     from stackmark.api.stored import Experiment, Measurement, Run, Verdict, load, load_run
     from stackmark.errors import ClusterError, LedgerError, PlaceError, SpecError, StackmarkError, WorkerError
 
@@ -36,6 +36,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "add_published",
+    "bundle",
     "ceilings",
     "check",
     "clean_cluster",
@@ -74,7 +75,7 @@ _CHAPTERS = {
     "api.limits": ("ceilings", "kept_ceilings", "roofline"),
     "api.measuring": ("Progress", "compare", "noise", "run"),
     "api.published": ("add_published", "search_published"),
-    "api.stack": ("facts", "image"),
+    "api.stack": ("bundle", "facts", "image"),
     "api.stored": ("Experiment", "Measurement", "Run", "Verdict", "load", "load_run"),
     "errors": ("ClusterError", "LedgerError", "PlaceError", "SpecError", "StackmarkError", "WorkerError"),
 }

@@ -1,7 +1,7 @@
-"""What the stack here is, and an image that carries the worker elsewhere."""
+"""What the stack here is, and what carries the worker elsewhere: a zip file, or an image."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from stackmark.errors import SpecError
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.judging import Facts
 from stackmark.experiments.probing import look
+from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.image.making import ImageOptions as ImageRequest
 from stackmark.places.container.image.making import ImageResult, make
 from stackmark.spec import explain
@@ -37,6 +38,31 @@ def facts(subjects: Sequence[str] = (), *, on: str = "host") -> StackFacts:
     """
     seen = look(place_of(on, OWN_COMMAND, {}), tuple(subjects))  # only the place counts, not what runs there
     return StackFacts(seen.facts, tuple(seen.problems))
+
+
+# --- the worker as a zip file -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkerBundle:
+    """The zip file that any image with Python runs as a worker."""
+
+    content: bytes = field(repr=False)
+    sha256: str
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark bundle --json` prints, but the path."""
+        return {"size_bytes": self.size_bytes, "sha256": self.sha256}
+
+
+def bundle() -> WorkerBundle:
+    """Pack the worker from the files of this stackmark."""
+    packed = worker_bundle()
+    return WorkerBundle(packed.content, packed.sha256)
 
 
 # --- the worker's image -------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ VERBS = {
     "recover": "Store runs that were saved in files when the ledger failed.",
     "import": "Import logs of other benchmarks as runs.",
     "published": "What others published: search it, add to it.",
+    "bundle": "Write the worker as one zip file, which runs in any image with Python.",
     "image": "A recipe for a worker image, and the image.",
     "manifest": "Print what would be applied to a cluster: Job, Pod or CronJob.",
     "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",

@@ -29,6 +29,9 @@ LAYERS = ("machine", "worker", "workloads")
 DRIVERS = ("__main__.py", "frozen.py")
 # Written so that any Python reads it, and an old one says that it is too old.
 MAIN = "worker/zip_main.py"
+# What a worker reads at run time. Notes, and what an editor leaves in a checkout, are not packed.
+SUFFIXES = (".py", ".csv")
+# Its licence (BSD) stands at the head of the file, and so travels with it.
 NVML = "pynvml"
 # The earliest time that a zip file can say.
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -68,11 +71,11 @@ def worker_bundle(package: Path = PACKAGE_ROOT / "stackmark") -> Bundle:
 def _files(package: Path) -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", (package / MAIN).read_bytes()
     for path in package.glob("*.py"):
-        if path.name not in DRIVERS:
+        if path.name not in DRIVERS and not path.name.startswith("."):
             yield f"stackmark/{path.name}", path.read_bytes()
     for layer in LAYERS:
         for path in (package / layer).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.suffix in SUFFIXES and path.is_file() and not path.name.startswith("."):
                 yield f"stackmark/{path.relative_to(package).as_posix()}", path.read_bytes()
     found = find_spec(NVML)
     if found is not None and found.origin is not None:

@@ -6,16 +6,19 @@ replays addresses, can be fed at all). On a GPU the copy of the next batch runs 
 
 import time
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
-from stackmark.workloads.train.impl.folder import Folder, Source, batches, open_folder
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import WorkloadFailure
+
+if TYPE_CHECKING:
+    # Imported when a folder is read: it needs numpy, which an image may not have.
+    from stackmark.workloads.train.impl.folder import Folder, Source
 
 # Distinct batches in the host's memory, so that the copy is not served from a cache that training would not have.
 HOST_BATCHES = 4
@@ -44,6 +47,8 @@ class Description(NamedTuple):
 
 
 def describe_folder(data: str, model: Model, training: bool) -> Description:
+    from stackmark.workloads.train.impl.folder import open_folder
+
     folder = open_folder(Path(data), model, training)
     return Description(folder.classes, len(folder))
 
@@ -64,13 +69,15 @@ def open_feed(params: TrainParams, model: Model, device: torch.device) -> Feed:
         return DeviceFeed(target)
     if params.data == "host":
         return CopyFeed(target, _host_batches(params, model), device, bytes_as_images=False)
+    from stackmark.workloads.train.impl.folder import batches, open_folder
+
     folder = open_folder(Path(params.data), model, training=params.mode != "eval")
     _check_fits(folder, params)
     source = batches(folder, params, pin=device.type == "cuda")
     return CopyFeed(target, source, device, bytes_as_images=True)
 
 
-def _check_fits(folder: Folder, params: TrainParams) -> None:
+def _check_fits(folder: "Folder", params: TrainParams) -> None:
     if folder.classes > params.classes:
         raise WorkloadFailure(
             "bad_data",
@@ -84,7 +91,7 @@ def _check_fits(folder: Folder, params: TrainParams) -> None:
         )  # fmt: skip
 
 
-def _host_batches(params: TrainParams, model: Model) -> Source:
+def _host_batches(params: TrainParams, model: Model) -> "Source":
     made = []
     for index in range(HOST_BATCHES):
         sample = nets.synthetic(model, params.batch, params.classes, torch.device("cpu"), params.seed + index)
@@ -120,7 +127,7 @@ class DeviceFeed:
 class CopyFeed:
     """Batches from the host. On a GPU the next one is copied beside the step, from pinned memory, on a stream of its own."""
 
-    def __init__(self, target: nets.Sample, source: Source, device: torch.device, bytes_as_images: bool) -> None:
+    def __init__(self, target: nets.Sample, source: "Source", device: torch.device, bytes_as_images: bool) -> None:
         self.target = target
         self.wait_s = 0.0
         self._source = source

@@ -10,6 +10,7 @@ import io
 import math
 import os
 import pickle
+import re
 import signal
 import struct
 import threading
@@ -225,7 +226,9 @@ class _CifarUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 file needs")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        # numpy 2 renamed it, and files name either.
+        ours = "numpy.core" if np.__version__.startswith("1.") else "numpy._core"
+        return super().find_class(re.sub(r"^numpy\._?core", ours, module), name)
 
 
 def _cifar_pickle(file: Path) -> tuple[Any, Any]:
