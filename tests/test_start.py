@@ -1,4 +1,4 @@
-"""What is not imported: `stackmark --help` answers at once, and no verb's help needs the framework."""
+"""What is not imported: `stackmark --help` answers at once, no verb's help needs the framework, no plain run its compiler."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import worker_process
 from asking import environment
 from stackmark.cli.main import our_verbs
 
@@ -47,3 +48,13 @@ def test_the_help_of_what_measures_needs_neither_the_ledger_nor_numpy(verb: str,
 def test_listing_workloads_needs_only_their_table(tmp_path: Path) -> None:
     code = "from stackmark.__main__ import main\nmain(['workloads', '--json'])"
     assert imported(tmp_path, code) == {"pydantic"}
+
+
+@pytest.mark.parametrize(("tune", "optimizer"), [("off", "adamw"), ("fast", "momentum")])
+def test_training_that_is_not_compiled_does_not_import_the_compiler(tune: str, optimizer: str) -> None:
+    spec = worker_process.train("lenet", tune=tune, fused=tune == "fast", optimizer=optimizer)
+    done = worker_process.run_worker(spec, worker_process.environment(PYTHONPROFILEIMPORTTIME="1"))
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.last["event"] == "result"
+    assert "torch.optim" in modules
+    assert modules.isdisjoint({"torch._dynamo", "torch._inductor", "sympy"})

@@ -1,6 +1,7 @@
 """One training step: does it compute what its parameters say? Against formulas by hand and a plain loop."""
 
 import copy
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from refusing import fails_as
-from stackmark.workloads.train.impl import nets, train
+from stackmark.workloads.train.impl import nets, optimizer, train
 from stackmark.workloads.train.impl.choose import FUSED
 from stackmark.workloads.train.impl.data import CopyFeed, open_feed
-from stackmark.workloads.train.impl.step import Machine, build_model, build_optimizer, set_arithmetic
+from stackmark.workloads.train.impl.optimizer import build_optimizer
+from stackmark.workloads.train.impl.step import Machine, build_model, set_arithmetic
 from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import WorkloadFailure
 from train_rig import CPU, RecordingRig, arithmetic_is_left_as_found, losses, peeked, standing, train_params
@@ -342,3 +345,48 @@ def test_a_trace_that_cannot_be_written_is_a_sentence(tmp_path: Path, target: st
     path = tmp_path / target
     with fails_as("bad_output", str(path)), standing("lenet", trace_file=str(path)):
         pass
+
+
+class Calls(TorchDispatchMode):
+    """Records the operators that torch calls, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def calls_and_losses(name: str, fused: bool) -> tuple[list[str], list[float]]:
+    machine = built("lenet", optimizer=name, fused=fused, weight_decay=DECAY)
+    step = machine.body()
+    found = []
+    with Calls() as calls:
+        for _ in range(3):
+            step()
+            found.append(float(machine.loss))
+    return calls.names, found
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"), [(name, fused) for name in RULES for fused in (False, True) if name in FUSED or not fused]
+)
+def test_without_the_compiler_torch_calls_the_same_operators_and_finds_the_same_losses(
+    name: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = calls_and_losses(name, fused)
+    monkeypatch.setattr(optimizer, "without_compiler", lambda kind: kind)
+    assert ours == calls_and_losses(name, fused)
+
+
+def test_an_unknown_wrapper_of_torch_stays() -> None:
+    def wrapped(self: Any) -> None: ...
+
+    @functools.wraps(wrapped)
+    def step(self: Any) -> None:
+        wrapped(self)
+
+    kind = type("Future", (torch.optim.SGD,), {"step": step})
+    assert optimizer.without_compiler(kind).step is step

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
 from stackmark.workloads.train.impl.data import Feed
+from stackmark.workloads.train.impl.optimizer import build_optimizer
 from stackmark.workloads.train.impl.schedule import Schedule
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import Rig, Values
@@ -41,43 +42,6 @@ def build_model(params: TrainParams, model: Model) -> nn.Module:
     if params.layout == "nhwc":
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net.train(params.mode == "train")
-
-
-def build_optimizer(params: TrainParams, net: nn.Module) -> torch.optim.Optimizer:
-    groups = _decay_groups(net, params.weight_decay)
-    common: dict[str, Any] = {"lr": params.learning_rate}
-    if params.fused:
-        common["fused"] = True
-    # A captured step must not keep its step count on the host.
-    capturable: dict[str, Any] = {"capturable": True} if params.cuda_graph else {}
-    if params.optimizer in ("sgd", "momentum"):
-        heavy = params.optimizer == "momentum"
-        nesterov = heavy and params.momentum > 0
-        sgd = torch.optim.SGD(groups, momentum=params.momentum if heavy else 0.0, nesterov=nesterov, **common)
-        if nesterov and params.fused and params.precision == "fp16":
-            # Torch makes them uninitialised in the first step; where the loss scaler skips it, the second reads them so.
-            for parameter in net.parameters():
-                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return sgd
-    if params.optimizer == "rmsprop":
-        return torch.optim.RMSprop(
-            groups, lr=params.learning_rate, alpha=params.rmsprop_decay, momentum=params.rmsprop_momentum,
-            eps=params.rmsprop_epsilon, **capturable,
-        )  # fmt: skip
-    kind = torch.optim.Adam if params.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, betas=(params.adam_beta1, params.adam_beta2), eps=params.adam_epsilon, **common, **capturable)
-
-
-def _decay_groups(net: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weight decay leaves the parameters of normalisation layers alone, as the classic does."""
-    spared = {
-        id(p) for module in net.modules() if "Norm" in type(module).__name__ for p in module.parameters(recurse=False)
-    }
-    parameters = [p for p in net.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if id(p) not in spared], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if id(p) in spared], "weight_decay": 0.0},
-    ]
 
 
 @dataclass

@@ -227,6 +227,20 @@ def column(rows: Column, channels: int, norm: Norm = "none") -> tuple[nn.Sequent
     return nn.Sequential(*modules), channels
 
 
+def size_after(rows: Column, px: int) -> int:
+    """Compute the edge of the feature map that a table makes of square images.
+
+    A pass on the meta device would say the same, and would import torch's symbolic shapes: 500 modules.
+    """
+    for row in rows:
+        if isinstance(row, Fork):
+            px = size_after(row.columns[0], px)
+        elif isinstance(row, Conv | Pool):
+            kernel = row.kernel if isinstance(row.kernel, int) else row.kernel[0]
+            px = -(-px // row.stride) if row.pad == "same" else (px - kernel) // row.stride + 1
+    return px
+
+
 class Mean(nn.Module):
     """The mean over height and width."""
 

@@ -10,10 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from stackmark.workloads.train.impl.nets.layers import Column, Conv, Dense, Fork, Mean, Norm, Pool, Response, column
+from stackmark.workloads.train.impl.nets.layers import (
+    Column,
+    Conv,
+    Dense,
+    Fork,
+    Mean,
+    Norm,
+    Pool,
+    Response,
+    column,
+    size_after,
+)
 
 
 @dataclass(frozen=True)
@@ -230,14 +240,14 @@ PLAIN: dict[str, Plain] = {
 
 
 class PlainNet(nn.Module):
-    """The network of one table. Build it on the meta device: the size of the flattened features is found by trying."""
+    """The network of one table."""
 
     def __init__(self, table: Plain, image_px: int, classes: int) -> None:
         super().__init__()
         self.features, width = column(table.rows, 3, table.norm)
         self.join: nn.Module = Mean() if table.mean else nn.Flatten(1)
         if not table.mean:
-            width = self.join(self.features(torch.empty(1, 3, image_px, image_px))).shape[1]
+            width *= size_after(table.rows, image_px) ** 2
         head: list[nn.Module] = []
         for hidden in table.hidden:
             head += [Dense.usual(width, hidden), nn.ReLU(inplace=True)]
