@@ -344,7 +344,7 @@ def test_a_probe_completes_what_was_typed_without_running_it(tmp_path: Path) -> 
     probe = next(event for event in done.events if event["event"] == "probe")
     params = probe["spec"]["params"]
     # Its folder is the driver's to say, not a worker's.
-    assert (params["cwd"], params["metric_unit"], params["device"]) == ("", "images/sec", "cpu")
+    assert (params["cwd"], params["metric_unit"], params["device"]) == ("", "images/sec", "auto")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -265,7 +265,7 @@ def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list
     """
     if not find_kind(arms[lead].place).leads:
         return list(arms)
-    node, chip = resolved.handle.get("node"), chip_for_others(resolved.facts)
+    node, chip = resolved.handle.get("node"), chip_for_others(resolved.facts, resolved.spec)
     followed = []
     for arm in arms:
         added: dict[str, JsonValue] = {}

@@ -10,6 +10,7 @@ from stackmark.experiments.design import SHUFFLED, Arm, Design, imbalance, seque
 from stackmark.experiments.progress import series_numbers
 from stackmark.ledger.rows import RunRow
 from stackmark.remarks import Remark
+from stackmark.spec import AUTO
 from stackmark.units import counted, say_moment, say_seconds
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
@@ -81,8 +82,9 @@ def _chip(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str])
         no.append(Remark("the chip: an arm names its device, so another chip is what is compared", "chip"))
     elif uuids == {None}:
         names = _some(dict.fromkeys(row.chip or "?" for row in good))
-        own = any("cmd" in arm.spec.params for arm in design.arms)
-        on = "; what your program used of it was not watched" if own else f", on its CPU ({names})"
+        # A program that was not watched: an arm of an older version, or one that says that it uses no GPU.
+        unseen = any("cmd" in arm.spec.params and arm.spec.params.get("device") != AUTO for arm in design.arms)
+        on = "; what your program used of it was not watched" if unseen else f", on its CPU ({names})"
         if _one_machine(good):
             yes.append(Remark(f"the machine: all runs on one{on}", "machine"))
     elif None in uuids:

@@ -5,7 +5,8 @@ Everything derived here can be derived again: the stream is stored whole, and `j
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue, ValidationError
@@ -198,16 +199,7 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, li
 def _about(facts: Facts) -> dict[str, str | None]:
     """What the run ran on, for the columns of a list; the facts themselves are in the stream."""
     gpu, cpu, software = facts.get("gpu", {}), facts.get("cpu", {}), facts.get("software", {})
-    uuid = gpu.get("under_test")
-    devices = gpu.get("devices")
-    chip = None
-    for device in devices if isinstance(devices, list) else []:
-        if not isinstance(device, dict):
-            continue
-        # A slice of a GPU is a chip of its own: it has its own name and UUID, and its own speed.
-        for part in (device, device.get("mig_device")):
-            if isinstance(part, dict) and uuid and part.get("uuid") == uuid and part.get("name"):
-                chip = str(part["name"])
+    chip, uuid = _gpus(gpu)
     if uuid is None and cpu.get("model"):
         chip = str(cpu["model"])
     torch = software.get("torch")
@@ -218,9 +210,33 @@ def _about(facts: Facts) -> dict[str, str | None]:
     named = {name: text for name, text in facts.get(IMPORT, {}).items() if isinstance(text, str)}
     return {
         "chip": chip or named.get("chip"),
-        "chip_uuid": str(uuid) if uuid else None,
+        "chip_uuid": uuid,
         "framework": f"PyTorch {version}" if version else named.get("framework"),
     }
+
+
+def _gpus(gpu: Mapping[str, JsonValue]) -> tuple[str | None, str | None]:
+    """Return name and UUID of the GPU under test; of several that a program used all of them, each model with its count."""
+    uuid = gpu.get("under_test")
+    if not uuid:
+        return None, None
+    used = [part for part in _records(gpu.get("used")) if part.get("uuid")]
+    if len(used) > 1:
+        models = Counter(str(part.get("name") or "unknown GPU") for part in used)
+        names = [f"{count} × {name}" if count > 1 else name for name, count in models.items()]
+        return " + ".join(names), "+".join(str(part["uuid"]) for part in used)
+    # A slice of a GPU is a chip of its own: it has its own name and UUID, and its own speed.
+    shown = [
+        part
+        for device in _records(gpu.get("devices"))
+        for part in (device, *_records([device.get("mig_device")]))
+        if part.get("uuid") == uuid and part.get("name")
+    ]
+    return (str(shown[-1]["name"]) if shown else None), str(uuid)
+
+
+def _records(value: JsonValue) -> list[dict[str, JsonValue]]:
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
 
 
 def setup_seconds(events: Sequence[Event]) -> float | None:

@@ -49,7 +49,7 @@ def measure(
     watcher = watcher or Silent()
     resolved = resolve(request, place, watcher)
     spec = resolved.spec
-    gpu = str(spec.params.get("device", "cpu")) != "cpu"
+    gpu = str(spec.params.get("device", "cpu")).startswith("cuda")
     count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
     experiment = new_experiment(command=command, request=request.model_dump(mode="json"))
     begin(ledger, experiment, [(spec, place.name, place.options())])

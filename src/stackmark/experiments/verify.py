@@ -23,7 +23,7 @@ from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
 from stackmark.experiments.typed import extra_of
 from stackmark.model import FieldInfo, JsonValue, ValidationError
 from stackmark.places.place import OwnFiles, Place
-from stackmark.spec import Request, Scalar, Spec, explain
+from stackmark.spec import AUTO, Request, Scalar, Spec, explain
 from stackmark.workloads.command.definition import guess_unit
 from stackmark.workloads.definition import Definition, MetricType
 from stackmark.workloads.op.definition import operations, say_problem
@@ -103,9 +103,16 @@ def _same(one: Scalar, other: Scalar) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def chip_for_others(facts: Facts) -> str | None:
-    """Return the UUID of the GPU that the other arms shall use, as the first one's worker names it."""
+def chip_for_others(facts: Facts, spec: Spec) -> str | None:
+    """Return the UUID of the GPU that the other arms shall use, as the first one's worker names it.
+
+    A user's own program names none before it runs: where only one GPU is there to be used, it will be that one.
+    """
     chip = facts.get("gpu", {}).get("under_test")
+    shown = facts.get("gpu", {}).get("devices")
+    if chip is None and spec.params.get("device") == AUTO and isinstance(shown, list) and len(shown) == 1:
+        only = shown[0]
+        chip = only.get("uuid") if isinstance(only, dict) else None
     if chip is None:
         return None
     if not isinstance(chip, str) or not GPU_UUID.fullmatch(chip):

@@ -185,12 +185,19 @@ def find(nvml: Nvml, uuid: str) -> Device | None:
         if bare(device.uuid) == bare(uuid):
             return device
     for device in everything:
-        for position in range(nvml.count("nvmlDeviceGetMaxMigDeviceCount", device.handle) or 0):
-            part = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, position)
-            name = nvml.word("nvmlDeviceGetUUID", part) if part is not None else None
-            if name is not None and bare(name) == bare(uuid):
+        for name, part in slices(nvml, device):
+            if bare(name) == bare(uuid):
                 return replace(device, slice_uuid=name, slice_handle=part)
     return None
+
+
+def slices(nvml: Nvml, device: Device) -> Iterator[tuple[str, object]]:
+    """Yield UUID and handle of the MIG slices of a GPU that are to be seen here."""
+    for position in range(nvml.count("nvmlDeviceGetMaxMigDeviceCount", device.handle) or 0):
+        part = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, position)
+        name = nvml.word("nvmlDeviceGetUUID", part) if part is not None else None
+        if name is not None:
+            yield name, part
 
 
 class XidWatch:

@@ -41,6 +41,23 @@ def marked(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
     return found
 
 
+def started_by_us(mark: str) -> set[int]:
+    """Return the processes of a run, and all descendants of this process: also those that were given another environment."""
+    parents: dict[int, int] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+                )
+    found = set(marked(mark)) if mark else set()
+    grown = {os.getpid()}
+    while grown:
+        grown = {pid for pid, parent in parents.items() if parent in grown}
+        found |= grown
+    return found
+
+
 def end_marked(mark: str, variable: str = MARK_VARIABLE) -> int:
     """Kills what is left of a run, and says how many processes that were."""
     ended: set[int] = set()

@@ -168,7 +168,10 @@ def say_data(share: float) -> str:
 
 def say_chip(chip: str | None, spec: Spec, facts: Facts) -> str:
     """A CPU's name says little without the number of its cores."""
-    cores = facts.get("cpu", {}).get("cores") if spec.params.get("device") == "cpu" else None
+    cpu = facts.get("cpu", {})
+    # A user's own program may have used a GPU or none, whatever its spec leaves open.
+    on_cpu = spec.params.get("device") == "cpu" or (chip is not None and chip == cpu.get("model"))
+    cores = cpu.get("cores") if on_cpu else None
     return f"{chip or 'unknown'}, {cores} core{'' if cores == 1 else 's'}" if cores else chip or "unknown"
 
 

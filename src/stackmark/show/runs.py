@@ -14,6 +14,7 @@ from stackmark.show.operators import print_rows
 from stackmark.show.result import say_data, say_flag, say_memory, say_setup, say_steps
 from stackmark.show.roofline import say_limits, standing_json
 from stackmark.show.terminal import Column, Line, is_screen, print_lines, print_table, standard_output
+from stackmark.spec import AUTO
 from stackmark.units import say_moment, say_rate, say_seconds
 
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}
@@ -134,9 +135,9 @@ def _outcome(row: RunDetail) -> list[Line]:
 
 
 def _where(row: RunDetail, facts: Facts) -> list[Line]:
-    uuid = f", {row.chip_uuid}" if row.chip_uuid else ""
     lines = [*_when(row, facts), ("place", row.place)]
-    device = f" ({row.device}{uuid})" if row.device else ""
+    asked = "" if row.device == AUTO else row.device or ""
+    device = f" ({', '.join(filter(None, (asked, row.chip_uuid)))})" if asked or row.chip_uuid else ""
     lines.append(("chip", f"{row.chip or 'unknown'}{device}"))
     stack = say_stack(facts, row.framework)
     return [*lines, ("stack", stack)] if stack else lines

@@ -234,6 +234,8 @@ NOISE = {
     "gpu*.devices.0.index": "numbering",
     "gpu*.devices.0.card": "numbering",
     "gpu*.devices.0.uuid": "the device under test is compared",
+    "gpu.used*": "the device under test is compared",
+    "gpu.chip_by": "how the device was found, and not how it works",
     "gpu*.devices.0.pci_address": "numbering",
     "gpu*.devices.0.memory_used_mib": "a moment's value",
     "gpu*.devices.0.power_w": "a moment's value; the covariates have it over the measured part",

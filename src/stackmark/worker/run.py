@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stackmark import events
@@ -15,9 +15,11 @@ from stackmark.errors import StreamError
 from stackmark.machine import counters, host_counters
 from stackmark.machine.facts import collect
 from stackmark.machine.gpu import under_test
+from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.nvml import NoDriver, devices, session
+from stackmark.machine.orphans import MARK_VARIABLE, started_by_us
 from stackmark.model import ValidationError
-from stackmark.spec import SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
+from stackmark.spec import AUTO, SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker.clock import CpuMarks, Stretch
 from stackmark.worker.first import worker_command
 from stackmark.worker.kernels import emit_kernels
@@ -163,13 +165,34 @@ def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench)
 def _measured_whole(emitter: Emitter, whole: TimedWhole, bench: Bench) -> None:
     """What cannot be cut into steps is one step, without a warm-up; its rate is its own figure."""
     uuid = device_uuid(whole.device)
-    if uuid is None and whole.device != "cpu":
+    if uuid is None and whole.device not in ("cpu", AUTO):
         raise WorkloadFailure("no_device", f"{whole.device} is not to be seen here: {_driver_uuid(whole.device)[1]}")
     emitter(events.Facts, subject="command", facts=whole.facts)
     emitter(events.Phase, phase="measure", state="begin")
-    with watching(uuid) as watched, want_of_memory():
+    program = ProgramWatch(_own_pids) if whole.device == AUTO else None
+    with watching(uuid, program) as watched, want_of_memory():
         told = whole.run(lambda line: emitter(events.Log, line=line))
+    if program is not None:
+        told = _with_gpus(emitter, told, program)
     _emit_told(emitter, told, watched, bench.flags)
+
+
+def _own_pids() -> set[int]:
+    return started_by_us(os.environ.get(MARK_VARIABLE, ""))
+
+
+def _with_gpus(emitter: Emitter, told: TimedFigure, program: ProgramWatch) -> TimedFigure:
+    """Emit which GPUs a program was seen on; where it used one, its memory is the GPU's, as of our own workloads."""
+    reading = program.facts()
+    if reading is not None:
+        for subject in collect(None, None, {"gpu": lambda: reading}):
+            emitter(events.Facts, subject=subject.subject, facts=subject.facts, problems=list(subject.problems))
+    if not program.uses:
+        return told
+    metrics = told.metrics
+    if told.memory_peak_mib is not None:
+        metrics = (*metrics, Metric("host_memory_peak_mib", told.memory_peak_mib, "MiB", False))
+    return replace(told, memory_peak_mib=program.memory_peak_mib, metrics=metrics)
 
 
 def _measured_list(emitter: Emitter, listed: TimedRows, bench: Bench) -> None:
@@ -220,9 +243,16 @@ class Watched:
 
 
 @contextmanager
-def watching(uuid: str | None) -> Iterator[Watched]:
-    """Reads the counters before and after."""
+def watching(uuid: str | None, program: ProgramWatch | None = None) -> Iterator[Watched]:
+    """Reads the counters before and after: of one GPU, or of those that a program turns out to use."""
     watched = Watched()
+    if program is not None:
+        host = host_counters.read()
+        with program, watched.heart:
+            yield watched
+        watched.host = host_counters.between(host, host_counters.read())
+        watched.findings = program.findings
+        return
     with counters.XidWatch(uuid) as watch:
         host, before = host_counters.read(), counters.read(uuid, watch)
         with watched.heart:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from stackmark.model import Field
-from stackmark.spec import AnyParams, Request
+from stackmark.spec import AUTO, AnyParams, Request
 from stackmark.workloads.definition import Definition, Family
 
 # What `--cmd` asks for without a name.
@@ -88,9 +88,10 @@ def _checked_metric(text: str) -> str:
 
 class CommandParams(AnyParams):
     device: str = Field(
-        default="cpu",
-        pattern=r"^(cpu|cuda(:\d{1,3})?)$",
-        description="cpu or cuda:N: whose counters are read beside it; the program is not told",
+        default=AUTO,
+        pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+        description="auto, cpu or cuda:N: whose counters are read; auto: of the GPUs that it is seen on; cpu: it gets no GPU "
+        "in a container or pod; the program is not told",
         json_schema_extra=COMMAND,
     )
     cmd: Annotated[str, _checked_command] = Field(
