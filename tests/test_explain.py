@@ -19,6 +19,7 @@ from stackmark.verdict.covariates import BY_NAME, apart, covariate_lines, covari
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, FactDifference, Facts
 from stackmark.verdict.explain import (
     FOLLOWING_PARAMETER,
+    PACKAGES_NAMED,
     Arm,
     explain,
     explain_facts,
@@ -26,7 +27,7 @@ from stackmark.verdict.explain import (
     steadiness_finding,
 )
 from stackmark.verdict.fact_values import differing, say_value
-from stackmark.verdict.known_causes import CAUSES, NOISE, NOT_KNOWN, cause_of, is_noise
+from stackmark.verdict.known_causes import CAUSES, NOISE, NOT_KNOWN, UNKNOWN_WEIGHT, cause_of, is_noise
 
 DATA = Path(__file__).parent / "data"
 REAL: dict[str, Facts] = json.loads((DATA / "facts_of_arms.json").read_text())
@@ -359,6 +360,95 @@ def test_a_value_is_said_with_the_unit_of_its_name(key: str, value: JsonValue, s
 def test_cpu_lists_are_read() -> None:
     assert cpus_of("0-3,8") == {0, 1, 2, 3, 8}
     assert cpus_of("") == cpus_of(None) == cpus_of("a-b") == set()
+
+
+# Two images
+
+# Invented: no such images were measured. What is plausible in them are the names of packages and the shape of versions.
+OLD_SAMPLE_IMAGE: Facts = {
+    "container": {"image": "registry.example/sample:old", "image_digest": "sha256:aaaa", "software": "image"},
+    "host": {"distribution": "Ubuntu 22.04.5 LTS", "hostname": "3f1c"},
+    "software": {
+        "python": "3.10.12", "torch": "2.6.0", "torch_git": "aaaa", "cuda": "12.6", "cudnn": 90501, "nccl": "2.21.5",
+        "cublas": "12.6.4.1", "triton": "3.2.0", "numpy": "1.26.4", "libc": "glibc 2.35", "mkl": "2024.2", "onednn": "3.5.3",
+        "executable": "/usr/bin/python3", "torch_cuda_archs": ["sm_80", "sm_90"],
+    },
+    "packages": {
+        "torch": "2.6.0", "triton": "3.2.0", "numpy": "1.26.4", "nvidia-cublas-cu12": "12.6.4.1", "nvidia-cudnn-cu12": "9.5.1.17",
+        "flash-attn": "2.7.3", "pip": "24.0", "attrs": "23.1.0", "certifi": "2024.8.30", "idna": "3.7", "jinja2": "3.1.4",
+        "requests": "2.32.0", "tqdm": "4.66.1", "left-alone": "1.0",
+    },
+}  # fmt: skip
+NEW_SAMPLE_IMAGE: Facts = {
+    "container": {"image": "registry.example/sample:new", "image_digest": "sha256:bbbb", "software": "image"},
+    "host": {"distribution": "Ubuntu 24.04.2 LTS", "hostname": "9a02"},
+    "software": {
+        "python": "3.12.3", "torch": "2.9.0", "torch_git": "bbbb", "cuda": "13.0", "cudnn": 91300, "nccl": "2.27.7",
+        "cublas": "13.0.2.14", "triton": "3.5.0", "numpy": "2.3.1", "libc": "glibc 2.39", "mkl": "2024.2", "onednn": "3.9.1",
+        "executable": "/opt/venv/bin/python3", "torch_cuda_archs": ["sm_90", "sm_100"],
+    },
+    "packages": {
+        "torch": "2.9.0", "triton": "3.5.0", "numpy": "2.3.1", "nvidia-cublas": "13.0.2.14", "nvidia-cudnn-cu13": "9.13.0.50",
+        "pip": "25.1", "attrs": "25.1.0", "certifi": "2025.6.15", "idna": "3.10", "jinja2": "3.1.6",
+        "requests": "2.32.0", "tqdm": "4.67.1", "brand-new": "0.1",
+    },
+}  # fmt: skip
+SAMPLE_OPTIONS: tuple[dict[str, JsonValue], ...] = (
+    {"image": "registry.example/sample:old"},
+    {"image": "registry.example/sample:new"},
+)
+
+
+def two_images(*facts: Facts, **params: Scalar) -> tuple[FactDifference, ...]:
+    sides = zip(("old", "new"), facts, SAMPLE_OPTIONS, strict=True)
+    return explain_facts([Arm(label, known, params, asked, frozenset()) for label, known, asked in sides])
+
+
+def test_two_images_are_told_apart_by_what_is_in_them_the_framework_first() -> None:
+    found = names(two_images(OLD_SAMPLE_IMAGE, NEW_SAMPLE_IMAGE))
+    assert found[:5] == ["software.torch", "software.cuda", "software.cudnn", "software.cublas", "packages.flash-attn"]
+    order = ["software.torch", "software.cuda", "software.cudnn", "software.python", "software.triton", "software.nccl",
+             "software.libc", "software.numpy", "host.distribution", "container.image", "packages.others"]  # fmt: skip
+    assert [one for one in found if one in order] == order
+    assert found[-3:] == ["container.image", "container.image_digest", "packages.others"]
+
+
+def test_what_is_the_same_package_under_another_name_is_said_once() -> None:
+    found = names(two_images(OLD_SAMPLE_IMAGE, NEW_SAMPLE_IMAGE))
+    assert [one for one in found if one.startswith("packages.")] == ["packages.flash-attn", "packages.others"]
+    assert not {"software.executable", "host.hostname", "software.torch_git"} & set(found)
+
+
+def test_a_package_that_matters_and_is_missing_is_not_installed() -> None:
+    found = {one.key: one for one in two_images(OLD_SAMPLE_IMAGE, NEW_SAMPLE_IMAGE)}
+    assert found["flash-attn"].values == ("2.7.3", "not installed")
+    assert found["flash-attn"].weight == cause_of("packages", "flash-attn").weight
+
+
+def test_packages_that_do_not_matter_are_counted() -> None:
+    (line,) = [one for one in two_images(OLD_SAMPLE_IMAGE, NEW_SAMPLE_IMAGE) if one.key == "others"]
+    assert numbers(line.why) == [2, 6]  # in one image only, and in another version
+    assert [len(value.split(", ")) for value in line.values] == [PACKAGES_NAMED, PACKAGES_NAMED]
+
+
+def test_a_few_packages_are_named_each() -> None:
+    few = changed(OLD_SAMPLE_IMAGE, "packages", pip="25.1", tqdm="4.67.1")
+    assert {"packages.pip", "packages.tqdm"} <= set(names(two_images(OLD_SAMPLE_IMAGE, few)))
+
+
+def test_nccl_comes_higher_where_ranks_use_it() -> None:
+    def weight(**variables: JsonValue) -> int:
+        sides = [{**image, "environment": {**variables}} for image in (OLD_SAMPLE_IMAGE, NEW_SAMPLE_IMAGE)]
+        return next(one.weight for one in two_images(*sides) if one.key == "nccl")
+
+    assert weight() < cause_of("software", "python").weight < weight(WORLD_SIZE="8")
+
+
+def test_images_of_which_nothing_else_is_known_are_the_difference() -> None:
+    only = [{"container": facts["container"]} for facts in (OLD_SAMPLE_IMAGE, NEW_SAMPLE_IMAGE)]
+    found = two_images(*only)
+    assert names(found)[0] == "container.image"
+    assert found[0].weight > UNKNOWN_WEIGHT
 
 
 # The tables

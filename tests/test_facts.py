@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import pynvml
 import pytest
@@ -606,6 +607,28 @@ def test_torch_is_described_where_it_is_loaded() -> None:
     assert facts["torch_git"] == torch.version.git_version
     assert facts["torch_threads"] == torch.get_num_threads()
     assert record(facts["torch_build"])["build_type"] == "Release"
+
+
+def test_the_libraries_of_a_build_for_gpus_are_told_without_loading_them() -> None:
+    """With what a build for CUDA answers, as torch 2.9 does; there is none here."""
+    built = SimpleNamespace(cuda="12.8", hip=None, git_version="aaaa")
+    config = "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 1\n  - Intel(R) MKL-DNN v3.7.1 (Git"
+    torch = SimpleNamespace(
+        __version__="2.9.0+cu128", version=built, __config__=SimpleNamespace(show=lambda: config),
+        backends=SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91002)),
+        get_num_threads=lambda: 2, get_num_interop_threads=lambda: 1,
+        _C=SimpleNamespace(_nccl_version=lambda: 2 << 32 | 27 << 16 | 5, _cuda_getArchFlags=lambda: "sm_90 sm_100"),
+    )  # fmt: skip
+    facts = software_facts.read({"torch": cast(ModuleType, torch)}).facts
+    told = {name: facts[name] for name in ("cuda", "cudnn", "nccl", "mkl", "onednn", "torch_cuda_archs")}
+    assert told == {
+        "cuda": "12.8", "cudnn": 91002, "nccl": "2.27.5", "mkl": "2024.2", "onednn": "3.7.1",
+        "torch_cuda_archs": ["sm_90", "sm_100"],
+    }  # fmt: skip
+
+
+def test_a_build_without_nccl_has_none() -> None:
+    assert software_facts._nccl(cast(ModuleType, SimpleNamespace(_C=SimpleNamespace()))) is None
 
 
 def test_without_torch_the_rest_is_still_told() -> None:

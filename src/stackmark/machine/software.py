@@ -18,6 +18,12 @@ from stackmark.machine.reading import Facts, Json, Reading, text
 
 CONFIG = re.compile(r"\b(BLAS_INFO|BUILD_TYPE|LAPACK_INFO|USE_MKL|USE_MKLDNN|USE_NCCL|USE_OPENMP)=([^,\s]+)")
 CAPABILITY = re.compile(r"CPU capability usage: (\S+)")
+MKL = re.compile(r"Math Kernel Library Version (\S+?)-Product")
+ONEDNN = re.compile(r"MKL-DNN v(\d[\w.]*)")
+# NVIDIA names its packages by the major version of CUDA, and since CUDA 13 without it.
+CUBLAS_PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-cublas-cu11")
+# The file of a library that is loaded already, where its name has the whole version: libcublas.so.12.8.4.1.
+CUBLAS_FILE = re.compile(r"/libcublas\.so\.(\d+(?:\.\d+)+)$", re.MULTILINE)
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -34,36 +40,69 @@ def read(modules: Mapping[str, ModuleType] | None = None) -> Reading:
         "torch": str(torch.__version__) if torch is not None else None,
     }
     if torch is not None:
-        facts.update(_torch(torch, modules))
+        facts.update(_torch(torch))
     for package in ("triton", "numpy"):
         facts[package] = _version(package)
+    facts["numpy_blas"] = _numpy_blas(modules.get("numpy"))
     return Reading(facts)
 
 
-def _torch(torch: ModuleType, modules: Mapping[str, ModuleType]) -> Facts:
+def _torch(torch: ModuleType) -> Facts:
     built = torch.version
     config = str(torch.__config__.show())
-    capability = CAPABILITY.search(config)
     cudnn = torch.backends.cudnn.version() if built.cuda or getattr(built, "hip", None) else None
     return {
         "torch_git": str(built.git_version),
         "cuda": built.cuda,
         "hip": getattr(built, "hip", None),
         "cudnn": cudnn,
-        "nccl": _nccl(modules) if built.cuda else None,
+        "nccl": _nccl(torch) if built.cuda else None,
+        "cublas": _cublas() if built.cuda else None,
+        "mkl": _first(MKL, config),
+        "onednn": _first(ONEDNN, config),
+        "torch_cuda_archs": _cuda_archs(torch) if built.cuda else None,
         "torch_threads": torch.get_num_threads(),
         "torch_interop_threads": torch.get_num_interop_threads(),
-        "torch_cpu_capability": capability.group(1) if capability else None,
+        "torch_cpu_capability": _first(CAPABILITY, config),
         "torch_build": {name.lower(): value for name, value in CONFIG.findall(config)},
     }
 
 
-def _nccl(modules: Mapping[str, ModuleType]) -> str | None:
-    nccl = modules.get("torch.cuda.nccl")
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return found[1] if found else None
+
+
+def _nccl(torch: ModuleType) -> str | None:
+    """Ask the library that torch brings, as `torch.cuda.nccl.version` does, which may not be loaded."""
     try:
-        return ".".join(map(str, nccl.version())) if nccl is not None else None
+        packed = int(torch._C._nccl_version())
     except (AttributeError, RuntimeError, TypeError):
         return None  # a build without NCCL
+    return f"{packed >> 32}.{packed >> 16 & 0xFFFF}.{packed & 0xFFFF}"
+
+
+def _cuda_archs(torch: ModuleType) -> list[Json] | None:
+    """Return what torch has kernels for. Its own `get_arch_list` would start CUDA first."""
+    try:
+        return [*str(torch._C._cuda_getArchFlags() or "").split()]
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _cublas() -> str | None:
+    """Return cuBLAS's version by the file that is loaded, or by its package; it is not asked itself."""
+    loaded = _first(CUBLAS_FILE, text(Path("/proc/self/maps")) or "")
+    return loaded or next((version for name in CUBLAS_PACKAGES if (version := _version(name))), None)
+
+
+def _numpy_blas(numpy: ModuleType | None) -> str | None:
+    """Return which library NumPy multiplies matrices with, where it is loaded and new enough to say."""
+    try:
+        blas = numpy.__config__.CONFIG["Build Dependencies"]["blas"]  # type: ignore[union-attr]
+        return f"{blas['name']} {blas['version']}"
+    except (AttributeError, LookupError, TypeError):
+        return None
 
 
 def _version(package: str) -> str | None:

@@ -55,12 +55,14 @@ class DifferingFact:
 
 @dataclass(frozen=True)
 class Judged:
-    """`unlikely`: what is known speaks against it, also where somebody asked for the difference."""
+    """`unlikely`: what is known speaks against it, also where somebody asked for the difference. `itself`: it is what was
+    asked for, under its own name, and other lines say what that changed."""
 
     weight: int
     why: str
     shows_effect: bool = False
     unlikely: bool = False
+    itself: bool = False
 
 
 def cpu_limit(seen: DifferingFact) -> Judged | None:
@@ -164,9 +166,12 @@ def power_limit(seen: DifferingFact) -> Judged | None:
 
 
 def image(seen: DifferingFact) -> Judged | None:
-    """That one arm has an image and the other none is the layer itself."""
+    """That one arm has an image and the other none is the layer itself. Of two images the insides are compared."""
     if None not in seen.values:
-        return None
+        inside = ("software", "packages")
+        if all(facts.get(subject) == seen.facts[0].get(subject) for facts in seen.facts for subject in inside):
+            return None
+        return Judged(4, "the image itself: what differs in it stands in lines of its own", itself=True)
     own = any(seen.fact(arm, "container", "software") == "host" for arm in range(len(seen.facts)))
     what = (
         "an empty image with the host's own software" if own else "an image, whose software stands in lines of its own"
@@ -208,6 +213,11 @@ def alone(seen: DifferingFact) -> Judged | None:
     if any(_several_ranks(seen, arm) for arm in range(len(seen.facts))):
         return None
     return Judged(12, "for processes that talk to each other; here one ran alone", unlikely=True)
+
+
+def nccl(seen: DifferingFact) -> Judged | None:
+    """A version that people look for, and that one process alone hardly ever uses."""
+    return Judged(30, "another NCCL; here one process ran alone", unlikely=True) if alone(seen) else None
 
 
 def not_in_the_loop(seen: DifferingFact) -> Judged | None:

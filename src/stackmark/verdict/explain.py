@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from pydantic import JsonValue
 
 from stackmark.spec import Scalar
-from stackmark.units import say_seconds
+from stackmark.units import counted, say_seconds
 from stackmark.verdict.cause_judges import DifferingFact, Judged
 from stackmark.verdict.covariates import BY_NAME, KnownCovariate, Series, apart, middle, say, series_of_arms
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, FactDifference, Facts
 from stackmark.verdict.fact_values import differing, say_value
-from stackmark.verdict.known_causes import UNKNOWN_WEIGHT, cause_of, follows, is_noise
+from stackmark.verdict.known_causes import OTHER_PACKAGES, UNKNOWN_WEIGHT, cause_of, follows, is_noise
 
 TYPED_WITH_EFFECT, TYPED_PARAMETER, TYPED_OPTION, FOLLOWING_PARAMETER = 100, 97, 96, 90
 # Asked for, but what is known speaks against it; asked for, and seen nowhere.
@@ -68,6 +68,12 @@ UNEQUAL_SHARE = 1 / 3
 # A difference in set-up that somebody waits for: this long, and this much of it.
 SETUP_LEAST_S, SETUP_LEAST_SHARE = 0.5, 0.1
 PARTS_SHOWN = 3
+# Packages that are not known to matter are named up to this many; more are one line, below everything that has a name.
+PACKAGES_NAMED = 3
+OTHERS_WEIGHT = 3
+
+# Subject, path and the value in each arm.
+Difference = tuple[str, str, tuple[JsonValue, ...]]
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,9 @@ def _from_facts(
     labels, params = [arm.label for arm in arms], [arm.params for arm in arms]
     told = [(s, k, v) for s, k, v in differing(facts) if not is_noise(s, k)]
     names = {f"{subject}.{key}" for subject, key, _ in told}
+    told, folded = _without_other_packages(
+        [one for one in told if one[0] != "packages" or not follows(*one[:2], names)]
+    )
     found: list[tuple[int, FactDifference]] = []
     shown: set[str] = set()
     for subject, key, values in told:
@@ -184,7 +193,27 @@ def _from_facts(
         said = tuple(say_value(key, value, cause.none_says) for value in values)
         found.append((judged.weight, FactDifference(subject, key, said, judged.why, weight, judged.shows_effect)))
     # Of two that were typed, the one that matters more by itself comes first.
-    return [one for _, one in sorted(found, key=lambda pair: -pair[0])], shown
+    return [*(one for _, one in sorted(found, key=lambda pair: -pair[0])), *folded], shown
+
+
+def _without_other_packages(told: Sequence[Difference]) -> tuple[list[Difference], list[FactDifference]]:
+    """Fold packages that are not known to matter into one line: two images differ in hundreds of them."""
+    rest = [one for one in told if one[0] == "packages" and cause_of(one[0], one[1]).pattern == OTHER_PACKAGES]
+    if len(rest) <= PACKAGES_NAMED:
+        return list(told), []
+    both = [one for one in rest if None not in one[2]]
+    some = len(rest) - len(both)
+    parts = [f"{counted(len(both), 'other package')} in another version"] if both else []
+    parts += [f"{counted(some, 'package')} not in every arm"] if some else []
+    values = []
+    for arm in range(len(rest[0][2])):
+        here = [f"{key} {version}" for _, key, of in both if (version := of[arm])]
+        more = len(here) - PACKAGES_NAMED
+        values.append(", ".join(here[:PACKAGES_NAMED]) + (f" and {more} more" if more > 0 else "") or "none")
+    line = FactDifference(
+        "packages", "others", tuple(values), f"{', '.join(parts)}; not known to matter", OTHERS_WEIGHT
+    )
+    return [one for one in told if one not in rest], [line]
 
 
 def _is_about(option: str, key: str, values: tuple[object, ...]) -> bool:
@@ -197,6 +226,8 @@ def _is_about(option: str, key: str, values: tuple[object, ...]) -> bool:
 def _typed_weight(judged: Judged) -> int:
     if judged.shows_effect:
         return TYPED_WITH_EFFECT
+    if judged.itself:
+        return judged.weight
     return TYPED_UNLIKELY if judged.unlikely else TYPED_OPTION
 
 

@@ -18,6 +18,8 @@ from stackmark.verdict.cause_judges import DifferingFact, Judged
 
 NOT_KNOWN = "differs; not known to matter"
 UNKNOWN_WEIGHT = 5
+# The last row of the packages: those that no row before it names.
+OTHER_PACKAGES = "packages.*"
 
 
 @dataclass(frozen=True)
@@ -69,25 +71,46 @@ CAUSES = (
     Cause("software.torch_cpu_capability", 75, "PyTorch picked kernels for other instructions"),
     Cause("software.torch_threads", 70, "another number of threads computes", judges.threads),
     Cause("software.torch_interop_threads", 20, "threads between operators, which few models use"),
-    Cause("software.cudnn", 70, "different cuDNN: other algorithms for convolutions and attention"),
-    Cause("software.cuda", 70, "different CUDA libraries: other kernels for matrix products"),
-    Cause("software.hip", 70, "different ROCm libraries"),
+    Cause("software.cuda", 72, "different CUDA libraries: other kernels for matrix products", none_says="none"),
+    Cause("software.cudnn", 70, "different cuDNN: other algorithms for convolutions and attention", none_says="none"),
+    Cause("software.cublas", 70, "different cuBLAS: other kernels for matrix products"),
+    Cause("software.hip", 70, "different ROCm libraries", none_says="none"),
+    Cause("software.torch_cuda_archs", 55, "PyTorch has kernels for other chips: without its own, a chip compiles or falls back"),
+    Cause("software.mkl", 50, "another MKL: matrix products on the CPU"),
+    Cause("software.onednn", 50, "another oneDNN: convolutions and matrix products on the CPU"),
+    Cause("software.numpy_blas", 18, "another library for NumPy's matrix products, where data are made ready with it"),
     Cause("software.torch_build.*", 50, "PyTorch was built another way"),
-    Cause("software.triton", 50, "another Triton: compiled kernels differ"),
-    Cause("software.nccl", 45, "another NCCL", judges.alone),
+    Cause("software.triton", 50, "another Triton: compiled kernels differ", none_says="not installed"),
+    Cause("software.nccl", 60, "another NCCL: how ranks exchange their gradients", judges.nccl),
     Cause("software.gil", 45, "Python with and without its global lock"),
     Cause("software.implementation", 45, "another Python"),
-    Cause("software.python", 35, "another Python: the host's side of each step"),
+    Cause("software.python", 55, "another Python: the host's side of each step"),
     Cause("software.libc", 25, "another C library: its memory functions and its allocator"),
-    Cause("software.numpy", 20, "another NumPy, where data are made ready with it"),
+    Cause("software.numpy", 20, "another NumPy, where data are made ready with it", none_says="not installed"),
     Cause("stackmark.version", 60, "the arms were measured by two versions of the worker"),
     Cause("stackmark.commit", 50, "the arms were measured by two versions of the worker"),
-    Cause("packages.nvidia-cudnn*", 70, "different cuDNN: other algorithms for convolutions and attention"),
-    Cause("packages.nvidia-cublas*", 70, "different cuBLAS: other kernels for matrix products"),
-    Cause("packages.nvidia-*", 40, "another library of NVIDIA's"),
-    Cause("packages.mkl*", 50, "another library for matrix products on the CPU"),
-    Cause("packages.intel-openmp", 50, "another library that runs the threads"),
-    Cause("packages.*", 5, "another version; not known to matter"),
+    *(
+        Cause(f"packages.{name}", weight, why, none_says="not installed")
+        for name, weight, why in (
+            ("nvidia-cudnn*", 70, "different cuDNN: other algorithms for convolutions and attention"),
+            ("nvidia-cublas*", 70, "different cuBLAS: other kernels for matrix products"),
+            ("nvidia-nccl*", 45, "another NCCL: how ranks exchange their gradients"),
+            ("nvidia-ml-py", 2, "reads counters, and not in the measured part"),
+            ("nvidia-*", 30, "another library of NVIDIA's"),
+            ("transformer-engine*", 60, "other kernels for transformers and 8-bit arithmetic"),
+            ("flash-attn*", 60, "other kernels for attention"),
+            ("xformers", 45, "other kernels for attention"),
+            ("apex", 45, "other fused kernels and optimizers"),
+            ("torch-tensorrt*", 40, "another compiler of networks"),
+            ("pytorch-triton*", 50, "another Triton: compiled kernels differ"),
+            ("torchvision", 30, "another torchvision: how images are read and augmented"),
+            ("pillow*", 25, "another Pillow: how images are read"),
+            ("mkl*", 50, "another library for matrix products on the CPU"),
+            ("*openblas*", 45, "another library for matrix products on the CPU"),
+            ("intel-openmp", 50, "another library that runs the threads"),
+            ("*", 5, "another version; not known to matter"),
+        )
+    ),
     # What the process may use
     Cause("cgroup.cpu_limit_cpus", 70, "a limit on CPU time", judges.cpu_limit, ("cpus",), "no limit"),
     Cause("cgroup.cpuset", 65, "other CPUs to run on", judges.cpu_set, ("cpuset",)),
@@ -280,6 +303,11 @@ FOLLOWS = (
     ("packages.numpy", ("software.numpy",)),
     ("packages.nvidia-cudnn*", ("software.cudnn",)),
     ("packages.nvidia-nccl*", ("software.nccl",)),
+    ("packages.nvidia-cublas*", ("software.cublas",)),
+    # Each comes with its CUDA, and under another name with each major version of it.
+    ("packages.nvidia-*", ("software.cuda",)),
+    ("packages.cuda-*", ("software.cuda",)),
+    ("packages.pytorch-triton*", ("software.triton",)),
     ("packages.stackmark", ("stackmark.version",)),
     ("stackmark.commit", ("stackmark.version",)),
     ("host.kernel_version", ("host.kernel",)),
