@@ -211,10 +211,13 @@ def make_manifest(
     schedule: str | None = None,
     history: int | None = None,
     command: str = "",
+    with_worker: bool = True,
 ) -> Manifest:
     """Make the manifest of a request; `place_options` are a pod's."""
     options = read_pod_options(place_options)
-    return manifest_for(request, options, kind, schedule=schedule, history=history, command=command)
+    return manifest_for(
+        request, options, kind, schedule=schedule, history=history, command=command, with_worker=with_worker
+    )
 
 
 def manifest(
@@ -223,6 +226,7 @@ def manifest(
     kind: ManifestKind = "job",
     schedule: str | None = None,
     history: int | None = None,
+    with_worker: bool = True,
     ranks: int = 1,
     **options: Option,
 ) -> Manifest:
@@ -232,4 +236,12 @@ def manifest(
     request, place_options = read_request(workload, ranks, options)
     typed = {"kind": kind if kind != "job" else None, "schedule": schedule, "history": history}
     command = command_of(["manifest"], workload, {**typed, "ranks": ranks if ranks > 1 else None, **options})
-    return make_manifest(request, place_options, kind=kind, schedule=schedule, history=history, command=command)
+    return make_manifest(
+        request,
+        place_options,
+        kind=kind,
+        schedule=schedule,
+        history=history,
+        command=command,
+        with_worker=with_worker,
+    )

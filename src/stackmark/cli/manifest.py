@@ -25,7 +25,7 @@ from stackmark.errors import SpecError
     cls=OfAPod,
     epilog="""\b
 Examples:
-  stackmark manifest train/resnet50 --image registry.example.com/stackmark-worker:1 --gpus 1 --cpus 8 --memory 32g
+  stackmark manifest train/resnet50 --image nvcr.io/nvidia/pytorch:26.10-py3 --gpus 1 --cpus 8 --memory 32g
   stackmark manifest train/resnet50 --gpus 1 --openshift > job.yaml
   stackmark manifest train/trivial --device cpu --batch 2 --kind cronjob --schedule "0 * * * *"
 """,
@@ -43,6 +43,9 @@ Examples:
     metavar="N",
     help="How many finished runs a CronJob keeps for collection. [default: 24]",
 )
+@click.option(
+    "--without-worker", is_flag=True, help="Leave the ConfigMap with the worker out, for a cluster that has it."
+)
 @ranks_option
 @json_option
 @pod_options()
@@ -55,6 +58,7 @@ def command(
     kind: Literal["job", "pod", "cronjob"],
     schedule: str | None,
     history: int | None,
+    without_worker: bool,
     as_json: bool,
     **typed: Any,
 ) -> int:
@@ -73,7 +77,13 @@ def command(
             f"a manifest is for one measurement, and these lists make {len(requests)}", hint="print one for each"
         )
     made = make_manifest(
-        requests[0], options, kind=kind, schedule=schedule, history=history, command=repeatable(asked or ("manifest",))
+        requests[0],
+        options,
+        kind=kind,
+        schedule=schedule,
+        history=history,
+        command=repeatable(asked or ("manifest",)),
+        with_worker=not without_worker,
     )
     if as_json:
         print_json(made.to_dict())

@@ -37,6 +37,8 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("Job", "/apis/batch/v1", "jobs"),
     ("Pod", "/api/v1", "pods"),
     ("Service", "/api/v1", "services"),
+    # Those of printed manifests; all others belong to a Job.
+    ("ConfigMap", "/api/v1", "configmaps"),
     ("ResourceClaimTemplate", "/apis/resource.k8s.io/v1", "resourceclaimtemplates"),
     ("ResourceClaimTemplate", "/apis/resource.k8s.io/v1beta2", "resourceclaimtemplates"),
     ("ResourceClaimTemplate", "/apis/resource.k8s.io/v1beta1", "resourceclaimtemplates"),

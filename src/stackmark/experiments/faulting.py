@@ -216,8 +216,7 @@ class HurtPlace:
             injection.ended.set()
             self._wait(outcome)
             if outcome.interruption is None and listening.pod:
-                python = setup.python
-                self.disk = read_disk(setup.cluster, setup.namespace, listening.pod, python, listening.stream.events)
+                self.disk = read_disk(setup, listening.pod, listening.stream.events)
             return outcome
         finally:
             injection.ended.set()

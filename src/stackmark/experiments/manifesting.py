@@ -15,7 +15,6 @@ from typing import Literal
 
 from pydantic import JsonValue, ValidationError
 
-from stackmark import __version__
 from stackmark.errors import SpecError
 from stackmark.experiments.list_specs import check_list
 from stackmark.experiments.probing import check_ranks
@@ -26,6 +25,7 @@ from stackmark.kubernetes.manifest import build as making
 from stackmark.kubernetes.manifest import yaml_text
 from stackmark.kubernetes.manifest.build import SECRET_NAME
 from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.software import host_software
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import gpus_of, pod_request, remarks
@@ -37,8 +37,8 @@ Kind = Literal["job", "pod", "cronjob"]
 HOURLY = "0 * * * *"
 # What a CronJob's name may have is 52 characters, since those of its Jobs go on from it.
 LONGEST_SLUG = 30
-# As `stackmark image --base cuda` names it, where it would be pulled from: to be replaced by somebody's own.
-EXAMPLE_IMAGE = f"registry.example.com/stackmark-worker:{__version__}-cuda"
+# To be replaced by somebody's own.
+EXAMPLE_IMAGE = "registry.example.com/pytorch:latest"
 # An image without a file in it, for the host's own software.
 NOTHING = "registry.k8s.io/pause:3.10"
 
@@ -78,7 +78,9 @@ def manifest_for(
     schedule: str | None = None,
     history: int | None = None,
     command: str = "",
+    with_worker: bool = True,
 ) -> Manifest:
+    """Make the manifest; without the worker the ConfigMap that the pod mounts is left out, for a cluster that has it."""
     check_request(request)
     check_ranks(request)
     check_list(request)
@@ -90,14 +92,13 @@ def manifest_for(
         made = making.cronjob(wanted, schedule or HOURLY, history=making.HISTORY if history is None else history)
     else:
         made = making.job(wanted) if kind == "job" else making.pod(wanted)
-    claim = making.claim_template(wanted)
+    parts = (making.config_map(wanted) if with_worker else None, making.claim_template(wanted))
     warnings = [
         *remarks(options, wanted, Task(do="run", request=request)),
         *(_left_open(request) if kind == "cronjob" else ()),
     ]
-    return Manifest(
-        (claim, made) if claim else (made,), tuple(_remarks(wanted, options, made, command)), tuple(warnings)
-    )
+    said = [*_remarks(wanted, options, made, command), *_about_worker(wanted, with_worker)]
+    return Manifest((*(part for part in parts if part), made), tuple(said), tuple(warnings))
 
 
 def _pod_request(request: Request, options: PodOptions, kind: Kind) -> PodRequest:
@@ -105,9 +106,10 @@ def _pod_request(request: Request, options: PodOptions, kind: Kind) -> PodReques
     software = None
     if options.host_software == "yes":
         software = host_software(sys.executable, worker_environment(os.environ))
+    mark = _mark(request, options, kind)
     return pod_request(
         options,
-        mark=_mark(request, options, kind),
+        mark=mark,
         kind="canary" if kind == "cronjob" else "run",
         namespace=options.namespace or "",
         image=options.image or (NOTHING if software else EXAMPLE_IMAGE),
@@ -115,6 +117,8 @@ def _pod_request(request: Request, options: PodOptions, kind: Kind) -> PodReques
         gpus=gpus_of(options, request),
         software=software,
         driven=False,
+        # With its hash: a ConfigMap cannot be changed, and a newer worker is another one next to it.
+        worker_map=f"{names.object_name(mark)}-{worker_bundle().sha256[:8]}",
     )
 
 
@@ -135,6 +139,24 @@ def _left_open(request: Request) -> list[str]:
     return [said] if "batch" in left else []
 
 
+def _about_worker(wanted: PodRequest, printed: bool) -> list[str]:
+    """Say how the ConfigMap with the worker comes into the cluster. `kubectl apply` would keep a second copy of it in a note that
+    has no room for so much."""
+    if wanted.files is None:
+        return []
+    where = f" -n {wanted.namespace}" if wanted.namespace else ""
+    if printed:
+        return [
+            "apply it with `kubectl create -f`, or `kubectl apply --server-side -f`; the ConfigMap is the worker, and "
+            "--without-worker leaves it out"
+        ]
+    file = next(iter(wanted.files.content))
+    return [
+        f"the worker is a ConfigMap: stackmark bundle -o {file}, then "
+        f"kubectl create configmap {wanted.files.name}{where} --from-file={file}"
+    ]
+
+
 def _remarks(wanted: PodRequest, options: PodOptions, made: Json, command: str) -> list[str]:
     kind, name = str(made["kind"]), names.object_name(wanted.mark)
     where = f" -n {wanted.namespace}" if wanted.namespace else ""
@@ -147,8 +169,7 @@ def _remarks(wanted: PodRequest, options: PodOptions, made: Json, command: str) 
         said.append(f"to keep it: {collect}")
     if options.image is None and not wanted.host_software:
         said.append(
-            f"the image {wanted.image} is an example: `stackmark image --build --push REF` makes yours, and --image REF "
-            "names it"
+            f"the image {wanted.image} is an example: --image REF names yours, any with Python 3.10 or newer and PyTorch"
         )
     if wanted.host_software:
         said.append(

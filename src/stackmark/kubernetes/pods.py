@@ -20,8 +20,10 @@ from stackmark.kubernetes import objects as at
 from stackmark.kubernetes.client import READ_S, ApiError, Cluster, Json, Unreachable
 from stackmark.kubernetes.events import events_of
 from stackmark.kubernetes.log.lines import Closing
+from stackmark.kubernetes.manifest.build import owned_by
 from stackmark.kubernetes.nodes import runtime_of
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, may_pass, patiently
+from stackmark.kubernetes.refusals import explained
 from stackmark.kubernetes.status import Phase, exit_code, phase_of
 from stackmark.units import say_seconds
 
@@ -123,6 +125,31 @@ class Pods:
                 raise
 
         return patiently(ask, self._say, self._patience_s)
+
+    def create_job(self, body: Json, parts: Sequence[Json] = ()) -> Json:
+        """Create a Job and what its pod needs, each owned by the Job, so that it goes with it.
+
+        With parts the Job is suspended until they are there, and then let go, unless it was to be suspended anyway (a queue).
+        """
+        if not parts:
+            return self.create(body, "jobs", BATCH)
+        held = bool(body["spec"].get("suspend"))
+        made = self.create({**body, "spec": {**body["spec"], "suspend": True}}, "jobs", BATCH)
+        for part in parts:
+            self.create_part(made, part)
+        if not held:
+            path = self.path("jobs", str(made["metadata"]["name"]), BATCH)
+            patiently(lambda: self.cluster.patch(path, {"spec": {"suspend": False}}), self._say, self._patience_s)
+        return made
+
+    def create_part(self, job: Json, part: Json) -> None:
+        """Create an object that belongs to a Job. Raises PlaceError with its name, since the Job itself was accepted."""
+        kind, version = str(part["kind"]), str(part["apiVersion"])
+        group = CORE if version == "v1" else f"/apis/{version}"
+        try:
+            self.create(owned_by(job, part), f"{kind.lower()}s", group)
+        except ApiError as error:
+            raise explained(error, f"the {kind} {part['metadata']['name']}") from error
 
     # Look
 

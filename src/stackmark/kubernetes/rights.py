@@ -42,6 +42,9 @@ class Right:
 # Every right that a run in a pod uses. To see nodes is not among them: where it is missing, the scheduler decides alone.
 RUN_RIGHTS = (
     Right("create", "batch", "jobs"),
+    # A Job waits for its ConfigMap, and is let go then; the ConfigMap is the worker, and goes with the Job.
+    Right("patch", "batch", "jobs"),
+    Right("create", "", "configmaps"),
     # Why a Job has no pod.
     Right("get", "batch", "jobs"),
     # What a killed stackmark left in the namespace.

@@ -20,8 +20,8 @@ from stackmark.cluster.faults.record import MISSING_KEPT, Disk, FaultTimes
 from stackmark.errors import ClusterError, SpecError, StreamError
 from stackmark.events import Event, Steps, read_event
 from stackmark.kubernetes import names
-from stackmark.kubernetes.client import ApiError, Cluster, Json, Unreachable
-from stackmark.kubernetes.manifest.build import pod_spec, sleeper
+from stackmark.kubernetes.client import ApiError, Json, Unreachable
+from stackmark.kubernetes.manifest.build import pod_spec, printing, sleeper
 from stackmark.kubernetes.manifest.request import PodRequest, VolumeMount
 from stackmark.kubernetes.pods import Awaited, NotReached, Pods
 from stackmark.kubernetes.rights import Right
@@ -306,7 +306,6 @@ FILE = f"{FOLDER}/events.jsonl"
 VOLUME = "heartbeat"
 # Longer than any run that is hurt: the pod's own deadline comes first.
 WAIT_S = 1e6
-PRINT = "import shutil,sys; shutil.copyfileobj(open(sys.argv[1],'rb'), sys.stdout.buffer)"
 READ_S, PAUSE_S = 60.0, 1.0
 
 
@@ -318,7 +317,7 @@ class KeptPod(PodPlace):
         return with_keeper(request, setup.python) if task.do == "run" else request
 
 
-def with_keeper(request: PodRequest, python: str) -> PodRequest:
+def with_keeper(request: PodRequest, python: str | None) -> PodRequest:
     volume: VolumeMount = ({"name": VOLUME, "emptyDir": {}}, {"name": VOLUME, "mountPath": FOLDER})
     kept = replace(request, volumes=(*request.volumes, volume), env={**request.env, COPY_VARIABLE: FILE})
     worker: Json = pod_spec(kept)["containers"][0]
@@ -326,13 +325,13 @@ def with_keeper(request: PodRequest, python: str) -> PodRequest:
     return replace(kept, sidecars=(*kept.sidecars, keeper))
 
 
-def read_disk(cluster: Cluster, namespace: str, pod: str, python: str, received: Sequence[Event]) -> Disk:
+def read_disk(setup: PodSetup, pod: str, received: Sequence[Event]) -> Disk:
     """The file of a worker that has ended, held against what was received of it."""
     deadline, why = time.monotonic() + READ_S, ""
     while time.monotonic() < deadline:
         try:
-            done = cluster.execute(
-                namespace, pod, [python, "-S", "-c", PRINT, FILE], container=CONTAINER, timeout_s=READ_S
+            done = setup.cluster.execute(
+                setup.namespace, pod, printing(setup.python, FILE), container=CONTAINER, timeout_s=READ_S
             )
         except ClusterError as error:
             why = error.message

@@ -8,6 +8,9 @@ several, each pod has a second container that only waits (`hold`), so that the n
 whose worker has ended and whose holder lives is a seat: the device is taken, and known by the facts that the worker told. To run
 on a certain device, all others of its node are held, and the one that is meant is given up just before: then there is no other
 to get.
+
+The worker goes to an image as a ConfigMap, which all pods of a sweep share. A Job that never starts a pod owns it: both go when
+the sweep ends, or with the next command after its driver was killed, like every other Job of a sweep.
 """
 
 import math
@@ -30,9 +33,11 @@ from stackmark.kubernetes.log.follow import PodLog
 from stackmark.kubernetes.log.lines import Closing
 from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.pods import BATCH, Awaited, Closeness, NotReached, Pods, cut_short, remove_run
+from stackmark.kubernetes.refusals import explained
 from stackmark.kubernetes.status import exit_code
 from stackmark.ledger.rows import Json
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
+from stackmark.places.pod.options import LONGEST_DEADLINE_S
 from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Task
 from stackmark.units import counted, say_seconds
@@ -88,7 +93,14 @@ class Landed:
 
 
 def job_of(
-    flight: Flight, sweep_id: str, plan: SweepPlan, setup: PodSetup, *, limit_s: float, holding_s: float
+    flight: Flight,
+    sweep_id: str,
+    plan: SweepPlan,
+    setup: PodSetup,
+    *,
+    limit_s: float,
+    holding_s: float,
+    worker_map: str | None = None,
 ) -> ApiObject:
     # Their sum, since the holder lives in the same pod.
     deadline_s = limit_s + setup.options.wait_s + (holding_s if flight.holds else 0.0)
@@ -99,17 +111,22 @@ def job_of(
         node=flight.slot.node,
         gpus=plan.gpus,
         deadline_s=math.ceil(deadline_s) + 120,
+        worker_map=worker_map,
     )
-    made = build.job(request)
+    made = _labelled(build.job(request), sweep_id)
     template = made["spec"]["template"]
-    for labelled in (made, template):
-        labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
     if flight.holds:
         template["spec"]["containers"].append(holder(template["spec"], setup.python, holding_s, asks=plan.holders_ask))
     return made
 
 
-def holder(pod_spec: ApiObject, python: str, seconds: float, *, asks: bool = True) -> ApiObject:
+def _labelled(job: ApiObject, sweep_id: str) -> ApiObject:
+    for labelled in (job, job["spec"]["template"]):
+        labelled["metadata"].setdefault("labels", {})[SWEEP_LABEL] = sweep_id
+    return job
+
+
+def holder(pod_spec: ApiObject, python: str | None, seconds: float, *, asks: bool = True) -> ApiObject:
     """The container that only waits: the worker's own image and folders, and none of its devices."""
     containers = pod_spec["containers"]
     # A user's patch may have named it otherwise.
@@ -161,6 +178,22 @@ class SweepPods:
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="sweep")
         self._say, self._said = say, set[str]()
         self._look_took = 0.0
+        self._worker_map: str | None = None
+
+    def share_worker(self) -> None:
+        """Send the worker to the cluster, once for all pods; the host's own software has one."""
+        if self._setup.software is not None:
+            return
+        mark = new_id("r")
+        request = self._setup.request(mark, "sweep", task=Task(do="facts"), deadline_s=LONGEST_DEADLINE_S)
+        orphans.write(self._cluster, self._setup.options.kubeconfig, self._setup.namespace, mark)
+        try:
+            anchor = self._pods.create(_labelled(build.anchor(request), self._sweep_id), "jobs", BATCH)
+            if worker := build.config_map(request):
+                self._pods.create_part(anchor, worker)
+        except ClusterError as error:
+            raise explained(error, f"the Job {names.object_name(mark)}") from error
+        self._worker_map = names.object_name(mark)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -170,7 +203,15 @@ class SweepPods:
         return [found for found in self._pool.map(lambda one: self._create(one, holding_s), flights) if found]
 
     def _create(self, flight: Flight, holding_s: float) -> tuple[Flight, PlaceFailure] | None:
-        job = job_of(flight, self._sweep_id, self._plan, self._setup, limit_s=self._limit_s, holding_s=holding_s)
+        job = job_of(
+            flight,
+            self._sweep_id,
+            self._plan,
+            self._setup,
+            limit_s=self._limit_s,
+            holding_s=holding_s,
+            worker_map=self._worker_map,
+        )
         orphans.write(self._cluster, self._setup.options.kubeconfig, self._setup.namespace, flight.mark)
         try:
             self._pods.create(job, "jobs", BATCH)

@@ -67,6 +67,11 @@ class Runs:
         # What a killed driver left still holds devices.
         if left := self._pods.remove_all():
             self.looker.notice(f"{counted(left, 'Job')} left from before: removed")
+        try:
+            self._pods.share_worker()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

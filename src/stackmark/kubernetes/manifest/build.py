@@ -1,4 +1,4 @@
-"""What is created in a cluster: a Job, a Pod or a CronJob with one container, and a claim for devices.
+"""What is created in a cluster: a Job, a Pod or a CronJob with one container, a claim for devices, and a ConfigMap with files.
 
 The Job is the unit: `backoffLimit: 0` and a policy that fails it when its pod is disrupted, since a pod that was silently
 started again is a corrupted measurement (to ignore disruptions, as services do, would start another one). The deadline stands
@@ -8,8 +8,10 @@ to it, even where nobody comes back for it.
 Accepted by Pod Security `restricted` and by OpenShift's `restricted-v2`, unless the request asks for what they forbid.
 """
 
+import base64
 import copy
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 from stackmark.errors import SpecError
@@ -28,6 +30,8 @@ STARTING_DEADLINE_S = 600
 GRACE_S = 10
 # The name of the claim in the pod, where GPUs are asked by one (DRA).
 CLAIM = "gpus"
+# The volume with the files that a pod brings into its image.
+FILES = "stackmark"
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 # Where a printed manifest looks for variables that were given by name.
@@ -59,6 +63,20 @@ def job(request: PodRequest) -> Json:
         },
         request,
     )
+
+
+def anchor(request: PodRequest) -> Json:
+    """Make a Job that never starts a pod. It owns what several Jobs share, which goes when it goes."""
+    made = job(replace(request, queue=None))
+    made["spec"] |= {"suspend": True, "parallelism": 0}
+    return made
+
+
+def owned_by(owner: Json, made: Json) -> Json:
+    """Return the object with its owner: the cluster removes it with that one."""
+    meta = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
+    return {**made, "metadata": {**made["metadata"], "ownerReferences": [reference]}}
 
 
 def pod(request: PodRequest) -> Json:
@@ -117,7 +135,19 @@ def claim_template(request: PodRequest) -> Json | None:
     }
 
 
-def sleeper(container: Json, name: str, python: str, seconds: float, resources: Json | None = None) -> Json:
+def config_map(request: PodRequest) -> Json | None:
+    """Make the ConfigMap with the files that the pod mounts; None where it mounts none.
+
+    It cannot be changed: a new file under a running worker would be another program.
+    """
+    if request.files is None:
+        return None
+    content = {name: base64.b64encode(data).decode() for name, data in request.files.content.items()}
+    metadata = {**_metadata(request), "name": request.files.name}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, "binaryData": content}
+
+
+def sleeper(container: Json, name: str, python: str | None, seconds: float, resources: Json | None = None) -> Json:
     """Make a container that only waits, with the image, mounts and account of another one and none of its devices."""
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts", "workingDir")
     made: Json = {"name": name, **{key: copy.deepcopy(container[key]) for key in kept if key in container}}
@@ -131,13 +161,24 @@ def sleeper(container: Json, name: str, python: str, seconds: float, resources: 
     return made
 
 
-def sleeping(python: str, seconds: float) -> tuple[str, ...]:
-    """Return a command that waits until it is asked to end; as process 1 it would not hear that without a handler."""
+def sleeping(python: str | None, seconds: float) -> tuple[str, ...]:
+    """Return a command that waits until it is asked to end; as process 1 it would not hear that without a handler.
+
+    By this Python, or (None) by the shell of an image whose Python is not known.
+    """
+    if python is None:
+        return ("sh", "-c", f"trap 'exit 0' INT TERM; sleep {math.ceil(seconds)} & wait $!")
     program = (
         "import signal, sys; [signal.signal(n, lambda *_: sys.exit(0)) for n in (2, 14, 15)]; "
         f"signal.alarm({math.ceil(seconds)}); signal.pause()"
     )
     return (python, "-S", "-c", program)
+
+
+def printing(python: str | None, path: str) -> tuple[str, ...]:
+    """Return a command that prints a file, in a container like that of `sleeping`."""
+    program = "import shutil, sys; shutil.copyfileobj(open(sys.argv[1], 'rb'), sys.stdout.buffer)"
+    return ("cat", path) if python is None else (python, "-S", "-c", program, path)
 
 
 def pod_spec(request: PodRequest) -> Json:
@@ -201,7 +242,7 @@ def _container(request: PodRequest, mounts: list[Json]) -> Json:
         "name": names.CONTAINER,
         "image": request.image,
         "imagePullPolicy": request.pull,
-        # No shell, and not the image's entry point: what runs is what is written here.
+        # Not the image's entry point: what runs is what is written here.
         "command": [_literal(word) for word in request.command],
         "workingDir": request.folder,
         "env": _variables(request),
@@ -249,6 +290,13 @@ def _volumes(request: PodRequest) -> list[VolumeMount]:
         ({"name": "tmp", "emptyDir": {}}, {"name": "tmp", "mountPath": WORK_FOLDER}),
         *request.volumes,
     ]
+    if request.files is not None:
+        made.append(
+            (
+                {"name": FILES, "configMap": {"name": request.files.name}},
+                {"name": FILES, "mountPath": request.files.folder, "readOnly": True},
+            )
+        )
     taken = {mount["mountPath"] for _, mount in made}
     return made + [pair for pair in request.host_folders if pair[1]["mountPath"] not in taken]
 
@@ -273,7 +321,11 @@ def _security(request: PodRequest) -> Json:
         added.append("DAC_OVERRIDE")  # root reads every file on the host, and shall here
     if added:
         capabilities["add"] = list(dict.fromkeys(added))
-    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+    made: Json = {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+    if request.files is not None:
+        # A worker writes to its volumes alone; a command of one's own may write wherever its image lets it.
+        made["readOnlyRootFilesystem"] = True
+    return made
 
 
 def _pinned(node: str) -> Json:

@@ -19,6 +19,16 @@ VolumeMount = tuple[Json, Json]
 
 
 @dataclass(frozen=True)
+class MountedFiles:
+    """Files that the worker's container reads from a ConfigMap, which is mounted as a folder."""
+
+    folder: str
+    # The ConfigMap's name; several pods may share one.
+    name: str
+    content: Mapping[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class PodRequest:
     """All that a pod is made from."""
 
@@ -40,6 +50,8 @@ class PodRequest:
     host_folders: tuple[VolumeMount, ...] = ()
     selinux_type: str | None = None
     volumes: tuple[VolumeMount, ...] = ()
+    # What the pod brings into an image that has nothing of ours.
+    files: MountedFiles | None = None
     sidecars: tuple[Json, ...] = ()
     # Resources
     cpus: Fraction | None = None

@@ -53,8 +53,13 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
 
     image: str | None = Field(
         default=None,
-        description="run in this image, which has stackmark in it (stackmark image); without it the host's own software "
+        description="run in this image, any that has Python 3.10 or newer and PyTorch; without it the host's own software "
         "is mounted, where the driver stands on the node",
+    )
+    python: str | None = Field(
+        default=None,
+        description="the image's Python that runs the worker: /opt/conda/bin/python; else the first with torch of python3, "
+        "python, /opt/conda/bin/python and /opt/venv/bin/python",
     )
     namespace: str | None = Field(default=None, description="the namespace; else the one of the context")
     context: str | None = Field(default=None, description="the context of the kubeconfig; else the current one")
@@ -120,6 +125,11 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
 
     def _checks(self) -> tuple[Callable[[], None], ...]:
         return (self._quantities, self._names, self._lists, self._fit_together)
+
+    @property
+    def has_own_files(self) -> bool:
+        """Whether the pod runs an image without the host's folders in it."""
+        return self.image is not None and self.host_software != "yes"
 
     # What the API server is told
 
@@ -187,7 +197,9 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
         ):  # fmt: skip
             if name is not None and not _NAME.fullmatch(name):
                 raise SpecError(f"{key}: {name!r} is no name of an object", hint="lower case, digits, - and .")
-        for key, path in (("context", self.context), ("kubeconfig", self.kubeconfig), ("patch", self.patch)):
+        for key, path in (
+            ("context", self.context), ("kubeconfig", self.kubeconfig), ("patch", self.patch), ("python", self.python),
+        ):  # fmt: skip
             if path is not None and (not path.strip() or "\0" in path):
                 raise SpecError(f"{key}: it is empty")
         if self.user not in (None, "image") and not _is_user(self.user or ""):
@@ -208,6 +220,8 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
                 )
 
     def _fit_together(self) -> None:
+        if self.host_software == "yes" and self.python is not None:
+            raise SpecError("host_software and python do not go together: the host's own software has its own Python")
         if self.host_software == "yes" and self.openshift:
             raise SpecError(
                 "host_software and openshift do not go together: restricted-v2 allows no folders of the host"

@@ -20,6 +20,7 @@ from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restr
 from stackmark.kubernetes.orphans import remove_of_dead_drivers
 from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wait_until_ready
 from stackmark.kubernetes.pods import remove_run
+from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near
 from stackmark.places.place import Facts, Outcome, Watch, missing_facts
 from stackmark.places.pod.options import PodOptions
@@ -67,7 +68,7 @@ class PodPlace:
 
     def has_own_files(self) -> bool:
         """Whether the pod runs an image without the host's folders in it."""
-        return self._options.image is not None and self._options.host_software != "yes"
+        return self._options.has_own_files
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
         return not_enforced(self._options, self.gpus_for(spec), facts)
@@ -99,7 +100,7 @@ class PodPlace:
         return Outcome(run.exit_code, failure, tuple(run.stderr_lines))
 
     def stored(self, mark: str) -> str | None:
-        """Remove the Job, its pod and its claim: their log is in the ledger now."""
+        """Remove the Job and its pod: their log is in the ledger now. The ConfigMap and the claim go with the Job."""
         if self._setup is None:
             return None
         setup = self._setup
@@ -195,7 +196,22 @@ def not_enforced(options: PodOptions, gpus: int, facts: Facts) -> list[str]:
 
     A cluster may change what was asked for (an admission webhook, a LimitRange), and a node may not enforce it.
     """
-    return [*missing_facts(facts), *_inside(options, facts), *_limits(options, facts), *_gpus(options, gpus, facts)]
+    return [
+        *missing_facts(facts),
+        *_worker(options, facts),
+        *_inside(options, facts),
+        *_limits(options, facts),
+        *_gpus(options, gpus, facts),
+    ]
+
+
+def _worker(options: PodOptions, facts: Facts) -> Iterator[str]:
+    """An image could bring a worker of its own, and a ConfigMap of that name could be somebody else's."""
+    if not options.has_own_files:
+        return
+    sent, ran = worker_bundle().sha256, facts.get("stackmark", {}).get("bundle_sha256")
+    if ran != sent:
+        yield f"the worker {sent[:12]} was sent to the pod, and {str(ran)[:12] if ran else 'another one'} ran there"
 
 
 def _inside(options: PodOptions, facts: Facts) -> Iterator[str]:

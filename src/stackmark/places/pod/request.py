@@ -1,7 +1,8 @@
 """From a pod's options and a worker's task to the request that a manifest is made from.
 
 The worker's container gets its task, what it cannot see from inside, and what it may know of the driver's environment. With the
-host's own software the settings of the libraries under test come along, as they do into a container; into an image they do not:
+host's own software the settings of the libraries under test come along, as they do into a container; into an image they do not,
+only the worker itself as one zip file in a ConfigMap:
 a Job that was made on a laptop must not depend on that laptop's shell. Which GPUs there are to see is the cluster's business in
 both cases.
 """
@@ -17,8 +18,15 @@ from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.manifest.build import FROM_LIMITS, FROM_POD
 from stackmark.kubernetes.manifest.patch import read_patch
-from stackmark.kubernetes.manifest.request import WORK_FOLDER, PodRequest, VolumeMount, forbidden_by_restricted
+from stackmark.kubernetes.manifest.request import (
+    WORK_FOLDER,
+    MountedFiles,
+    PodRequest,
+    VolumeMount,
+    forbidden_by_restricted,
+)
 from stackmark.machine.orphans import MARK_VARIABLE
+from stackmark.places import bundle
 from stackmark.places.container.launch import FILE_ENDINGS, HOST_ONLY, PATH_PARAMETERS, TUNING, paths_of, program_of
 from stackmark.places.container.software import (
     PROGRAM_FOLDERS,
@@ -28,6 +36,7 @@ from stackmark.places.container.software import (
     within,
     without_home,
 )
+from stackmark.places.image_python import image_command
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
 from stackmark.places.process import worker_environment
@@ -79,10 +88,12 @@ def pod_request(
     claim_version: str = "v1",
     driven: bool = True,
     about: Mapping[str, object] | None = None,
+    worker_map: str | None = None,
 ) -> PodRequest:
     """Make the request for a worker's task, or for a command of one's own.
 
     `environment` is the driver's, this process's where None; `about` is what the worker cannot see and its facts shall say.
+    `worker_map` names the ConfigMap with the worker for an image, where it is not the pod's own.
     """
     known = worker_environment(os.environ if environment is None else environment)
     folders, folder = _host_folders(software, task, cache, gpus, known) if software else ((), WORK_FOLDER)
@@ -100,7 +111,8 @@ def pod_request(
         kind=kind,
         namespace=namespace,
         image=image,
-        command=command or (software.python if software else "python3", *WORKER),
+        command=command or ((software.python, *WORKER) if software else image_command(options.python)),
+        files=None if command or software else worker_files(worker_map or names.object_name(mark)),
         env=values,
         secret_env=() if driven else options.named_variables,
         folder=folder,
@@ -133,6 +145,11 @@ def pod_request(
         driven=driven,
         patch=read_patch(options.patch) if options.patch else None,
     )
+
+
+def worker_files(name: str) -> MountedFiles:
+    """Return the worker's zip file, in the ConfigMap of this name."""
+    return MountedFiles(bundle.FOLDER, name, {bundle.NAME: bundle.worker_bundle().content})
 
 
 def gpus_of(options: PodOptions, asked: Spec | Request | None, offered: Callable[[], bool] = lambda: True) -> int:

@@ -21,7 +21,7 @@ from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.nodes import Node, find_node
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S
-from stackmark.kubernetes.pods import BATCH, LOOK_S, Awaited, NotReached, Pods, cut_short, remove_run
+from stackmark.kubernetes.pods import LOOK_S, Awaited, NotReached, Pods, cut_short, remove_run
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
 from stackmark.places.pod.setup import PodSetup
 from stackmark.places.process import POLITE_S
@@ -65,13 +65,8 @@ class PodRun:
         # Told before it is there: a driver that is killed in between leaves a name to look for.
         self._watch.started(self._handle)
         orphans.write(setup.cluster, setup.options.kubeconfig, setup.namespace, mark)
-        self._job = self._pods.create(build.job(self._request), "jobs", BATCH)
-        claim = build.claim_template(self._request)
-        if claim is not None:
-            # The Job owns it, so that it goes with it; the pod waits until it is there.
-            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": names.object_name(mark)}
-            claim["metadata"]["ownerReferences"] = [{**owner, "uid": self._job["metadata"]["uid"]}]
-            self._pods.create(claim, "resourceclaimtemplates", f"/apis/{claim['apiVersion']}")
+        parts = (build.config_map(self._request), build.claim_template(self._request))
+        self._job = self._pods.create_job(build.job(self._request), [part for part in parts if part])
 
     def wait_for_worker(self) -> None:
         """Wait until the container runs or has ended. A pod that no node can ever take, or that waits too long, is given up."""

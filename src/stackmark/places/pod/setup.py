@@ -35,8 +35,9 @@ class PodSetup:
     claim_version: str = "v1"
 
     @property
-    def python(self) -> str:
-        return self.software.python if self.software else "python3"
+    def python(self) -> str | None:
+        """The Python that pods have; None where each image is to be searched for one."""
+        return self.software.python if self.software else self.options.python
 
     def request(
         self,
@@ -52,6 +53,7 @@ class PodSetup:
         deadline_s: int = 3600,
         variables: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        worker_map: str | None = None,
     ) -> PodRequest:
         """Make the request for a pod in this cluster; `options` where they differ from the place's own."""
         return pod_request(
@@ -71,6 +73,7 @@ class PodSetup:
             environment=environment,
             claim_version=self.claim_version,
             about={"kubernetes_version": self.cluster.version},
+            worker_map=worker_map,
         )
 
 
@@ -82,7 +85,7 @@ def find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
     claims = _claim_version(cluster, options.dra) if options.dra else "v1"
     if options.user is None and options.host_software != "yes" and _is_openshift(cluster):
         options = options.model_copy(update={"openshift": True})
-    if options.image is not None and options.host_software != "yes":
+    if options.image is not None and options.has_own_files:
         if options.node is not None and is_missing(cluster, options.node):
             raise PlaceError(
                 f"the cluster has no node {options.node!r}",
@@ -91,7 +94,12 @@ def find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
         return PodSetup(cluster, cluster.namespace, options.image, None, options.node, options, claims)
     why = "without --image a pod runs the host's own software, which needs stackmark to run on a node"
     if options.host_software == "no":
-        raise PlaceError("a pod needs an image, and none was named", hint="give --image; `stackmark image` makes one")
+        raise PlaceError("a pod needs an image, and none was named", hint="give --image: any with Python and PyTorch")
+    if options.python is not None:
+        raise PlaceError(
+            f"--python {options.python} names a Python of an image, and the host's own software has its own",
+            hint="give --image, or leave --python out",
+        )
     node = this_node(
         cluster, options.node, why if options.image is None else "the host's own software is only on this machine"
     )
