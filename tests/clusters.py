@@ -56,6 +56,11 @@ class TestCluster:
     def jobs(self, namespace: str | None = None) -> list[Json]:
         return self.cluster.items(f"/apis/batch/v1/namespaces/{namespace or self.namespace}/jobs")
 
+    def maps(self, namespace: str | None = None) -> list[Json]:
+        """The ConfigMaps, without the one that the cluster puts into every namespace."""
+        found = self.cluster.items(f"/api/v1/namespaces/{namespace or self.namespace}/configmaps")
+        return [one for one in found if one["metadata"]["name"] != "kube-root-ca.crt"]
+
 
 def why_missing(environment: Mapping[str, str]) -> str | None:
     """Why the tests on a cluster cannot run here, in a line."""

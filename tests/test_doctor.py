@@ -142,7 +142,10 @@ def test_each_missing_right_is_named_with_a_role_that_gives_it() -> None:
     (finding,) = diagnostic(report, "permissions").findings
     assert finding.kind == "missing-rights"
     assert missing(finding.what, "create jobs.batch", "delete jobs.batch", "delete pods") == []
-    assert missing("\n".join(finding.do), "create role", "--verb=create,delete", "--resource=jobs.batch,pods") == []
+    assert (
+        missing("\n".join(finding.do), "create role", "--verb=create,delete", "--resource=jobs.batch,configmaps,pods")
+        == []
+    )
     assert report.status == "failed"
 
 

@@ -1,5 +1,6 @@
 """`stackmark manifest`: prints what would be applied, without a cluster, a GPU, an image or the Kubernetes package."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -13,13 +14,15 @@ import yaml
 from asking import Answer, ask, environment
 from clusters import TestCluster
 from stackmark.errors import Exit
+from stackmark.places.bundle import worker_bundle
 from stackmark.spec import read_task
 
 Json = dict[str, Any]
 
 
 def printed(*words: str) -> list[Json]:
-    answer = ask("manifest", *words)
+    """What is printed beside the ConfigMap with the worker."""
+    answer = ask("manifest", *words, "--without-worker")
     assert answer.code == 0, answer.err
     return list(yaml.safe_load_all(answer.out))
 
@@ -44,7 +47,7 @@ def refused(*words: str) -> str:
 def test_each_kind_is_printed_as_yaml_and_as_json_alike(kind: str) -> None:
     words = ["train/resnet50", "--gpus", "1", "--kind", kind, "--cpus", "2", "--memory", "8Gi"]
     (found,) = printed(*words)
-    assert found == json.loads(ask("manifest", *words, "--json").out)
+    assert found == json.loads(ask("manifest", *words, "--without-worker", "--json").out)
     assert found["kind"].lower() == kind
     assert kubernetes_validate.validate(found, "1.28", strict=True)
     assert worker(found)["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -119,7 +122,23 @@ def test_a_claim_for_devices_comes_first() -> None:
     claim, job = printed("train/resnet50", "--gpus", "2", "--dra", "gpu.nvidia.com")
     assert (claim["kind"], job["kind"]) == ("ResourceClaimTemplate", "Job")
     listed = json.loads(ask("manifest", "train/resnet50", "--gpus", "2", "--dra", "gpu.nvidia.com", "--json").out)
-    assert listed["items"] == [claim, job]
+    assert listed["items"][1:] == [claim, job]
+
+
+@pytest.mark.parametrize("kind", ["job", "pod", "cronjob"])
+def test_the_worker_is_printed_before_what_mounts_it_and_yaml_has_no_endless_line(kind: str) -> None:
+    words = ["manifest", "train/trivial", "--kind", kind, "--device", "cpu"]
+    text = ask(*words).out
+    config_map, found = yaml.safe_load_all(text)
+    assert json.loads(ask(*words, "--json").out)["items"] == [config_map, found]
+    (content,) = config_map["binaryData"].values()
+    assert base64.b64decode(content) == worker_bundle().content
+    assert config_map["metadata"]["name"] in json.dumps(found)
+    assert config_map["metadata"]["labels"] == found["metadata"]["labels"]
+    assert "ownerReferences" not in config_map["metadata"]
+    assert "suspend" not in json.dumps(found)
+    assert kubernetes_validate.validate(config_map, "1.28", strict=True)
+    assert max(map(len, text.splitlines())) < 200
 
 
 def test_what_restricted_forbids_stands_above_the_manifest() -> None:
@@ -143,7 +162,8 @@ def test_neither_the_kubernetes_package_nor_yaml_is_needed(tmp_path: Path) -> No
         env=environment(tmp_path / "ledger"), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert yaml.safe_load(done.stdout)["kind"] == "Job"
+    worker, _, job = done.stdout.partition("---\n")
+    assert (yaml.safe_load(worker)["kind"], yaml.safe_load(job)["kind"]) == ("ConfigMap", "Job")
 
 
 def test_a_yaml_patch_without_yaml_says_what_to_install(tmp_path: Path) -> None:
@@ -200,8 +220,12 @@ def test_where_places_differ_the_help_says_what_each_means() -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["job", "pod", "cronjob"])
 def test_the_api_server_takes_the_text_as_it_is_printed(kind: str, restricted_cluster: TestCluster) -> None:
-    (found,) = printed("train/resnet50", "--gpus", "1", "--kind", kind, "--namespace", restricted_cluster.namespace)
-    api = "/api/v1" if kind == "pod" else "/apis/batch/v1"
-    path = f"{api}/namespaces/{restricted_cluster.namespace}/{kind}s"
-    made = restricted_cluster.cluster.create(path, found, dryRun="All", fieldValidation="Strict")
-    assert made["metadata"]["name"] == found["metadata"]["name"]
+    words = ["train/resnet50", "--gpus", "1", "--kind", kind, "--namespace", restricted_cluster.namespace]
+    printed_all = list(yaml.safe_load_all(ask("manifest", *words).out))
+    assert [one["kind"].lower() for one in printed_all] == ["configmap", kind]
+    for found in printed_all:
+        api = "/api/v1" if found["apiVersion"] == "v1" else "/apis/batch/v1"
+        path = f"{api}/namespaces/{restricted_cluster.namespace}/{found['kind'].lower()}s"
+        made = restricted_cluster.cluster.create(path, found, dryRun="All", fieldValidation="Strict")
+        assert made["metadata"]["name"] == found["metadata"]["name"]
+        assert made.get("binaryData") == found.get("binaryData")

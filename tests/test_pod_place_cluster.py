@@ -87,7 +87,7 @@ class Desk:
 
     def nothing_left(self) -> bool:
         """What was deleted may be on its way out; what was not stays."""
-        until(lambda: not (self.cluster.pods() or self.cluster.jobs()), within_s=40)
+        until(lambda: not (self.cluster.pods() or self.cluster.jobs() or self.cluster.maps()), within_s=40)
         return True
 
 
@@ -398,14 +398,17 @@ def test_a_namespace_that_is_being_deleted_takes_nothing_and_says_so(
             going.cluster.patch(f"{space}/configmaps/kept", {"metadata": {"finalizers": None}})
 
 
-def test_a_quota_that_allows_no_pod_is_named(test_cluster: TestCluster, worker_image: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hard", [{"pods": "0"}, {"count/configmaps": "1"}], ids=["pods", "config maps"])
+def test_a_quota_that_allows_no_pod_or_not_its_worker_is_named(
+    test_cluster: TestCluster, worker_image: str, tmp_path: Path, hard: dict[str, str]
+) -> None:
     with new_namespace(test_cluster) as small:
-        quota = {"metadata": {"name": "no-more-pods"}, "spec": {"hard": {"pods": "0"}}}
+        quota = {"metadata": {"name": "no-more"}, "spec": {"hard": hard}}
         path = f"/api/v1/namespaces/{small.namespace}/resourcequotas"
         small.cluster.create(path, quota)
-        until(lambda: small.cluster.get(f"{path}/no-more-pods").get("status", {}).get("hard"))
+        until(lambda: small.cluster.get(f"{path}/no-more").get("status", {}).get("hard"))
         desk = Desk(small, tmp_path / "ledger.sqlite3")
-        assert "no-more-pods" in refused(desk, "--image", worker_image)
+        assert "no-more" in refused(desk, "--image", worker_image)
         assert desk.nothing_left()
 
 

@@ -156,8 +156,8 @@ def image_without_shell() -> str:
     return python_image("3.10", shell=False)
 
 
-def foreign_image() -> str:
-    """Make an image whose programs are for another architecture than this machine's."""
+def foreign_image(*, labelled: bool = True) -> str:
+    """Make an image whose programs are for another architecture than this machine's; without its label it says this one's."""
     machine = 183 if os.uname().machine == "x86_64" else 62  # EM_AARCH64, EM_X86_64
     platform = "arm64" if machine == 183 else "amd64"
     header = b"\x7fELF\x02\x01\x01" + bytes(9) + (2).to_bytes(2, "little") + machine.to_bytes(2, "little") + bytes(44)
@@ -166,7 +166,8 @@ def foreign_image() -> str:
         program.write_bytes(header)
         program.chmod(0o755)
         contents = {"/bin/sh": program, "/usr/bin/python3": program}
-        return _imported("foreign", contents, {}, shell=False, options=(f"--arch={platform}",))
+        name, options = ("foreign", (f"--arch={platform}",)) if labelled else ("mislabelled", ())
+        return _imported(name, contents, {}, shell=False, options=options)
 
 
 def _libraries(binaries: Sequence[Path]) -> list[Path]:

@@ -46,6 +46,8 @@ _PULL_NOISE = re.compile(
 _REFUSED_PULL = re.compile(r"denied|unauthorized|forbidden|authenti|\b40[13]\b", re.IGNORECASE)
 _UNREACHED_PULL = re.compile(r"no such host|timeout|refused|unreachable|x509|TLS|lookup |proxyconnect", re.IGNORECASE)
 _START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError", "PostStartHookError")
+# By runc, in the container's own log, or in its status.
+_FOREIGN = re.compile(r"^exec \S+: exec format error$|exec user process caused[^\n]*exec format error", re.MULTILINE)
 # Why a pod was to go, by the reason of its condition DisruptionTarget.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
@@ -148,12 +150,27 @@ def _by_memory(pod: Json, events: Sequence[Json], container: str) -> PlaceFailur
 
 def _by_start(pod: Json, events: Sequence[Json], container: str) -> PlaceFailure | None:
     ended, waiting = at.state(pod, "terminated", container), at.state(pod, "waiting", container)
+    if _FOREIGN.search(str(ended.get("message") or "")):
+        return _other_architecture(pod, container)
     said = ended if ended.get("reason") in _START_ERRORS else waiting if waiting.get("reason") in _START_ERRORS else {}
     if not said:
         return None
     message = at.words(said.get("message")) or at.words(latest(events, "Failed").get("message"))
+    if _FOREIGN.search(message):
+        return _other_architecture(pod, container)
     hint = "is the program in the image, and may it be run?" if "exec" in message else "see what else the node says"
+    if 'exec: "sh"' in message:
+        hint = "the image has no shell, by which its Python is found: name it with --python PATH"
     return PlaceFailure("start_error", f"the container could not be started: {message}", f"{hint} ({at.describe(pod)})")
+
+
+def _other_architecture(pod: Json, container: str) -> PlaceFailure:
+    image, node = at.container_spec(pod, container).get("image"), at.spec(pod).get("nodeName")
+    return PlaceFailure(
+        "other_architecture",
+        f"the programs of the image {image} are for another architecture than the node {node}'s",
+        "name an image for the node's, or take a node of the image's: --node-selector kubernetes.io/arch=…",
+    )
 
 
 def _by_waiting(pod: Json, events: Sequence[Json], container: str) -> PlaceFailure | None:
@@ -190,6 +207,8 @@ def _image_pull(pod: Json, events: Sequence[Json], container: str, message: str)
         cause, hint = "it is not on the node, and --pull Never forbids to get it", "load it there, or leave --pull out"
     elif at.state(pod, "waiting", container).get("reason") == "InvalidImageName":
         hint = "write it as registry/name:tag, in lower case"
+    elif "no match for platform" in cause:
+        hint = "it is for another architecture than the node's: --node-selector kubernetes.io/arch=… takes other nodes"
     elif _REFUSED_PULL.search(cause):
         hint = "the registry refuses: is the name right, and does it need --pull-secret NAME?"
     elif _UNREACHED_PULL.search(cause):

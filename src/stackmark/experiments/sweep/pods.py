@@ -38,6 +38,7 @@ from stackmark.kubernetes.status import exit_code
 from stackmark.ledger.rows import Json
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
 from stackmark.places.pod.options import LONGEST_DEADLINE_S
+from stackmark.places.pod.run import no_python
 from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Task
 from stackmark.units import counted, say_seconds
@@ -275,7 +276,7 @@ class SweepPods:
             log = PodLog(self._cluster, self._setup.namespace, meta["name"], uid=meta.get("uid"))
             with suppress(ClusterError):
                 log.follow(lines.append, stderr.append, stop=lambda: time.monotonic() > until)
-        failure = ended.given_up or self._pods.failure(flight)
+        failure = ended.given_up or self._pods.failure(flight) or no_python(pod)
         failure = failure or cut_short(self._cluster, pod, Closing.of(flight.task, lines))
         code = exit_code(pod) if pod else None
         return Landed(flight, tuple(lines), Outcome(code, failure, tuple(stderr[-STDERR_LINES_KEPT:])))

@@ -19,6 +19,7 @@ from stackmark.kubernetes.objects import quantity
 from stackmark.kubernetes.pods import cut_short, failure_of_pod
 from stackmark.places.place import Handle
 from stackmark.places.pod.options import GPU_RESOURCE
+from stackmark.places.pod.run import no_python
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
 
 # What a manifest was printed for and no driver waits for.
@@ -75,7 +76,7 @@ def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
         told.missing = "" if end.complete else end.why or "it is not whole"
     except PlaceError as error:
         told.missing = error.message
-    told.failure = failure_of_pod(cluster, pod)
+    told.failure = failure_of_pod(cluster, pod) or no_python(pod)
     task = task_of(pod)
     if told.failure is None and not told.missing and task is not None:
         told.failure = cut_short(cluster, pod, Closing.of(task, told.events))

@@ -28,6 +28,7 @@ from stackmark.places.pod.request import deadline_of, gpus_of, remarks
 from stackmark.places.pod.run import PodRun
 from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
 from stackmark.places.process import ended_from_outside, worker_environment
+from stackmark.remarks import Remark
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import MIB, say_size
@@ -211,7 +212,9 @@ def _worker(options: PodOptions, facts: Facts) -> Iterator[str]:
         return
     sent, ran = worker_bundle().sha256, facts.get("stackmark", {}).get("bundle_sha256")
     if ran != sent:
-        yield f"the worker {sent[:12]} was sent to the pod, and {str(ran)[:12] if ran else 'another one'} ran there"
+        said = f"says that it ran from {str(ran)[:64]}" if ran else "did not say from which file it ran"
+        text = f"the worker's zip file with the SHA-256 {sent} was sent to the pod, and the worker {said}"
+        yield Remark(text, "other-worker")
 
 
 def _inside(options: PodOptions, facts: Facts) -> Iterator[str]:

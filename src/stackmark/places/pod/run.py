@@ -22,6 +22,7 @@ from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.nodes import Node, find_node
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S
 from stackmark.kubernetes.pods import LOOK_S, Awaited, NotReached, Pods, cut_short, remove_run
+from stackmark.places.image_python import NO_PYTHON, NO_PYTHON_EXIT, NO_PYTHON_HINT
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
 from stackmark.places.pod.setup import PodSetup
 from stackmark.places.process import POLITE_S
@@ -115,7 +116,7 @@ class PodRun:
         return status.exit_code(self._one.pod) if self._one.pod else None
 
     def failure(self) -> PlaceFailure | None:
-        return self._pods.failure(self._one) or self._cut_short()
+        return self._pods.failure(self._one) or no_python(self._one.pod) or self._cut_short()
 
     def _cut_short(self) -> PlaceFailure | None:
         return None if self._one.gone else cut_short(self._setup.cluster, self._one.pod, self._closing)
@@ -206,6 +207,13 @@ class PodRun:
             "restarts": status.restarts(pod),
         }
         self._watch.started(self._handle)
+
+
+def no_python(pod: Json | None) -> PlaceFailure | None:
+    """Return the failure of a pod whose image has no Python, which is found out in the pod."""
+    if pod is None or status.exit_code(pod) != NO_PYTHON_EXIT:
+        return None
+    return PlaceFailure("no_python", NO_PYTHON, NO_PYTHON_HINT)
 
 
 class _AfterLine:
