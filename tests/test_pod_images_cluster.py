@@ -63,7 +63,7 @@ def ran(cluster: TestCluster, image: str, task: Task = FACTS, **options: str) ->
 def test_an_image_without_anything_of_ours_runs_the_worker_that_was_sent(
     restricted_cluster: TestCluster, podman_reach: object, make: Callable[[], str], python: str | None, version: str
 ) -> None:
-    run = ran(restricted_cluster, make(), **({"python": python} if python else {}))
+    run = ran(restricted_cluster, make(), FACTS, **({"python": python} if python else {}))
     assert (run.outcome.failure, run.outcome.exit_code, run.failed) == (None, 0, None)
     assert run.facts["stackmark"]["bundle_sha256"] == worker_bundle().sha256
     assert str(run.facts["software"]["python"]).startswith(version)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stackmark.machine import cgroup
 from stackmark.machine.nvml import CLOCK_MEMORY, CLOCK_SM, NoDriver, Nvml, XidWatch, find, session
-from stackmark.machine.reading import ROOT, cpu_set, mib, number, scaled, text
+from stackmark.machine.reading import ROOT, Metric, cpu_set, mib, number, scaled, text
 from stackmark.remarks import Remark
 
 __all__ = ["Counters", "CpuCounters", "Findings", "GpuCounters", "XidWatch", "Zone", "compare", "read"]
@@ -119,6 +119,20 @@ class Findings:
     flags: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def named_metrics(self) -> list[Metric]:
+        """Return the numbers with their units, which stand in their names, as people write them."""
+        return [Metric(name, value, _unit(name), False) for name, value in self.metrics.items()]
+
+
+_UNITS = {"j": "J", "w": "W", "c": "°C", "mhz": "MHz", "mib": "MiB"}
+
+
+def _unit(name: str) -> str:
+    if name == "other_gpu_processes":
+        return "programs"
+    ending = name.rpartition("_")[2]
+    return _UNITS.get(ending, ending)
 
 
 def read(uuid: str | None = None, watch: XidWatch | None = None, root: Path = ROOT, module: object = None) -> Counters:

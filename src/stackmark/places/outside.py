@@ -20,7 +20,9 @@ from typing import Any, Literal, Self
 from stackmark import __version__, events
 from stackmark.errors import SpecError
 from stackmark.machine import cgroup, container, host_counters, limits
+from stackmark.machine.counters import Findings
 from stackmark.machine.facts import COLLECTORS, Collector, Facts, Reading, Subject, collect
+from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.reading import Metric
 from stackmark.model import ValidationError
 from stackmark.places.place import Handle, Watch
@@ -85,6 +87,8 @@ class OutsideEnd:
     tick_s: float
     metrics: tuple[Metric, ...] = ()
     flags: tuple[str, ...] = ()
+    # The GPUs that it was seen on, where the driver is on the machine that has them.
+    gpus: ProgramWatch | None = None
 
 
 class OutsideRun:
@@ -181,13 +185,19 @@ class OutsideRun:
             self._event(events.Failed, kind=failure.kind, message=failure.message, hint=failure.hint)
             return
         wall_s = max(ended.wall_s, ended.tick_s)
+        findings = ended.gpus.findings if ended.gpus else Findings()
+        if ended.gpus and (seen := ended.gpus.facts()):
+            self.facts(collect(collectors={"gpu": lambda: seen}))
+        for note in findings.notes:
+            self._event(events.Log, line=note)
         self._event(events.Steps, phase="measure", first=0, step_s=[wall_s])
         self._event(events.Phase, phase="measure", state="end", seconds=wall_s)
-        for metric in (Metric("command_wall_s", wall_s, "s", False), *ended.metrics):
+        for metric in (*findings.named_metrics(), *ended.metrics, Metric("command_wall_s", wall_s, "s", False)):
             self._event(events.Metric, **vars(metric))
         self._event(
             events.Result, sample="run", samples_per_step=1, steps=1, wall_s=wall_s, tick_s=ended.tick_s, figure=figure,
-            flags=[*self._printed.flags(), *ended.flags],
+            memory_peak_mib=ended.gpus.memory_peak_mib if ended.gpus and ended.gpus.uses else None,
+            invalid=list(findings.invalid), flags=[*self._printed.flags(), *findings.flags, *ended.flags],
         )  # fmt: skip
 
     def not_started(self, program: str, why: str) -> None:

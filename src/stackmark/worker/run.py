@@ -60,9 +60,6 @@ def resolved(request: Request) -> events.Probe:
     return found
 
 
-UNITS = {"j": "J", "w": "W", "c": "°C", "mhz": "MHz", "mib": "MiB"}
-
-
 class Bench:
     """What the worker offers to a workload (workload.Rig)."""
 
@@ -279,15 +276,9 @@ def _emit_metrics(emitter: Emitter, watched: Watched, own: Sequence[Metric]) -> 
     """What the workload says of itself goes before what was seen from outside under the same name."""
     for note in watched.findings.notes:
         emitter(events.Log, line=note)
-    for name, value in watched.findings.metrics.items():
-        if name == "other_gpu_processes":
-            emitter(events.Metric, name=name, value=value, unit="programs", higher_is_better=False)
-            continue
-        # Units stand in names; a metric's unit is as people write it.
-        unit = name.rpartition("_")[2]
-        emitter(events.Metric, name=name, value=value, unit=UNITS.get(unit, unit), higher_is_better=False)
     said = {metric.name for metric in own}
-    for metric in (*(metric for metric in watched.host if metric.name not in said), *own):
+    host = (metric for metric in watched.host if metric.name not in said)
+    for metric in (*watched.findings.named_metrics(), *host, *own):
         emitter(events.Metric, **vars(metric))
 
 

@@ -17,7 +17,8 @@ from datetime import datetime
 
 from stackmark.errors import PlaceError
 from stackmark.failures import PlaceFailure
-from stackmark.machine.orphans import end_marked
+from stackmark.machine.gpu_use import ProgramWatch
+from stackmark.machine.orphans import end_marked, marked
 from stackmark.places.container import trouble
 from stackmark.places.container.engine import Engine, container_name
 from stackmark.places.outside import OutsideEnd, OutsideRun, ProcessWatch, coarse_clock, unknown
@@ -75,7 +76,9 @@ def run_outside(
         engine.remove_run(mark, look_again=process.returncode < 0)
         end_marked(mark)
 
-    with _watchdog(engine, mark), ProcessWatch(lambda: _first_process(engine, mark)) as seen:
+    # Of all GPUs that this machine has: which of them the program used is seen while it runs.
+    gpus = ProgramWatch(lambda: set(marked(mark)))
+    with _watchdog(engine, mark), gpus, ProcessWatch(lambda: _first_process(engine, mark)) as seen:
         ended = supervise(
             process,
             task,
@@ -108,7 +111,7 @@ def run_outside(
         flags += coarse_clock(record.wall_s, TICK_S, f"{engine.kind}'s")
     number = record.code - 128
     code = -number if number in {int(one) for one in signal.Signals} else record.code
-    run.end(OutsideEnd(code, record.wall_s, TICK_S, tuple(seen.metrics()), tuple(flags)))
+    run.end(OutsideEnd(code, record.wall_s, TICK_S, tuple(seen.metrics()), tuple(flags), gpus))
     return Outcome(record.code)
 
 

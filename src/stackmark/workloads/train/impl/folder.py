@@ -226,6 +226,8 @@ class _CifarUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 file needs")
+        import numpy as np
+
         # numpy 2 renamed it, and files name either.
         ours = "numpy.core" if np.__version__.startswith("1.") else "numpy._core"
         return super().find_class(re.sub(r"^numpy\._?core", ours, module), name)
