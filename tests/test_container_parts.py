@@ -97,6 +97,7 @@ def test_a_value_that_cannot_be_is_a_sentence_with_its_key(key: str, value: str,
     [
         {"image": "a", "rootfs": True},
         {"rootfs": True, "engine": "docker"},
+        {"rootfs": True, "read_only": True},
         {"python": "/opt/conda/bin/python"},
         {"ipc": "host", "shm": "1g"},
         {"privileged": True, "cap_drop": ["ALL"]},
@@ -156,7 +157,8 @@ def test_a_python_of_the_image_that_is_named_runs_the_worker() -> None:
 
 
 def test_a_read_only_root_has_a_temporary_folder_unless_one_is_mounted() -> None:
-    assert {"--read-only", "--tmpfs=/tmp:exec,mode=1777"} <= set(command(read_only=True))
+    assert {"--read-only", "--tmpfs=/tmp:exec,mode=1777"} <= set(command(DOCKER, read_only=True))
+    assert {"--read-only", "--tmpfs=/tmp:exec,mode=1777,notmpcopyup"} <= set(command(read_only=True))
     mounted = command(read_only=True, mount=["/var:/tmp"])
     assert "--read-only" in mounted
     assert not [word for word in mounted if word.startswith("--tmpfs")]

@@ -108,7 +108,7 @@ def launch(
         f"--label={DRIVER_LABEL}={driver_name()}",
         # Its output goes through a pipe to us; a second copy on disk would be work that the host's worker does not have.
         "--log-driver=none",
-        *_limits(engine, options, environment), *_rights(engine, options), *_root(options, mounts), *gpu.flags,
+        *_limits(engine, options, environment), *_rights(engine, options), *_root(engine, options, mounts), *gpu.flags,
         *(f"--volume={source}:{target}{':ro' if read_only else ''}" for target, (source, read_only) in mounts.items()),
         *([f"--workdir={folder}"] if program is None or folder != HOME else []),
         *_variables(options, image, environment, cache), f"--env={MARK_VARIABLE}={mark}",
@@ -197,11 +197,13 @@ def _rights(engine: Engine, options: ContainerOptions) -> list[str]:
     return flags
 
 
-def _root(options: ContainerOptions, mounts: Mapping[str, object]) -> list[str]:
+def _root(engine: Engine, options: ContainerOptions, mounts: Mapping[str, object]) -> list[str]:
     if not options.read_only:
         return []
     # Temporary files are allowed, and executable ones: compilers load what they made. Docker's own default forbids that.
-    return ["--read-only", *([f"--tmpfs={HOME}:exec,mode=1777"] if HOME not in mounts else [])]
+    # Podman would copy what the root has in /tmp into it.
+    how = "exec,mode=1777" + (",notmpcopyup" if engine.kind == "podman" else "")
+    return ["--read-only", *([f"--tmpfs={HOME}:{how}"] if HOME not in mounts else [])]
 
 
 def _mounts(

@@ -203,6 +203,10 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
                 f"python: {self.python!r} names the Python of an image, and there is no image",
                 hint="name one: image=REF; without an image the worker runs on the Python that runs stackmark",
             )
+        if self.rootfs and self.read_only:
+            raise SpecError(
+                "rootfs and read_only do not go together: podman copies the host's /run into the container then"
+            )
         if self.rootfs and self.engine == "docker":
             raise SpecError("rootfs needs podman: docker runs images only")
         if self.ipc == "host" and self.shm:
