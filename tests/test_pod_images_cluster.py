@@ -33,13 +33,13 @@ class Run:
     facts: Facts = field(default_factory=dict)
 
 
-def ran(cluster: TestCluster, image: str, task: Task = FACTS, **options: str) -> Run:
+def ran(cluster: TestCluster, image: str, task: Task = FACTS, *, python: str | None = None) -> Run:
     """Run a task in the image, and see that nothing is left of it."""
     if cluster.script is None:
         pytest.skip("this cluster has no script that loads an image")
     load_image(cluster, image)
     given = {"image": image, "namespace": cluster.namespace, "kubeconfig": cluster.kubeconfig, "gpus": "none"}
-    read = PodOptions.model_validate({**given, "user": str(UNKNOWN_UID), **options})
+    read = PodOptions.model_validate({**given, "user": str(UNKNOWN_UID), "python": python})
     place, listener, mark = PodPlace(read), Listener(Silent()), new_id("r")
     try:
         outcome = place.run(task, listener, mark=mark, time_limit_s=60)
@@ -63,7 +63,7 @@ def ran(cluster: TestCluster, image: str, task: Task = FACTS, **options: str) ->
 def test_an_image_without_anything_of_ours_runs_the_worker_that_was_sent(
     restricted_cluster: TestCluster, podman_reach: object, make: Callable[[], str], python: str | None, version: str
 ) -> None:
-    run = ran(restricted_cluster, make(), FACTS, **({"python": python} if python else {}))
+    run = ran(restricted_cluster, make(), python=python)
     assert (run.outcome.failure, run.outcome.exit_code, run.failed) == (None, 0, None)
     assert run.facts["stackmark"]["bundle_sha256"] == worker_bundle().sha256
     assert str(run.facts["software"]["python"]).startswith(version)

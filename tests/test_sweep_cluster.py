@@ -1,16 +1,18 @@
 """A sweep on a real cluster: every device once, by the trick that a pod keeps its device while it holds it."""
 
 import json
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from asking import Answer, ask_process
-from clusters import TestCluster
+from asking import COMMAND, Answer, ask_process, environment
+from clusters import TestCluster, until
 from stackmark.events import gathered_facts
 from stackmark.experiments.judging import read_stored
+from stackmark.kubernetes.client import Json
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Facts
 
@@ -158,3 +160,56 @@ def test_what_the_cluster_cannot_do_is_said_before_a_pod_is_made(
     done = sweep(cluster, tmp_path / "ledger.sqlite3", *spin, *words)
     assert done.code in (2, 6), done.err
     assert said in done.err
+
+
+def sweeping(cluster: TestCluster, ledger: Path, *words: str) -> "subprocess.Popen[str]":
+    argv = [*COMMAND, "cluster", "sweep", *words, "--namespace", cluster.namespace, "--json"]
+    env = environment(ledger, KUBECONFIG=cluster.kubeconfig)
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def shared_map(cluster: TestCluster) -> Json | None:
+    """The ConfigMap of a sweep, once a pod mounts it; its owner is a Job that has no pod."""
+    anchors = {
+        job["metadata"]["uid"]
+        for job in cluster.jobs()
+        if job["spec"].get("suspend") and not job["spec"]["parallelism"]
+    }
+    found = [one for one in cluster.maps() if one["metadata"]["ownerReferences"][0]["uid"] in anchors]
+    mounted = json.dumps([pod["spec"]["volumes"] for pod in cluster.pods()])
+    return next((one for one in found if one["metadata"]["name"] in mounted), None)
+
+
+def nothing_left(cluster: TestCluster) -> None:
+    until(lambda: not (cluster.pods() or cluster.jobs() or cluster.maps()), within_s=60)
+
+
+def test_the_pods_of_an_image_share_one_worker_which_goes_with_the_sweep_or_its_killed_driver(
+    cluster: TestCluster, tmp_path: Path, several: list[str], worker_image: str
+) -> None:
+    nothing_left(cluster)
+    ledger = tmp_path / "ledger.sqlite3"
+    words = [
+        "check/vector-add",
+        "--device",
+        "cpu",
+        "--image",
+        worker_image,
+        "--more-runs",
+        "0",
+        "--confirm",
+        "0",
+        *several,
+    ]
+    killed = sweeping(cluster, ledger, *words)
+    until(lambda: shared_map(cluster))
+    killed.kill()
+    killed.communicate()
+    assert ask_process(ledger, "results", KUBECONFIG=cluster.kubeconfig).code == 0
+    nothing_left(cluster)
+    done = sweep(cluster, ledger, *words)
+    assert done.code == 0, done.err
+    devices = json.loads(done.out)["devices"]
+    assert [one["state"] for one in devices] == ["measured", "measured"]
+    assert len({one["device"] for one in devices}) == 2
+    nothing_left(cluster)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     cls=OfAPod,
     epilog="""\b
 Examples:
-  stackmark cluster sweep train/resnet50 --image registry.example.com/stackmark-worker:1 --gpus 1
+  stackmark cluster sweep train/resnet50 --image nvcr.io/nvidia/pytorch:26.10-py3 --gpus 1
   stackmark cluster sweep train/resnet50 --gpus 1 --nodes pool=gpu --seconds 10 -o sweep.svg --junit sweep.xml
   stackmark cluster sweep train/resnet20 --device cpu --gpus 0 --cpus 4 --memory 4g
   stackmark cluster sweep --resume x-01k9
