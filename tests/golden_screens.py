@@ -49,16 +49,14 @@ MASKS = (
     (re.compile(r'(?<="driver_pid": )\d+'), "PID"),
     (re.compile(r'(?<="machine_id": ")[^"]+'), "MACHINE"),
     (re.compile(r'(?<="boot_id": ")[^"]+'), "BOOT"),
-    # Of the program, of the commit it is from, and of the wheel that an image gets.
+    # Of the program.
     (re.compile(r"(?<=stackmark[ -])0\.\d+\.\d+|(?<=stackmark-worker:)0\.\d+\.\d+"), "X.Y.Z"),
     (re.compile(r'(?<=version=")0\.\d+\.\d+|(?<=version": ")0\.\d+\.\d+'), "X.Y.Z"),
-    (re.compile(r'(?<=revision=")[^"]+'), "REVISION"),
     # Of the worker in a manifest.
     (re.compile(r"(?<=-[0-9a-f]{8}-)[0-9a-f]{8}\b"), "WORKER00"),
     # Of tf-cnn: the framework here, and the time of day in its log.
     (re.compile(r'(?<="timestamp": ")[^"]+'), "TIMESTAMP"),
     (re.compile(r"(?<=^PyTorch:     )\S+", re.MULTILINE), "X.Y.Z"),
-    (re.compile(r"(?<=wheel=\"sha256:)[0-9a-f]{64}"), "DIGEST"),
 )
 
 
@@ -212,7 +210,12 @@ def _of_tables() -> Iterator[Screen]:
         yield from _both(f"mlperf-{name}", "mlperf", "score", f"logs/mlperf_v0.6/{name}")
     yield from _both("mlperf-all", "mlperf", "score", "logs/mlperf_v0.6", "--against", "0.6-17")
     yield from _both("ceilings-none", "ceilings", "--show", narrow=False)
-    for name, options in (("debian", ()), ("ubi9", ("--base", "ubi9")), ("cuda", ("--base", "cuda"))):
+    for name, options in (
+        ("debian", ()),
+        ("ubi9", ("--base", "ubi9")),
+        ("cuda", ("--base", "cuda")),
+        ("ngc", ("--base", "ngc")),
+    ):
         yield Screen(f"image-{name}.pipe", ("image", *options), None)
 
 

@@ -3,7 +3,7 @@
 import re
 import subprocess
 
-KNOWN = {"ADD", "ARG", "COPY", "ENTRYPOINT", "ENV", "FROM", "LABEL", "RUN", "USER", "WORKDIR"}
+KNOWN = {"ARG", "CMD", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
 # Engines define these for every build; nobody declares them.
 PREDEFINED = {"PATH"}
 USE = re.compile(r"\$\{([A-Z_]+)(?::[+-][^}]*\}?)?\}")
@@ -35,8 +35,8 @@ def faults(text: str) -> list[str]:
     found = [f"unknown instruction {name}" for name, _ in read if name not in KNOWN]
     if ":latest" in text:
         found.append("it names an image by the tag latest")
-    if read[-1][0] != "ENTRYPOINT" or not read[-1][1].startswith('["'):
-        found.append("it does not end with an entry point that needs no shell")
+    if read[-1][0] != "CMD" or not read[-1][1].startswith('["'):
+        found.append("it does not end with a command that needs no shell")
     users = [rest for name, rest in read if name == "USER"]
     if not users or not re.fullmatch(r"[1-9]\d*", users[-1]):
         found.append("its last user is not a number other than 0")

@@ -1,8 +1,7 @@
-"""What the stack here is, and what carries the worker elsewhere: a zip file, or an image."""
+"""What the stack here is, and what carries the worker elsewhere: a zip file, and an image that it can run in."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -65,41 +64,26 @@ def bundle() -> WorkerBundle:
     return WorkerBundle(packed.content, packed.sha256)
 
 
-# --- the worker's image -------------------------------------------------------------------------------------------------
+# --- an image for a worker ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class WorkerImage:
-    """A recipe for an image of the worker, and the image where it was built or pushed."""
+    """A recipe for an image with Python and torch, and the image where it was built."""
 
     made: ImageResult
-    # The folder that the build context was written to.
-    output: Path | None = None
 
     @property
     def containerfile(self) -> str:
-        return self.made.context.containerfile
+        return self.made.containerfile
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark image --json` prints."""
-        made, recipe = self.made, self.made.context.recipe
-        return {
-            "containerfile": self.containerfile,
-            "base": recipe.base,
-            "base_image": None if recipe.base_tar else recipe.base_image,
-            "base_made_of": recipe.base_made_of or None,
-            "python": recipe.python,
-            "torch": recipe.torch_version if recipe.torch else None,
-            "revision": recipe.revision,
-            "wheel_sha256": recipe.wheel_sha256,
-            "context": str(self.output) if self.output else None,
-            "image": asdict(made.image) if made.image else None,
-            "pushed": asdict(made.pushed) if made.pushed else None,
-        }
+        return asdict(self.made)
 
 
 def image(*, progress: Notice = silent, **options: Any) -> WorkerImage:
-    """Make a recipe for an image of the worker; build and push it where `build` and `push` say so.
+    """Read the recipe of an image that a worker can run in; build it where `build` says so.
 
     `options` are those of `stackmark image`, by their names with `_` for `-`. `progress` hears every line of a build.
     """
@@ -107,4 +91,4 @@ def image(*, progress: Notice = silent, **options: Any) -> WorkerImage:
         wanted = ImageRequest.model_validate(options)
     except ValidationError as error:
         raise SpecError(explain(error), hint="see: stackmark image --help") from error
-    return WorkerImage(make(wanted, progress), wanted.output)
+    return WorkerImage(make(wanted, progress))

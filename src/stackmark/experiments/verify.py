@@ -36,7 +36,7 @@ CLOCK_SLACK_S = 1.0
 CLOCK_SLACK = 0.01
 # An implementation may count what it really does: all products of a recurrent layer are three times the definition's.
 COUNTS_DIFFER = 4.0
-_DISTRUST = "the image is not what it should be: build it again (stackmark image --build), or do not use it"
+_DISTRUST = "the image is not what it should be: build it again from a recipe that you trust, or do not use it"
 
 
 def folder_in(place: Place) -> str:

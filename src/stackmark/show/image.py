@@ -1,15 +1,14 @@
-"""The worker's image for people: what a build says while it goes on, and what was made."""
+"""An image for a worker, for people: what a build says while it goes on, and what was made."""
 
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from stackmark.places.container.image.builders import short_step
-from stackmark.places.container.image.making import ImageResult, command_elsewhere
+from stackmark.places.container.image.making import ImageResult
 from stackmark.show.safe import safe, safe_line
 from stackmark.show.terminal import is_screen, standard_error
 from stackmark.units import say_size
@@ -40,20 +39,13 @@ def watching_build(verbose: bool) -> Iterator[Callable[[str], None]]:
         yield live
 
 
-def print_image(made: ImageResult, output: Path | None, console: Console) -> None:
-    """Print what was written, built and pushed; where nothing was, the recipe itself."""
-    if not (output or made.image or made.pushed):
-        print(made.context.containerfile, end="", file=console.file)
+def print_image(made: ImageResult, console: Console) -> None:
+    """Print the image that was built; where none was, the recipe itself."""
+    if (image := made.image) is None:
+        print(made.containerfile, end="", file=console.file)
         return
-    lines = []
-    if output:
-        lines += [("context", str(output)), ("build it", f"cd {output} && {command_elsewhere(made)}")]
-    if image := made.image:
-        lines += [("image", image.name), ("id", image.id), ("digest", image.digest or "not told by the engine")]
-        lines += [("size", say_size(image.size_bytes))] if image.size_bytes else []
-        recipe = made.context.recipe
-        lines += [("base", recipe.base_made_of or f"{recipe.base_image}@{image.base_digest or 'digest not told'}")]
-    if made.pushed:
-        lines += [("pushed", f"{made.pushed.name}@{made.pushed.digest or 'digest not told'}")]
+    lines = [("image", image.name), ("id", image.id), ("digest", image.digest or "not told by the engine")]
+    lines += [("size", say_size(image.size_bytes))] if image.size_bytes else []
+    lines += [("base", made.base_made_of)] if made.base_made_of else []
     for name, text in lines:
         console.out(f"{name:<10}{safe(text)}", highlight=False)

@@ -1,4 +1,4 @@
-"""Programs that build and push images: podman, buildah, docker, found in that order, and what they say when they fail.
+"""Programs that build images: podman, buildah, docker, found in that order, and what they say when they fail.
 
 podman and buildah build with `--isolation chroot` and the host's network: a build step needs neither an OCI runtime nor
 control groups nor a bridge, and those are what fails in a virtual machine, in CI or in a pod, each in its own way. docker needs
@@ -52,7 +52,7 @@ def find_builder(wanted: str | None = None, environment: Mapping[str, str] | Non
         raise PlaceError(
             f"no image can be built here: {what} is installed",
             hint="on Debian: apt-get install --no-install-recommends podman\n"
-            "or write what is needed and build it elsewhere: stackmark image --output FOLDER",
+            "or build the recipe elsewhere: stackmark image > Containerfile",
         )
     program = shutil.which(name, path=path) or name
     if name == "buildah":
@@ -135,7 +135,7 @@ def _known(pattern: str, cause: str, hint: str) -> KnownTrouble:
     return KnownTrouble(re.compile(pattern, re.IGNORECASE), cause, hint)
 
 
-# In the order of looking, the more telling text first. {registry} is the host of the image that was asked for or pushed.
+# In the order of looking, the more telling text first. {registry} is the registry or mirror that was asked.
 KNOWN = (
     _known(
         r"--mount option requires BuildKit|the --mount option requires|buildx component is missing|unknown flag: --secret",
@@ -148,20 +148,15 @@ KNOWN = (
         "make room: podman system prune; where /tmp is small, name another folder by the variable TMPDIR",
     ),
     _known(
-        r"server gave HTTP response to HTTPS client",
-        "{registry} speaks plain HTTP, not HTTPS",
-        "for a registry of your own, where that is meant to be so: --tls-verify false",
-    ),
-    _known(
         r"unauthorized|authentication required|denied: requested access|access denied|no basic auth credentials"
         r"|insufficient_scope|invalid username/password|status code 403|403 forbidden",
         "{registry} does not let this user in, or not to this name",
-        "log in first: podman login {registry}; and see that the name may be read or written by you",
+        "log in first: podman login REGISTRY; and see that the name may be read by you",
     ),
     _known(
         r"manifest unknown|not found: manifest|name unknown|repository name not known|requested access to the resource",
         "{registry} has no such image, or has it no more",
-        "name another: --base-image REF",
+        "name another: --build-arg BASE_IMAGE=REF",
     ),
     _known(
         r"no such host|name resolution|network is unreachable|connection refused|i/o timeout|no route to host|connection reset"
@@ -179,7 +174,7 @@ KNOWN = (
         r"(No matching distribution found for|Could not find a version that satisfies the requirement) (?P<what>\S+)"
         r"|Cannot install (?P<pinned>\S+) because these package versions have conflicting",
         "pip found no wheel of {what} for this Python and processor where it looked",
-        "name another index with --pip-conf FILE, or bring wheels along with --wheels FOLDER",
+        "name another version (--build-arg TORCH=…), or another index with --pip-conf FILE",
     ),
     _known(
         r"NO_PUBKEY|is not signed|no keyring|keyring file .*(missing|not found|doesn't exist)|unable to read .*\.gpg"
