@@ -65,7 +65,7 @@ from stackmark.workloads.registry import check_spec, find
 BLOCKS = 6
 # Until decided: as many blocks as 90 % power takes at s_d 1 % and a margin of 1 % (13), and half as many again.
 MOST_BLOCKS = 20
-# A primer has to reach its first steps and no more: that is when kernels are compiled and loaded.
+# A primer has to reach its first steps and no more: that is when kernels are compiled and loaded. So it does not warm up either.
 PRIMER_S, PRIMER_STEPS = 1.0, 10
 # Of a list a few rows, each for a moment. No operator compiles anything that is kept from process to process: what a library
 # chooses for a shape it chooses anew in each, so the other rows would fill no cache.
@@ -440,7 +440,7 @@ def primer_spec(spec: Spec) -> Spec:
     params = dict(spec.params)
     for name, most in (
         ("seconds", PRIMER_S),
-        ("warmup_seconds", PRIMER_S),
+        ("warmup_seconds", 0.0),
         ("steps", PRIMER_STEPS),
         ("at_least_steps", 0),
         ("row_seconds", PRIMER_ROW_S),
