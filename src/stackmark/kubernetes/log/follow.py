@@ -76,10 +76,13 @@ class PodLog:
         *,
         container: str = names.CONTAINER,
         uid: str | None = None,
+        plain: bool = False,
     ) -> None:
+        """`plain`: the log of a program that is not ours, all of whose lines go to `other`."""
         self._cluster, self._namespace, self._pod, self._container = cluster, namespace, pod, container
         self._path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}"
         self._uid = uid
+        self._plain = plain
         self._status: Json = {}
         self._reconnects = 0
         self._longest_outage_s = 0.0
@@ -107,7 +110,7 @@ class PodLog:
         """Hands each event line to `line` once, in order of its number, and every other line to `other` once. Returns when the
         container has ended and all was read, when the pod is gone, or when `stop` says so. Raises a PlaceError where the log
         may not be read."""
-        order = InOrder(line, other, self._mend)
+        order = InOrder(line, other, self._mend, self._plain)
         backoff_s, lost, give_up_at = BACKOFF_S, 0, inf
         while not stop():
             phase, taken, began = self._phase(), order.taken, time.monotonic()
@@ -132,7 +135,7 @@ class PodLog:
 
     def read(self, line: Callable[[str], None], other: Callable[[str], None]) -> LogEnd:
         """As `follow`, of what is there now; an API server that is away raises Unreachable."""
-        order = InOrder(line, other, self._mend)
+        order = InOrder(line, other, self._mend, self._plain)
         phase = self._phase()
         if phase is None:
             raise Unreachable(

@@ -88,6 +88,8 @@ class InOrder:
     line: Callable[[str], None]
     other: Callable[[str], None]
     mend: Mend
+    # The log is of a program that is not ours: whatever its lines look like, none is an event.
+    plain: bool = False
     seen: SeenLines = field(default_factory=SeenLines)
     # Events of a rank that never came, as half-open ranges.
     missing: list[tuple[int, int, int]] = field(default_factory=list)
@@ -141,6 +143,9 @@ class InOrder:
         return f"the events {', '.join(ranges[:5])}{' …' if len(ranges) > 5 else ''}" if ranges else ""
 
     def _hand_on(self, text: str, record: Record) -> None:
+        if self.plain:
+            self.other(text)
+            return
         if not text.startswith(EVENT_PREFIX) or record.stream == "stderr":
             within = event_within(text) if EVENT_PREFIX in text and not record.stream else None
             if within:

@@ -252,7 +252,8 @@ def _container(request: PodRequest, mounts: list[Json]) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-    return {key: value for key, value in made.items() if value != {}}
+    # Without a command an image runs its entry point, without a folder in its own.
+    return {key: value for key, value in made.items() if value not in ({}, [], "")}
 
 
 def _literal(text: str) -> str:

@@ -22,8 +22,10 @@ from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wai
 from stackmark.kubernetes.pods import remove_run
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near
+from stackmark.places.outside import OutsideRun, params_of, runs_outside
 from stackmark.places.place import Facts, Outcome, Watch, missing_facts
 from stackmark.places.pod.options import PodOptions
+from stackmark.places.pod.outside import OutsideProgram, facts_of_pod
 from stackmark.places.pod.request import deadline_of, gpus_of, remarks
 from stackmark.places.pod.run import PodRun
 from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
@@ -71,14 +73,32 @@ class PodPlace:
         """Whether the pod runs an image without the host's folders in it."""
         return self._options.has_own_files
 
+    def _outside(self, asked: Spec | Request | None) -> bool:
+        return runs_outside(asked, self._options.image if self._options.has_own_files else None)
+
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
+        if self._outside(spec):
+            return []  # nobody looked from inside, which is flagged
         return not_enforced(self._options, self.gpus_for(spec), facts)
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+        if self._outside(task.spec or task.request):
+            if task.spec is None:
+                assert task.request is not None
+                self._prepared(task, watch, mark, time_limit_s)
+                OutsideRun(watch).probe(task.request, facts_of_pod({"image": self._options.image}, None))
+                return Outcome(0)
+            outside = OutsideProgram(params_of(task.spec), OutsideRun(watch))
+            return self._run(task, watch, mark, time_limit_s, outside)
+        return self._run(task, watch, mark, time_limit_s, None)
+
+    def _run(
+        self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, outside: OutsideProgram | None
+    ) -> Outcome:
         setup, request = self._prepared(task, watch, mark, time_limit_s)
         self._remark(request, task, watch)
         self._tidy(setup, watch)
-        run = PodRun(setup, request, task, watch, time_limit_s)
+        run = PodRun(setup, request, task, watch, time_limit_s, outside)
         interruption: BaseException | None = None
         followed = False
         try:
@@ -96,8 +116,12 @@ class PodPlace:
         if interruption or run.timed_out:
             run.end_early()
             failure = ended_from_outside(interruption, not run.timed_out, time_limit_s)
+            if outside:
+                outside.run.cut_off()
             return Outcome(run.exit_code, failure, tuple(run.stderr_lines), interruption)
         failure = run.failure()
+        if outside:
+            failure = run.close_outside(failure)
         return Outcome(run.exit_code, failure, tuple(run.stderr_lines))
 
     def stored(self, mark: str) -> str | None:
@@ -169,6 +193,7 @@ class PodPlace:
             cache=str(self._cache) if self._cache else None,
             deadline_s=deadline_of(task, time_limit_s),
             environment=self._environment,
+            program=params_of(task.spec) if task.spec and self._outside(task.spec) else None,
         )
 
     def _remark(self, request: PodRequest, task: Task, watch: Watch) -> None:

@@ -37,6 +37,7 @@ from stackmark.places.container.software import (
     without_home,
 )
 from stackmark.places.image_python import image_command
+from stackmark.places.outside import words_of
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
 from stackmark.places.process import worker_environment
@@ -53,6 +54,7 @@ from stackmark.spec import (
     Task,
 )
 from stackmark.units import GIB
+from stackmark.workloads.command.definition import CommandParams
 
 # Each in lower and in upper case: programs read one or the other.
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy")
@@ -89,20 +91,26 @@ def pod_request(
     driven: bool = True,
     about: Mapping[str, object] | None = None,
     worker_map: str | None = None,
+    program: CommandParams | None = None,
 ) -> PodRequest:
     """Make the request for a worker's task, or for a command of one's own.
 
     `environment` is the driver's, this process's where None; `about` is what the worker cannot see and its facts shall say.
+    `program` is a user's own in an image, watched from outside: nothing of ours is sent along.
     `worker_map` names the ConfigMap with the worker for an image, where it is not the pod's own.
     """
     known = worker_environment(os.environ if environment is None else environment)
     folders, folder = _host_folders(software, task, cache, gpus, known) if software else ((), WORK_FOLDER)
     values = _variables(options, known, software, cache) | dict(variables or {}) | options.variables
-    if task is not None:
+    if task is not None and program is None:
         values[SPEC_VARIABLE] = _task_text(task)
-    values[ABOUT_VARIABLE] = json.dumps(
-        {**_about(options, gpus, software, image), **(about or {})}, separators=(",", ":")
-    )
+    if program is None:
+        values[ABOUT_VARIABLE] = json.dumps(
+            {**_about(options, gpus, software, image), **(about or {})}, separators=(",", ":")
+        )
+    else:
+        values[SCRATCH_VARIABLE] = WORK_FOLDER
+        command, folder = tuple(words_of(program)), _folder_of(program)
     if driven:
         values |= {name: value_of(name, known) for name in options.named_variables}
     uid, gid = _user(options, software)
@@ -111,8 +119,8 @@ def pod_request(
         kind=kind,
         namespace=namespace,
         image=image,
-        command=command or ((software.python, *WORKER) if software else image_command(options.python)),
-        files=None if command or software else worker_files(worker_map or names.object_name(mark)),
+        command=command or (() if program else _worker_command(options, software)),
+        files=None if command or software or program else worker_files(worker_map or names.object_name(mark)),
         env=values,
         secret_env=() if driven else options.named_variables,
         folder=folder,
@@ -145,6 +153,15 @@ def pod_request(
         driven=driven,
         patch=read_patch(options.patch) if options.patch else None,
     )
+
+
+def _worker_command(options: PodOptions, software: HostSoftware | None) -> tuple[str, ...]:
+    return (software.python, *WORKER) if software else image_command(options.python)
+
+
+def _folder_of(program: CommandParams) -> str:
+    """Return the folder of the image that a program runs in; the driver's own is not there, and means the image's."""
+    return "" if program.cwd in ("", ".", os.getcwd()) else program.cwd
 
 
 def worker_files(name: str) -> MountedFiles:

@@ -24,6 +24,7 @@ from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S
 from stackmark.kubernetes.pods import LOOK_S, Awaited, NotReached, Pods, cut_short, remove_run
 from stackmark.places.image_python import NO_PYTHON, NO_PYTHON_EXIT, NO_PYTHON_HINT
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
+from stackmark.places.pod.outside import OutsideProgram
 from stackmark.places.pod.setup import PodSetup
 from stackmark.places.process import POLITE_S
 from stackmark.spec import Task
@@ -37,9 +38,18 @@ class PodRun:
     """One pod from its Job's creation to its last word."""
 
     def __init__(
-        self, setup: PodSetup, request: PodRequest, task: Task, watch: Watch, time_limit_s: float | None
+        self,
+        setup: PodSetup,
+        request: PodRequest,
+        task: Task,
+        watch: Watch,
+        time_limit_s: float | None,
+        outside: OutsideProgram | None = None,
     ) -> None:
         self._setup, self._request, self._watch = setup, request, watch
+        self._outside = outside
+        # What of the log may be missing.
+        self._log_why = ""
         self._time_limit_s = time_limit_s
         self._pods = Pods(setup.cluster, setup.namespace, f"{names.RUN_LABEL}={request.mark}", say=self._say)
         self._one = Awaited(request.mark, by_job=True)
@@ -91,8 +101,10 @@ class PodRun:
         if pod is None:
             return
         meta = pod["metadata"]
-        log = PodLog(self._setup.cluster, self._setup.namespace, meta["name"], uid=meta.get("uid"))
+        plain = self._outside is not None
+        log = PodLog(self._setup.cluster, self._setup.namespace, meta["name"], uid=meta.get("uid"), plain=plain)
         ended = log.follow(self._line, self._stderr, stop=self._stop)
+        self._log_why = ended.why
         if not self.timed_out:
             self._last_look()
         self._tell_end(ended)
@@ -118,8 +130,13 @@ class PodRun:
     def failure(self) -> PlaceFailure | None:
         return self._pods.failure(self._one) or no_python(self._one.pod) or self._cut_short()
 
+    def close_outside(self, failure: PlaceFailure | None) -> PlaceFailure | None:
+        """Say what a program in an image came to; return the place's failure, where it is one."""
+        assert self._outside is not None
+        return self._outside.close(self._one.pod, failure, self._log_why, self._setup.options)
+
     def _cut_short(self) -> PlaceFailure | None:
-        return None if self._one.gone else cut_short(self._setup.cluster, self._one.pod, self._closing)
+        return None if self._one.gone or self._outside else cut_short(self._setup.cluster, self._one.pod, self._closing)
 
     def _stop(self) -> bool:
         """Tell whether the log need not be followed any longer: time is up, or the pod is gone."""
@@ -166,6 +183,9 @@ class PodRun:
         self._watch.line(text)
 
     def _stderr(self, text: str) -> None:
+        if self._outside:
+            self._outside.run.line(text)
+            return
         self.stderr_lines.append(text)
         self._watch.stderr(text)
 
@@ -185,6 +205,8 @@ class PodRun:
             "container_runtime": node.runtime if node else None,
         }
         self._watch.started(self._handle)
+        if self._outside:
+            self._outside.begin(self._handle, node)
 
     def _tell_end(self, ended: LogEnd) -> None:
         pod = self._one.pod

@@ -18,6 +18,7 @@ from stackmark.places.container.software import HostSoftware, host_software
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import pod_request
 from stackmark.spec import Task
+from stackmark.workloads.command.definition import CommandParams
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class PodSetup:
         variables: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         worker_map: str | None = None,
+        program: CommandParams | None = None,
     ) -> PodRequest:
         """Make the request for a pod in this cluster; `options` where they differ from the place's own."""
         return pod_request(
@@ -74,6 +76,7 @@ class PodSetup:
             claim_version=self.claim_version,
             about={"kubernetes_version": self.cluster.version},
             worker_map=worker_map,
+            program=program,
         )
 
 
