@@ -27,7 +27,16 @@ from stackmark.worker.measure import Heartbeat, measure, warm_up
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.definition import Family
 from stackmark.workloads.registry import find
-from stackmark.workloads.workload import Metric, TimedFigure, TimedRows, TimedSteps, TimedWhole, WorkloadFailure
+from stackmark.workloads.versions import explain_lack, refuse_old_torch
+from stackmark.workloads.workload import (
+    Metric,
+    TimedFigure,
+    TimedRows,
+    TimedSteps,
+    TimedWhole,
+    Workload,
+    WorkloadFailure,
+)
 
 # --- A request resolved where it will run, by a worker of its own: a trial step leaves memory, caches and settings
 # behind in its
@@ -94,18 +103,29 @@ def perform(task: Task, emitter: Emitter) -> None:
 def probe(request: Request, emitter: Emitter) -> None:
     family, _ = find(request.workload)
     with emitter.part("import"):
-        workload = family.load()
+        workload = load(family)
     params, choices = workload.probe(request, Bench(emitter))
     spec = Spec(workload=request.workload, params=params.model_dump(mode="json"), ranks=request.ranks)
     emitter(events.Probe, spec=spec, choices=choices)
     emit_facts(emitter, params.device)
 
 
+def load(family: Family) -> Workload:
+    """Import the implementation, and refuse a framework that is too old for it."""
+    try:
+        workload = family.load()
+    except (AttributeError, ImportError):
+        refuse_old_torch()
+        raise
+    refuse_old_torch()
+    return workload
+
+
 def run(spec: Spec, emitter: Emitter) -> None:
     family, entry = find(spec.workload)
     params = read_params(family, spec)
     with emitter.part("import"):
-        workload = family.load()
+        workload = load(family)
     bench = Bench(emitter)
     course = workload.run(entry.name.partition("/")[2], params, bench)
     try:
@@ -310,7 +330,8 @@ def device_uuid(device: str) -> str | None:
     torch = _torch()
     if torch is None:  # a user's own program, which has a framework of its own or none
         return _driver_uuid(device)[0]
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return f"GPU-{uuid}" if uuid else _driver_uuid(device)[0]  # PyTorch says it since 2.3
 
 
 def _driver_uuid(device: str) -> tuple[str | None, str]:
@@ -342,9 +363,13 @@ def _torch() -> Any:
 
 @contextmanager
 def device_trouble() -> Iterator[None]:
-    """Tells running out of memory, on the device or on the host, from a crash."""
+    """Tells running out of memory, on the device or on the host, and a framework that is too old, from a crash."""
     try:
         yield
+    except AttributeError as error:
+        if failure := explain_lack(error):
+            raise failure from error
+        raise
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
@@ -361,7 +386,7 @@ def device_trouble() -> Iterator[None]:
 def _memory_kind(error: RuntimeError) -> str | None:
     torch = _torch()
     text = str(error)
-    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
         return "out_of_device_memory"
     if "CUDA" in text and "out of memory" in text:
         return "out_of_device_memory"

@@ -13,9 +13,10 @@ queries of a causal mask see few keys and give large values, late ones small, an
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend
+from torch._C import _SDPBackend as SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 from stackmark.workloads.op.impl.bench import (
@@ -32,6 +33,7 @@ from stackmark.workloads.op.impl.bench import (
 from stackmark.workloads.op.impl.checking import bound_of, sample, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
 from stackmark.workloads.op.problem import FORWARD, Problem
+from stackmark.workloads.versions import has_torch, lacking
 from stackmark.workloads.workload import WorkloadFailure
 
 # (batch, key head) pairs, and positions of each, that are compared.
@@ -41,11 +43,11 @@ _STRETCH, _MOST_SCORES = 2**22, 2**26
 # Weights, and backward the scores' gradients too, are rounded to the operands' precision between two products.
 ROUNDINGS = {True: 2, False: 4}
 KERNELS = {
-    SDPBackend.MATH: "plain products (every score goes through memory)",
-    SDPBackend.FLASH_ATTENTION: "flash attention",
-    SDPBackend.EFFICIENT_ATTENTION: "memory-efficient attention",
-    SDPBackend.CUDNN_ATTENTION: "cuDNN's attention",
-    SDPBackend.OVERRIDEABLE: "the device's own attention",
+    "MATH": "plain products (every score goes through memory)",
+    "FLASH_ATTENTION": "flash attention",
+    "EFFICIENT_ATTENTION": "memory-efficient attention",
+    "CUDNN_ATTENTION": "cuDNN's attention",
+    "OVERRIDEABLE": "the device's own attention",
 }
 
 
@@ -75,12 +77,18 @@ class Operands:
         return self.q.shape[1] // self.k.shape[1]
 
     def attend(self) -> Tensor:
-        return scaled_dot_product_attention(self.q, self.k, self.v, is_causal=self.causal, enable_gqa=self.group > 1)
+        return scaled_dot_product_attention(self.q, self.k, self.v, is_causal=self.causal, **self.grouped())
+
+    def grouped(self) -> dict[str, Any]:
+        """Return the argument for heads that share keys, which PyTorch has since 2.5."""
+        return {"enable_gqa": True} if self.group > 1 else {}
 
 
 def prepare(problem: Problem, stand: Stand) -> Prepared:
     set_precision(stand)
     sets = operands_of(problem, stand)
+    if sets[0].group > 1 and not has_torch("2.5"):
+        raise lacking("attention with fewer heads of keys than of queries", "2.5")
     kernel = chosen(sets[0])
     call: Callable[[int], None]
     done: list[tuple[Tensor, ...]] = [() for _ in sets]
@@ -123,9 +131,10 @@ def _evened(tensor: Tensor) -> Tensor:
     return tensor * positions.sqrt()[:, None]
 
 
-def chosen(one: Operands) -> SDPBackend:
-    choice = torch._fused_sdp_choice(one.q, one.k, one.v, None, 0.0, one.causal, enable_gqa=one.group > 1)
-    return SDPBackend(choice)
+def chosen(one: Operands) -> str:
+    """Return the name of the kernel that the framework chose."""
+    choice = torch._fused_sdp_choice(one.q, one.k, one.v, None, 0.0, one.causal, **one.grouped())
+    return str(SDPBackend(choice).name)
 
 
 def _operations(problem: Problem) -> float:

@@ -83,7 +83,8 @@ def compare_bits(got: Tensor, wanted: Tensor) -> Compared:
 
 
 def gpu_uuid(device: torch.device) -> str:
-    return str(torch.cuda.get_device_properties(device).uuid)
+    """Return the GPU's own name; empty where this framework does not tell."""
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
 
 
 # --- sums, for op/ceilings --------------------------------------------------------------------------------------------

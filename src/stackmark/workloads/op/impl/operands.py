@@ -132,7 +132,7 @@ def _group_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
 def cache_bytes(device: torch.device) -> int:
     """The last cache before memory: a GPU's L2, a CPU's L3."""
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).L2_cache_size) or UNKNOWN_CACHE_BYTES
+        return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or UNKNOWN_CACHE_BYTES
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

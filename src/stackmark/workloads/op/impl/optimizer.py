@@ -19,6 +19,7 @@ from stackmark.workloads.op.impl.bench import Compared, Implementation, Prepared
 from stackmark.workloads.op.impl.checking import SAMPLED, bound, relative_error, say_compared
 from stackmark.workloads.op.impl.operands import Piece, rotated
 from stackmark.workloads.op.problem import Problem
+from stackmark.workloads.versions import fused_since, has_torch, lacking
 from stackmark.workloads.workload import WorkloadFailure
 
 # The framework's defaults.
@@ -65,6 +66,9 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
         raise WorkloadFailure(
             "bad_parameter", "one parameter has no second half to be compared with", "take two or more"
         )
+    since = fused_since(kind, stand.device.type)
+    if not has_torch(since):
+        raise lacking(f"a fused step of {kind} on {stand.device}", since)
     states = states_of(problem.number("parameters"), kind, stand)
     lists = [_cut(state, stand) for state in states]
     step = _adamw if kind == "adamw" else _momentum

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from inspect import signature
+from typing import Any
 
 import torch
 
@@ -138,11 +140,13 @@ def require_group(device: torch.device, local_size: int) -> str:
 def _join(backend: str, rank: Rank, device: torch.device) -> None:
     timeout = timedelta(seconds=TIMEOUT_S)
     # Told its device, NCCL connects at once: else the first collective would guess, and pay for it.
-    bound = device if backend == "nccl" else None
+    # PyTorch takes it since 2.3.
+    known = "device_id" in signature(torch.distributed.init_process_group).parameters
+    bound: dict[str, Any] = {"device_id": device} if backend == "nccl" and known else {}
     listening = os.environ.get(STORE_VARIABLE)
     if listening is None:
         # Somebody else's launcher, who says it all in the environment.
-        torch.distributed.init_process_group(backend, timeout=timeout, device_id=bound)
+        torch.distributed.init_process_group(backend, timeout=timeout, **bound)
         return
     store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],
@@ -153,7 +157,7 @@ def _join(backend: str, rank: Rank, device: torch.device) -> None:
         master_listen_fd=int(listening) if listening else None,
     )
     torch.distributed.init_process_group(
-        backend, store=store, rank=rank.number, world_size=rank.size, timeout=timeout, device_id=bound
+        backend, store=store, rank=rank.number, world_size=rank.size, timeout=timeout, **bound
     )
 
 
@@ -212,7 +216,8 @@ def transports(log: str) -> list[str]:
 def link_of(device: torch.device) -> links.Limit:
     """What a GPU can send to the others: all its active NVLinks together, or its PCIe where it has none."""
     properties = torch.cuda.get_device_properties(device)
-    return outside_limit(f"GPU-{properties.uuid}", (properties.major, properties.minor))
+    # Without its name, which PyTorch says since 2.3, no link is known.
+    return outside_limit(f"GPU-{getattr(properties, 'uuid', '')}", (properties.major, properties.minor))
 
 
 def outside_limit(uuid: str, capability: Sequence[int], module: object = None) -> links.Limit:

@@ -18,6 +18,7 @@ from stackmark.workloads.op.impl.checking import Guard, refuse_wrong
 from stackmark.workloads.op.impl.operands import make_room
 from stackmark.workloads.op.impl.timing import first_call_s, make_rounds, say_unknown, time_rounds
 from stackmark.workloads.op.problem import Problem
+from stackmark.workloads.versions import explain_lack
 from stackmark.workloads.workload import WorkloadFailure
 
 Tell = Callable[[OpRow], None]
@@ -82,6 +83,11 @@ def attempted(make: Callable[[OpRow], OpRow], begun: OpRow, stand: Stand) -> OpR
         return make(begun)
     except WorkloadFailure as failure:
         return _failed_row(begun, failure.kind, failure.message, failure.hint)
+    except AttributeError as error:
+        lack = explain_lack(error)
+        if lack is None:
+            raise
+        return _failed_row(begun, lack.kind, lack.message, lack.hint)
     except (RuntimeError, MemoryError) as error:
         return _failed_row(begun, *_trouble(error, begun, stand))
 
@@ -141,7 +147,7 @@ def _kernel(prepared: Prepared, stand: Stand) -> str:
 def _trouble(error: RuntimeError | MemoryError, begun: OpRow, stand: Stand) -> tuple[str, str, str]:
     """Why a row could not be done: kind, sentence, hint. A device that is broken for good ends the run."""
     said = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in said:
+    if isinstance(error, torch.cuda.OutOfMemoryError) or "out of memory" in said:
         size = (begun.least_bytes or 0.0) / 2**30
         return "out_of_device_memory", f"the device ran out of memory ({size:.3g} GiB at the least): {said}", _SMALLER
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "can't allocate memory" in said:

@@ -20,6 +20,7 @@ from stackmark.workloads.impl.devices import first_device, require_device, usual
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl.data import describe_folder, is_folder
 from stackmark.workloads.train.zoo import Model
+from stackmark.workloads.versions import fused_since, has_torch
 from stackmark.workloads.workload import WorkloadFailure
 
 GPU_SECONDS, GPU_STEPS, GPU_WARMUP_STEPS, GPU_WARMUP_S = 10.0, 200, 10, 10.0
@@ -102,7 +103,11 @@ def _precision_and_tuning(picked: Choices, model: Model, device: str) -> None:
     channels_last = images and tune != "off" and (not gpu or precision != "fp32")
     picked.take("layout", "nhwc" if channels_last else "nchw", why if images else "not an image")
     picked.take("autotune", gpu and tune != "off", why)
-    fused = picked.take("fused", tune != "off" and optimizer in FUSED and (gpu or precision != "fp16"), why)
+    fusable = optimizer in FUSED and (gpu or precision != "fp16")
+    if fusable and not has_torch(since := fused_since(str(optimizer), "cuda" if gpu else "cpu")):
+        fused = picked.take("fused", False, f"PyTorch has it for {optimizer} since {since}")
+    else:
+        fused = picked.take("fused", tune != "off" and fusable, why)
     scaled = precision == "fp16" and not picked.typed.get("loss_scale") and picked.typed.get("mode", "train") == "train"
     graph = gpu and tune != "off" and not picked.typed.get("lr_schedule") and (fused or not scaled)
     picked.take("cuda_graph", graph, why)
@@ -179,7 +184,7 @@ def _gpu_batch(params: TrainParams, usual: int, trial: TrialSeconds) -> tuple[in
 def _runs(params: TrainParams, trial: TrialSeconds) -> bool:
     try:
         trial(params)
-    except torch.OutOfMemoryError:
+    except torch.cuda.OutOfMemoryError:
         if params.batch == 1:
             raise
         return False

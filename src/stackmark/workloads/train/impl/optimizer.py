@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from stackmark.workloads.train.definition import TrainParams
+from stackmark.workloads.versions import fused_since, has_torch, lacking
 
 # The methods that a training run calls.
 WRAPPED = ("add_param_group", "zero_grad", "step", "state_dict", "load_state_dict")
@@ -39,6 +40,8 @@ def _kind_and_options(params: TrainParams) -> tuple[Any, dict[str, Any]]:
     # A captured step must not keep its step count on the host.
     capturable: dict[str, Any] = {"capturable": True} if params.cuda_graph else {}
     fused: dict[str, Any] = {"fused": True} if params.fused else {}
+    if params.fused and not has_torch(since := fused_since(params.optimizer, params.device)):
+        raise lacking(f"a fused step of {params.optimizer} on {params.device} (--fused)", since)
     if params.optimizer in ("sgd", "momentum"):
         momentum = params.momentum if params.optimizer == "momentum" else 0.0
         return torch.optim.SGD, {"momentum": momentum, "nesterov": momentum > 0, **fused}

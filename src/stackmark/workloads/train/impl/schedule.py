@@ -49,7 +49,7 @@ class Schedule:
         params: TrainParams,
         net: nn.Module,
         optimizer: torch.optim.Optimizer | None,
-        scaler: torch.amp.GradScaler | None,
+        scaler: "torch.amp.GradScaler | None",
         epoch_samples: int,
     ) -> None:
         self._params, self._net, self._optimizer, self._scaler = params, net, optimizer, scaler

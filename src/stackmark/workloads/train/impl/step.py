@@ -44,6 +44,11 @@ def build_model(params: TrainParams, model: Model) -> nn.Module:
     return net.train(params.mode == "train")
 
 
+def make_scaler(device: torch.device) -> "torch.amp.GradScaler":
+    # PyTorch has the one for all devices since 2.3.
+    return torch.amp.GradScaler(device.type) if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler()
+
+
 @dataclass
 class Machine:
     """What one step works on.
@@ -60,7 +65,7 @@ class Machine:
     accuracy: Tensor
     hits: Tensor
     optimizer: torch.optim.Optimizer | None = None
-    scaler: torch.amp.GradScaler | None = None
+    scaler: "torch.amp.GradScaler | None" = None
     schedule: Schedule | None = None
 
     @classmethod
@@ -74,7 +79,7 @@ class Machine:
             if params.mode == "train":
                 machine.optimizer = build_optimizer(params, net)
                 if params.precision == "fp16" and not params.loss_scale:
-                    machine.scaler = torch.amp.GradScaler(device.type)
+                    machine.scaler = make_scaler(device)
         return machine
 
     def forget(self) -> None:

@@ -77,7 +77,7 @@ def build(model: Model, classes: int) -> nn.Module:
     `with torch.device("cuda:0"): build(...)` makes it there, which is quicker than to move it; on the meta device it
     has shapes and no values.
     """
-    device = torch.get_default_device()
+    device = torch.empty(0).device  # the default one, for which PyTorch has a function since 2.3
     with torch.device("meta"):
         net = BUILDERS[model.name](model, classes)
     if device.type != "meta":

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from stackmark.workloads.train.impl.nets.layers import Conv2d, Dense
+from stackmark.workloads.versions import lacking
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 #
@@ -41,7 +42,12 @@ class LayerNorm(nn.LayerNorm):
         self.reset_parameters()
 
 
-class RMSNorm(nn.RMSNorm):
+class RMSNorm(getattr(nn, "RMSNorm", nn.Module)):  # type: ignore[misc]
+    def __init__(self, width: int, eps: float) -> None:
+        if not hasattr(nn, "RMSNorm"):
+            raise lacking("a network with RMSNorm", "2.4")
+        super().__init__(width, eps=eps)
+
     def fill(self) -> None:
         self.reset_parameters()
 
