@@ -211,7 +211,9 @@ def test_a_printed_canary_measures_in_the_cluster_and_is_collected(
         "--image", worker_image, "--namespace", namespace, "--memory", "2g", "--cpus", "1",
     )  # fmt: skip
     assert printed.code == 0, printed.err
-    applied = cluster.create(f"/apis/batch/v1/namespaces/{namespace}/cronjobs", yaml.safe_load(printed.out))
+    worker, canary = yaml.safe_load_all(printed.out)
+    cluster.create(f"/api/v1/namespaces/{namespace}/configmaps", worker)
+    applied = cluster.create(f"/apis/batch/v1/namespaces/{namespace}/cronjobs", canary)
     # Its hour has not come: its Job is made now, as `kubectl create job --from=cronjob/…` does.
     template = applied["spec"]["jobTemplate"]
     body = {"metadata": {"name": "now", "labels": template["metadata"]["labels"]}, "spec": template["spec"]}

@@ -12,6 +12,7 @@ import yaml
 
 from asking import Answer, ask
 from clusters import TestCluster, until
+from limited_account import documented_rules
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json, connect
 
@@ -32,7 +33,11 @@ def kinds(result: Json) -> list[str]:
 
 
 def nothing_is_left(cluster: TestCluster) -> bool:
-    return not cluster.jobs() and not [pod for pod in cluster.pods() if "deletionTimestamp" not in pod["metadata"]]
+    return (
+        not cluster.jobs()
+        and not cluster.maps()
+        and not [pod for pod in cluster.pods() if "deletionTimestamp" not in pod["metadata"]]
+    )
 
 
 def node_names(cluster: TestCluster) -> list[str]:
@@ -119,11 +124,7 @@ def test_an_account_without_rights_is_told_each_of_them(cluster: TestCluster, tm
 def test_an_account_of_a_namespace_alone_gets_a_pod_where_the_scheduler_puts_it(
     cluster: TestCluster, worker_image: str, tmp_path: Path
 ) -> None:
-    rules = [
-        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "list", "delete"]},
-        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "delete"]},
-    ]
-    config = account(cluster, tmp_path, "lodger", rules)
+    config = account(cluster, tmp_path, "lodger", documented_rules())
     answer = ask("cluster", "doctor", "--kubeconfig", config, "--image", worker_image, "--json")
     report = json.loads(answer.out)
     assert report["nodes"][0] in node_names(cluster), answer.err

@@ -41,8 +41,8 @@ def command(
     kubeconfig: str | None,
     as_json: bool,
 ) -> int:
-    """Remove what stackmark left in a cluster, by its labels, and say what: Jobs, pods, services, claims, and namespaces of
-    checks.
+    """Remove what stackmark left in a cluster, by its labels, and say what: Jobs, pods, services, claims, ConfigMaps, and
+    namespaces of checks.
 
     What belongs to a driver that lives on this machine stays, and what may belong to one on another machine until it is older
     than it was allowed to become. Exits with 6 where something could not be removed.
