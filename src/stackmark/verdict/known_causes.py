@@ -151,6 +151,7 @@ CAUSES = (
     Cause("limits.security_label", 8, "another security profile: it looks at opened files"),
     Cause("limits.no_new_privileges", 3, "no program may gain privileges; costs nothing"),
     Cause("container.root_filesystem", 30, "another root file system", judges.root_file_system, ("image", "rootfs")),
+    Cause("container.root_read_only", 5, "a root file system that cannot be written; caches lie elsewhere", None, ("read_only",)),
     Cause("container.rootless", 25, "without root, files and network may go through helpers"),
     Cause("container.user_namespace", 10, "its users are others than the host's"),
     Cause("container.engine", 10, "the layer itself; what it changes stands in lines of its own", None, ("engine",)),
