@@ -16,9 +16,11 @@ from fake_nvml import FakeNvml
 from remark_kinds import kinds_of
 from stackmark.events import Event, Metric, Result, Stream, gathered_facts
 from stackmark.experiments.judging import _about
+from stackmark.experiments.verify import chip_for_others
 from stackmark.machine import counters, orphans
 from stackmark.machine.gpu_use import GpuUse, GpuWatch, ProgramWatch, facts_of, together
 from stackmark.machine.orphans import started_by_us
+from stackmark.model import JsonValue
 from stackmark.places.container.gpus import wanted
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.pod.options import PodOptions
@@ -418,3 +420,13 @@ def test_a_commands_pod_asks_for_one_gpu_where_the_cluster_has_some() -> None:
     assert gpus_of(PodOptions(), spec, lambda: False) == 0
     assert gpus_of(PodOptions(gpus="none"), spec, lambda: True) == 0
     assert gpus_of(PodOptions(gpus="4"), spec, lambda: True) == 4
+
+
+def test_the_other_arms_follow_a_pod_to_the_only_gpu_that_its_program_can_use() -> None:
+    spec = Spec(workload="command/own", params={"cmd": "x", "device": "auto"})
+    one: JsonValue = [{"uuid": UUIDS["gpu1"]}]
+    two: JsonValue = [{"uuid": UUIDS["gpu0"]}, {"uuid": UUIDS["gpu1"]}]
+    assert chip_for_others({"gpu": {"under_test": None, "devices": one}}, spec) == UUIDS["gpu1"]
+    assert chip_for_others({"gpu": {"under_test": None, "devices": two}}, spec) is None
+    on_cpu = Spec(workload="command/own", params={"cmd": "x", "device": "cpu"})
+    assert chip_for_others({"gpu": {"under_test": None, "devices": one}}, on_cpu) is None
