@@ -165,6 +165,16 @@ def test_a_comparison_of_the_host_with_an_image_has_a_verdict(image: str) -> Non
     assert json.loads(answer.out)["comparisons"][0]["ratio"] == 1
 
 
+def test_a_time_from_inside_against_one_from_outside_is_not_by_one_clock(image: str) -> None:
+    arms = ("--arm", "host", "--arm", f"container,image={image}")
+    answer = ask("compare", "--cmd", "sleep 0.2", *arms, "--blocks", "2", "--no-primers", "--json")
+    assert answer.code == 0, answer.err
+    verdict = json.loads(answer.out)
+    differing = {f"{one['subject']}.{one['key']}": one["values"] for one in verdict["differences"]}
+    assert differing["command.watched"] == ["inside", "outside"]
+    assert any("clock" in sentence for sentence in verdict["not_held"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_driver_that_is_ended_leaves_no_container(image: str, tmp_path: Path, number: signal.Signals) -> None:
     driver = subprocess.Popen(

@@ -58,6 +58,7 @@ def held(
     _work(design, yes, no)
     _chip(design, rows, yes, no)
     _kernels(arms, yes, no)
+    _clock(design, arms, no)
     _time(design, rows, {run.block for run in runs if run.counted and run.block is not None}, yes, no)
     _heat(runs, arms, yes, no)
     return tuple(yes), tuple(no)
@@ -93,6 +94,17 @@ def _chip(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str])
         yes.append(Remark("the chip: all runs on one GPU, by its UUID", "chip"))
     else:
         no.append(Remark(f"the chip: runs were on {len(uuids)} GPUs; two chips of one model differ", "chip"))
+
+
+def _clock(design: Design, arms: Sequence[ExaminedArm], no: list[str]) -> None:
+    """A program in an image is timed from outside, one with a worker next to it from inside."""
+    watched = {arm.facts.get("command", {}).get("watched") for arm in arms}
+    if len(watched) > 1 and not any(arm.spec.params.get("metric") for arm in design.arms):
+        text = (
+            "the clock: a program in an image is timed by its engine's or cluster's time stamps (good to 0.02 s and 1 s), the "
+            "others by a worker; let the program run for minutes, or print a figure of its own and give a --metric"
+        )
+        no.append(Remark(text, "clock"))
 
 
 def _kernels(arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None:

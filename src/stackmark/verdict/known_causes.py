@@ -87,6 +87,11 @@ CAUSES = (
     Cause("software.python", 55, "another Python: the host's side of each step"),
     Cause("software.libc", 25, "another C library: its memory functions and its allocator"),
     Cause("software.numpy", 20, "another NumPy, where data are made ready with it", none_says="not installed"),
+    Cause(
+        "command.watched", 90,
+        "where the figure is a time: an engine's time stamps are good to 0.02 s, a cluster's to 1 s, a worker's to a microsecond",
+        none_says="inside",
+    ),
     Cause("stackmark.version", 60, "the arms were measured by two versions of the worker"),
     Cause("stackmark.commit", 50, "the arms were measured by two versions of the worker"),
     *(
@@ -277,6 +282,8 @@ NOISE = {
     "software.executable": "a path",
     "software.compiler": "what compiled Python",
     "stackmark.checkout": "where our own files lie",
+    "stackmark.bundle_sha256": "an image gets the worker as a file, which its place verifies; other arms run it from its folder",
+    "stackmark.outside": "command.watched says it",
     "kernels.count": "the hash says whether they differ",
     "kernels.heaviest*": "the hash says whether they differ",
     "environment.SLURM_*_ID": "an id",
