@@ -14,7 +14,14 @@ import pytest
 
 from asking import ask
 from stackmark.cli.main import our_verbs, stackmark
-from stackmark.cli.options import asked_workloads, parameter_fields, read_margin, read_requests, taken_place_options
+from stackmark.cli.options import (
+    asked_workloads,
+    names_image,
+    parameter_fields,
+    read_margin,
+    read_requests,
+    taken_place_options,
+)
 from stackmark.errors import Exit, SpecError
 from stackmark.events import FAILURE_EXIT_CODES
 from stackmark.experiments.arms import read_arms
@@ -122,11 +129,11 @@ def test_every_command_in_the_docs_can_be_typed(where: str, monkeypatch: pytest.
             checked(dict(ctx.params))
 
 
-def requests_of(params: dict[str, Any], workloads: list[str] | None = None) -> list[Request]:
+def requests_of(params: dict[str, Any], workloads: list[str] | None = None, *, image: bool = False) -> list[Request]:
     """What a command asks for, checked as the program does it before it begins."""
     fields = parameter_fields()
     typed = {name: value for name, value in params.items() if name in fields}
-    requests = read_requests(workloads or asked_workloads(params["workload"], typed), typed)
+    requests = read_requests(workloads or asked_workloads(params["workload"], typed, image=image), typed)
     for request in requests:
         check_request(request)
     return requests
@@ -134,13 +141,13 @@ def requests_of(params: dict[str, Any], workloads: list[str] | None = None) -> l
 
 def one_place(params: dict[str, Any]) -> None:
     options = taken_place_options(params)
-    for request in requests_of(params):
+    for request in requests_of(params, image=names_image([params["place"]], options)):
         read_arms([params["place"]], request.workload, options, least=1)
 
 
 def arms(params: dict[str, Any]) -> None:
     options = taken_place_options(params)
-    for request in requests_of(params):
+    for request in requests_of(params, image=names_image(params["arms"], options)):
         read_arms(params["arms"], request.workload, options, least=1 if params["published"] else 2)
     if params["margin"] is not None:
         read_margin(params["margin"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from stackmark.errors import SpecError
+from stackmark.places.image_python import PYTHONS
 from stackmark.places.place import PlaceOptions
 from stackmark.secrets_masking import is_by_name, put_aside
 from stackmark.units import parse_size
@@ -45,6 +46,9 @@ def _without_secrets(texts: tuple[str, ...]) -> tuple[str, ...]:
 Typed = Annotated[str, BeforeValidator(_text)]
 Several = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Variables = Annotated[tuple[str, ...], BeforeValidator(_texts), AfterValidator(_without_secrets)]
+PYTHON_HELP = (
+    f"the path of the image's Python that runs the worker; without it the first with PyTorch of {', '.join(PYTHONS)}"
+)
 VARIABLES_HELP = "a variable: NAME=VALUE, or NAME for its value in this environment; may be repeated"
 
 
@@ -94,9 +98,7 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
     image: str | None = Field(
         default=None, description="run in this image, which must be here; without it the host's own software is mounted"
     )
-    python: str | None = Field(
-        default=None, description="the image's Python, by its path; without it the one that has PyTorch is looked for"
-    )
+    python: str | None = Field(default=None, description=PYTHON_HELP)
     rootfs: bool = Field(
         default=False,
         description="with podman: the whole host as root file system; what is written is thrown away",

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from stackmark.errors import SpecError
 from stackmark.places.container.options import (
+    PYTHON_HELP,
     REFERENCE,
     VARIABLES_HELP,
     MemoryAndVariables,
@@ -56,11 +57,7 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
         description="run in this image, any that has Python 3.10 or newer and PyTorch; without it the host's own software "
         "is mounted, where the driver stands on the node",
     )
-    python: str | None = Field(
-        default=None,
-        description="the image's Python that runs the worker: /opt/conda/bin/python; else the first with torch of python3, "
-        "python, /opt/conda/bin/python and /opt/venv/bin/python",
-    )
+    python: str | None = Field(default=None, description=PYTHON_HELP)
     namespace: str | None = Field(default=None, description="the namespace; else the one of the context")
     context: str | None = Field(default=None, description="the context of the kubeconfig; else the current one")
     kubeconfig: str | None = Field(
