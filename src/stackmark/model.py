@@ -30,9 +30,7 @@ from typing import (
 )
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from typing_extensions import dataclass_transform
+    from typing_extensions import Self, dataclass_transform
 
     JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | bool | None
 else:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 # Numbers of the library's ABI (nvml.h), which has kept them since they were introduced.
 ERROR_TIMEOUT = 10

@@ -16,7 +16,7 @@ from stackmark.worker.stream import Emitter
 from stackmark.workloads.workload import TimedSteps
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 # Two successive chunks of about a second whose rates differ by less than this stand still; so do their clocks.
 STILL = 0.01

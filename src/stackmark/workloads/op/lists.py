@@ -62,7 +62,7 @@ def deepbench(
     """Return the list that a table of DeepBench has for a set."""
 
     def rows() -> Iterator[ListRow]:
-        text = files("stackmark.workloads.op").joinpath("data", f"{table}.csv").read_text(encoding="utf-8")
+        text = files("stackmark.workloads.op").joinpath("data").joinpath(f"{table}.csv").read_text(encoding="utf-8")
         for cells in csv.DictReader(text.splitlines(), strict=True):
             its_set, application = cells.pop("set"), cells.pop("application")
             if its_set == set_name:

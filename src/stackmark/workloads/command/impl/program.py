@@ -25,7 +25,7 @@ from stackmark.machine.orphans import COMMAND_VARIABLE, MARK_VARIABLE, end_marke
 from stackmark.workloads.workload import WorkloadFailure
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 # Within the worker's own grace of 5 s.
 POLITE_S = 2.0

@@ -137,7 +137,8 @@ class ImageTree:
         except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
             # All that Pillow raises for bad files.
             raise UnreadableImage(f"the image {path} cannot be read: {error}") from error
-        box = _random_box(*picture.size, chance) if chance else _centre_box(*picture.size)
+        width, height = picture.size
+        box = _random_box(width, height, chance) if chance else _centre_box(width, height)
         picture = picture.resize((self._px, self._px), Image.Resampling.BILINEAR, box=box)
         if chance and chance.random() < 0.5:
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
