@@ -211,7 +211,7 @@ class Finder:
                 f"{self._odd[0]!r} is no number between {SMALLEST:g} and {LARGEST:g}; it was found in: {short(self._odd[1])}",
                 "a number is like 1234.5 or 1.2e3, without separators of thousands: let the group hold just that",
             )
-        takes: dict[str, Callable[["array[float]"], float]] = {
+        takes: dict[str, Callable[[array[float]], float]] = {
             "last": lambda values: values[-1], "median": median, "mean": fmean,
         }  # fmt: skip
         take = takes[params.metric_take]
