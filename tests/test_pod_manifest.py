@@ -1,7 +1,10 @@
 """What is created in a cluster: valid in every version, accepted by a real API server, and doing what it says in a real pod."""
 
+import base64
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,18 @@ from clusters import TestCluster, until
 from leaving_out import leave_out
 from refusing import refused
 from stackmark.kubernetes.client import ApiError
-from stackmark.kubernetes.manifest.build import claim_template, cronjob, job, pod
+from stackmark.kubernetes.manifest.build import (
+    anchor,
+    claim_template,
+    config_map,
+    cronjob,
+    job,
+    pod,
+    printing,
+    sleeping,
+)
 from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restricted
+from stackmark.places.bundle import TARGET, worker_bundle
 from stackmark.places.container.software import HostSoftware
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import carried, gpus_of, pod_request, proxies, remarks, root_links
@@ -250,6 +263,46 @@ def test_what_a_caller_mounts_goes_before_what_we_would_mount_there() -> None:
     own = ({"name": "own", "emptyDir": {}}, {"name": "own", "mountPath": "/usr"})
     mounts = worker_of(job(replace(wanted(software=HOST), volumes=(own,))))["volumeMounts"]
     assert [mount["name"] for mount in mounts if mount["mountPath"] == "/usr"] == ["own"]
+
+
+def test_an_image_gets_the_worker_from_a_config_map_and_cannot_write_beside_its_volumes() -> None:
+    one = wanted()
+    held = config_map(one)
+    assert held is not None
+    assert held["immutable"] is True
+    (content,) = held["binaryData"].values()
+    assert base64.b64decode(content) == worker_bundle().content
+    found = job(one)
+    assert {"name": held["metadata"]["name"]} in [volume.get("configMap") for volume in spec_of(found)["volumes"]]
+    (mount,) = [one for one in worker_of(found)["volumeMounts"] if TARGET.startswith(one["mountPath"] + "/")]
+    assert mount["readOnly"] is True
+    assert worker_of(found)["securityContext"]["readOnlyRootFilesystem"] is True
+    assert worker_of(job(wanted({"python": "/opt/conda/bin/python"})))["command"] == ["/opt/conda/bin/python", TARGET]
+
+
+@pytest.mark.parametrize("more", [{"software": HOST}, {"command": ("true",)}], ids=["host software", "a command"])
+def test_what_runs_no_worker_of_ours_in_an_image_gets_no_config_map(more: Json) -> None:
+    one = wanted(**more)
+    assert config_map(one) is None
+    assert not any("configMap" in volume for volume in spec_of(job(one))["volumes"])
+    assert "readOnlyRootFilesystem" not in worker_of(job(one))["securityContext"]
+
+
+def test_an_anchor_starts_no_pod_even_where_a_queue_lets_it_go() -> None:
+    found = anchor(wanted({"queue": "team-a"}))
+    assert (found["spec"]["suspend"], found["spec"]["parallelism"]) == (True, 0)
+    assert not any("kueue" in label for label in found["metadata"]["labels"])
+
+
+@pytest.mark.parametrize("python", [None, sys.executable], ids=["by the shell", "by a Python"])
+def test_what_waits_ends_at_once_when_it_is_asked_to_and_what_prints_prints(python: str | None, tmp_path: Path) -> None:
+    with subprocess.Popen(sleeping(python, 600)) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.terminate()
+        assert process.wait(30) == 0
+    (tmp_path / "file").write_bytes(b"a\nb")
+    assert subprocess.run(printing(python, str(tmp_path / "file")), capture_output=True).stdout == b"a\nb"
 
 
 @pytest.mark.parametrize("name", [*ASKED, "host software"])

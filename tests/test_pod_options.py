@@ -133,6 +133,8 @@ def test_an_rdma_resource_is_one_unless_a_number_is_given() -> None:
         ({"deadline": "0"}, "30 days"),
         ({"pull": "Sometimes"}, "'IfNotPresent'"),
         ({"host_software": "yes", "openshift": True}, "restricted-v2"),
+        ({"host_software": "yes", "python": "/usr/bin/python3"}, "python"),
+        ({"python": " "}, "python"),
         ({"user": "1000", "openshift": True}, "UID"),
         ({"dra": "gpu.nvidia.com", "resource": "amd.com/gpu"}, "GPUs"),
         ({"rdma": "nvidia.com/gpu"}, "resource"),

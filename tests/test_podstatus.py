@@ -218,6 +218,18 @@ def test_a_registry_that_failed_once_is_given_another_try() -> None:
     assert why.failure_of(seen["pod"], seen["events"]) is None
 
 
+def test_an_image_for_another_architecture_is_not_waited_for() -> None:
+    seen = case("image_pull")
+    waiting = seen["pod"]["status"]["containerStatuses"][0]["state"]["waiting"]
+    waiting["message"] = (
+        'failed to pull and unpack image "registry.example/arm:1": no match for platform in manifest: not found'
+    )
+    found = why.failure_of(seen["pod"], [])
+
+    assert found is not None
+    assert found.kind == "other_architecture"
+
+
 def test_an_image_that_the_registry_does_not_have_is_not_waited_for() -> None:
     seen = case("image_pull")
     waiting = seen["pod"]["status"]["containerStatuses"][0]["state"]["waiting"]

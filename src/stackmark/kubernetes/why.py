@@ -203,12 +203,12 @@ def _image_pull(pod: Json, events: Sequence[Json], container: str, message: str)
     told = [one for one in events if one.get("reason") == "Failed" and image in str(one.get("message"))]
     newest = max(told, key=moment_s).get("message") if told else None
     cause = at.words(_PULL_NOISE.sub("", str(newest or at.state(pod, "waiting", container).get("message") or message)))
+    if "no match for platform" in cause:
+        return _other_architecture(pod, container)
     if at.state(pod, "waiting", container).get("reason") == "ErrImageNeverPull":
         cause, hint = "it is not on the node, and --pull Never forbids to get it", "load it there, or leave --pull out"
     elif at.state(pod, "waiting", container).get("reason") == "InvalidImageName":
         hint = "write it as registry/name:tag, in lower case"
-    elif "no match for platform" in cause:
-        hint = "it is for another architecture than the node's: --node-selector kubernetes.io/arch=… takes other nodes"
     elif _REFUSED_PULL.search(cause):
         hint = "the registry refuses: is the name right, and does it need --pull-secret NAME?"
     elif _UNREACHED_PULL.search(cause):
