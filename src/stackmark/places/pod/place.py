@@ -74,7 +74,9 @@ class PodPlace:
         return self._options.has_own_files
 
     def _outside(self, asked: Spec | Request | None) -> bool:
-        return runs_outside(asked, self._options.image if self._options.has_own_files else None)
+        """Tell whether a pod runs a user's program and no worker. What is done to a pod on purpose needs a worker's events."""
+        image = self._options.image if self._options.has_own_files and self._kind == "run" else None
+        return runs_outside(asked, image)
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
         if self._outside(spec):
