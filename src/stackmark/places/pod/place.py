@@ -21,7 +21,7 @@ from stackmark.kubernetes.orphans import remove_of_dead_drivers
 from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wait_until_ready
 from stackmark.kubernetes.pods import remove_run
 from stackmark.places.bundle import worker_bundle
-from stackmark.places.container.checks import near
+from stackmark.places.container.checks import near, other_worker
 from stackmark.places.outside import OutsideRun, params_of, runs_outside
 from stackmark.places.place import Facts, Outcome, Watch, missing_facts
 from stackmark.places.pod.options import PodOptions
@@ -30,7 +30,6 @@ from stackmark.places.pod.request import deadline_of, gpus_of, remarks
 from stackmark.places.pod.run import PodRun
 from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
 from stackmark.places.process import ended_from_outside, worker_environment
-from stackmark.remarks import Remark
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import MIB, say_size
@@ -226,22 +225,11 @@ def not_enforced(options: PodOptions, gpus: int, facts: Facts) -> list[str]:
     """
     return [
         *missing_facts(facts),
-        *_worker(options, facts),
+        *(other_worker(worker_bundle().sha256, facts) if options.has_own_files else ()),
         *_inside(options, facts),
         *_limits(options, facts),
         *_gpus(options, gpus, facts),
     ]
-
-
-def _worker(options: PodOptions, facts: Facts) -> Iterator[str]:
-    """An image could bring a worker of its own, and a ConfigMap of that name could be somebody else's."""
-    if not options.has_own_files:
-        return
-    sent, ran = worker_bundle().sha256, facts.get("stackmark", {}).get("bundle_sha256")
-    if ran != sent:
-        said = f"says that it ran from {str(ran)[:64]}" if ran else "did not say from which file it ran"
-        text = f"the worker's zip file with the SHA-256 {sent} was sent to the pod, and the worker {said}"
-        yield Remark(text, "other-worker")
 
 
 def _inside(options: PodOptions, facts: Facts) -> Iterator[str]:
