@@ -13,7 +13,7 @@ from stackmark.spec import Request, Scalar, Task
 from worker_process import Finished, finish, give
 
 ROOT = Path(__file__).parents[1]
-WANTED = os.environ.get("STACKMARK_TEST_TORCHES", "oldest newest" if os.environ.get("CI") else "")
+WANTED = os.environ.get("STACKMARK_TEST_TORCHES", "oldest" if os.environ.get("CI") else "")
 # 5 GB are downloaded the first time.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 @pytest.fixture(scope="module", params=["oldest", "newest"])
 def python(request: pytest.FixtureRequest) -> str:
     if request.param not in WANTED.replace("all", "oldest newest").split():
-        pytest.skip(f"the {request.param} PyTorch is tried where STACKMARK_TEST_TORCHES names it, and in CI")
+        pytest.skip(f"the {request.param} PyTorch is tried where STACKMARK_TEST_TORCHES names it")
     made = subprocess.run([ROOT / "scripts/test-torches", request.param], capture_output=True, text=True, check=False)
     if made.returncode:
         leave_out(f"an environment with the {request.param} PyTorch cannot be made: {made.stderr.strip()[-300:]}")
@@ -53,7 +53,7 @@ def test_a_network_is_trained(python: str, bundle: Path) -> None:
 def test_an_operator_is_timed(python: str, bundle: Path) -> None:
     done = run(python, bundle, "op/gemm", m=8, n=8, k=8, row_seconds=0.1, budget=5.0)
     assert (done.code, done.last["event"]) == (0, "result"), done.stderr
-    assert [event["row"]["failure_kind"] for event in done.events if event["event"] == "row"] == [None]
+    assert [event["row"]["failure_kind"] for event in done.events if event["event"] == "row"] == [""]
 
 
 def test_what_an_older_one_lacks_is_a_sentence(python: str, bundle: Path) -> None:
