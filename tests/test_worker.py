@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from stackmark.events import EVENT_LIMIT_BYTES, FAILURE_EXIT_CODES, Stream
+from stackmark.places.bundle import worker_bundle
 from stackmark.spec import Request, Scalar, Spec, Task
 from stackmark.worker import home
 from worker_process import (
@@ -296,6 +297,26 @@ def test_a_home_that_can_be_written_is_left_alone(tmp_path: Path) -> None:
     environ = {"USER": "somebody", "HOME": str(tmp_path)}
     assert home.settle(environ) == []
     assert environ == {"USER": "somebody", "HOME": str(tmp_path)}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+def test_a_cache_below_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    """An experiment's shared cache lies in the driver's home, which another user of a container may not even look into."""
+    closed = Path(tempfile.mkdtemp(dir="/tmp"))  # mode 0700
+    # The bundle is a file that anybody can read; the checkout may not be.
+    bundle = worker_bundle().write(Path(tempfile.mkdtemp(dir="/tmp")) / "worker.pyz")
+    bundle.parent.chmod(0o755)
+    try:
+        done = subprocess.run(
+            ["/usr/bin/env", "-i", f"CUDA_CACHE_PATH={closed}/cache/cuda", "USER=x", "HOME=/", "python3", str(bundle)],
+            input=b'{"do":"facts","lifeline":false}\n', user=NAMELESS, group=NAMELESS, extra_groups=[],
+            capture_output=True, check=False, cwd="/",
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(closed)
+        shutil.rmtree(bundle.parent)
+    lines = done.stdout.decode().splitlines()
+    assert (done.returncode, lines[0].startswith('{"event":"hello"')) == (0, True), done.stderr
 
 
 def test_without_any_folder_to_write_a_worker_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,14 @@ def settle(environ: dict[str, str] | os._Environ[str] = os.environ) -> list[str]
 
 
 def _nearest_folder(path: Path) -> Path:
-    """The folder itself, or the one in which it would be made."""
-    return next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))
+    """Return the folder itself, or the one in which it would be made; one that may not be looked at stands for itself."""
+    for folder in (path, *path.parents):
+        try:
+            if folder.is_dir():
+                return folder
+        except PermissionError:  # another user's home lies above it
+            return folder
+    return Path("/")
 
 
 def _writable(folder: Path) -> bool:
