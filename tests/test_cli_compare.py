@@ -186,9 +186,12 @@ def test_what_was_held_equal_is_not_claimed_where_nobody_held_it() -> None:
     assert ask(*OWN, "--arm", "host", "--arm", "host", "--blocks", "2", "--json").code == Exit.DONE
     own_equal, own_unequal = held()
     assert "--warmup-seconds" not in own_unequal["heat"]
-    # Which of the machine's devices it used, nobody saw.
+    # A program is watched: on a machine without a GPU it was on the CPU.
     assert "CPU" in equal["machine"]
-    assert "CPU" not in own_equal["machine"]
+    assert "CPU" in own_equal["machine"]
+    assert ask(*OWN, "--device", "cpu", "--arm", "host", "--arm", "host", "--blocks", "2", "--json").code == Exit.DONE
+    # Whoever says that it uses no GPU has it not watched: which of the machine's devices it used, nobody saw.
+    assert "CPU" not in held()[0]["machine"]
 
 
 # One arm against a published number

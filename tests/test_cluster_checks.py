@@ -273,7 +273,11 @@ def test_who_may_not_make_a_namespace_is_told_to_name_one(cluster: TestCluster, 
 @pytest.mark.cluster
 def test_without_the_right_to_see_nodes_cases_about_devices_are_left_out(cluster: TestCluster, tmp_path: Path) -> None:
     rules: list[Json] = [
-        {"apiGroups": ["", "batch"], "resources": ["pods", "jobs", "services", "pods/log", "events"], "verbs": ["*"]},
+        {
+            "apiGroups": ["", "batch"],
+            "resources": ["pods", "jobs", "services", "pods/log", "events", "configmaps"],
+            "verbs": ["*"],
+        },
     ]
     config = limited_account(cluster, tmp_path, "pods-only", rules)
     words = ["--image", image(cluster), "--namespace", cluster.namespace, "--area", "devices", "--json"]

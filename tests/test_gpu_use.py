@@ -362,9 +362,12 @@ def ran(machine: Machine, monkeypatch: pytest.MonkeyPatch, **params: Any) -> lis
 
 
 def test_a_worker_names_the_gpu_that_its_command_was_seen_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # This process may have children of other tests.
+    before = started_by_us("")
+
     def listed(handle: str) -> list[SimpleNamespace]:
         """The command's own process, as the driver lists it on the second GPU."""
-        children = started_by_us("") if handle == "gpu1" else ()
+        children = started_by_us("") - before if handle == "gpu1" else ()
         return [SimpleNamespace(pid=pid, usedGpuMemory=640 * MIB) for pid in children]
 
     monkeypatch.setattr(machine, "_processes", listed)

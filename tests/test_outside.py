@@ -153,7 +153,7 @@ def test_a_time_below_the_resolution_of_the_stamps_is_not_a_figure(image: str) -
 def test_a_run_past_its_time_is_ended_and_leaves_no_container(image: str) -> None:
     code, result = measured("--cmd", "sleep 60", "--on", f"container,image={image}", "--time-limit", "1s")
     assert (code, failure_of(result)) == (3, "timeout")
-    assert containers() == []
+    assert containers(os.getpid()) == []
 
 
 def test_a_comparison_of_the_host_with_an_image_has_a_verdict(image: str) -> None:
@@ -182,14 +182,15 @@ def test_a_driver_that_is_ended_leaves_no_container(image: str, tmp_path: Path, 
         env=environment(tmp_path / "ledger.sqlite3"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
         start_new_session=True,
     )  # fmt: skip
-    assert eventually(lambda: len(containers("status=running")) == 1, 30)
+    assert eventually(lambda: len(containers(driver.pid, "status=running")) == 1, 30)
     os.kill(driver.pid, number)
     driver.wait(30)
-    assert eventually(lambda: containers() == [], 30)
+    assert eventually(lambda: containers(driver.pid) == [], 30)
 
 
-def containers(*filters: str) -> list[str]:
-    """Return the containers of runs of ours that are there."""
-    argv = ["podman", "ps", "--all", "--quiet", "--filter", "label=stackmark.run"]
+def containers(driver: int, *filters: str) -> list[str]:
+    """Return the containers that are there of a driver: other tests run at the same time."""
+    form = '{{index .Labels "stackmark.driver"}}'
+    argv = ["podman", "ps", "--all", "--filter", "label=stackmark.run", "--format", form]
     done = subprocess.run([*argv, *(f"--filter={one}" for one in filters)], capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return [name for name in done.stdout.split() if name.split(":")[2] == str(driver)]

@@ -34,6 +34,7 @@ def test_no_option_has_the_name_of_a_workloads_parameter() -> None:
 def test_a_name_that_a_container_has_too_takes_what_that_takes(name: str) -> None:
     typed = {
         "image": "a:1",
+        "python": "/opt/conda/bin/python",
         "cpus": "1.5",
         "memory": "16g",
         "shm": "1g",
@@ -41,7 +42,9 @@ def test_a_name_that_a_container_has_too_takes_what_that_takes(name: str) -> Non
         "env": ["A=b=c"],
         "user": "1000:0",
     }[name]
-    assert getattr(options(**{name: typed}), name) == getattr(ContainerOptions.model_validate({name: typed}), name)
+    # A Python is that of an image.
+    given = {"image": "a:1", name: typed}
+    assert getattr(options(**given), name) == getattr(ContainerOptions.model_validate(given), name)
 
 
 def test_options_are_kept_as_they_were_typed() -> None:

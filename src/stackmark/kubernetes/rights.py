@@ -57,6 +57,9 @@ RUN_RIGHTS = (
     # A Job whose pods are refused (quota, Pod Security) says so nowhere else.
     Right("list", "", "events"),
 )
+# Only where a Job waits for objects of its own: a worker that is sent to an image, or a claim.
+HELD_JOB_RIGHT = Right("patch", "batch", "jobs")
+WORKER_RIGHTS = (HELD_JOB_RIGHT, Right("create", "", "configmaps"))
 # Only with --dra.
 CLAIM_RIGHT = Right("create", "resource.k8s.io", "resourceclaimtemplates")
 

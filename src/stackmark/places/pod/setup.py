@@ -13,7 +13,7 @@ from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Unreachable, connect
 from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.nodes import is_missing, smallest_image, this_node
-from stackmark.kubernetes.rights import CLAIM_RIGHT, RUN_RIGHTS, check_rights
+from stackmark.kubernetes.rights import CLAIM_RIGHT, HELD_JOB_RIGHT, RUN_RIGHTS, WORKER_RIGHTS, check_rights
 from stackmark.places.container.software import HostSoftware, host_software
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import pod_request
@@ -84,7 +84,8 @@ def find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
     """Find the cluster, check the rights in it, and decide what pods are made of."""
     cluster = connect(options.context, options.kubeconfig, options.namespace)
     _check_namespace(cluster)
-    check_rights(cluster, (*RUN_RIGHTS, CLAIM_RIGHT) if options.dra else RUN_RIGHTS)
+    needed = [right for right in RUN_RIGHTS if options.has_own_files or right not in WORKER_RIGHTS]
+    check_rights(cluster, [*needed, HELD_JOB_RIGHT, CLAIM_RIGHT] if options.dra else needed)
     claims = _claim_version(cluster, options.dra) if options.dra else "v1"
     if options.user is None and options.host_software != "yes" and _is_openshift(cluster):
         options = options.model_copy(update={"openshift": True})
