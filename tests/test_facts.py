@@ -510,11 +510,12 @@ def _eighteen_links(handle: object, link: int) -> int:
     return 1
 
 
-def test_without_a_driver_the_gpu_says_what_to_do() -> None:
-    def no_library() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+def _no_library() -> None:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-    reading = gpu_facts.read(module=FakeNvml(nvmlInit=no_library))
+
+def test_without_a_driver_the_gpu_says_what_to_do() -> None:
+    reading = gpu_facts.read(module=FakeNvml(nvmlInit=_no_library))
     assert reading.facts["devices"] == []
     assert "libnvidia-ml.so.1" in reading.problems[0]
 
@@ -526,6 +527,28 @@ def test_the_gpu_under_test_is_found_by_its_uuid_and_comes_first(name: str) -> N
     assert first(reading)["index"] == 1
     assert reading.facts["count"] == 2
     assert not reading.problems
+
+
+@pytest.mark.parametrize(
+    ("names", "absent"),
+    [
+        (["0", "1"], []),
+        (["0", " 2 "], [" 2 "]),
+        ([OTHER, OTHER[:12], SLICE], []),
+        (["GPU-00000000-1111"], ["GPU-00000000-1111"]),
+        ([], []),
+    ],
+)
+def test_gpus_that_are_not_here_are_told_by_number_and_uuid(names: list[str], absent: list[str]) -> None:
+    assert gpu_facts.not_here(names, module=two_gpus()) == (absent, 2)
+
+
+@pytest.mark.parametrize(("nodes", "absent"), [(0, ["0", UUID, "1"]), (1, ["1"]), (2, [])])
+def test_without_a_driver_that_answers_gpus_are_counted_by_their_nodes(
+    tmp_path: Path, nodes: int, absent: list[str]
+) -> None:
+    root = plant(tmp_path, {f"dev/nvidia{number}": "" for number in range(nodes)})
+    assert gpu_facts.not_here(["0", UUID, "1"], root, FakeNvml(nvmlInit=_no_library)) == (absent, nodes)
 
 
 def test_a_gpu_is_told_in_full_with_units(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, marked, start_ticks
 from stackmark.places import process as worker_as_process
-from stackmark.places.host import HostPlace
+from stackmark.places.host import HostOptions, HostPlace
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Outcome
 from stackmark.spec import Spec, Task
 from worker_process import (
@@ -205,6 +205,22 @@ def test_a_python_that_is_not_there_is_a_sentence_with_the_command() -> None:
     with pytest.raises(PlaceError) as caught:
         place.run(Task(do="facts"), Notes(), mark=MARK)
     assert str(caught.value.command).split() == ["/nowhere/python3", "-P", "-m", "stackmark.worker"]
+
+
+@pytest.mark.parametrize("gpus", ["998", "998,999", "GPU-00000000-0000-0000"])
+def test_a_gpu_that_is_not_there_is_refused_before_a_worker_takes_the_cpu(gpus: str) -> None:
+    """On any machine: none has 998 GPUs."""
+    place = HostPlace(python="/nowhere/python3", options=HostOptions(gpus=gpus))
+    with pytest.raises(PlaceError, match="--gpus") as caught:
+        place.run(Task(do="facts"), Notes(), mark=MARK)
+    assert caught.value.command is None, "no worker was started"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("gpus", ["auto", "none"])
+def test_a_host_without_gpus_measures_where_none_is_asked_for(env: dict[str, str], gpus: str) -> None:
+    outcome = HostPlace(environment=env, options=HostOptions(gpus=gpus)).run(Task(do="facts"), Notes(), mark=MARK)
+    assert (outcome.exit_code, outcome.failure) == (0, None)
 
 
 def test_ten_megabytes_without_a_newline_are_handed_on_in_pieces(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ where it cannot be another.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from stackmark.machine import amd
 from stackmark.machine.nvml import CLOCK_MEMORY, CLOCK_SM, Device, NoDriver, Nvml, bare, devices, find, session
 from stackmark.machine.reading import ROOT, Facts, Json, Reading, mib, number, scaled, text
 
@@ -61,6 +62,28 @@ def device_nodes(root: Path = ROOT) -> list[Json]:
     """The GPUs' nodes: what a container was given, whether or not its software can use it."""
     names = [path.name for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal()]
     return [f"/dev/{name}" for name in sorted(names, key=lambda name: int(name[6:]))]
+
+
+def not_here(names: Sequence[str], root: Path = ROOT, module: object = None) -> tuple[list[str], int]:
+    """Return those of these numbers and UUIDs that no GPU of this machine has, and how many GPUs there are.
+
+    CUDA takes a number that no GPU has without a word, shows no GPU at all, and a worker then measures the CPU.
+    """
+    try:
+        with session(module) as nvml:
+            shown = devices(nvml)
+            return [name for name in names if not _is_shown(nvml, shown, name.strip())], len(shown)
+    except NoDriver:
+        # An AMD GPU, or one whose driver does not answer: which UUID it has is not known.
+        cards = amd.read(root).facts.get("devices")
+        count = len(device_nodes(root)) or (len(cards) if isinstance(cards, list) else 0)
+        return [name for name in names if not count or (name.strip().isdecimal() and int(name) >= count)], count
+
+
+def _is_shown(nvml: Nvml, shown: list[Device], name: str) -> bool:
+    if name.isdecimal():
+        return int(name) < len(shown)
+    return find(nvml, name) is not None or any(bare(gpu.uuid).startswith(bare(name)) for gpu in shown)
 
 
 def under_test(

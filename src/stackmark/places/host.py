@@ -17,11 +17,15 @@ from pydantic import Field, JsonValue, field_validator
 
 from stackmark.errors import PlaceError
 from stackmark.failures import killed
+from stackmark.machine.gpu import not_here
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
 from stackmark.places.process import oom_kills, start, supervise, worker_environment
 from stackmark.spec import AUTO, SCRATCH_VARIABLE, Spec, Task
+from stackmark.units import counted
+
+NOT_NAMED = (AUTO, "all", "none")
 
 
 class HostOptions(PlaceOptions):
@@ -35,7 +39,7 @@ class HostOptions(PlaceOptions):
     @classmethod
     def _are_gpus(cls, value: object) -> object:
         text = str(value)
-        names = [] if text in (AUTO, "all", "none") else text.split(",")
+        names = [] if text in NOT_NAMED else text.split(",")
         if wrong := [name for name in names if not re.fullmatch(r"\s*(\d{1,3}|(GPU|MIG)-[0-9a-fA-F-]{8,40})\s*", name)]:
             raise ValueError(
                 f"{wrong[0]!r} is no GPU; write all, none, numbers (0,1) or UUIDs, as nvidia-smi -L shows them"
@@ -71,11 +75,26 @@ class HostPlace:
         return []
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+        self._require_gpus()
         if not runs_own_program(task):
             return self._run(task, watch, mark, time_limit_s, {})
         with private_folder(mark) as folder:
             more = {SCRATCH_VARIABLE: str(scratch_folder(folder, task))}
             return self._run(task, watch, mark, time_limit_s, more)
+
+    def _require_gpus(self) -> None:
+        """Refuse GPUs that are not here, before a worker finds none and takes the CPU."""
+        asked = self._options.gpus
+        if asked in (AUTO, "none"):
+            return
+        absent, count = not_here([] if asked in NOT_NAMED else asked.split(","))
+        if absent or not count:
+            there = f"{counted(count, 'GPU')}, with the numbers 0 to {count - 1}" if count > 1 else "only GPU 0"
+            named = f"this host has no GPU {' and no GPU '.join(absent)}: it has {there}"
+            raise PlaceError(
+                f"--gpus {asked}: {named if count else 'this host has no GPU'}",
+                hint="--gpus takes numbers or UUIDs (nvidia-smi -L lists them), all or none; for the CPU: --gpus none",
+            )
 
     def _run(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, more: Mapping[str, str]) -> Outcome:
         oom_before = oom_kills()
