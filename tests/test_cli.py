@@ -455,6 +455,13 @@ def test_help_is_the_answer_to_nothing() -> None:
     assert answer.out == ask("--help").out
 
 
+@pytest.mark.parametrize("verb", ["baseline", "cluster", "mlperf", "published"])
+def test_a_verb_of_verbs_alone_is_answered_with_its_help(verb: str) -> None:
+    answer = ask(verb)
+    assert (answer.code, answer.err) == (Exit.WRONG_USE, "")
+    assert answer.out == ask(verb, "--help").out
+
+
 def test_workloads_are_listed_with_their_sizes() -> None:
     lines = ask("workloads", "train/resnet50*").out.splitlines()
     assert lines[0].split()[:2] == ["workload", "parameters"]

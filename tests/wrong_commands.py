@@ -84,7 +84,6 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "an empty program": (("noise", "--cmd", " "), ("--cmd",)),
     "one block of noise": (("noise", "train/lenet", "--blocks", "1"), ("--blocks",)),
     "noise in no place": (("noise", "train/lenet", "--on", "hots"), ("hots", "host")),
-    "a group without its command": (("baseline",), ("command",)),
     "a mistyped command of a group": (("mlperf", "scroe", "x"), ("score",)),
     "an unknown classic flag": (("tf-cnn", "--nmu_gpus=1"), ("num_gpus",)),
     "a positional argument of the classic": (("tf-cnn", "resnet50"), ("resnet50",)),

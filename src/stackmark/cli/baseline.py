@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 @click.group(
     "baseline",
     cls=Subverbs,
-    no_args_is_help=False,
     epilog="""\b
 Examples:
   stackmark baseline save before-driver-580 train/resnet50 train/gpt2

@@ -4,8 +4,8 @@ from importlib import import_module
 
 import click
 
+from stackmark.cli.options import Subverbs
 from stackmark.cli.text_only import take_text_only
-from stackmark.errors import nearest_names
 
 SUBVERBS = {
     "doctor": "Is the cluster fit for GPU work? Diagnostics, with what to do.",
@@ -16,7 +16,7 @@ SUBVERBS = {
 }
 
 
-class Lazy(click.Group):
+class Lazy(Subverbs):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBVERBS)
 
@@ -26,14 +26,6 @@ class Lazy(click.Group):
         made: click.Command = import_module(f"stackmark.cli.cluster_{cmd_name}").command
         take_text_only(made)
         return made
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in SUBVERBS and not args[0].startswith("-"):
-            known = nearest_names(args[0], list(SUBVERBS))
-            raise click.UsageError(f"there is no command 'cluster {args[0]}'{known}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table: asking each command for its help would import them all."""

@@ -19,7 +19,7 @@ Examples:
 """
 
 
-@click.group("mlperf", cls=Subverbs, no_args_is_help=False, epilog=EPILOG)
+@click.group("mlperf", cls=Subverbs, epilog=EPILOG)
 def command() -> None:
     """Score logs of MLPerf training by its rules."""
 

@@ -25,7 +25,7 @@ from stackmark.api.options import (
     read_value,
     takes_several,
 )
-from stackmark.errors import SpecError, nearest_names
+from stackmark.errors import Exit, SpecError, nearest_names
 from stackmark.model import FieldLike
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AUTO, Request, Scalar
@@ -122,13 +122,20 @@ def not_empty(_ctx: click.Context, _param: click.Parameter, value: T) -> T:
 
 
 class Subverbs(click.Group):
-    """A verb with verbs of its own."""
+    """A verb with verbs of its own. Alone it answers as `stackmark` alone does: with its help, and as wrong use."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:
+            click.echo(ctx.get_help())
+            ctx.exit(Exit.WRONG_USE)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            known = nearest_names(args[0], list(self.commands))
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            known = nearest_names(args[0], names)
             raise click.UsageError(f"there is no command '{self.name} {args[0]}'{known}", ctx)
         return super().resolve_command(ctx, args)
 

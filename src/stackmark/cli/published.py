@@ -21,7 +21,6 @@ SHOWN_FINDINGS = 20
 @click.group(
     "published",
     cls=Subverbs,
-    no_args_is_help=False,
     epilog="""\b
 Examples:
   stackmark published search resnet50 V100
