@@ -218,6 +218,36 @@ def test_a_registry_that_failed_once_is_given_another_try() -> None:
     assert why.failure_of(seen["pod"], seen["events"]) is None
 
 
+def test_a_pod_that_is_given_up_while_its_image_is_pulled_again_names_the_image() -> None:
+    seen = case("image_pull")
+    for one in seen["events"]:
+        one["count"] = 1
+    found = why.unfinished_pull(seen["pod"], seen["events"])
+
+    assert found is not None
+    assert found.kind == "image_pull"
+    assert "--image" in found.hint
+
+
+@pytest.mark.parametrize("name", ["running", "too_many_gpus", "bad_config"])
+def test_a_pod_that_waits_for_something_else_pulls_no_image(name: str) -> None:
+    seen = case(name)
+    assert why.unfinished_pull(seen["pod"], seen["events"]) is None
+
+
+@pytest.mark.parametrize(
+    "said", ["failed to authorize: 401 Unauthorized", "pull access denied, repository does not exist"]
+)
+def test_an_image_that_the_registry_refuses_names_both_options(said: str) -> None:
+    seen = case("image_pull")
+    seen["pod"]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = said
+    found = why.failure_of(seen["pod"], [])
+
+    assert found is not None
+    assert found.kind == "image_pull"
+    assert [option for option in ("--image", "--pull-secret") if option not in found.hint] == []
+
+
 def test_an_image_for_another_architecture_is_not_waited_for() -> None:
     seen = case("image_pull")
     waiting = seen["pod"]["status"]["containerStatuses"][0]["state"]["waiting"]
@@ -239,7 +269,7 @@ def test_an_image_that_the_registry_does_not_have_is_not_waited_for() -> None:
     assert found is not None
     assert found.kind == "image_pull"
     assert "registry.example/none:1" in found.message
-    assert "--pull-secret" not in found.hint
+    assert [option for option in ("--image", "--pull-secret") if option not in found.hint] == []
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,8 @@ class Pods:
             return PlaceFailure(
                 "not_placed", f"the Job {name} has no pod after {waited}", "is it held in a queue? see --wait"
             )
+        if pulling := why.unfinished_pull(one.pod, events_of(self.cluster, one.pod)):
+            return pulling
         return PlaceFailure("not_placed", f"the pod cannot be placed: {said.sentence}; it waited {waited}", SEE)
 
     def _without_pod(self, one: Awaited) -> Explanation:

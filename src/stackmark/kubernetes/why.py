@@ -45,6 +45,8 @@ _PULL_NOISE = re.compile(
 )
 _REFUSED_PULL = re.compile(r"denied|unauthorized|forbidden|authenti|\b40[13]\b", re.IGNORECASE)
 _UNREACHED_PULL = re.compile(r"no such host|timeout|refused|unreachable|x509|TLS|lookup |proxyconnect", re.IGNORECASE)
+# Reasons of a container whose image the kubelet will try to pull again.
+_PULLS_AGAIN = ("ErrImagePull", "ImagePullBackOff")
 _START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError", "PostStartHookError")
 # By runc, in the container's own log, or in its status.
 _FOREIGN = re.compile(r"^exec \S+: exec format error$|exec user process caused[^\n]*exec format error", re.MULTILINE)
@@ -183,10 +185,18 @@ def _by_waiting(pod: Json, events: Sequence[Json], container: str) -> PlaceFailu
             f"create what it names in the namespace {at.namespace(pod)}, or leave it out",
         )
     if reason in ("InvalidImageName", "ErrImageNeverPull") or (
-        reason in ("ErrImagePull", "ImagePullBackOff") and _pull_is_hopeless(pod, events, message)
+        reason in _PULLS_AGAIN and _pull_is_hopeless(pod, events, message)
     ):
         return _image_pull(pod, events, container, message)
     return None
+
+
+def unfinished_pull(pod: Json, events: Sequence[Json], container: str = CONTAINER) -> PlaceFailure | None:
+    """Explain a pod that is given up while its node still tries to get the image; None where it does not."""
+    waiting = at.state(pod, "waiting", container)
+    if waiting.get("reason") not in _PULLS_AGAIN:
+        return None
+    return _image_pull(pod, events, container, at.words(waiting.get("message")))
 
 
 def _pull_is_hopeless(pod: Json, events: Sequence[Json], message: str) -> bool:
@@ -208,13 +218,16 @@ def _image_pull(pod: Json, events: Sequence[Json], container: str, message: str)
     if at.state(pod, "waiting", container).get("reason") == "ErrImageNeverPull":
         cause, hint = "it is not on the node, and --pull Never forbids to get it", "load it there, or leave --pull out"
     elif at.state(pod, "waiting", container).get("reason") == "InvalidImageName":
-        hint = "write it as registry/name:tag, in lower case"
+        hint = "write --image as registry/name:tag, in lower case"
     elif _REFUSED_PULL.search(cause):
-        hint = "the registry refuses: is the name right, and does it need --pull-secret NAME?"
+        hint = (
+            "the registry refuses: correct the name with --image, or give a secret that may pull it: --pull-secret NAME"
+        )
     elif _UNREACHED_PULL.search(cause):
         hint = "the node cannot reach the registry: name another with --image, or load the image on the nodes"
     else:
-        hint = "is the name right, tag and all?"
+        # Some registries say "not found" of what they do not show to everybody.
+        hint = "correct the name or the tag with --image; an image that is not public needs --pull-secret NAME"
     node = at.spec(pod).get("nodeName")
     return PlaceFailure(
         "image_pull", f"the node {node} cannot get the image {image}: {cause}", f"{hint} ({at.describe(pod)})"
