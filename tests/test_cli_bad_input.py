@@ -51,6 +51,26 @@ def test_wrong_use_is_a_sentence(case: str, ledger_file: Path) -> None:
     assert not ledger_file.exists(), "nothing was begun, so there is nothing to store"
 
 
+@pytest.mark.parametrize(
+    ("verb", "rest"),
+    [
+        ("run", ("train/lenet", "--on", "container", "--shm", "1gigabyte")),
+        ("run", ("train/lenet", "--shm", "1g")),
+        ("noise", ("train/lenet", "--on", "container", "--shm", "1gigabyte")),
+        ("compare", ("train/lenet", "--arm", "host", "--arm", "container,shm=1gigabyte")),
+        ("facts", ("--on", "container,shm=1gigabyte")),
+        ("manifest", ("train/lenet", "--memory", "1gigabyte")),
+        ("baseline save", ("x", "train/lenet", "--on", "container", "--shm", "1gigabyte")),
+        ("cluster sweep", ("train/lenet", "--memory", "1gigabyte")),
+        ("cluster doctor", ("--bogus",)),
+    ],
+)
+def test_a_hint_names_the_help_of_the_command_that_was_typed(verb: str, rest: tuple[str, ...]) -> None:
+    answer = ask(*verb.split(), *rest)
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert f"stackmark {verb} --help\n" in answer.err
+
+
 @given(arguments=st.lists(st.text(st.characters(exclude_characters="\0"), max_size=8), min_size=1, max_size=4))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_typed_is_answered(arguments: list[str], ledger_file: Path) -> None:

@@ -45,6 +45,11 @@ class StackmarkError(Exception):
         self.command = command
 
 
+# The hint of an error about an option. The layers below the command line do not know which command was typed, so it puts that
+# command's own help in its place.
+SEE_HELP = "see: stackmark --help"
+
+
 class SpecError(StackmarkError):
     exit_code = Exit.WRONG_USE
 

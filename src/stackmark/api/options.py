@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 
-from stackmark.errors import SpecError, nearest_names
+from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.experiments.typed import extra_of as extra_of
 from stackmark.experiments.typed import pattern_of as pattern_of
 from stackmark.experiments.typed import read_seconds as read_seconds
@@ -85,7 +85,7 @@ def read_request(workload: str, ranks: int, options: Mapping[str, Option]) -> tu
             place_options[name] = value if isinstance(value, str | int | float) else list(value)
         else:
             known = nearest_names(name, [*fields, *of_places])
-            raise SpecError(f"{workload} has no parameter {name!r}{known}", hint="see: stackmark run --help")
+            raise SpecError(f"{workload} has no parameter {name!r}{known}", hint=SEE_HELP)
     if workload == OWN_COMMAND:
         params.setdefault("cwd", os.getcwd() if params.get("cmd") else ".")
     try:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stackmark.api.ledgers import Notice, silent
-from stackmark.errors import SpecError
+from stackmark.errors import SEE_HELP, SpecError
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.judging import Facts
 from stackmark.experiments.probing import look
@@ -90,5 +90,5 @@ def image(*, progress: Notice = silent, **options: Any) -> WorkerImage:
     try:
         wanted = ImageRequest.model_validate(options)
     except ValidationError as error:
-        raise SpecError(explain(error), hint="see: stackmark image --help") from error
+        raise SpecError(explain(error), hint=SEE_HELP) from error
     return WorkerImage(make(wanted, progress))

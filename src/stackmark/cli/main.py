@@ -20,7 +20,7 @@ import click
 from stackmark import __version__
 from stackmark.cli.saying import say
 from stackmark.cli.text_only import take_text_only
-from stackmark.errors import Exit, HungUp, StackmarkError, Terminated, nearest_names
+from stackmark.errors import SEE_HELP, Exit, HungUp, StackmarkError, Terminated, nearest_names
 from stackmark.extensions import announced, built_in, is_announced, load
 from stackmark.secrets_masking import forget
 
@@ -152,12 +152,13 @@ def _answer(arguments: list[str], debug: bool) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code if arguments else Exit.WRONG_USE
     except click.ClickException as error:
-        say(_one_line(error.format_message()), f"see: stackmark {_verb(arguments)}--help")
+        say(_one_line(error.format_message()), _see_help(arguments))
         return Exit.WRONG_USE
     except StackmarkError as error:
         if debug:
             traceback.print_exc()
-        say(error.message, error.hint, error.command)
+        hint = _see_help(arguments) if error.hint == SEE_HELP else error.hint
+        say(error.message, hint, error.command)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         say("interrupted; what was finished is stored")
@@ -206,9 +207,19 @@ def _one_line(message: str) -> str:
     return " ".join(message.split())
 
 
-def _verb(arguments: list[str]) -> str:
-    first = next((argument for argument in arguments if not argument.startswith("-")), "")
-    return f"{first} " if first in VERBS or first in announced(GROUP) else ""
+def _see_help(arguments: list[str]) -> str:
+    """Return the hint that names the command that was typed: `cluster doctor`, not `cluster`."""
+    typed = [argument for argument in arguments if not argument.startswith("-")]
+    if not typed or not (typed[0] in VERBS or typed[0] in announced(GROUP)):
+        return SEE_HELP
+    ctx = click.Context(stackmark)
+    inner = stackmark.get_command(ctx, typed[0])
+    words = (
+        typed[:2]
+        if isinstance(inner, click.Group) and typed[1:2] and typed[1] in inner.list_commands(ctx)
+        else typed[:1]
+    )
+    return f"see: stackmark {' '.join(words)} --help"
 
 
 def _take_signals() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from stackmark.errors import SpecError, nearest_names
+from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
 from stackmark.experiments.typed import read_value, takes_several
 from stackmark.model import FieldInfo, FieldLike, ValidationError
@@ -149,7 +149,7 @@ def _parameter(arm: str, key: str, info: FieldInfo, values: list[str]) -> Scalar
     try:
         info.validate(value)
     except ValidationError as error:
-        raise SpecError(f"{key} in the arm {arm!r}: {explain(error)}", hint="see: stackmark run --help") from error
+        raise SpecError(f"{key} in the arm {arm!r}: {explain(error)}", hint=SEE_HELP) from error
     return value
 
 
@@ -158,7 +158,8 @@ def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[ArmRequest]
     for name in shared:
         if name not in known:
             option = f"--{name.replace('_', '-')}"
-            raise SpecError(f"{option} is no option of {' or '.join(dict.fromkeys(arm.place for arm in arms))}")
+            places = " or ".join(dict.fromkeys(arm.place for arm in arms))
+            raise SpecError(f"{option} is no option of {places}", hint=SEE_HELP)
 
 
 def _told_apart(arms: Sequence[ArmRequest]) -> list[ArmRequest]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import JsonValue, ValidationError
 
-from stackmark.errors import SpecError
+from stackmark.errors import SEE_HELP, SpecError
 from stackmark.experiments.list_specs import check_list
 from stackmark.experiments.probing import check_ranks
 from stackmark.experiments.typed import extra_of
@@ -67,7 +67,7 @@ def read_pod_options(given: Mapping[str, JsonValue]) -> PodOptions:
     try:
         return PodOptions.model_validate(dict(given))
     except ValidationError as error:
-        raise SpecError(explain(error), hint="see: stackmark manifest --help") from error
+        raise SpecError(explain(error), hint=SEE_HELP) from error
 
 
 def manifest_for(

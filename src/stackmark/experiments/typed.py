@@ -8,7 +8,7 @@ import math
 import re
 from typing import Any
 
-from stackmark.errors import SpecError
+from stackmark.errors import SEE_HELP, SpecError
 from stackmark.model import FieldLike
 from stackmark.spec import AUTO, Scalar
 from stackmark.units import parse_seconds
@@ -49,7 +49,7 @@ def read_value(option: str, info: FieldLike, value: Any) -> Scalar:
     if info.annotation is bool:
         return _yes_or_no(option, value)
     if (pattern := pattern_of(info)) and not re.fullmatch(pattern, value):
-        raise SpecError(f"{option} takes {info.description}, not {value!r}", hint="see: stackmark run --help")
+        raise SpecError(f"{option} takes {info.description}, not {value!r}", hint=SEE_HELP)
     kind = {int: (int, "a whole number"), float: (float, "a number")}.get(info.annotation or str)
     if kind is None:
         return value
@@ -59,7 +59,7 @@ def read_value(option: str, info: FieldLike, value: Any) -> Scalar:
             raise ValueError
         return number
     except (ValueError, OverflowError) as error:
-        raise SpecError(f"{option} takes {kind[1]}, not {_short(value)!r}", hint="see: stackmark run --help") from error
+        raise SpecError(f"{option} takes {kind[1]}, not {_short(value)!r}", hint=SEE_HELP) from error
 
 
 def _yes_or_no(option: str, value: str) -> bool:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from stackmark import __version__, events
-from stackmark.errors import SpecError
+from stackmark.errors import SEE_HELP, SpecError
 from stackmark.machine import cgroup, container, host_counters, limits
 from stackmark.machine.counters import Findings
 from stackmark.machine.facts import COLLECTORS, Collector, Facts, Reading, Subject, collect
@@ -147,7 +147,7 @@ class OutsideRun:
             params, choices = complete(request)
             words_of(params)
         except ValidationError as error:
-            raise SpecError(explain(error), hint="see: stackmark run --help") from error
+            raise SpecError(explain(error), hint=SEE_HELP) from error
         spec = Spec(workload=request.workload, params=params.model_dump(mode="json"), ranks=request.ranks)
         self._event(events.Probe, spec=spec, choices=choices)
         self.facts(facts)

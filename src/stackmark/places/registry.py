@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from stackmark.errors import SpecError, nearest_names
+from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.extensions import extensions
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.container.place import ContainerPlace, remove_left
@@ -83,7 +83,7 @@ def find_place(name: str, options: Mapping[str, JsonValue] | None = None, cache:
     try:
         read = kind.options.model_validate(given)
     except ValidationError as error:
-        raise SpecError(f"{name}: {explain(error)}", hint="see: stackmark compare --help") from error
+        raise SpecError(f"{name}: {explain(error)}", hint=SEE_HELP) from error
     place = kind.make(read, cache)
     if place.name != name:
         # Its runs would be stored under the other name, and resumed in the other place.

@@ -6,7 +6,7 @@ announce theirs by the entry point group `stackmark.workloads` (definition.py).
 
 from collections.abc import Iterator
 
-from stackmark.errors import SpecError, nearest_names
+from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.model import FieldInfo, ValidationError
 from stackmark.spec import Request, Spec, explain
 from stackmark.workloads.check import definition as check
@@ -65,7 +65,7 @@ def check_request(request: Request) -> None:
         if field.is_required() and name not in request.typed() and not _may_be_auto(field):
             raise SpecError(
                 f"{request.workload} needs --{name.replace('_', '-')}: {field.description}",
-                hint="see: stackmark run --help",
+                hint=SEE_HELP,
             )
     for name, value in request.typed().items():
         if name not in fields:
@@ -77,7 +77,7 @@ def check_request(request: Request) -> None:
             fields[name].validate(value)
         except ValidationError as error:
             option = f"--{name.replace('_', '-')}"
-            raise SpecError(f"{option}: {explain(error)}", hint="see: stackmark run --help") from error
+            raise SpecError(f"{option}: {explain(error)}", hint=SEE_HELP) from error
 
 
 def check_spec(spec: Spec) -> None:
