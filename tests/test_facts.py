@@ -1,6 +1,7 @@
 """Facts: read for real on the machine the tests run on, and from trees of files as other machines have them."""
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -626,7 +627,7 @@ def test_torch_is_not_imported_to_be_described() -> None:
 def test_torch_is_described_where_it_is_loaded() -> None:
     torch = pytest.importorskip("torch")
     facts = software_facts.read().facts
-    assert facts["torch"] == torch.__version__
+    assert (facts["torch"], facts["torch_loaded"]) == (torch.__version__, True)
     assert facts["torch_git"] == torch.version.git_version
     assert facts["torch_threads"] == torch.get_num_threads()
     assert record(facts["torch_build"])["build_type"] == "Release"
@@ -654,10 +655,18 @@ def test_a_build_without_nccl_has_none() -> None:
     assert software_facts._nccl(cast(ModuleType, SimpleNamespace(_C=SimpleNamespace()))) is None
 
 
-def test_without_torch_the_rest_is_still_told() -> None:
+def test_torch_that_is_installed_and_not_loaded_is_told_as_that() -> None:
+    installed = importlib.metadata.version("torch")
+    facts = software_facts.read({}).facts
+    assert (facts["torch"], facts["torch_loaded"]) == (installed, False)
+    assert "torch_threads" not in facts
+
+
+def test_without_torch_the_rest_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
     modules: dict[str, ModuleType] = {}
+    monkeypatch.setattr(software_facts, "_version", lambda package: None if package == "torch" else "1.0")
     facts = software_facts.read(modules).facts
-    assert facts["torch"] is None
+    assert (facts["torch"], facts["torch_loaded"]) == (None, False)
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
 
 

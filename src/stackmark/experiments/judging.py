@@ -204,8 +204,8 @@ def _about(facts: Facts) -> dict[str, str | None]:
         chip = str(cpu["model"])
     torch = software.get("torch")
     version = torch.get("version") if isinstance(torch, dict) else torch
-    if "command" in facts:
-        version = None  # the worker's, of which a user's own program knows nothing
+    if "command" in facts or software.get("torch_loaded") is False:
+        version = None  # it is installed next to the worker, and what was measured did not use it
     # Of somebody else's run these are names that a log or a person gave.
     named = {name: text for name, text in facts.get(IMPORT, {}).items() if isinstance(text, str)}
     return {

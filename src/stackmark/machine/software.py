@@ -37,7 +37,9 @@ def read(modules: Mapping[str, ModuleType] | None = None) -> Reading:
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "executable": sys.executable,
         "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
-        "torch": str(torch.__version__) if torch is not None else None,
+        # Loaded, the module itself says what it is; else its installation does.
+        "torch": str(torch.__version__) if torch is not None else _version("torch"),
+        "torch_loaded": torch is not None,
     }
     if torch is not None:
         facts.update(_torch(torch))

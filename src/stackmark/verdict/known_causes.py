@@ -280,6 +280,7 @@ NOISE = {
     "gpu*.devices.0.mig_device.memory_used_mib": "a moment's value",
     "gpu*.devices.[1-9]*": "not the device under test; that other GPUs are seen is compared",
     "software.executable": "a path",
+    "software.torch_loaded": "whether the workload uses PyTorch, which is a matter of the workload",
     "software.compiler": "what compiled Python",
     "stackmark.checkout": "where our own files lie",
     "stackmark.bundle_sha256": "an image gets the worker as a file, which its place verifies; other arms run it from its folder",
