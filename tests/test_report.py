@@ -21,8 +21,11 @@ from naming import missing
 from stackmark.ledger.store import Ledger
 from stackmark.show.report.html import render_html
 from stackmark.show.report.markdown import fenced, plain, render_markdown
+from stackmark.show.sections import Sections
 from stackmark.verdict.comparison import Word
-from stackmark.verdict.examined import Examined, FactDifference
+from stackmark.verdict.covariates import BY_NAME
+from stackmark.verdict.examined import CovariateLine, Examined, FactDifference
+from stackmark.verdict.sentence import sentence_of
 
 MAKERS = [sample.sample_examined, sample.slower_examined, sample.three_arms, sample.with_failed_run, sample.one_arm,
           sample.open_experiment, sample.nothing_measured, sample.hostile]  # fmt: skip
@@ -194,9 +197,26 @@ def test_a_flag_of_several_runs_is_said_once() -> None:
 
 def test_covariates_are_said_in_words_and_those_that_never_moved_in_one_line() -> None:
     said = words(html(sample.sample_examined())).replace("\N{NO-BREAK SPACE}", " ")
-    moved, still = said.index("99.5 %"), said.index("cgroup throttled")
+    moved, still = said.index("99.5 %"), said.index("stopped by the CPU quota")
     assert missing(said[moved : moved + 20], "99.4 %") == []
-    assert missing(said[still - 60 : still], "steal") == []
+    assert missing(said[still - 80 : still], "hypervisor") == []
+
+
+def test_no_two_covariates_have_one_name() -> None:
+    lines = tuple(CovariateLine(one.name, one.unit, (0.0, 0.0)) for one in BY_NAME.values())
+    names = [one.words for one in Sections(sample.sample_examined(covariates=lines)).conditions]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("arms", [sample.sample_examined, sample.three_arms])
+def test_the_word_of_a_verdict_is_not_said_twice_in_a_row(arms: Callable[[], Examined]) -> None:
+    undecided = [replace(one, word="INCONCLUSIVE", difference=None) for one in arms().comparisons]
+    told = tuple(replace(one, sentence=sentence_of(one)) for one in undecided)
+    assert all(one.sentence.startswith("INCONCLUSIVE") for one in told)
+    examined = replace(arms(), comparisons=told)
+    for said in (render_markdown(examined), words(html(examined))):
+        assert "INCONCLUSIVE" in said
+        assert not re.search(r"INCONCLUSIVE\W+INCONCLUSIVE", said)
 
 
 def test_the_same_data_give_the_same_bytes() -> None:

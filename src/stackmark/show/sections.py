@@ -51,6 +51,8 @@ _NUMBERS = re.compile(r"[\d.,]+")
 
 @dataclass(frozen=True)
 class Headline:
+    """The word of a verdict and the sentence that stands behind it, which does not begin with the word again."""
+
     word: str
     sign: str
     colour: str
@@ -82,10 +84,9 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class ConditionRow:
-    """A covariate: its name as a sentence and as a table has it, each arm's median in words, and what that says."""
+    """A covariate in words, each arm's median in words, and what that says."""
 
     words: str
-    name: str
     values: tuple[str, ...]
     remark: str
     # Zero, or unknown, in all arms.
@@ -116,7 +117,7 @@ class Sections:
         """One for each comparison; where there is none, one that says what there is instead."""
         examined = self.examined
         if examined.comparisons:
-            return [Headline(c.word, *SIGNS[c.word], stopped(c.sentence)) for c in examined.comparisons]
+            return [Headline(c.word, *SIGNS[c.word], _after_word(c)) for c in examined.comparisons]
         measured = [arm for arm in examined.arms if arm.throughput]
         if not measured:
             return [Headline("NO RESULT", "×", "slower", "No run gave a number.")]
@@ -234,6 +235,10 @@ class Sections:
         return facts
 
 
+def _after_word(comparison: Comparison) -> str:
+    return stopped(comparison.sentence.removeprefix(f"{comparison.word} "))
+
+
 def _arm_row(examined: Examined, arm: ExaminedArm) -> ArmRow:
     rate, bounds = arm.throughput, ""
     if rate and rate.low_per_s is not None and rate.high_per_s is not None:
@@ -261,18 +266,10 @@ def _condition(one: CovariateLine, arms: int) -> ConditionRow:
     medians = [one.medians[index] if index < len(one.medians) else None for index in range(arms)]
     return ConditionRow(
         words=BY_NAME[one.name].words if one.name in BY_NAME else one.name,
-        name=_short_name(one),
         values=tuple(_say_median(value, one.unit) for value in medians),
         remark=one.remark,
         quiet=not one.remark and not any(one.medians),
     )
-
-
-def _short_name(one: CovariateLine) -> str:
-    """`power_w` in watts is power: what the unit says need not stand in the name."""
-    words = one.name.split("_")
-    said = {one.unit.lower(), one.unit.lower().lstrip("°")}
-    return " ".join(words[:-1] if len(words) > 1 and words[-1].lower() in said else words)
 
 
 def _say_median(value: float | None, unit: str) -> str:

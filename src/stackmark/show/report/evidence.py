@@ -76,12 +76,12 @@ def conditions(sections: Sections) -> Markup:
         ("", False),
     ]
     rows = [
-        Row([plain(one.name), *map(numeric, one.values), plain(one.remark)])
+        Row([plain(one.words), *map(numeric, one.values), plain(one.remark)])
         for one in sections.conditions
         if not one.quiet
     ]
     shown = table(head, rows) if rows else NOTHING
-    names = ", ".join(one.name for one in sections.conditions if one.quiet)
+    names = ", ".join(one.words for one in sections.conditions if one.quiet)
     quiet = paragraph(f"Zero in all arms: {names}.", "note") if names else NOTHING
     moved = bullets(list(examined.associations)) if examined.associations else NOTHING
     flagged = join([element("h3", text("Flags")), bullets(flags)]) if flags else NOTHING

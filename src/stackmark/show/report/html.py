@@ -149,12 +149,12 @@ def _many(sections: Sections) -> Markup:
     rows = [
         Row([Cell(join([text(f"{SIGNS[one.word][0]} "), text(one.word)])), plain(f"{one.b} against {one.a}"),
              numeric(f"{say_ratio(one.ratio)} ({say_change(one.ratio)})"), numeric(say_interval(one.interval_90)),
-             plain(one.sentence)])
-        for one in sections.examined.comparisons
+             plain(head.sentence)])
+        for one, head in zip(sections.examined.comparisons, sections.headlines, strict=True)
     ]  # fmt: skip
-    head = [("Verdict", False), ("Of", False), ("Ratio", True), ("90 % interval", True), ("In words", False)]
+    heads = [("Verdict", False), ("Of", False), ("Ratio", True), ("90 % interval", True), ("In words", False)]
     card = element("div", element("p", text(sections.words), class_="word"), class_="verdict plain")
-    return join([card, table(head, rows)])
+    return join([card, table(heads, rows)])
 
 
 def _figures(comparison: Comparison) -> Markup:

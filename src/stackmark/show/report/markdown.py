@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 
 from stackmark.show.safe import safe_line
-from stackmark.show.sections import SIGNS, Sections
-from stackmark.show.wording import letter, say_change, say_counts, say_interval, say_ratio, sentence, stopped
+from stackmark.show.sections import Headline, Sections
+from stackmark.show.wording import letter, say_change, say_counts, say_interval, say_ratio, sentence
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
@@ -68,13 +68,12 @@ def _verdicts(sections: Sections) -> list[str]:
     state = f"**Not finished:** {plain(sentence(examined.state_sentence))}" if examined.state == "open" else ""
     if not examined.comparisons:
         return [state, *(f"**{head.word}** {plain(head.sentence)}" for head in sections.headlines)]
-    return [state, *(_verdict(comparison) for comparison in examined.comparisons)]
+    return [state, *map(_verdict, sections.headlines, examined.comparisons)]
 
 
-def _verdict(comparison: Comparison) -> str:
-    mark = SIGNS[comparison.word][0]
+def _verdict(head: Headline, comparison: Comparison) -> str:
     lines = [
-        f"**{mark} {comparison.word}** {plain(stopped(comparison.sentence))}",
+        f"**{head.sign} {head.word}** {plain(head.sentence)}",
         f"{plain(comparison.b)} / {plain(comparison.a)} = **{say_ratio(comparison.ratio)}** ({say_change(comparison.ratio)}); "
         f"90 % interval {say_interval(comparison.interval_90)}, 95 % interval {say_interval(comparison.interval_95)}, "
         f"margin ± {percent(comparison.margin)}, {say_counts(comparison)}.",
