@@ -28,11 +28,21 @@ from stackmark.ledger.rows import Experiment, RunEnd, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.show.report.html import render_html
 from stackmark.show.report.markdown import render_markdown
-from stackmark.show.roofline import CALLED, labels, roofline_json
+from stackmark.show.roofline import CALLED, labels, roofline_json, standing_json
 from stackmark.show.roofline_plot import _apart, roofline_png, roofline_svg
 from stackmark.spec import Scalar, Spec
 from stackmark.verdict.ceilings import Ceilings, Rate
-from stackmark.verdict.roofline import NO_CEILINGS, Point, Roofline, Standing, Work, doubts, say_standing, stand
+from stackmark.verdict.roofline import (
+    NO_CEILINGS,
+    Point,
+    Roofline,
+    Standing,
+    Work,
+    doubts,
+    say_bound,
+    say_standing,
+    stand,
+)
 from stackmark.workloads.op.definition import sets_of
 
 # An H200 as seen by hand: sustained and cold matrix rates, and a copy.
@@ -110,14 +120,36 @@ def test_a_single_operator_has_one_count_of_bytes() -> None:
     ("one", "kind"),
     [
         (standing(1.1, 0.1, 0.2), "cooler"),
-        (standing(1.3, 0.1, 0.2), "ceiling-too-low"),
-        (standing(0.3, 1.2, 3.0), "cached"),
-        (standing(0.3, 0.8, 1.24), "cached-as-called"),
+        (standing(1.3, 0.1, 0.2), "matrix-out-of-date"),
+        (standing(0.3, 1.2, 3.0), "copy-out-of-date"),
+        (standing(0.3, 1.2, 3.0, compiled=True), "copy-out-of-date"),
+        (standing(0.3, 2.41), "copy-out-of-date"),
+        (standing(0.3, 0.8, 1.24), "copy-out-of-date"),
         (standing(0.3, 0.8, 1.24, compiled=True), "fused-or-cached-as-called"),
     ],
 )
 def test_a_share_above_100_percent_is_said_as_what_it_is(one: Standing, kind: str) -> None:
     assert [doubt.kind for doubt in doubts(one)] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("one", "out_of_date"),
+    [
+        (standing(0.3, 2.41), ("copy",)),
+        (standing(0.3, 0.8, 1.24), ("copy",)),
+        (standing(1.3, 0.1, 0.2), ("matrix",)),
+        (standing(1.3, 1.1, 1.2), ("copy", "matrix")),
+        (standing(1.1, 0.1, 0.2), ()),  # above the sustained rate alone
+        (standing(0.3, 0.8, 1.24, compiled=True), ()),
+        (standing(0.9, 0.8, 0.9), ()),
+    ],
+)
+def test_a_ceiling_that_is_out_of_date_bounds_nothing(one: Standing, out_of_date: tuple[str, ...]) -> None:
+    told = standing_json(one)
+    assert (one.out_of_date, told["ceilings_out_of_date"]) == (out_of_date, list(out_of_date))
+    assert (one.bound == "", told["bound"] is None) == (bool(out_of_date), bool(out_of_date))
+    assert say_bound(one), "a table says which limit it is, or that it is out of date"
+    assert ("-bound" in say_standing(one)) == (one.bound == "memory")
 
 
 def test_a_share_above_100_percent_is_not_clipped() -> None:

@@ -200,6 +200,7 @@ def standing_json(standing: Standing) -> dict[str, JsonValue]:
         "roof_per_s": standing.roof_per_s(standing.intensity),
         "roof_share": standing.roof_share,
         "bound": standing.bound or None,
+        "ceilings_out_of_date": list(standing.out_of_date),
         "sentence": say_standing(standing),
         "doubts": [doubt.what for doubt in doubts(standing)],
     }

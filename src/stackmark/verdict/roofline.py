@@ -7,8 +7,9 @@ one moves lies between the two. So a run is no point in the picture but a bar, f
 can be.
 
 A share is held against the sustained matrix rate, since a run of minutes is at full power, and against the bandwidth of a copy.
-It may be above 100 %: then one of the two does not hold there (a cache served what was counted as memory; the chip was cooler
-than when its ceiling was measured), and that is said. Nothing is clipped.
+It may be above 100 %. Nothing is faster than its limit, so that ceiling is out of date: it is called so, and no limit is
+called the nearer one. Nothing is clipped. Two shares above 100 % have another reason: of the sustained rate alone (the chip was
+cooler than when its ceiling was measured), and of the bytes that a compiled run would move if it called its operators one by one.
 """
 
 import math
@@ -29,6 +30,7 @@ NO_CEILINGS = f"no ceilings of this machine are kept yet: {MEASURE}"
 
 ELSEWHERE = "its time goes elsewhere: kernels that reach neither, launches, waiting"
 
+Ceiling = Literal["copy", "matrix"]
 Bound = Literal["memory", "probably memory", "either", "matrix", "neither", ""]
 
 
@@ -110,12 +112,19 @@ class Standing:
         return _over(self.operations_per_s, self.roof_per_s(self.intensity))
 
     @property
+    def out_of_date(self) -> tuple[Ceiling, ...]:
+        """The ceilings that this run exceeds."""
+        moved = self.least_share if self.work.compiled or self.called_share is None else self.called_share
+        found: list[Ceiling] = ["copy"] if max(moved or 0, self.least_share or 0) > 1 else []
+        return (*found, "matrix") if min(self.matrix_share or 0, self.cold_share or 0) > 1 else tuple(found)
+
+    @property
     def bound(self) -> Bound:
-        """Which limit is the nearer, as far as the counts can tell."""
+        """Which limit is the nearer, as far as the counts can tell; empty where one of them is out of date."""
         matrix = self.matrix_share
         least = self.least_share
         called = self.called_share if self.called_share is not None else least
-        if matrix is None or least is None or called is None:
+        if matrix is None or least is None or called is None or self.out_of_date:
             return ""
         if max(matrix, called) < NEAR:
             return "neither"
@@ -145,6 +154,8 @@ _BOUNDS: Mapping[Bound, str] = {
 
 
 def say_bound(standing: Standing) -> str:
+    if standing.out_of_date:
+        return "ceilings out of date" if len(standing.out_of_date) > 1 else "ceiling out of date"
     return _BOUNDS.get(standing.bound, "")
 
 
@@ -204,20 +215,19 @@ def doubts(standing: Standing) -> list[Doubt]:
         ]
         found.append(Doubt("measure-again", f"measure it again when the machine is idle: {MEASURE}"))
     elif min(standing.matrix_share or 0, standing.cold_share or 0) > 1:
-        what = f"above 100 % of the {precision} matrix rate, cold too: that ceiling is too low; measure it again: {MEASURE}"
-        found.append(Doubt("ceiling-too-low", what))
+        what = f"above 100 % of the {precision} matrix rate, cold too: that ceiling is out of date; measure it again: {MEASURE}"
+        found.append(Doubt("matrix-out-of-date", what))
     elif (standing.matrix_share or 0) > 1:
         what = f"above 100 % of the sustained {precision} matrix rate: the chip was cooler than when its ceiling was measured"
         found.append(Doubt("cooler", what))
     if standing.memory_bytes_per_s is None:
         found.append(Doubt("no-copy-rate", f"the copy bandwidth of this machine is not kept: {MEASURE}"))
-    elif (standing.least_share or 0) > 1:
-        what = "more bytes a second than memory copies, counted at the least: a cache held part of them"
-        found.append(Doubt("cached", what))
+    elif "copy" in standing.out_of_date:
+        what = f"above 100 % of the copy bandwidth: that ceiling is out of date; measure it again: {MEASURE}"
+        found.append(Doubt("copy-out-of-date", f"{what}; if it stays above, a cache holds part of the bytes"))
     elif (standing.called_share or 0) > 1:
-        fused = "operators were fused, or " if standing.work.compiled else ""
-        what = f"more bytes a second as called than memory copies: {fused}a cache held part of them"
-        found.append(Doubt("fused-or-cached-as-called" if fused else "cached-as-called", what))
+        what = "more bytes a second as called than memory copies: operators were fused, or a cache held part of them"
+        found.append(Doubt("fused-or-cached-as-called", what))
     return found
 
 
