@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -133,6 +134,19 @@ def test_the_shipped_table_of_operators_has_every_time_of_deepbench() -> None:
         "op/all-reduce": 203,
     }
     assert {(row.source, row.unit, row.task) for row in load_operators()} == {("Baidu DeepBench", "ms", "operator")}
+
+
+def test_pages_count_the_rows_that_there_are() -> None:
+    counts = {
+        "published numbers": len(load_all()),
+        "rows of whole workloads": len(load()),
+        "times of single operators": len(load_operators()),
+    }
+    root = Path(__file__).parents[1]
+    pages = "\n".join(page.read_text() for page in (root / "README.md", *(root / "docs").glob("*.md")))
+    told = re.findall(rf"([\d,]+)\s+({'|'.join(counts)})", pages)
+    assert {what for _, what in told} == {*counts}
+    assert [(number, what) for number, what in told if number != f"{counts[what]:,}"] == []
 
 
 def values(**wanted: object) -> list[float]:
