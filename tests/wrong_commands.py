@@ -16,6 +16,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "control characters in a verb": ((f"{ESC}[31mrun",), (r"\x1b[31mrun",)),
     "a wrong verb below published": (("published", "serch", "x"), ("published serch", "search")),
     "a wrong verb below baseline": (("baseline", "lst"), ("baseline lst", "list")),
+    "an option that a cluster's tests do not use": (("cluster", "check", "--python", "/x"), ("--python",)),
     "a wrong verb below mlperf": (("mlperf", "scor", "x"), ("mlperf scor", "score")),
     "no workload": (("run",), ("workload",)),
     "an empty workload": (("run", ""), ("workload",)),

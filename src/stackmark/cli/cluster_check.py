@@ -34,7 +34,8 @@ Examples:
 @click.option(
     "--gpus", metavar="TEXT", help="How many GPUs may be held at once: a number, or none. [default: those free]"
 )
-@pod_options("wait", "image", "namespace", "gpus")
+# A case runs no worker: it needs a shell of the image, and takes the python3 that it finds.
+@pod_options("wait", "image", "namespace", "gpus", "python")
 @json_option
 def command(
     pods: int | None, areas: tuple[str, ...], time_limit: str, junit: str | None, as_json: bool, **typed: Any
