@@ -148,6 +148,7 @@ def test_one_arm_alone_has_no_verdict_to_fail_on(ledger_file: Path) -> None:
 @pytest.mark.parametrize(("name", "begins"), [("report.html", "<!doctype html>"), ("report.md", "#")])
 def test_a_report_is_written_beside_the_verdict(name: str, begins: str, tmp_path: Path) -> None:
     answer = ask(*SLOWER, "--report", str(tmp_path / name))
+    assert "stackmark report" not in answer.out
     assert answer.code == Exit.DONE
     assert "verdict" in answer.out
     assert str(tmp_path / name) in answer.err.splitlines()[-1]

@@ -205,6 +205,12 @@ def test_what_to_type_next() -> None:
     assert anew == sample.nothing_measured().command
 
 
+def test_a_report_that_is_written_is_not_the_next_thing_to_type() -> None:
+    examined = sample.sample_examined()
+    assert [command.split()[1] for command in next_commands(examined)] == ["report"]
+    assert next_commands(examined, reported=True) == []
+
+
 def test_what_to_type_next_names_the_ledger_that_was_typed() -> None:
     commands = [*next_commands(sample.open_experiment(), "--ledger l"), *next_commands(inconclusive(), "--ledger l")]
     assert all("--ledger l" in command for command in commands if " compare " not in command)

@@ -132,7 +132,7 @@ def report(found: Verdict, wanted: Wanted) -> Exit:
         print_json(found.to_dict())
     else:
         option = repeatable(["--ledger", wanted.ledger]).removeprefix("stackmark ") if wanted.ledger else ""
-        print_verdict(found.examined, standard_output(), option)
+        print_verdict(found.examined, standard_output(), option, reported=bool(wanted.report))
     if wanted.report:
         say_written(found, found.report(wanted.report))
     return found.exit_code(wanted.fail_on)

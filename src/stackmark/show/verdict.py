@@ -6,7 +6,7 @@ with their name, so that `grep verdict` and `grep differs` find them whole. Noth
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -74,14 +74,18 @@ PAIR_COLUMNS = (
 )
 
 
-def print_verdict(examined: Examined, console: Console, ledger: str = "") -> None:
-    """The answer of `compare`, `resume`, `noise` and `verdict`. `ledger` is the option that names it, as it was typed."""
+def print_verdict(examined: Examined, console: Console, ledger: str = "", *, reported: bool = False) -> None:
+    """The answer of `compare`, `resume`, `noise` and `verdict`. `ledger` is the option that names it, as it was typed.
+
+    `reported`: the same command writes the report.
+    """
+    commands = next_commands(examined, ledger, reported=reported)
     if is_screen(console):
-        _on_screen(Sections(examined), console, ledger)
+        _on_screen(Sections(examined), console, commands)
         return
     for name, text in verdict_lines(examined):
         print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
-    for command in next_commands(examined, ledger):
+    for command in commands:
         print(f"{'next':<{NAME_WIDTH}}{safe_line(command)}", file=console.file)
 
 
@@ -92,7 +96,7 @@ def verdict_lines(examined: Examined) -> list[Line]:
     return [(name, text.replace(BELOW, "; ")) for name, text in lines]
 
 
-def _on_screen(sections: Sections, console: Console, ledger: str) -> None:
+def _on_screen(sections: Sections, console: Console, commands: Sequence[str]) -> None:
     comparisons = sections.examined.comparisons
     for _, text in _head_lines(sections):
         console.print(_coloured(safe_line(text)))
@@ -110,7 +114,7 @@ def _on_screen(sections: Sections, console: Console, ledger: str) -> None:
         )
     console.print()
     console.print(grid(_rest(sections), LINE_STYLES))
-    for command in next_commands(sections.examined, ledger):
+    for command in commands:
         console.print(Text(f"next: {safe_line(command)}", style="dim"), soft_wrap=True)
 
 
@@ -284,8 +288,8 @@ def _say_failure(one: FailureRow) -> str:
     return f"{said}{BELOW}{one.hint}" if one.hint else said
 
 
-def next_commands(examined: Examined, ledger: str = "") -> list[str]:
-    """What one would type next: go on, or more blocks, or look into the failure; and the report."""
+def next_commands(examined: Examined, ledger: str = "", *, reported: bool = False) -> list[str]:
+    """What one would type next: go on, or more blocks, or look into the failure; and the report, unless it is written."""
     commands: list[str] = []
     there = f" {ledger}" if ledger else ""
     if examined.state == "open":
@@ -297,7 +301,7 @@ def next_commands(examined: Examined, ledger: str = "") -> list[str]:
     wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed), default=0)
     if wanted and examined.state == "done" and examined.kind == "compare" and examined.blocks_planned:
         commands.append(with_blocks(examined.command, wanted))
-    if examined.comparisons and examined.state == "done" and examined.experiment_id:
+    if examined.comparisons and examined.state == "done" and examined.experiment_id and not reported:
         commands.append(f"stackmark report {examined.experiment_id} -o report.html{there}")
     return commands
 
