@@ -183,6 +183,9 @@ def _of_runs() -> Iterator[Screen]:
     yield Screen("show-run-events.pipe", ("show", "RUN:pod", "--events"), None)
     yield Screen("show-run-log.pipe", ("show", "RUN:pod", "--log"), None)
     yield from _both("verdict-runs", "verdict", "RUN:container", "--against", "RUN:host")
+    yield from _both("experiments", "experiments")
+    yield Screen("experiments.60", ("experiments",), 60)
+    yield Screen("experiments.120", ("experiments", "--workload", "train/*", "--limit", "4"), 120)
     yield from _both("results", "results")
     yield Screen("results.pipe", ("results",), None)
     yield from _both("results-pods", "results", "--place", "pod", "--limit", "3")
@@ -279,6 +282,7 @@ def _of_cluster_experiments() -> Iterator[Screen]:
     yield Screen("sweep.svg", (*again, "-o", "sweep.svg"), None, ledger, "sweep.svg")
     yield Screen("sweep-fail-on-slow.pipe", (*again, "--fail-on-slow"), None, ledger)
     yield Screen("resume-fault.pipe", ("resume", OF_CLUSTERS["fault"]), None, ledger)
+    yield from _both("experiments-cluster", "experiments", ledger=ledger)
     yield from _both("results-cluster", "results", "--limit", "5", ledger=ledger)
     yield Screen("export-cluster.csv", ("export", "--format", "csv"), None, ledger)
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ledger_runs import DONE, FAILED, LINES, SPEC, T0, begin, complete, id_unix_s, our_path
 from stackmark import ids
 from stackmark.errors import LedgerError, SpecError
-from stackmark.ledger import address, schema
+from stackmark.ledger import address, queries, schema
 from stackmark.ledger.export import COLUMNS, Format, export_to_file, export_to_stream
 from stackmark.ledger.rows import Experiment, RunEnd, RunFilter, RunRow, RunStart, storable
 from stackmark.ledger.store import Ledger, NotOpen
@@ -276,6 +276,32 @@ def test_an_experiment_comes_back_with_its_request(ledger: Ledger) -> None:
     )
     ledger.start_experiment(made)
     assert ledger.experiment(made.id[:20]) == made == ledger.experiment("last")
+
+
+def test_experiments_are_listed_newest_first_with_what_their_runs_say(ledger: Ledger) -> None:
+    first = begin(ledger, place="host")
+    experiment = ledger.run(first).experiment_id
+    ledger.finish(first, DONE, LINES)
+    ledger.finish(begin(ledger, experiment=experiment, place="pod"), FAILED, LINES)
+    empty = ids.new_id("x")
+    ledger.start_experiment(Experiment(id=empty, created_unix_s=T0))
+    found = ledger.experiments()
+    assert [row.experiment.id for row in found] == [empty, experiment]
+    assert found[1].workloads == ("train/resnet50",)
+    assert found[1].places == ("host", "pod")
+    assert found[1].runs == {"done": 1, "failed": 1}
+    assert found[1].stored_bytes > 0
+    assert (found[0].workloads, found[0].runs, found[0].stored_bytes) == ((), {}, 0)
+    assert [row.experiment.id for row in ledger.experiments(limit=1)] == [empty]
+
+
+@pytest.mark.parametrize("few", [1, 1000])  # runs of a workload that are too many to be read first, and few
+def test_experiments_are_filtered_by_workload(ledger: Ledger, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "_FEW_RUNS", few)
+    wanted = [ledger.run(complete(ledger, workload=name)).experiment_id for name in ("train/vgg16", "op/gemm")]
+    assert [row.experiment.id for row in ledger.experiments(workload="train/*")] == wanted[:1]
+    assert [row.experiment.id for row in ledger.experiments(workload="op/gemm")] == wanted[1:]
+    assert ledger.experiments(workload="op/none") == []
 
 
 # Names

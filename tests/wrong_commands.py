@@ -66,6 +66,8 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*RUN, "--seed", ",".join(map(str, range(100))), "--batch", ",".join(map(str, range(1, 12)))), ("1,100",)
     ),
     "a pattern that nothing fits": (("workloads", "trian/*"), ("trian/*",)),
+    "an experiment list of nothing": (("experiments", "--limit", "0"), ("--limit",)),
+    "an empty filter of experiments": (("experiments", "--workload", ""), ("--workload",)),
     "a date that is none": (("results", "--since", "yesterday"), ("--since",)),
     "a moment before all computers": (("results", "--since", "1e400"), ("--since",)),
     "a moment in the stone age": (("results", "--until", "99999999d"), ("--until",)),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stackmark.api.measuring import Progress, compare, noise, run
     from stackmark.api.published import add_published, search_published
     from stackmark.api.stack import bundle, facts, image
-    from stackmark.api.stored import Experiment, Measurement, Run, Verdict, load, load_run
+    from stackmark.api.stored import Experiment, Measurement, Run, Verdict, list_experiments, load, load_run
     from stackmark.errors import ClusterError, LedgerError, PlaceError, SpecError, StackmarkError, WorkerError
 
 __version__ = "0.1.0"
@@ -50,6 +50,7 @@ __all__ = [
     "import_logs",
     "kept_ceilings",
     "list_baselines",
+    "list_experiments",
     "list_runs",
     "load",
     "load_run",
@@ -76,7 +77,7 @@ _CHAPTERS = {
     "api.measuring": ("Progress", "compare", "noise", "run"),
     "api.published": ("add_published", "search_published"),
     "api.stack": ("bundle", "facts", "image"),
-    "api.stored": ("Experiment", "Measurement", "Run", "Verdict", "load", "load_run"),
+    "api.stored": ("Experiment", "Measurement", "Run", "Verdict", "list_experiments", "load", "load_run"),
     "errors": ("ClusterError", "LedgerError", "PlaceError", "SpecError", "StackmarkError", "WorkerError"),
 }
 

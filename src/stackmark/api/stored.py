@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import JsonValue
 from rich.console import Console
 
-from stackmark.api.ledgers import LedgerLike, opened
+from stackmark.api.ledgers import LedgerLike, Notice, clean, opened, silent
 from stackmark.errors import Exit, SpecError, StreamError, WorkerError
 from stackmark.events import EVENT_PREFIX, Log, read_event
 from stackmark.experiments import operator_list
@@ -29,6 +29,8 @@ from stackmark.experiments.kinds import OPERATOR_LIST as OPERATOR_LIST
 from stackmark.experiments.kinds import SWEEP as SWEEP
 from stackmark.experiments.kinds import ExperimentKind as ExperimentKind
 from stackmark.experiments.kinds import kind_in
+from stackmark.experiments.overview import ListedExperiment as ListedExperiment
+from stackmark.experiments.overview import overview
 from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.progress import progress as progress_of
 from stackmark.experiments.recorder import Watcher
@@ -43,6 +45,7 @@ from stackmark.experiments.trust import remember as remember
 from stackmark.experiments.trust import unknown as unknown
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail
+from stackmark.show.experiments import experiment_json, print_experiments
 from stackmark.show.faults import fault_json, fault_png, fault_svg, print_fault
 from stackmark.show.lists import list_json, print_list
 from stackmark.show.live import ProgressLike, watcher_of
@@ -392,6 +395,36 @@ def load(experiment: str = "last", ledger: LedgerLike = None) -> Experiment:
     """Find a stored experiment by its id, any unique beginning of it, or `last`."""
     with opened(ledger) as book:
         return Experiment(book.experiment(experiment), ledger)
+
+
+# Of `stackmark experiments --json`.
+EXPERIMENTS_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ExperimentList:
+    """Stored experiments, the newest first; `more` tells whether older ones fit the filter too."""
+
+    experiments: tuple[ListedExperiment, ...]
+    more: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark experiments --json` prints."""
+        listed = [experiment_json(one) for one in self.experiments]
+        return {"schema": EXPERIMENTS_SCHEMA, "experiments": listed, "more": self.more}
+
+    def __str__(self) -> str:
+        return printed(lambda console: print_experiments(self.experiments, console))
+
+
+def list_experiments(
+    *, workload: str | None = None, limit: int = 20, ledger: LedgerLike = None, notice: Notice = silent
+) -> ExperimentList:
+    """List stored experiments with their verdicts. `workload` may be a glob (`train/*`)."""
+    with opened(ledger) as book:
+        clean(book, notice)
+        rows = book.experiments(workload=workload, limit=limit + 1)
+        return ExperimentList(tuple(overview(book, rows[:limit])), len(rows) > limit)
 
 
 def load_run(run: str = "last", ledger: LedgerLike = None) -> Run:

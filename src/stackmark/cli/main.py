@@ -35,6 +35,7 @@ VERBS = {
     "verdict": "Say again what an experiment shows, or runs against runs.",
     "workloads": "List what can be measured.",
     "facts": "Show what this stack is, as seen from here.",
+    "experiments": "List stored experiments with their verdicts.",
     "results": "List stored runs.",
     "show": "Show one stored run.",
     "report": "Make a report of an experiment: HTML or Markdown.",

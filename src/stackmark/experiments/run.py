@@ -1,12 +1,12 @@
 """The kind `run`: one spec in one place, so many fresh processes of it, each stored as it ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stackmark.events import Event
 from stackmark.experiments.judging import Facts
 from stackmark.experiments.probing import resolve
-from stackmark.experiments.progress import in_common_windows
+from stackmark.experiments.progress import CUT_OFF, in_common_windows
 from stackmark.experiments.recorder import Position, Recorder, Silent, Watcher, begin, new_experiment
 from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
@@ -15,6 +15,8 @@ from stackmark.spec import Request, Spec
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 
 GPU_RUNS, CPU_RUNS = 5, 3
+# As many as `--runs` takes; a ledger may hold any number.
+MOST_RUNS = 1000
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def measure(
     spec = resolved.spec
     gpu = str(spec.params.get("device", "cpu")).startswith("cuda")
     count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
-    experiment = new_experiment(command=command, request=request.model_dump(mode="json"))
+    experiment = new_experiment(command=command, request={**request.model_dump(mode="json"), "runs": count})
     begin(ledger, experiment, [(spec, place.name, place.options())])
     rows: list[RunRow] = []
     events: tuple[Event, ...] = ()
@@ -66,6 +68,21 @@ def measure(
     rates = [row.rate_per_s for row in rows if row.status == "done" and row.rate_per_s]
     throughput = throughput_over_runs(rates) if rates else None
     return Measured(experiment, spec, resolved.choices, resolved.facts, tuple(rows), throughput, events)
+
+
+def asked_runs(experiment: Experiment) -> int | None:
+    """Return how many runs were asked for; None where it is not stored, as in older experiments."""
+    asked = experiment.request.get("runs")
+    return asked if isinstance(asked, int) and 0 < asked <= MOST_RUNS else None
+
+
+def missing_runs(asked: int, rows: Sequence[RunRow]) -> int:
+    """Return how many runs are still to be made. One that the driver cut off was not made; after a first one that failed
+    none is."""
+    made = [row for row in rows if row.role == "measured" and row.failure_kind not in CUT_OFF]
+    if made and made[0].status == "failed":
+        return 0
+    return max(0, asked - len(made))
 
 
 def run_several(

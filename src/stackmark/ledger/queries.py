@@ -7,18 +7,21 @@ several values are then several such walks, each cut at the length of the page, 
 BY` instead makes SQLite read and sort every run that matches.
 """
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, and_, func, literal, select, tuple_, union_all
 
 from stackmark.ledger.rows import Cursor, RunFilter
-from stackmark.ledger.schema import runs
+from stackmark.ledger.schema import experiments, runs, streams
 
 WITHOUT_SPEC = [column for column in runs.c if column.name != "spec"]
 NEWEST_FIRST = (runs.c.started_unix_s.desc(), runs.c.id.desc())
 GLOBBED = ("workload", "chip", "place")
 # SQLite compiles at most 500 parts of a UNION; past a few dozen, one scan is no slower.
 _WALKS = 50
+# So many runs are read by an index in a few hundredths of a second.
+_FEW_RUNS = 20_000
 
 Values = dict[str, list[str]]
 
@@ -33,16 +36,15 @@ def distinct(connection: Connection, column: Column[str]) -> list[str]:
 
 def resolve(connection: Connection, wanted: RunFilter) -> Values:
     """What each glob stands for in this ledger. A name that matches nothing is an empty list."""
-    values: Values = {}
-    for name in GLOBBED:
-        pattern: str | None = getattr(wanted, name)
-        if pattern is None:
-            continue
-        if any(sign in pattern for sign in "*?["):
-            values[name] = [value for value in distinct(connection, runs.c[name]) if fnmatchcase(value, pattern)]
-        else:
-            values[name] = [pattern]
-    return values
+    patterns: dict[str, str | None] = {name: getattr(wanted, name) for name in GLOBBED}
+    return {name: matching(connection, runs.c[name], text) for name, text in patterns.items() if text is not None}
+
+
+def matching(connection: Connection, column: Column[str], pattern: str) -> list[str]:
+    """Return the values of an indexed column that a glob stands for; a name without a wildcard is itself."""
+    if not any(sign in pattern for sign in "*?["):
+        return [pattern]
+    return [value for value in distinct(connection, column) if fnmatchcase(value, pattern)]
 
 
 def conditions(wanted: RunFilter, values: Values) -> list[ColumnElement[bool]]:
@@ -76,6 +78,34 @@ def page(wanted: RunFilter, values: Values, limit: int, before: Cursor | None) -
 
 
 _ORDER = (runs.c.started_unix_s, runs.c.id)
+
+
+def experiments_page(connection: Connection, workload: str | None, limit: int) -> Select[tuple[object, ...]]:
+    """One page of experiments, newest first: an id begins with its time, so this is one walk along the primary key.
+
+    With a filter, each experiment on the way is asked whether it has such a run: where many have one, the page is soon full.
+    Where few have one, their runs are found by the index of workloads first.
+    """
+    query = select(experiments).order_by(experiments.c.id.desc()).limit(limit)
+    if workload is None:
+        return query
+    of_workload = runs.c.workload.in_(matching(connection, runs.c.workload, workload))
+    some = select(literal(1)).select_from(runs).where(of_workload).limit(_FEW_RUNS).subquery()
+    if connection.execute(select(func.count()).select_from(some)).scalar_one() < _FEW_RUNS:
+        return query.where(experiments.c.id.in_(select(runs.c.experiment_id).where(of_workload)))
+    return query.where(select(literal(1)).where(runs.c.experiment_id == experiments.c.id, of_workload).exists())
+
+
+def runs_counted(experiment_ids: Sequence[str]) -> Select[tuple[object, ...]]:
+    """How many runs of each workload, place and status experiments have, and how much is stored of their output."""
+    together = (runs.c.experiment_id, runs.c.workload, runs.c.place, runs.c.status, runs.c.role)
+    size = func.coalesce(func.sum(func.length(streams.c.data)), 0)
+    return (
+        select(*together, func.count().label("count"), size.label("bytes"))
+        .select_from(runs.outerjoin(streams, streams.c.run_id == runs.c.id))
+        .where(runs.c.experiment_id.in_(experiment_ids))
+        .group_by(*together)
+    )
 
 
 def starts_with(column: Column[str], prefix: str) -> ColumnElement[bool]:

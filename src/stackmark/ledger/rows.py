@@ -222,6 +222,19 @@ class RunRow(Frozen):
         return str(self.handle.get("node_machine_id") or node)
 
 
+class ExperimentRow(Frozen):
+    """One experiment of a list, with what its runs say of it."""
+
+    experiment: Experiment
+    # Of its runs, in the order of the alphabet.
+    workloads: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    # How many runs it has of each status, without primers.
+    runs: dict[Status, int] = {}
+    # The size of what is stored of its runs' output: how long it takes to compute what they show.
+    stored_bytes: int = 0
+
+
 class RunDetail(RunRow):
     """One run with its spec."""
 

@@ -39,6 +39,7 @@ from stackmark.ledger.rows import (
     LOST,
     Cursor,
     Experiment,
+    ExperimentRow,
     Json,
     RunDetail,
     RunEnd,
@@ -58,6 +59,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 # How many ids an ambiguous prefix is answered with, and how many rows an export holds in memory.
 _CANDIDATES = 5
 _BATCH = 2000
+# How many ids one question names: fewer than any database takes.
+_IDS = 500
 _EVERYTHING = RunFilter()
 
 
@@ -308,6 +311,20 @@ class Ledger:
 
         return self.reading(work)
 
+    def experiments(self, *, workload: str | None = None, limit: int = 50) -> list[ExperimentRow]:
+        """One page of experiments, newest first; `workload` may be a glob."""
+
+        def work(connection: Connection) -> list[ExperimentRow]:
+            page = connection.execute(queries.experiments_page(connection, workload, limit)).mappings().all()
+            counted: dict[str, list[RowMapping]] = {}
+            for first in range(0, len(page), _IDS):
+                some = [str(row["id"]) for row in page[first : first + _IDS]]
+                for group in connection.execute(queries.runs_counted(some)).mappings():
+                    counted.setdefault(str(group["experiment_id"]), []).append(group)
+            return [_listed(row, counted.get(str(row["id"]), [])) for row in page]
+
+        return self.reading(work)
+
     def has_run(self, run_id: str) -> bool:
         query = select(runs.c.id).where(runs.c.id == run_id)
         return self.reading(lambda connection: connection.execute(query).first() is not None)
@@ -456,6 +473,23 @@ def _insert_once(connection: Connection, table: Table, row: Mapping[str, object]
 def _run(row: RowMapping) -> RunRow:
     with trouble.naming(row["id"]):
         return RunRow.model_validate(dict(row))
+
+
+def _listed(row: RowMapping, groups: Sequence[RowMapping]) -> ExperimentRow:
+    counts: dict[str, int] = {}
+    for group in groups:
+        if group["role"] == "measured":
+            counts[group["status"]] = counts.get(group["status"], 0) + group["count"]
+    with trouble.naming(row["id"]):
+        return ExperimentRow.model_validate(
+            {
+                "experiment": dict(row),
+                "workloads": sorted({group["workload"] for group in groups}),
+                "places": sorted({group["place"] for group in groups}),
+                "runs": counts,
+                "stored_bytes": sum(group["bytes"] for group in groups),
+            }
+        )
 
 
 def _detail(row: RowMapping) -> RunDetail:

@@ -1,0 +1,114 @@
+"""What is said of each experiment in a list of them: its kind, workload and arms, how far it came, and its verdict.
+
+A verdict is not stored, it is computed from the runs. So it is computed for the page that is shown and no further, and only while
+what must be read for it is small: the rest of a page says that it was not computed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stackmark.errors import LedgerError, SpecError
+from stackmark.experiments.design import stored_design
+from stackmark.experiments.examine import examine
+from stackmark.experiments.kinds import OPERATOR_LIST, RUN, kind_of
+from stackmark.experiments.list_specs import is_list
+from stackmark.experiments.operator_list import read_list
+from stackmark.experiments.run import asked_runs, missing_runs
+from stackmark.ledger.rows import ExperimentRow, Status
+from stackmark.ledger.store import Ledger
+
+# Of the compressed output of all runs on one page: about a second for each MiB.
+MOST_READ_BYTES = 4 * 2**20
+
+# `open`: runs are missing, and `resume` goes on. `short`: too many runs failed. `empty`: it has no run.
+State = Literal["done", "open", "short", "failed", "running", "empty"]
+
+
+@dataclass(frozen=True)
+class ListedExperiment:
+    """One line of a list. `verdicts` has the word of each pair of arms; it is None where it was not computed."""
+
+    id: str
+    created_unix_s: float
+    kind: str
+    workloads: tuple[str, ...]
+    arms: tuple[str, ...]
+    verdicts: tuple[str, ...] | None
+    state: State
+    # How many runs there are of each status, without primers; `asked` is None where nothing says how many were asked for.
+    runs: dict[Status, int]
+    asked: int | None
+    command: str
+
+
+def overview(ledger: Ledger, rows: Sequence[ExperimentRow]) -> list[ListedExperiment]:
+    """Say of each experiment on a page what it is and shows."""
+    left, found = MOST_READ_BYTES, []
+    for row in rows:
+        costs = row.stored_bytes if _has_verdict(row) or _is_list(row) else 0
+        readable = costs <= left
+        left -= costs if readable else 0
+        found.append(_listed(ledger, row, readable))
+    return found
+
+
+def _has_verdict(row: ExperimentRow) -> bool:
+    return kind_of(row.experiment).has_blocks
+
+
+def _is_list(row: ExperimentRow) -> bool:
+    return kind_of(row.experiment) is RUN and any(map(is_list, row.workloads))
+
+
+def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperiment:
+    experiment = row.experiment
+    arms, asked = row.places, asked_runs(experiment)
+    verdicts: tuple[str, ...] | None = ()
+    state = _state_of_runs(ledger, row, asked)
+    if _has_verdict(row):
+        verdicts = None
+        try:
+            design = stored_design(experiment)
+            if design:
+                arms, asked = tuple(arm.label for arm in design.arms), len(design.arms) * design.blocks
+            if readable and row.runs:
+                seen = examine(ledger, experiment.id)
+                verdicts = tuple(pair.word for pair in seen.comparisons)
+                state = "running" if state == "running" else seen.state
+            elif asked and sum(row.runs.values()) < asked and state != "running":
+                state = "open"
+        except (LedgerError, SpecError):
+            pass  # one experiment that was damaged hides no other; `verdict` says what is wrong with it
+    elif _is_list(row) and readable and state != "running":
+        state = "done" if read_list(ledger, experiment).whole else "open"
+    return ListedExperiment(
+        id=experiment.id,
+        created_unix_s=experiment.created_unix_s,
+        kind=OPERATOR_LIST.name if _is_list(row) else experiment.kind,
+        workloads=row.workloads or _asked_workload(row),
+        arms=arms,
+        verdicts=verdicts,
+        state=state,
+        runs=row.runs,
+        asked=asked,
+        command=experiment.command,
+    )
+
+
+def _asked_workload(row: ExperimentRow) -> tuple[str, ...]:
+    name = row.experiment.request.get("workload")
+    return (name,) if isinstance(name, str) else ()
+
+
+def _state_of_runs(ledger: Ledger, row: ExperimentRow, asked: int | None) -> State:
+    """Tell how far an experiment came by the numbers of its runs."""
+    if row.runs.get("running"):
+        return "running"
+    made = sum(row.runs.values())
+    short = kind_of(row.experiment) is RUN and asked is not None and row.runs.get("done", 0) < asked
+    if short and asked and missing_runs(asked, ledger.runs_of(row.experiment.id)):
+        return "open"
+    if not made:
+        return "empty"
+    return "done" if row.runs.get("done") else "failed"
