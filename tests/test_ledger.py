@@ -411,6 +411,25 @@ def test_a_running_run_is_deleted_only_by_force_and_then_nothing_else_was(ledger
 # The schema
 
 
+def test_an_experiment_is_deleted_with_its_runs_and_nothing_else(ledger: Ledger) -> None:
+    first, kept = complete(ledger), complete(ledger)
+    experiment = ledger.run(first).experiment_id
+    ledger.finish(begin(ledger, experiment=experiment), FAILED, LINES)
+    empty = ids.new_id("x")
+    ledger.start_experiment(Experiment(id=empty, created_unix_s=T0))
+    assert ledger.delete_together([], [experiment, empty]) == 2
+    assert [row.experiment.id for row in ledger.experiments()] == [ledger.run(kept).experiment_id]
+    assert listed(ledger) == [kept]
+
+
+def test_an_experiment_with_a_running_run_is_not_deleted_and_neither_is_any_other(ledger: Ledger) -> None:
+    done, running = complete(ledger), begin(ledger)
+    wanted = [ledger.run(run_id).experiment_id for run_id in (done, running)]
+    with pytest.raises(SpecError):
+        ledger.delete_together([], wanted)
+    assert set(listed(ledger)) == {done, running}
+
+
 def test_the_tables_in_the_program_are_those_that_the_migrations_make(ledger: Ledger) -> None:
     inspector = inspect(ledger._engine)
     place = None if ledger._engine.dialect.name == "sqlite" else address.POSTGRES_SCHEMA

@@ -258,7 +258,7 @@ def test_the_columns_of_results_are_the_cells_of_results(capsys: pytest.CaptureF
     print_runs([row(batch=64, precision="bf16", tune="max", chip="NVIDIA H200"), failed])
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == [column.name for column in COLUMNS]
-    assert first.split()[3:] == [
+    assert first.split()[4:] == [
         "train/resnet50",
         "host",
         "NVIDIA",

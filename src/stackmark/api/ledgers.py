@@ -60,12 +60,22 @@ class RunList:
 
 
 def list_runs(
-    wanted: RunFilter | None = None, *, limit: int = 20, ledger: LedgerLike = None, notice: Notice = silent
+    wanted: RunFilter | None = None,
+    *,
+    experiment: str | None = None,
+    limit: int = 20,
+    ledger: LedgerLike = None,
+    notice: Notice = silent,
 ) -> RunList:
-    """List stored runs. Before that, clean up what killed drivers left: a row that says `running` may be lost."""
+    """List stored runs; `experiment` names the one whose runs are meant: an id, any unique beginning of it, or `last`.
+
+    Before that, clean up what killed drivers left: a row that says `running` may be lost.
+    """
     wanted = wanted or RunFilter()
     with opened(ledger) as book:
         clean(book, notice)
+        if experiment is not None:
+            wanted = wanted.model_copy(update={"experiment_id": book.experiment_id(experiment)})
         rows = tuple(book.runs(wanted, limit=limit))
         return RunList(rows, len(rows) if len(rows) < limit else book.count(wanted))
 

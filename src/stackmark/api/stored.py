@@ -26,6 +26,7 @@ from stackmark.experiments.groups import examine_groups
 from stackmark.experiments.judging import STDERR_PREFIX
 from stackmark.experiments.kinds import FAULT as FAULT
 from stackmark.experiments.kinds import OPERATOR_LIST as OPERATOR_LIST
+from stackmark.experiments.kinds import RUN as RUN
 from stackmark.experiments.kinds import SWEEP as SWEEP
 from stackmark.experiments.kinds import ExperimentKind as ExperimentKind
 from stackmark.experiments.kinds import kind_in
@@ -38,13 +39,15 @@ from stackmark.experiments.result import ListRunResult as ListRunResult
 from stackmark.experiments.result import RunResult as RunResult
 from stackmark.experiments.result import StoredRun as StoredRun
 from stackmark.experiments.result import list_result as list_result
-from stackmark.experiments.result import stored_run
+from stackmark.experiments.result import run_result, stored_run
+from stackmark.experiments.run import read_measured
 from stackmark.experiments.trust import Part as Part
 from stackmark.experiments.trust import allow as allow
 from stackmark.experiments.trust import remember as remember
 from stackmark.experiments.trust import unknown as unknown
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail
+from stackmark.published.lookup import known_rows
 from stackmark.show.experiments import experiment_json, print_experiments
 from stackmark.show.faults import fault_json, fault_png, fault_svg, print_fault
 from stackmark.show.lists import list_json, print_list
@@ -163,6 +166,22 @@ class Experiment:
 
     def report(self, path: str | os.PathLike[str], *, margin: float | None = None) -> Path:
         return self.verdict(margin).report(path)
+
+    def measured(self) -> "Measurement | None":
+        """Return what `run` measured, with its rate; None for another kind, and where the runs are not all of one spec."""
+        with opened(self.ledger) as book:
+            if kind_in(book, self.row) is not RUN:
+                return None
+            measured = read_measured(book, self.row)
+            if measured is None:
+                return None
+            result = run_result(book, measured, known_rows(book), command=self.row.command)
+        return Measurement(self.row, self.ledger, result=result)
+
+    def delete(self) -> int:
+        """Delete it with its runs and their events, for good, and return the number of runs."""
+        with opened(self.ledger) as book:
+            return book.delete_together([], [self.id])
 
     def kind(self) -> ExperimentKind:
         """Return what kind of experiment it is: a run, an operator list, a comparison …"""

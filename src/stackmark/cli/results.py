@@ -35,6 +35,9 @@ Examples:
 )
 @filter_options
 @click.option(
+    "--experiment", metavar="ID", callback=not_empty, help="Only the runs of this experiment: x-…, or `last`."
+)
+@click.option(
     "--limit",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
@@ -57,6 +60,7 @@ def command(
     chip: str | None,
     place: str | None,
     status: str | None,
+    experiment: str | None,
     limit: int,
     from_cluster: bool,
     namespace: str | None,
@@ -73,7 +77,7 @@ def command(
     if from_cluster:
         collected = collect_runs(**named, ledger=ledger, notice=notice, command=repeatable(asked or ("results",)))
         notice(*collected.sentences())
-    found = list_runs(wanted, limit=limit, ledger=ledger, notice=notice)
+    found = list_runs(wanted, experiment=experiment, limit=limit, ledger=ledger, notice=notice)
     if as_json:
         print_json(found.to_dict())
         return 0

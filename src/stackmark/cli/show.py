@@ -9,6 +9,7 @@ from stackmark.api.ledgers import Ledger, clean_up
 from stackmark.api.stored import (
     FAULT,
     OPERATOR_LIST,
+    RUN,
     Experiment,
     ExperimentKind,
     StoredRun,
@@ -23,10 +24,13 @@ from stackmark.errors import SpecError
 from stackmark.show.runs import print_run, print_runs, run_json
 from stackmark.show.safe import safe
 from stackmark.show.terminal import standard_output
+from stackmark.show.verdict import print_verdict
 
 
 @click.command(
-    "show", epilog="\b\nExamples:\n  stackmark show last\n  stackmark show r-01k9 --json\n  stackmark show last --log"
+    "show",
+    epilog="\b\nExamples:\n  stackmark show last\n  stackmark show r-01k9 --json\n  stackmark show last --log"
+    "\n  stackmark show x-01k9",
 )
 @click.argument("run", callback=not_empty)
 @click.option("--events", "what", flag_value="events", help="Print the worker's events as they came, one a line.")
@@ -38,7 +42,8 @@ from stackmark.show.terminal import standard_output
 def command(run: str, what: str | None, form: str | None, ledger: str | None, as_json: bool) -> int:
     """Show one stored RUN whole: its numbers, computed again from its events, its settings and its facts.
 
-    RUN is an id, any unique beginning of one, or `last`. The id of an experiment (x-…) lists its runs.
+    RUN is an id, any unique beginning of one, or `last`. With the id of an experiment (x-…) it prints what the command printed
+    that made it: the result of `run`, the verdict of `compare`. Its runs: stackmark results --experiment x-…
     """
     with Ledger.open(ledger, create=False) as book:
         notice(*clean_up(book))
@@ -79,7 +84,10 @@ def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: 
     own: dict[ExperimentKind, Callable[[Experiment, Ledger, bool], None]] = {
         OPERATOR_LIST: partial(_show_list, form=form),
         FAULT: _show_fault,
+        RUN: _show_measurement,
     }
+    if kind.has_blocks:
+        own[kind] = _show_verdict
     own.get(kind, _show_runs)(experiment, book, as_json)
 
 
@@ -95,6 +103,21 @@ def _show_fault(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
     from stackmark.cli.cluster_fault import print_fault_result
 
     print_fault_result(experiment.fault(), as_json)
+
+
+def _show_measurement(experiment: Experiment, book: Ledger, as_json: bool) -> None:
+    found = None if as_json else experiment.measured()
+    if found is None:
+        _show_runs(experiment, book, as_json)
+    else:
+        found.print(standard_output())
+
+
+def _show_verdict(experiment: Experiment, book: Ledger, as_json: bool) -> None:
+    if as_json or not experiment.runs():
+        _show_runs(experiment, book, as_json)
+    else:
+        print_verdict(experiment.verdict().examined, standard_output())
 
 
 def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:

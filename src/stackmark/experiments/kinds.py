@@ -43,7 +43,7 @@ class ExperimentKind:
     from_logs: bool = False
 
 
-RUN = ExperimentKind("run", "an experiment of one arm", "stackmark run", "see its runs: stackmark show {id}")
+RUN = ExperimentKind("run", "an experiment of one arm", "stackmark run", "see it: stackmark show {id}")
 # Stored as a run: its workload tells it apart.
 OPERATOR_LIST = ExperimentKind(
     "operator list", "an operator list of one arm", "stackmark run", "see its table: stackmark show {id}"

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stackmark.events import Event
-from stackmark.experiments.judging import Facts
+from stackmark.events import Event, gathered_facts
+from stackmark.experiments.judging import Facts, read_stored
 from stackmark.experiments.probing import resolve
 from stackmark.experiments.progress import CUT_OFF, in_common_windows
 from stackmark.experiments.recorder import Position, Recorder, Silent, Watcher, begin, new_experiment
-from stackmark.ledger.rows import Experiment, RunRow
+from stackmark.ledger.rows import Experiment, Json, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
 from stackmark.spec import Request, Spec
@@ -53,7 +53,8 @@ def measure(
     spec = resolved.spec
     gpu = str(spec.params.get("device", "cpu")).startswith("cuda")
     count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
-    experiment = new_experiment(command=command, request={**request.model_dump(mode="json"), "runs": count})
+    asked: Json = {**request.model_dump(mode="json"), "runs": count, "choices": {**resolved.choices}}
+    experiment = new_experiment(command=command, request=asked)
     begin(ledger, experiment, [(spec, place.name, place.options())])
     rows: list[RunRow] = []
     events: tuple[Event, ...] = ()
@@ -64,10 +65,39 @@ def measure(
             events = tuple(seen)
     if len(rows) < count:
         watcher.notice(f"the first run failed: the other {count - 1} were not started")
-    rows = in_common_windows(ledger, rows)
+    return _measured(ledger, experiment, spec, resolved.choices, resolved.facts, rows, events)
+
+
+def read_measured(ledger: Ledger, experiment: Experiment) -> Measured | None:
+    """Read an experiment of one arm back; None where its runs are not all of one spec, or there is none.
+
+    A run that the driver cut off was not made: it is left out, unless there is no other.
+    """
+    every = [row for row in ledger.runs_of(experiment.id) if row.role == "measured" and row.status != "running"]
+    made = [row for row in every if row.failure_kind not in CUT_OFF] or every
+    if len({row.spec_digest for row in made}) != 1:
+        return None
+    heard = next((row for row in reversed(made) if row.status == "done"), made[-1])
+    events = read_stored(ledger.stream(heard.id)).stream.events
+    told = experiment.request.get("choices")
+    choices = {name: str(reason) for name, reason in told.items()} if isinstance(told, dict) else {}
+    seen = tuple(events) if heard.status == "done" else ()
+    return _measured(ledger, experiment, made[0].spec, choices, gathered_facts(events), made, seen)
+
+
+def _measured(
+    ledger: Ledger,
+    experiment: Experiment,
+    spec: Spec,
+    choices: dict[str, str],
+    facts: Facts,
+    runs: Sequence[RunRow],
+    events: tuple[Event, ...],
+) -> Measured:
+    rows = in_common_windows(ledger, runs)
     rates = [row.rate_per_s for row in rows if row.status == "done" and row.rate_per_s]
     throughput = throughput_over_runs(rates) if rates else None
-    return Measured(experiment, spec, resolved.choices, resolved.facts, tuple(rows), throughput, events)
+    return Measured(experiment, spec, choices, facts, tuple(rows), throughput, events)
 
 
 def asked_runs(experiment: Experiment) -> int | None:

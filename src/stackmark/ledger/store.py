@@ -241,19 +241,36 @@ class Ledger:
         A run that is still running is refused unless forced; whether its process lives is the caller's to know.
         """
 
+        return self.writing(lambda connection: self._delete(connection, run_ids, force))
+
+    def _delete(self, connection: Connection, run_ids: Sequence[str], force: bool) -> int:
+        deleted = 0
+        for run_id in dict.fromkeys(run_ids):
+            row = connection.execute(select(runs.c.status, runs.c.experiment_id).where(runs.c.id == run_id)).first()
+            if row is None:
+                raise SpecError(f"there is no run {run_id} in the ledger {self.where}; nothing was deleted")
+            if row.status == "running" and not force:
+                raise SpecError(f"the run {run_id} is still running; nothing was deleted", hint="end it first")
+            connection.execute(delete(runs).where(runs.c.id == run_id))
+            left = select(runs.c.id).where(runs.c.experiment_id == row.experiment_id).limit(1)
+            if connection.execute(left).first() is None:
+                connection.execute(delete(experiments).where(experiments.c.id == row.experiment_id))
+            deleted += 1
+        return deleted
+
+    def delete_together(self, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> int:
+        """Delete runs, and experiments with all their runs, also those without any; return the number of runs.
+
+        All of them, or none: a run that is still running is refused, also one of an experiment.
+        """
+
         def work(connection: Connection) -> int:
-            deleted = 0
-            for run_id in dict.fromkeys(run_ids):
-                row = connection.execute(select(runs.c.status, runs.c.experiment_id).where(runs.c.id == run_id)).first()
-                if row is None:
-                    raise SpecError(f"there is no run {run_id} in the ledger {self.where}; nothing was deleted")
-                if row.status == "running" and not force:
-                    raise SpecError(f"the run {run_id} is still running; nothing was deleted", hint="end it first")
-                connection.execute(delete(runs).where(runs.c.id == run_id))
-                left = select(runs.c.id).where(runs.c.experiment_id == row.experiment_id).limit(1)
-                if connection.execute(left).first() is None:
-                    connection.execute(delete(experiments).where(experiments.c.id == row.experiment_id))
-                deleted += 1
+            wanted = [*run_ids]
+            for experiment_id in experiment_ids:
+                mine = select(runs.c.id).where(runs.c.experiment_id == experiment_id)
+                wanted += [str(run_id) for (run_id,) in connection.execute(mine)]
+            deleted = self._delete(connection, wanted, force=False)
+            connection.execute(delete(experiments).where(experiments.c.id.in_(experiment_ids)))
             return deleted
 
         return self.writing(work)
@@ -310,6 +327,10 @@ class Ledger:
             return Experiment.model_validate(dict(row))
 
         return self.reading(work)
+
+    def experiment_id(self, prefix: str) -> str:
+        """The id that begins like this, or that of the `last` experiment; the row itself may be unreadable."""
+        return self.reading(lambda connection: self._one(connection, experiments, ids.EXPERIMENT, prefix))
 
     def experiments(self, *, workload: str | None = None, limit: int = 50) -> list[ExperimentRow]:
         """One page of experiments, newest first; `workload` may be a glob."""

@@ -20,7 +20,8 @@ from stackmark.units import say_moment, say_rate, say_seconds
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}
 COLUMNS = (
     Column("run", style="cyan"),
-    Column("started", drop=5),
+    Column("experiment", drop=5),
+    Column("started", drop=6),
     Column("workload"),
     Column("place", drop=1),
     Column("chip", drop=3),
@@ -39,14 +40,15 @@ def print_runs(rows: Sequence[RunRow]) -> None:
     """On a screen ids are as short as they can be; elsewhere they are whole."""
     console = standard_output()
     length = short_length([row.id for row in rows]) if is_screen(console) else None
-    cells = [_cells(row, row.id[:length]) for row in rows]
+    whole = short_length(sorted({row.experiment_id for row in rows})) if is_screen(console) else None
+    cells = [_cells(row, row.id[:length], row.experiment_id[:whole]) for row in rows]
     print_table(console, COLUMNS, cells, [STYLES.get(row.status, "") for row in rows])
 
 
-def _cells(row: RunRow, shown_id: str) -> list[str]:
+def _cells(row: RunRow, shown_id: str, experiment_id: str) -> list[str]:
     rate = f"{say_rate(row.rate_per_s)} {row.rate_unit}" if row.rate_per_s is not None else ""
     return [
-        shown_id, say_moment(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.batch or ""),
+        shown_id, experiment_id, say_moment(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.batch or ""),
         row.precision or "", row.tune or "", rate, say_state(row),
     ]  # fmt: skip
 
