@@ -65,6 +65,16 @@ def words_of(params: CommandParams) -> list[str]:
     return words
 
 
+def read_request(request: Request) -> tuple[CommandParams, dict[str, str]]:
+    """Complete the request for a program, and say what was chosen; raise SpecError where it cannot be."""
+    try:
+        params, choices = complete(request)
+    except ValidationError as error:
+        raise SpecError(explain(error), hint=SEE_HELP) from error
+    words_of(params)
+    return params, choices
+
+
 def params_of(spec: Spec) -> CommandParams:
     return CommandParams.model_validate(spec.params)
 
@@ -143,11 +153,7 @@ class OutsideRun:
     def probe(self, request: Request, facts: Iterable[Subject]) -> None:
         """Answer a probe: nothing about a user's program depends on where it runs."""
         self._hello()
-        try:
-            params, choices = complete(request)
-            words_of(params)
-        except ValidationError as error:
-            raise SpecError(explain(error), hint=SEE_HELP) from error
+        params, choices = read_request(request)
         spec = Spec(workload=request.workload, params=params.model_dump(mode="json"), ranks=request.ranks)
         self._event(events.Probe, spec=spec, choices=choices)
         self.facts(facts)

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -22,8 +23,8 @@ from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wai
 from stackmark.kubernetes.pods import remove_run
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
-from stackmark.places.outside import OutsideRun, params_of, runs_outside
-from stackmark.places.place import Facts, Outcome, Watch, missing_facts
+from stackmark.places.outside import OutsideRun, params_of, read_request, runs_outside
+from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.outside import OutsideProgram, facts_of_pod
 from stackmark.places.pod.request import deadline_of, gpus_of, remarks
@@ -33,6 +34,10 @@ from stackmark.places.process import ended_from_outside, worker_environment
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import MIB, say_size
+from stackmark.workloads.command.definition import CommandParams
+
+# No image has it, so a pod that is to run it only finds its node.
+NO_PROGRAM = "/stackmark-finds-a-node"
 
 
 class PodPlace:
@@ -86,12 +91,34 @@ class PodPlace:
         if self._outside(task.spec or task.request):
             if task.spec is None:
                 assert task.request is not None
-                self._prepared(task, watch, mark, time_limit_s)
-                OutsideRun(watch).probe(task.request, facts_of_pod({"image": self._options.image}, None))
-                return Outcome(0)
+                return self._place_program(task, task.request, watch, mark, time_limit_s)
             outside = OutsideProgram(params_of(task.spec), OutsideRun(watch))
             return self._run(task, watch, mark, time_limit_s, outside)
         return self._run(task, watch, mark, time_limit_s, None)
+
+    def _place_program(
+        self, task: Task, asked: Request, watch: Watch, mark: str, time_limit_s: float | None
+    ) -> Outcome:
+        """Answer a probe for a program in an image: find the node that the cluster gives it, where all other arms follow.
+
+        A pod with its image and its devices is placed, and is given a program that no image has: the program itself may run
+        for an hour. So a pod that gets no node, or an image that cannot be pulled, is known before the first run.
+        """
+        setup, request = self._prepared(task, watch, mark, time_limit_s)
+        self._tidy(setup, watch)
+        run = PodRun(setup, replace(request, command=(NO_PROGRAM,)), task, _Placing(watch), time_limit_s)
+        placed = False
+        try:
+            run.create()
+            run.wait_for_worker()
+            OutsideRun(watch).probe(asked, facts_of_pod(run.handle, run.node))
+            placed = True
+        except ClusterError as error:
+            raise refusals.explained(error, f"the Job {names.object_name(mark)}") from error
+        finally:
+            if not placed:
+                self.stored(mark)
+        return Outcome(0)
 
     def _run(
         self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, outside: OutsideProgram | None
@@ -194,7 +221,7 @@ class PodPlace:
             cache=str(self._cache) if self._cache else None,
             deadline_s=deadline_of(task, time_limit_s),
             environment=self._environment,
-            program=params_of(task.spec) if task.spec and self._outside(task.spec) else None,
+            program=_program_of(task) if self._outside(task.spec or task.request) else None,
         )
 
     def _remark(self, request: PodRequest, task: Task, watch: Watch) -> None:
@@ -213,6 +240,30 @@ class PodPlace:
             # Once: what all runs of a place ask for must not depend on an API server that is away.
             self._offered = has_resource(self.prepare().cluster, self._options.resource)
         return self._offered
+
+
+class _Placing:
+    """Hands on what is said of a pod that only finds its node, but not that it cannot start its program."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def started(self, handle: Handle) -> None:
+        self._watch.started(handle)
+
+    def waiting(self, sentence: str) -> None:
+        if NO_PROGRAM not in sentence:
+            self._watch.waiting(sentence)
+
+    def line(self, text: str) -> None: ...
+    def stderr(self, text: str) -> None: ...
+
+
+def _program_of(task: Task) -> CommandParams:
+    if task.spec is not None:
+        return params_of(task.spec)
+    assert task.request is not None
+    return read_request(task.request)[0]
 
 
 # Was it done?

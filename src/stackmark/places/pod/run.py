@@ -54,7 +54,9 @@ class PodRun:
         self._pods = Pods(setup.cluster, setup.namespace, f"{names.RUN_LABEL}={request.mark}", say=self._say)
         self._one = Awaited(request.mark, by_job=True)
         self._job: Json = {}
-        self._handle: Handle = {}
+        # What is known of the pod, and of the node that it was given.
+        self.handle: Handle = {}
+        self.node: Node | None = None
         self._said = ""
         self._looked = 0.0
         self._last_line = ""
@@ -64,7 +66,7 @@ class PodRun:
 
     def create(self) -> None:
         setup, mark = self._setup, self._request.mark
-        self._handle = {
+        self.handle = {
             "context": setup.cluster.context,
             "kubeconfig": setup.options.kubeconfig,
             "namespace": setup.namespace,
@@ -74,7 +76,7 @@ class PodRun:
             "launched_unix_s": time.time(),
         }
         # Told before it is there: a driver that is killed in between leaves a name to look for.
-        self._watch.started(self._handle)
+        self._watch.started(self.handle)
         orphans.write(setup.cluster, setup.options.kubeconfig, setup.namespace, mark)
         parts = (build.config_map(self._request), build.claim_template(self._request))
         self._job = self._pods.create_job(build.job(self._request), [part for part in parts if part])
@@ -193,10 +195,10 @@ class PodRun:
         if self._one.pod is None:
             return
         meta, name = self._one.pod["metadata"], (self._one.pod.get("spec") or {}).get("nodeName")
-        node: Node | None = None
         with suppress(ClusterError):
-            node = find_node(self._setup.cluster, name) if name else None
-        self._handle |= {
+            self.node = find_node(self._setup.cluster, name) if name else None
+        node = self.node
+        self.handle |= {
             "pod": meta.get("name"),
             "pod_uid": meta.get("uid"),
             "node": name,
@@ -204,9 +206,9 @@ class PodRun:
             "node_machine_id": node.machine_id if node else None,
             "container_runtime": node.runtime if node else None,
         }
-        self._watch.started(self._handle)
+        self._watch.started(self.handle)
         if self._outside:
-            self._outside.begin(self._handle, node)
+            self._outside.begin(self.handle, node)
 
     def _tell_end(self, ended: LogEnd) -> None:
         pod = self._one.pod
@@ -214,7 +216,7 @@ class PodRun:
             return
         cut = None if self.timed_out else self._cut_short()
         times = status.timeline(pod, events_of(self._setup.cluster, pod), self._job)
-        self._handle |= {
+        self.handle |= {
             "log": {
                 "complete": ended.complete and cut is None,
                 "reconnects": ended.reconnects,
@@ -228,7 +230,7 @@ class PodRun:
             "run_s": times.run_s,
             "restarts": status.restarts(pod),
         }
-        self._watch.started(self._handle)
+        self._watch.started(self.handle)
 
 
 def no_python(pod: Json | None) -> PlaceFailure | None:
