@@ -41,7 +41,7 @@ def test_every_renderer_says_what_the_sections_say(examined: Examined) -> None:
         for head in sections.headlines:
             assert flat(head.sentence.rstrip(".")) in shown, name
         for arm in sections.arms:
-            assert f"{arm.rate} {arm.arm.unit} {arm.spread}" in shown, name
+            assert f"{arm.figure} {arm.spread}" in shown, name
             assert (arm.setup in shown, arm.steadiness in shown) == (True, True), name
         for row in sections.differences[:2]:
             assert row.fact.key in shown, name

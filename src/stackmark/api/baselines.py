@@ -29,6 +29,7 @@ from stackmark.experiments.check import RULES, Checked, decided
 from stackmark.experiments.check import check as check_held
 from stackmark.experiments.design import MARGIN, check_margin
 from stackmark.experiments.recorder import Watcher
+from stackmark.figures import figure_fields
 from stackmark.ledger import baselines
 from stackmark.ledger.baselines import Listed
 from stackmark.ledger.baselines import check_name as check_name
@@ -85,6 +86,7 @@ def _series_json(series: SeriesResult) -> dict[str, Any]:
         "experiment": series.experiment_id or None,
         "rate_per_s": rate.rate_per_s if rate else None,
         "unit": series.unit or None,
+        **figure_fields(rate.rate_per_s if rate else None, series.unit),
         "runs": rate.runs if rate else 0,
         "error": series.trouble.message if series.trouble else None,
         "hint": series.trouble.hint or None if series.trouble else None,

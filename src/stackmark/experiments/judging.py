@@ -16,6 +16,7 @@ from stackmark.errors import StreamError
 from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, by_rank, gathered_facts
 from stackmark.experiments.verify import impossible_result, known_kind
 from stackmark.failures import PlaceFailure
+from stackmark.figures import rate_of, rate_unit_of
 from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, missing_facts
 from stackmark.spec import SCHEMA_VERSION, Spec, explain
@@ -167,8 +168,8 @@ def _rate(result: Result, verdict: RunVerdict) -> tuple[float, str]:
     figure = result.figure
     if figure is None:
         return verdict.rate_per_s, f"{result.sample}s/s"
-    # A rate is better when it is higher; what is better when it is lower counts by its reciprocal.
-    return (figure.value, figure.unit) if figure.higher_is_better else (1.0 / figure.value, f"1/{figure.unit}")
+    higher = figure.higher_is_better
+    return rate_of(figure.value, higher_is_better=higher), rate_unit_of(figure.unit, higher_is_better=higher)
 
 
 def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, live: bool = True) -> PlaceFailure | None:

@@ -19,13 +19,15 @@ from typing import BinaryIO, Literal, get_args
 from sqlalchemy import BigInteger, Double, Integer
 
 from stackmark.errors import LedgerError, SpecError
+from stackmark.figures import figure_fields
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.schema import JsonText, runs
 from stackmark.ledger.store import Ledger
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
-COLUMNS = [column.name for column in runs.c]
+FIGURE = tuple(figure_fields(None, None))
+COLUMNS = [*(column.name for column in runs.c), *FIGURE]
 _AS_JSON = {column.name for column in runs.c if isinstance(column.type, JsonText)}
 # Rows in one Parquet row group: enough to compress well, a few MiB in memory.
 _ROW_GROUP = 10_000
@@ -58,7 +60,7 @@ def export_to_file(ledger: Ledger, wanted: RunFilter, form: Format, path: Path) 
 
 def export_to_stream(ledger: Ledger, wanted: RunFilter, form: Format, out: BinaryIO) -> int:
     """Writes the runs that are meant, oldest first, to a binary stream such as standard output; gives their number."""
-    rows = ledger.every(wanted)
+    rows = (_with_figure(row) for row in ledger.every(wanted))
     if form == "parquet":
         return _parquet(rows, out)
     # JSON may hold half of a surrogate pair; it leaves as it came, `\\ud800`, which is JSON again.
@@ -69,6 +71,11 @@ def export_to_stream(ledger: Ledger, wanted: RunFilter, form: Format, out: Binar
         return _json(rows, text, lines=form == "jsonl")
     finally:
         text.detach()  # flushes, and leaves the stream open: it is not ours
+
+
+def _with_figure(row: Row) -> Row:
+    """Add the figure in its own terms behind the columns of the ledger, of which it is computed."""
+    return {**row, **figure_fields(row["rate_per_s"], row["rate_unit"])}
 
 
 def _csv(rows: Iterator[Row], out: io.TextIOWrapper) -> int:
@@ -117,9 +124,11 @@ def _parquet(rows: Iterator[Row], out: BinaryIO) -> int:
     if out.isatty():
         raise SpecError("Parquet is not for a terminal", hint="give a file with -o, or use --format csv")
     kinds = {Double: pyarrow.float64(), BigInteger: pyarrow.int64(), Integer: pyarrow.int64()}
-    table = pyarrow.schema(
-        [pyarrow.field(c.name, kinds.get(type(c.type), pyarrow.string()), nullable=bool(c.nullable)) for c in runs.c]
-    )
+    fields = [
+        pyarrow.field(c.name, kinds.get(type(c.type), pyarrow.string()), nullable=bool(c.nullable)) for c in runs.c
+    ]
+    figure = zip(FIGURE, (pyarrow.float64(), pyarrow.string(), pyarrow.bool_()), strict=True)
+    table = pyarrow.schema([*fields, *(pyarrow.field(name, kind) for name, kind in figure)])
     count = 0
     with pyarrow.parquet.ParquetWriter(
         pyarrow.PythonFile(_Forward(out), mode="w"), table, compression="zstd"

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from stackmark.events import LARGEST, SMALLEST
+from stackmark.figures import figure_fields
 from stackmark.frozen import Frozen
 from stackmark.spec import Scalar, Spec
 
@@ -207,7 +208,8 @@ class RunRow(Frozen):
         shown: dict[str, JsonValue] = dump(self)
         arm, block, attempt = self.place_in_order
         known = {name: value for name, value in shown.items() if name not in OWN_COLUMNS}
-        return {**known, "arm": arm, "block": block, "attempt": attempt}
+        figure = figure_fields(self.rate_per_s, self.rate_unit)
+        return {**known, "arm": arm, "block": block, "attempt": attempt, **figure}
 
     @property
     def cursor(self) -> Cursor:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from stackmark.experiments.baseline import ADVICE, ENOUGH, HeldWorkload, SeriesResult
+from stackmark.figures import say_figure
 from stackmark.ledger.baselines import Listed
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import Column, print_table
-from stackmark.units import counted, say_moment, say_rate
+from stackmark.units import counted, say_moment
 
 LIST_COLUMNS = (
     Column("baseline", style="cyan"),
@@ -25,7 +26,7 @@ def say_series(series: SeriesResult) -> str:
     if rate is None:
         return ""
     runs = counted(rate.runs, "run")
-    return f"{safe_line(series.label)}  {say_rate(rate.rate_per_s)} {series.unit} ({runs})  {series.experiment_id}"
+    return f"{safe_line(series.label)}  {say_figure(rate.rate_per_s, series.unit)} ({runs})  {series.experiment_id}"
 
 
 def holds_lines(name: str, holds: Sequence[HeldWorkload]) -> list[str]:

@@ -11,12 +11,13 @@ from rich.console import Console
 
 from stackmark.errors import Exit
 from stackmark.experiments.check import RULES, Checked, Rate
+from stackmark.figures import figure_fields, figure_unit
 from stackmark.show.junit import Case, Outcome
 from stackmark.show.terminal import Column, Line, print_grid, print_table
 from stackmark.show.verdict import COLOURS as WORD_COLOURS
 from stackmark.show.verdict import comparison_json
 from stackmark.show.wording import say_interval, say_ratio
-from stackmark.units import counted, say_rate
+from stackmark.units import counted
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import FactDifference
 
@@ -84,8 +85,9 @@ def _rows(one: Checked) -> list[tuple[list[str], str]]:
 
 
 def _cells(label: str, one: Checked, rate: Rate | None, seen: Comparison | None, word: str) -> list[str]:
-    before = say_rate(one.before.rate_per_s) if one.before else ""
-    now = f"{say_rate(rate.rate_per_s)} {one.unit}" if rate else ""
+    unit = figure_unit(one.unit)
+    before = unit.number(one.before.rate_per_s) if one.before else ""
+    now = unit.say(rate.rate_per_s) if rate else ""
     if seen is None:
         return [label, before, now, "", "", "", word]
     counts = f"{seen.count_b} against {one.before.series if one.before else 0}"
@@ -148,7 +150,10 @@ def junit_case(one: Checked, *, failed: bool) -> Case:
     if seen is None:
         assert one.trouble
         return Case(one.label, one.seconds, "error", word_of(one), one.trouble.message, [one.trouble.hint, *stored])
-    numbers = [f"ratio: {seen.ratio:.6f}"]
+    unit = figure_unit(one.unit)
+    sides = (("before", one.before), ("now", one.now))
+    numbers = [f"{name}: {unit.say(rate.rate_per_s)}{unit.direction}" for name, rate in sides if rate]
+    numbers.append(f"ratio: {seen.ratio:.6f}")
     if seen.interval_90:
         numbers.append(f"90 % interval: {seen.interval_90.low:.6f} to {seen.interval_90.high:.6f}")
     outcome: Outcome = "failure" if failed else "passed"
@@ -160,6 +165,10 @@ def junit_case(one: Checked, *, failed: bool) -> Case:
         stored.append(f"alarm: {one.alarm.sentence}")
     notes = [f"note: {note}" for note in (*one.doubts, *seen.notes)]
     return Case(one.label, one.seconds, outcome, seen.word, seen.sentence, [*numbers, *stored, *notes])
+
+
+def _rate_json(rate: Rate | None, unit: str) -> dict[str, Any] | None:
+    return asdict(rate) | figure_fields(rate.rate_per_s, unit) if rate else None
 
 
 def check_json(name: str, margin: float, checked: Sequence[Checked]) -> dict[str, Any]:
@@ -177,10 +186,10 @@ def check_json(name: str, margin: float, checked: Sequence[Checked]) -> dict[str
                 "experiment": one.experiment_id or None,
                 "unit": one.unit,
                 "seconds": one.seconds,
-                "before": asdict(one.before) if one.before else None,
-                "now": asdict(one.now) if one.now else None,
+                "before": _rate_json(one.before, one.unit),
+                "now": _rate_json(one.now, one.unit),
                 "verdict": comparison_json(one.comparison),
-                "lately": asdict(one.lately) if one.lately else None,
+                "lately": _rate_json(one.lately, one.unit),
                 "lately_verdict": comparison_json(one.lately_comparison),
                 "alarm": {**asdict(one.alarm), "rings": one.alarm.rings} if one.alarm else None,
                 "stack_changed": [asdict(change) for change in one.stack_changed],

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
 from stackmark.experiments.recorder import Silent, Watcher
+from stackmark.figures import say_figure
 from stackmark.ledger.rows import RunRow
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.terminal import Voice, is_screen, standard_error
@@ -81,7 +82,8 @@ def say_run(
         kept = f" (kept: {rows})" if rows and rows.done else ""
         return f"{head}  failed: {safe_line(row.failure_message or 'no reason is known')}{kept}"
     note = "" if row.status == "done" else f"  {row.status}: {safe_line(row.failure_message or '')}"
-    return f"{head}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady or str(rows or '') or 'by its own figure'}{note}"
+    seen = row.steady or str(rows or "")
+    return f"{head}  {say_figure(row.rate_per_s, row.rate_unit)}{f'  {seen}' if seen else ''}{note}"
 
 
 class Where:
@@ -452,7 +454,7 @@ class Callbacks(Silent):
             self._tell(Progress("phase", event.phase, run.run_id, run.number, run.of, run.arm, run.block))
 
     def run_ended(self, row: RunRow, number: int, of: int) -> None:
-        said = row.failure_message or f"{row.rate_per_s:.6g} {row.rate_unit}"
+        said = row.failure_message or (say_figure(row.rate_per_s, row.rate_unit) if row.rate_per_s else "")
         run = self._run
         self._tell(Progress("ended", f"{row.status}: {said}", row.id, number, of, run.arm, run.block, row.rate_per_s))
 

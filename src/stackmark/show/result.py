@@ -17,6 +17,7 @@ from stackmark.errors import StackmarkError
 from stackmark.events import Metric, Result
 from stackmark.experiments.judging import setup_parts
 from stackmark.experiments.result import RunResult
+from stackmark.figures import figure_unit
 from stackmark.ledger.rows import RunRow
 from stackmark.published.lookup import UNCERTAINTY, AgainstPublished
 from stackmark.published.near import Match
@@ -27,11 +28,18 @@ from stackmark.show.safe import safe_line
 from stackmark.show.terminal import Line, is_screen, print_lines
 from stackmark.show.wording import say_spread
 from stackmark.spec import Request, Spec
-from stackmark.units import counted, say_count, say_rate, say_seconds, say_size
+from stackmark.units import counted, say_count, say_seconds, say_size
 from stackmark.verdict.throughput import Throughput, worth_of_runs
 from stackmark.workloads.registry import find
 
-STYLES = {"rate": "bold green", "failed": "red", "flag": "yellow", "published": "dim", "chosen": "dim"}
+STYLES = {
+    "rate": "bold green",
+    "figure": "bold green",
+    "failed": "red",
+    "flag": "yellow",
+    "published": "dim",
+    "chosen": "dim",
+}
 # Of which settings it is said why they were chosen; all settings are in the spec: stackmark show RUN.
 REASONED = ("device", "batch", "precision", "tune")
 QUALITY = ("top_1_accuracy", "top_5_accuracy")
@@ -80,13 +88,7 @@ def result_lines(result: RunResult) -> list[Line]:
 
 
 def _rate(result: RunResult, throughput: Throughput) -> list[Line]:
-    unit = result.unit
-    lines = [("rate", say_throughput(throughput, unit))]
-    if unit.startswith("1/"):
-        figure = say_rate(1 / throughput.rate_per_s)
-        lines.insert(
-            0, ("figure", f"{figure} {unit.removeprefix('1/')}, better when lower: its reciprocal is the rate")
-        )
+    lines = [rate_line(throughput, result.unit)]
     if throughput.runs < 5:
         lines.append(("note", worth_of_runs(throughput.runs)))
     found = next((event for event in result.measured.events if isinstance(event, Result)), None)
@@ -137,12 +139,19 @@ def _where(result: RunResult) -> list[Line]:
 # --- in words -----------------------------------------------------------------------------------------------------------
 
 
-def say_throughput(throughput: Throughput, unit: str) -> str:
+def rate_line(throughput: Throughput, rate_unit: str | None) -> Line:
+    """Make the line of the rate, or of a figure that is no rate."""
+    name = "rate" if figure_unit(rate_unit).higher_is_better else "figure"
+    return name, say_throughput(throughput, rate_unit)
+
+
+def say_throughput(throughput: Throughput, rate_unit: str | None) -> str:
+    unit = figure_unit(rate_unit)
+    said = f"{unit.say(throughput.rate_per_s)}{unit.direction}"
     if throughput.low_per_s is None or throughput.high_per_s is None:
-        return f"{say_rate(throughput.rate_per_s)} {unit}  (one run: no interval)"
-    low, high = say_rate(throughput.low_per_s), say_rate(throughput.high_per_s)
-    interval = f"(95 % interval {low} to {high}, {throughput.runs} runs)"
-    return f"{say_rate(throughput.rate_per_s)} {unit}  {say_spread(throughput)}  {interval}"
+        return f"{said}  (one run: no interval)"
+    bounds = unit.say_bounds(throughput.low_per_s, throughput.high_per_s)
+    return f"{said}  {say_spread(throughput)}  (95 % interval {bounds}, {throughput.runs} runs)"
 
 
 def say_steps(p50_s: float, p90_s: float, p99_s: float) -> str:
@@ -260,7 +269,19 @@ def throughput_json(throughput: Throughput | None, unit: str | None) -> dict[str
         "runs": throughput.runs,
         "cv": throughput.cv,
         "unit": unit,
+        "figure": figure_json(throughput, unit),
     }
+
+
+def figure_json(throughput: Throughput | None, rate_unit: str | None) -> dict[str, Any] | None:
+    """Make the figure in its own terms, with the ends of its 95 % interval."""
+    if throughput is None:
+        return None
+    unit, low, high = figure_unit(rate_unit), None, None
+    if throughput.low_per_s is not None and throughput.high_per_s is not None:
+        low, high = unit.bounds(throughput.low_per_s, throughput.high_per_s)
+    told = {"unit": unit.name, "higher_is_better": unit.higher_is_better}
+    return {"value": unit.value(throughput.rate_per_s), "low": low, "high": high, **told}
 
 
 def _against_json(found: AgainstPublished) -> dict[str, Any]:

@@ -1,21 +1,24 @@
 """Stored runs: many of them a line each, and one of them whole, for people and for programs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
 
 from stackmark.experiments.result import StoredRun
+from stackmark.figures import name_of_figures, say_figure
 from stackmark.ledger.rows import RunDetail, RunRow
 from stackmark.show.facts import Facts, say_stack
 from stackmark.show.lists import row_json
 from stackmark.show.operators import print_rows
-from stackmark.show.result import say_data, say_flag, say_memory, say_setup, say_steps
+from stackmark.show.result import rate_line, say_data, say_flag, say_memory, say_setup, say_steps
 from stackmark.show.roofline import say_limits, standing_json
 from stackmark.show.terminal import Column, Line, is_screen, print_lines, print_table, standard_output
 from stackmark.spec import AUTO
-from stackmark.units import say_moment, say_rate, say_seconds
+from stackmark.units import say_moment, say_seconds
+from stackmark.verdict.throughput import throughput_over_runs
 
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}
 COLUMNS = (
@@ -42,11 +45,13 @@ def print_runs(rows: Sequence[RunRow]) -> None:
     length = short_length([row.id for row in rows]) if is_screen(console) else None
     whole = short_length(sorted({row.experiment_id for row in rows})) if is_screen(console) else None
     cells = [_cells(row, row.id[:length], row.experiment_id[:whole]) for row in rows]
-    print_table(console, COLUMNS, cells, [STYLES.get(row.status, "") for row in rows])
+    name = name_of_figures([row.rate_unit for row in rows])
+    columns = [replace(one, name=name) if one.name == "rate" else one for one in COLUMNS]
+    print_table(console, columns, cells, [STYLES.get(row.status, "") for row in rows])
 
 
 def _cells(row: RunRow, shown_id: str, experiment_id: str) -> list[str]:
-    rate = f"{say_rate(row.rate_per_s)} {row.rate_unit}" if row.rate_per_s is not None else ""
+    rate = say_figure(row.rate_per_s, row.rate_unit) if row.rate_per_s else ""
     return [
         shown_id, experiment_id, say_moment(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.batch or ""),
         row.precision or "", row.tune or "", rate, say_state(row),
@@ -81,7 +86,13 @@ def print_run(run: StoredRun, console: Console) -> None:
     if run.listed:
         print_rows(run.listed, console)
         print(file=console.file)
-    styles = {"rate": "bold green", "state": STYLES.get(row.status, ""), "flag": "yellow", "doubt": "red"}
+    styles = {
+        "rate": "bold green",
+        "figure": "bold green",
+        "state": STYLES.get(row.status, ""),
+        "flag": "yellow",
+        "doubt": "red",
+    }
     print_lines(console, row.workload, run_lines(run), styles)
 
 
@@ -115,8 +126,8 @@ def run_json(run: StoredRun) -> dict[str, Any]:
 
 def _outcome(row: RunDetail) -> list[Line]:
     lines: list[Line] = []
-    if row.rate_per_s is not None:
-        lines.append(("rate", f"{say_rate(row.rate_per_s)} {row.rate_unit}  (one run: no interval)"))
+    if row.rate_per_s:
+        lines.append(rate_line(throughput_over_runs([row.rate_per_s]), row.rate_unit))
     state: str = row.status
     if row.failure_kind:
         state += f": {row.failure_kind}: {row.failure_message or 'no reason is known'}"

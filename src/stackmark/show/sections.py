@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from stackmark.figures import LOWER_IS_BETTER, name_of_figures
 from stackmark.show.result import say_flag, say_steadiness
 from stackmark.show.wording import (
     LETTERS,
@@ -28,7 +29,7 @@ from stackmark.show.wording import (
     setup_total_s,
     stopped,
 )
-from stackmark.units import counted, say_minute_utc, say_rate, say_seconds
+from stackmark.units import counted, say_minute_utc, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import BY_NAME
 from stackmark.verdict.examined import CovariateLine, Examined, ExaminedArm, ExaminedRun, FactDifference
@@ -61,10 +62,11 @@ class Headline:
 
 @dataclass(frozen=True)
 class ArmRow:
-    """An arm and its numbers in words; a text is empty where there is no such number. The rate is in the arm's unit."""
+    """An arm and its numbers in words; a text is empty where there is no such number."""
 
     arm: ExaminedArm
-    rate: str
+    # In its own terms, with its unit.
+    figure: str
     spread: str
     bounds: str
     runs: int
@@ -166,6 +168,17 @@ class Sections:
     def arms(self) -> list[ArmRow]:
         return [_arm_row(self.examined, arm) for arm in self.examined.arms]
 
+    @cached_property
+    def figure_name(self) -> str:
+        """What the arms' numbers are called at the head of a column."""
+        arms = [arm for arm in self.examined.arms if arm.throughput]
+        return name_of_figures([arm.unit for arm in arms])
+
+    @cached_property
+    def direction(self) -> str:
+        """Say which way is better, after the name; nothing of rates."""
+        return "" if self.figure_name == "rate" else f", {LOWER_IS_BETTER}"
+
     def step(self, arm: ExaminedArm) -> Percentiles | None:
         return percentiles(self.examined, arm.index)
 
@@ -242,10 +255,10 @@ def _after_word(comparison: Comparison) -> str:
 def _arm_row(examined: Examined, arm: ExaminedArm) -> ArmRow:
     rate, bounds = arm.throughput, ""
     if rate and rate.low_per_s is not None and rate.high_per_s is not None:
-        bounds = f"{say_rate(rate.low_per_s)} to {say_rate(rate.high_per_s)}"
+        bounds = arm.figure_unit.say_bounds(rate.low_per_s, rate.high_per_s)
     return ArmRow(
         arm=arm,
-        rate=say_rate(rate.rate_per_s) if rate else "",
+        figure=arm.figure_unit.say(rate.rate_per_s) if rate else "",
         spread=say_spread(rate) if rate else "",
         bounds=bounds,
         runs=rate.runs if rate else 0,

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from stackmark.figures import figure_fields, say_figure
 from stackmark.ledger.rows import RunRow
 from stackmark.show.junit import Case, Outcome
 from stackmark.show.live import ScreenBar
@@ -40,7 +41,7 @@ from stackmark.show.report.markup import Markup, join
 from stackmark.show.safe import cut_middle, safe_line
 from stackmark.show.terminal import Column, Voice, is_screen, print_grid, print_table, standard_error
 from stackmark.show.terminal import Line as Said
-from stackmark.units import counted, say_rate
+from stackmark.units import counted
 from stackmark.verdict.cohorts import Split, say_cohort
 from stackmark.verdict.needed import percent
 from stackmark.verdict.swept import Line, Swept, headline, say_split
@@ -103,7 +104,7 @@ def cells(line: Line, unit: str) -> list[str]:
     return [
         visit.node,
         "" if visit.device == visit.node else cut_middle(visit.device, DEVICE_WIDTH),
-        f"{say_rate(visit.rate_per_s)} {unit}".rstrip() if visit.rate_per_s else "",
+        say_figure(visit.rate_per_s, unit) if visit.rate_per_s else "",
         f"{100 * at.ratio:.1f} %" if at else "",
         say_p(at.p_adjusted) if at else "",
         say_state(line),
@@ -164,7 +165,7 @@ def sweep_json(swept: Swept) -> dict[str, Any]:
         "command": swept.command,
         "created_unix_s": swept.created_unix_s,
         "ended_unix_s": swept.ended_unix_s,
-        "devices": [_device_json(line) for line in swept.lines],
+        "devices": [_device_json(line, swept.unit) for line in swept.lines],
         "slow_nodes": [{"node": node, "devices": count} for node, count in swept.slow_nodes],
         "groups": [_split_json(stack, split) for stack, split in swept.splits],
         "seen_from": swept.seen_from,
@@ -197,7 +198,7 @@ def _split_json(stack: tuple[str, ...], split: Split) -> dict[str, Any]:
     }
 
 
-def _device_json(line: Line) -> dict[str, Any]:
+def _device_json(line: Line, unit: str) -> dict[str, Any]:
     visit, at, seen = line.visit, line.standing, line.comparison
     return {
         "node": visit.node,
@@ -207,6 +208,7 @@ def _device_json(line: Line) -> dict[str, Any]:
         "reason": line.reason or None,
         "hint": visit.hint or None,
         "rate_per_s": visit.rate_per_s,
+        **figure_fields(visit.rate_per_s, unit),
         "runs": len(visit.logs),
         "group": at.device.stack[-1] if at and at.device.stack != visit.stack else None,
         "ratio_to_median": at.ratio if at else None,
@@ -257,7 +259,7 @@ STAGES = {"devices": "measured", "more": "measured again", "again": "confirming"
 def say_landed(name: str, row: RunRow) -> str:
     if row.rate_per_s is None:
         return f"{name}  failed: {safe_line(row.failure_message or 'no reason is known')}"
-    return f"{name}  {say_rate(row.rate_per_s)} {row.rate_unit}  {row.steady or 'by its own figure'}"
+    return f"{name}  {say_figure(row.rate_per_s, row.rate_unit)}  {row.steady or ''}".rstrip()
 
 
 class SweepLines(Voice):
@@ -424,7 +426,7 @@ def _mark(found: Line, ratio: float | None, x: float, y: Scale, floor: float, si
     if ratio is None:
         return cross(x, floor, min(4.0, size), f"{visit.node} {visit.device}: {say_state(found)}")
     form, kind = SIGNS[found.state]
-    rate = f"{say_rate(visit.rate_per_s or 0)} {unit}"
+    rate = say_figure(visit.rate_per_s, unit) if visit.rate_per_s else "no rate"
     about = f"{visit.node} {visit.device}: {rate}, {100 * ratio:.2f} % of the median"
     larger = 1.5 if found.state in ("SLOW", "flagged") else 1.0
     return sign(form, x, y.clipped(100 * ratio), larger * size, kind=kind, about=about)

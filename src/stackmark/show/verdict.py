@@ -16,6 +16,7 @@ from rich.text import Text
 
 from stackmark.show.forest import forest
 from stackmark.show.lists import list_ratio_lines
+from stackmark.show.result import figure_json
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
 from stackmark.show.sections import MOST_HEADLINES as SENTENCES
 from stackmark.show.sections import ArmRow, FailureRow, Sections
@@ -106,7 +107,8 @@ def _on_screen(sections: Sections, console: Console, commands: Sequence[str]) ->
         for line in drawn:
             console.print(Text(line), no_wrap=True, crop=True)
     console.print()
-    print_table(console, ARM_COLUMNS, [_arm_cells(one) for one in sections.arms])
+    columns = [replace(one, name=sections.figure_name) if one.name == "rate" else one for one in ARM_COLUMNS]
+    print_table(console, columns, [_arm_cells(one) for one in sections.arms])
     if len(comparisons) > 1:
         console.print()
         print_table(
@@ -165,16 +167,16 @@ def headline(comparison: Comparison) -> str:
 
 def _arm_cells(one: ArmRow) -> list[str]:
     label = cut_middle(one.arm.label, LABEL_AT_MOST)
-    if not one.rate:
+    if not one.figure:
         return [label, "no run counts", "", "0", one.setup, one.steadiness]
-    return [label, f"{one.rate} {one.arm.unit}", one.spread or "one run", str(one.runs), one.setup, one.steadiness]
+    return [label, one.figure, one.spread or "one run", str(one.runs), one.setup, one.steadiness]
 
 
 def _arm_lines(sections: Sections) -> list[Line]:
     lines: list[Line] = []
     for one in sections.arms:
         parts = [say_arm_rate(one.arm)]
-        if one.rate:
+        if one.figure:
             parts.append(counted(one.runs, "run"))
         if one.steadiness:
             parts.append(one.steadiness)
@@ -383,6 +385,7 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     for arm, shown in zip(made["arms"], examined.arms, strict=True):
         arm["setup"] = _parts(shown.setup)
         arm["steadiness"] = dict(shown.steadiness)
+        arm["figure"] = figure_json(shown.throughput, shown.unit)
     if examined.kind == "noise":
         floor = noise_floor(examined)
         made["noise"] = asdict(floor) | {"parts": _parts(floor.parts)} if floor else None

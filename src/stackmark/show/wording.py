@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from stackmark.units import counted, say_rate, say_seconds
+from stackmark.units import counted, say_seconds
 from stackmark.verdict.bad_runs import LEVEL, say_bad_runs
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
@@ -44,7 +44,8 @@ def letter(arm: int) -> str:
 def say_arm_rate(arm: ExaminedArm) -> str:
     if not arm.throughput:
         return "no run that counts"
-    return f"{say_rate(arm.throughput.rate_per_s)} {arm.unit} {say_spread(arm.throughput) or '(one run: no interval)'}"
+    figure = arm.figure_unit.say(arm.throughput.rate_per_s)
+    return f"{figure} {say_spread(arm.throughput) or '(one run: no interval)'}"
 
 
 def say_spread(throughput: Throughput) -> str:

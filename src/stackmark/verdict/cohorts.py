@@ -21,7 +21,7 @@ from statistics import mean, median, variance
 import numpy as np
 from numpy.typing import NDArray
 
-from stackmark.units import say_rate
+from stackmark.figures import say_figure
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.needed import percent
 from stackmark.verdict.ratio import compare_blocks
@@ -182,7 +182,7 @@ def say_cohort(cohort: Cohort, unit: str = "") -> str:
     """`10 × Xeon, PyTorch 2.11: median 142 images/s, devices spread by 0.4 %`"""
     what = ", ".join(part for part in cohort.stack if part) or "devices of an unknown model"
     middle = math.exp(cohort.log_median)
-    said = f"{len(cohort.standings)} × {what}: median {say_rate(middle)}{f' {unit}' if unit else ''}"
+    said = f"{len(cohort.standings)} × {what}: median {say_figure(middle, unit)}"
     if len(cohort.standings) > 1:
         floor = " or less" if cohort.sd_log <= LEAST_SD else ""
         said += f"; they spread by {percent(cohort.sd_log)}{floor}"

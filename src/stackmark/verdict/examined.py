@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from stackmark.figures import FigureUnit, figure_unit
 from stackmark.spec import Scalar
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.operators import ListRatio
@@ -79,6 +80,11 @@ class ExaminedArm:
     late_runs: int = 0
     # Of the time of its good runs, what pauses added: the median.
     pause_share: float = 0.0
+
+    @property
+    def figure_unit(self) -> FigureUnit:
+        """Return what its figure is counted in; `unit` is as the ledger has it."""
+        return figure_unit(self.unit)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stackmark.units import counted, say_rate
+from stackmark.figures import say_figure
+from stackmark.units import counted
 from stackmark.verdict.cohorts import (
     MOST_UNASKED,
     Cohort,
@@ -295,8 +296,7 @@ def say_split(stack: tuple[str, ...], split: Split, unit: str = "") -> str:
     """A cohort that holds two kinds of devices, in a sentence."""
     what = ", ".join(part for part in stack if part) or "devices of an unknown model"
     parts = "; ".join(
-        f"{len(part.members)} × {part.label} at {say_rate(math.exp(part.log_median))}{f' {unit}' if unit else ''}"
-        for part in split.parts
+        f"{len(part.members)} × {part.label} at {say_figure(math.exp(part.log_median), unit)}" for part in split.parts
     )
     slower = f"{percent(-math.expm1(split.log_ratio))} slower (p {split.p:.2g})"
     if split.fact:

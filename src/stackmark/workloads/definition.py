@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Literal, cast
 
 from stackmark.extensions import Extensions, extensions
+from stackmark.figures import rate_unit_of
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AnyParams, Params, Scalar
 from stackmark.workloads.op.problem import Operator
@@ -79,8 +80,10 @@ class Definition:
 
     @property
     def unit(self) -> str:
-        """Return what a rate is counted in, where a result does not say it."""
-        return self.metric.unit if self.metric else f"{self.samples}/s"
+        """Return what a rate is counted in, as the ledger has it, where a result does not say it."""
+        if self.metric is None:
+            return f"{self.samples}/s"
+        return rate_unit_of(self.metric.unit, higher_is_better=self.metric.higher_is_better)
 
     @property
     def verb(self) -> str:

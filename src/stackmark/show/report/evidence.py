@@ -6,7 +6,7 @@ from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, bullets, numeric, paragraph, plain, section, table
 from stackmark.show.sections import DifferenceRow, Sections, differences_worth
 from stackmark.show.wording import letter, say_ratio
-from stackmark.units import counted, say_rate, say_seconds
+from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedRun
 
 # Below this weight a difference is a curiosity, and is folded away where there are others.
@@ -147,16 +147,18 @@ def failures(sections: Sections) -> Markup:
 def how_measured(sections: Sections) -> Markup:
     examined = sections.examined
     name = element("summary", text(f"All {counted(len(examined.runs), 'run')}, one a line"))
-    every = element("details", name, _all_runs(examined))
+    every = element("details", name, _all_runs(sections))
     return section("How it was measured", bullets(sections.method), every, name="method")
 
 
-def _all_runs(examined: Examined) -> Markup:
+def _all_runs(sections: Sections) -> Markup:
+    examined = sections.examined
+    units = {arm.index: arm.figure_unit for arm in examined.arms}
     head = [
         ("Run", False),
         ("Arm", False),
         ("Block", True),
-        ("Rate", True),
+        (sections.figure_name.capitalize(), True),
         ("Steadiness", False),
         ("Steps used", True),
     ]
@@ -171,7 +173,7 @@ def _all_runs(examined: Examined) -> Markup:
                     Cell(element("code", text(run.run_id[:14]))),
                     plain(letter(run.arm)),
                     numeric(_block(run)),
-                    numeric(say_rate(run.rate_per_s) if run.rate_per_s else "–"),
+                    numeric(units[run.arm].say(run.rate_per_s) if run.rate_per_s and run.arm in units else "–"),
                     plain(run.steady or "–"),
                     numeric(f"{len(run.step_s) - run.first_step:,} of {len(run.step_s):,}" if run.step_s else "–"),
                     numeric(say_seconds(run.start_s) if run.start_s is not None else "–"),

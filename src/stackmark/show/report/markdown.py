@@ -95,7 +95,7 @@ def _arms(sections: Sections) -> str:
         rows.append(
             [
                 f"**{letter(one.arm.index)}** {plain(one.arm.label)}",
-                f"{one.rate} {plain(one.arm.unit)} {one.spread}".rstrip() if one.rate else "–",
+                f"{plain(one.figure)} {one.spread}".rstrip() if one.figure else "–",
                 str(one.runs),
                 f"{say_seconds(step.p50_s)} / {say_seconds(step.p99_s)}" if step else "–",
                 one.setup or "–",
@@ -103,7 +103,15 @@ def _arms(sections: Sections) -> str:
                 plain(one.arm.chip or "–"),
             ]
         )
-    head = ["arm", "rate, 95 % interval", "runs", "step p50 / p99", "set-up", "steadiness", "chip"]
+    head = [
+        "arm",
+        f"{sections.figure_name}, 95 % interval{sections.direction}",
+        "runs",
+        "step p50 / p99",
+        "set-up",
+        "steadiness",
+        "chip",
+    ]
     return _table(head, [False, True, True, True, True, False, False], rows)
 
 

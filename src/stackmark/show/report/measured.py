@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from statistics import median
 
+from stackmark.figures import FigureUnit
 from stackmark.show.report.charts import forest, rates, setup, steps
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
 from stackmark.show.sections import ArmRow, Sections
 from stackmark.show.wording import Percentiles, block_ratios, letter, measured_runs, setup_parts, setup_total_s
-from stackmark.units import counted, say_rate, say_seconds
+from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
 from stackmark.verdict.needed import percent
 
@@ -32,7 +33,11 @@ def the_ratio(sections: Sections) -> Markup:
 
 
 def the_arms(sections: Sections) -> Markup:
-    head = [("Arm", False), ("Rate, 95 % interval", True), ("Runs", True)]
+    head = [
+        ("Arm", False),
+        (f"{sections.figure_name.capitalize()}, 95 % interval{sections.direction}", True),
+        ("Runs", True),
+    ]
     head += [("Step, median", True), ("Set-up", True), ("Steadiness", False)]
     rows = [_arm_row(one, sections.step(one.arm)) for one in sections.arms]
     return section("The arms", table(head, rows), _settings(sections.examined), name="arms")
@@ -40,10 +45,8 @@ def the_arms(sections: Sections) -> Markup:
 
 def _arm_row(one: ArmRow, quantiles: Percentiles | None) -> Row:
     interval = numeric("no run that counts")
-    if one.rate:
-        interval = numeric(
-            f"{one.rate} {one.arm.unit}", f"{one.spread}: {one.bounds}" if one.bounds else "one run: no interval"
-        )
+    if one.figure:
+        interval = numeric(one.figure, f"{one.spread}: {one.bounds}" if one.bounds else "one run: no interval")
     step = numeric("–")
     if quantiles:
         step = numeric(
@@ -120,7 +123,8 @@ def step_times(sections: Sections) -> Markup:
         if mine:
             scale = steps.step_scale(shown if one_scale else mine)
             drawn = [
-                _small(run, steps.steps(run, scale, _name(run)), arm.unit, turn) for turn, run in enumerate(mine, 1)
+                _small(run, steps.steps(run, scale, _name(run)), arm.figure_unit, turn)
+                for turn, run in enumerate(mine, 1)
             ]
             parts.append(element("div", element("h3", badge(arm)), element("div", *drawn, class_="small-ones")))
     intro = (
@@ -148,10 +152,10 @@ def _name(run: ExaminedRun) -> str:
     )
 
 
-def _small(run: ExaminedRun, drawn: Markup, unit: str, turn: int) -> Markup:
+def _small(run: ExaminedRun, drawn: Markup, unit: FigureUnit, turn: int) -> Markup:
     number = f"block {run.block + 1}" if run.block is not None else f"run {turn}"
     again = f" (attempt {run.attempt + 1})" if run.attempt else ""
-    rate = f"{say_rate(run.rate_per_s)} {unit}" if run.rate_per_s else "no rate"
+    rate = unit.say(run.rate_per_s) if run.rate_per_s else "no rate"
     after = element("span", text(f" · {run.steady or run.status}{'' if run.counted else ', not counted'}"))
     return element("figure", drawn, element("figcaption", text(f"{number}{again} · {rate}"), after))
 

@@ -1,12 +1,14 @@
-"""The rate of every run, block by block, in the order in which they ran: is there a drift, an outlier, a jump?
+"""The figure of every run, block by block, in the order in which they ran: is there a drift, an outlier, a jump?
 
-Where the arms' rates lie far apart each is drawn as its difference from its own arm's mean, since on one axis nothing but
-the distance of the arms could be seen. The axis does not begin at zero, and the picture says so.
+It is drawn in its own terms: of a time, lower is better. Where the arms' figures lie far apart each is drawn as its difference
+from its own arm's mean, since on one axis nothing but the distance of the arms could be seen. The axis does not begin at zero,
+and the picture says so.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stackmark.figures import FigureUnit
 from stackmark.show.report.charts.shapes import (
     DASHES,
     Scale,
@@ -27,7 +29,6 @@ from stackmark.show.report.charts.shapes import (
 )
 from stackmark.show.report.markup import Markup, element, number
 from stackmark.show.wording import letter, measured_runs, signed
-from stackmark.units import say_rate
 from stackmark.verdict.examined import Examined, ExaminedRun
 
 # Beyond this ratio between the arms' rates each arm is drawn against its own mean.
@@ -66,8 +67,11 @@ def rates(examined: Examined, layout: Layout = WIDE) -> Markup:
     x, y = rate_scales(examined, points, columns, layout)
     floor = layout.height - layout.bottom
     blocks = bool(examined.order)
-    unit = next((arm.unit for arm in examined.arms), "")
-    about = "difference from the arm's own mean, %" if apart else f"{unit} (the axis does not begin at 0)"
+    unit = next((arm.figure_unit for arm in examined.arms), FigureUnit(""))
+    own = f"{unit.name}{unit.direction}"
+    about = (
+        f"difference from the arm's own mean, %{unit.direction}" if apart else f"{own} (the axis does not begin at 0)"
+    )
     step = round_step(y.high - y.low, 5)
     marks = [
         (tick, signed(tick, decimals_of(step)) if apart else _plain(tick, step)) for tick in ticks(y.low, y.high, 5)
@@ -79,14 +83,14 @@ def rates(examined: Examined, layout: Layout = WIDE) -> Markup:
     return picture(
         layout.width,
         layout.height,
-        "Rate of every run, in the order in which they ran",
+        "Figure of every run, in the order in which they ran",
         "; ".join(_told(examined, arm.index, arm.label) for arm in examined.arms),
         *(stripes if blocks else ()),
         axis_left(y, layout.left, marks, right=layout.width - layout.right),
         words(0, 12, fitted(about, layout.width, 11), "quiet", size=11),
         *_means(examined, y, layout, apart),
         *(_path(points, arm.index, x, y) for arm in examined.arms),
-        *(_mark(point, x, y, floor) for point in points),
+        *(_mark(examined, point, x, y, floor) for point in points),
         line(layout.left, floor, layout.width - layout.right, floor, "axis"),
         *_columns(x, columns, floor),
         words(layout.left - 6, floor + 16, "block" if blocks else "run", "quiet", "end", 11),
@@ -94,8 +98,17 @@ def rates(examined: Examined, layout: Layout = WIDE) -> Markup:
     )
 
 
+def _mean_figures(examined: Examined) -> dict[int, float]:
+    return {arm.index: arm.figure_unit.value(arm.throughput.rate_per_s) for arm in examined.arms if arm.throughput}
+
+
+def _figure(examined: Examined, run: ExaminedRun) -> str:
+    unit = next((arm.figure_unit for arm in examined.arms if arm.index == run.arm), FigureUnit(""))
+    return unit.number(run.rate_per_s) if run.rate_per_s else "none"
+
+
 def against_own_mean(examined: Examined) -> bool:
-    means = [arm.throughput.rate_per_s for arm in examined.arms if arm.throughput]
+    means = list(_mean_figures(examined).values())
     units = {arm.unit for arm in examined.arms}
     return len(means) > 1 and (len(units) > 1 or max(means) / min(means) > MOST_APART)
 
@@ -103,11 +116,12 @@ def against_own_mean(examined: Examined) -> bool:
 def rate_points(examined: Examined) -> tuple[list[Point], int]:
     """Where each run stands: its block, and its turn in it; or its number where there are no blocks."""
     apart = against_own_mean(examined)
-    means = {arm.index: arm.throughput.rate_per_s for arm in examined.arms if arm.throughput}
+    means, units = _mean_figures(examined), {arm.index: arm.figure_unit for arm in examined.arms}
     runs = measured_runs(examined)
     points = []
     for place, run in enumerate(runs):
-        value = run.rate_per_s if run.counted else None
+        known = run.counted and run.rate_per_s and run.arm in units
+        value = units[run.arm].value(run.rate_per_s) if known and run.rate_per_s else None
         if value is not None and apart:
             value = 100 * (value / means[run.arm] - 1) if run.arm in means else None
         if run.block is None or not examined.order:
@@ -134,7 +148,7 @@ def rate_scales(examined: Examined, points: Sequence[Point], columns: int, layou
 def _means(examined: Examined, y: Scale, layout: Layout, apart: bool) -> list[Markup]:
     """A level line for each arm's mean, with its letter at the end; where all are at zero there is one line, without."""
     right = layout.width - layout.right
-    levels = [(y.clipped(arm.throughput.rate_per_s), arm.index) for arm in examined.arms if arm.throughput]
+    levels = [(y.clipped(mean), arm) for arm, mean in _mean_figures(examined).items()]
     if apart:
         return [line(layout.left, y(0.0), right, y(0.0), "axis")]
     drawn = [line(layout.left, at, right, at, f"mean {colour(arm)}", DASHES[arm % 9]) for at, arm in levels]
@@ -153,13 +167,12 @@ def _path(points: Sequence[Point], arm: int, x: Scale, y: Scale) -> Markup:
     return element("path", class_=f"trail {colour(arm)}", d="M" + "L".join(spots))
 
 
-def _mark(point: Point, x: Scale, y: Scale, floor: float) -> Markup:
+def _mark(examined: Examined, point: Point, x: Scale, y: Scale, floor: float) -> Markup:
     at = x(point.column + point.within)
     name = f"{letter(point.run.arm)}, {'block' if point.run.block is not None else 'run'} {point.column + 1}"
     if point.value is not None:
-        return sign(
-            point.run.arm, at, y.clipped(point.value), 4.5, about=f"{name}: {say_rate(point.run.rate_per_s or 0.0)}"
-        )
+        figure = _figure(examined, point.run)
+        return sign(point.run.arm, at, y.clipped(point.value), 4.5, about=f"{name}: {figure}")
     return cross(at, floor - 8, 4, f"{name}: {point.run.failure_kind or point.run.status}, not counted")
 
 
@@ -176,5 +189,5 @@ def _plain(tick: float, step: float) -> str:
 
 def _told(examined: Examined, arm: int, label: str) -> str:
     runs = [run for run in measured_runs(examined) if run.arm == arm and run.counted and run.rate_per_s]
-    said = ", ".join(say_rate(run.rate_per_s or 0.0) for run in runs[:24])
+    said = ", ".join(_figure(examined, run) for run in runs[:24])
     return f"{letter(arm)} ({label}): {said or 'no run that counts'}"

@@ -1,0 +1,83 @@
+"""A figure in its own terms: 0.202 s, lower is better.
+
+The ledger keeps one number for each run, so oriented that more is better: a figure that is better when it is lower is stored
+as its reciprocal, in `1/s`. All statistics are made with that number. People read the figure itself, and this file alone turns
+one into the other, so that no screen shows 4.95 1/s. The interval of a mean is symmetric in the logarithm, therefore the
+interval of the figure is the reciprocal of the stored one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stackmark.units import say_rate
+
+RECIPROCAL = "1/"
+LOWER_IS_BETTER = "lower is better"
+
+
+@dataclass(frozen=True)
+class FigureUnit:
+    """What a figure is counted in, and which way is better. Its methods take the numbers of the ledger."""
+
+    name: str
+    higher_is_better: bool = True
+
+    def value(self, rate: float) -> float:
+        return rate if self.higher_is_better else 1.0 / rate
+
+    def bounds(self, low: float, high: float) -> tuple[float, float]:
+        """Return the interval of the figure, the smaller end first."""
+        return (low, high) if self.higher_is_better else (1.0 / high, 1.0 / low)
+
+    def number(self, rate: float) -> str:
+        """`0.202`: for columns that have the unit in their head."""
+        return say_rate(self.value(rate))
+
+    def say(self, rate: float) -> str:
+        """`0.202 s`, `7,087 images/s`."""
+        return f"{self.number(rate)} {self.name}".rstrip()
+
+    def say_bounds(self, low: float, high: float) -> str:
+        """`0.201 to 0.203`."""
+        return " to ".join(map(say_rate, self.bounds(low, high)))
+
+    @property
+    def direction(self) -> str:
+        """`, lower is better`; nothing of a rate, of which everybody knows it."""
+        return "" if self.higher_is_better else f", {LOWER_IS_BETTER}"
+
+
+def figure_unit(rate_unit: str | None) -> FigureUnit:
+    """Read the unit as the ledger has it: `1/s` is of seconds, lower is better."""
+    unit = rate_unit or ""
+    if unit.startswith(RECIPROCAL):
+        return FigureUnit(unit.removeprefix(RECIPROCAL), higher_is_better=False)
+    return FigureUnit(unit)
+
+
+def rate_unit_of(unit: str, *, higher_is_better: bool) -> str:
+    """Return the unit as the ledger has it."""
+    return unit if higher_is_better else f"{RECIPROCAL}{unit}"
+
+
+def rate_of(value: float, *, higher_is_better: bool) -> float:
+    """Return the number as the ledger has it."""
+    return value if higher_is_better else 1.0 / value
+
+
+def say_figure(rate: float, rate_unit: str | None) -> str:
+    """`0.202 s` of 4.95 in `1/s`."""
+    return figure_unit(rate_unit).say(rate)
+
+
+def name_of_figures(rate_units: Sequence[str | None]) -> str:
+    """Return the head of a column: `rate`, or `figure` where one of them is none."""
+    return "rate" if all(figure_unit(unit).higher_is_better for unit in rate_units) else "figure"
+
+
+def figure_fields(rate: object, rate_unit: object) -> dict[str, float | str | bool | None]:
+    """Return the figure of a run for programs, to stand next to `rate_per_s` and `rate_unit`; null without a rate."""
+    if not isinstance(rate, float | int) or not rate or not isinstance(rate_unit, str):
+        return {"figure_value": None, "figure_unit": None, "higher_is_better": None}
+    unit = figure_unit(rate_unit)
+    return {"figure_value": unit.value(rate), "figure_unit": unit.name, "higher_is_better": unit.higher_is_better}
