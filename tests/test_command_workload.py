@@ -10,15 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from asking import ask
+from stackmark.cli.options import parameter_options
 from stackmark.errors import SpecError
 from stackmark.events import EVENT_LIMIT_BYTES
 from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar, Spec, Task
-from stackmark.workloads.command.definition import CommandParams, guess_unit, split_command
+from stackmark.workloads.command.definition import CommandParams, guess_metric, guessed_params, split_command
 from stackmark.workloads.command.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, SEARCH_LIMIT_S, Lines
 from stackmark.workloads.registry import check_request
 from worker_process import Finished, environment, finish, give, gone, read_pids, run_worker, start, work
@@ -324,18 +327,72 @@ def test_settings_of_a_metric_without_one_are_refused() -> None:
     assert "--metric" in str(caught.value)
 
 
+# What the line is from, the pattern that a person would write for it, and a line as the program prints it.
+METRICS = [
+    ("tf_cnn_benchmarks", "total images/sec: ([0-9.]+)", "total images/sec: 2837.40", "images/sec", False),
+    ("pytorch/examples imagenet", r"Time +([0-9.]+)", "Epoch: [0][10/5005]\tTime  0.312 ( 0.581)", "Time", True),
+    ("pytorch/examples imagenet", r"Loss ([0-9.e+-]+)", "Loss 6.9078e+00 (6.9512e+00)", "Loss", True),
+    ("pytorch/examples imagenet", r"Acc@1 +([0-9.]+)", " *   Acc@1 75.880 Acc@5 92.862", "Acc@1", False),
+    ("tqdm", r"([0-9.]+)it/s", "100%|####| 391/391 [00:21<00:00, 18.19it/s]", "it/s", False),
+    ("tqdm", r"([0-9.]+)s/it", "12/100 [00:31<03:47,  2.59s/it]", "s/it", True),
+    ("Keras", r"([0-9.]+)ms/step", "1875/1875 - 4s 2ms/step - loss: 0.2912", "ms/step", True),
+    ("Hugging Face Trainer", r"'train_samples_per_second': ([0-9.]+)", "{'train_samples_per_second': 87.1}",
+     "train_samples_per_second", False),
+    ("Hugging Face Trainer", r"'train_runtime': ([0-9.]+)", "{'train_runtime': 512.3}", "train_runtime", True),
+    ("llama.cpp", r"([0-9.]+) tokens per second", "eval time = 900.1 ms / 63 runs (14.29 ms per token, 69.99 tokens per second)",
+     "tokens per second", False),
+    ("llama.cpp", r"\( *([0-9.]+) ms per token", "eval time = 900.1 ms / 63 runs ( 14.29 ms per token, 69.99 tokens per second)",
+     "ms per token", True),
+    ("llama.cpp", r"Final estimate: PPL = ([0-9.]+)", "Final estimate: PPL = 5.9066 +/- 0.03358", "PPL", True),
+    ("vLLM", r"Mean TTFT \(ms\): +([0-9.]+)", "Mean TTFT (ms):                          22.40", "ms", True),
+    ("vLLM", r"Request throughput \(req/s\): +([0-9.]+)", "Request throughput (req/s):              9.71", "req/s", False),
+    ("fio", r"BW=([0-9.]+)MiB/s", "  read: IOPS=132k, BW=515MiB/s (540MB/s)(30.2GiB/60001msec)", "MiB/s", False),
+    ("fio", r"lat \(usec\): .*avg= *([0-9.]+)", "     lat (usec): min=52, max=9023, avg=241.70, stdev=80.1", "usec", True),
+    ("iperf3", r"([0-9.]+) Gbits/sec .*receiver", "[  5]   0.00-10.00  sec  27.3 GBytes  23.4 Gbits/sec    receiver",
+     "Gbits/sec", False),
+    ("nccl-tests", r"# Avg bus bandwidth +: ([0-9.]+)", "# Avg bus bandwidth    : 239.115", "bandwidth", False),
+    ("sysbench", r"events per second: +([0-9.]+)", "    events per second:  2218.34", "events per second", False),
+    ("sysbench", r"transactions: .*\(([0-9.]+) per sec", "    transactions:   52100  (868.24 per sec.)", "per sec", False),
+    ("wrk", r"Requests/sec: +([0-9.]+)", "Requests/sec: 748868.53", "Requests/sec", False),
+    ("wrk", r"Latency +([0-9.]+)us", "    Latency   635.91us    0.89ms  12.92ms   93.69%", "us", True),
+    ("hyperfine", r"Time \(mean ± σ\): +([0-9.]+) s", "  Time (mean ± σ):      1.203 s ±  0.012 s", "s", True),
+    ("bash", r"real\s+\d+m([0-9.]+)s", "real\t0m12.345s", "s", True),
+    ("ping", r"time=([0-9.]+) ms", "64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.041 ms", "ms", True),
+    ("LoadGen", r"99.00 percentile latency \(ns\) +: ([0-9]+)", "99.00 percentile latency (ns)   : 30330522", "ns", True),
+    ("STREAM", r"Triad: +([0-9.]+)", "Triad:          18023.1     0.013401     0.013316     0.013500", "Triad", False),
+    ("an own script", r"latency_ms=([0-9.]+)", "step=10 latency_ms=3.51", "ms", True),
+    ("an own script", r"latency_min=([0-9.]+)", "latency_min=3.51", "latency_min", True),
+    ("an own script", r"latency p99: ([0-9.]+)", "latency p99: 3.51", "latency", True),
+    ("an own script", r"error rate: ([0-9.]+)%", "error rate: 3.5%", "%", True),
+    ("an own script", r"accuracy: ([0-9.]+)%", "accuracy: 93.5%", "%", False),
+    ("an own script", r"(?i)\bfps=(?P<rate>\d+)", "FPS=61", "fps", False),
+    ("an own script", r"(?:loss|cost) = ([0-9.]+), step", "loss = 0.31, step 5", "cost", True),
+    ("an own script", r"([0-9]+) errors/s", "12 errors/s", "errors/s", True),
+    ("an own script", r"([0-9.]+) widgets", "12 widgets", "widgets", False),
+    ("an own script", r"^([0-9.]+)$", "12.5", "units", False),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("metric", "unit"),
-    [
-        ("images/sec: ([0-9.]+)", "images/sec"),
-        (r"\bfps=(\d+)", "fps"),
-        (r"total images/s:\s*([0-9.]+)", "images/s"),
-        ("([0-9.]+) it/s", "units"),
-        (r"\"loss\": (.+),", "loss"),
-    ],
+    ("metric", "line", "unit", "lower"), [row[1:] for row in METRICS], ids=[row[0] for row in METRICS]
 )
-def test_the_unit_is_the_word_before_the_number(metric: str, unit: str) -> None:
-    assert guess_unit(metric) == unit
+def test_unit_and_direction_are_guessed_from_the_text_around_the_number(
+    metric: str, line: str, unit: str, lower: bool
+) -> None:
+    """The table holds lines of real programs: a pattern that does not match its line is no example."""
+    assert re.search(metric, line)
+    assert guess_metric(metric) == (unit, lower)
+
+
+def test_a_unit_that_was_typed_decides_the_direction() -> None:
+    assert guess_metric("result: ([0-9.]+)", "ms") == ("ms", True)
+    assert guess_metric("time: ([0-9.]+)", "images/s") == ("images/s", False)
+
+
+def test_what_was_typed_is_not_guessed() -> None:
+    typed: dict[str, Scalar] = {"metric": "latency ([0-9.]+) ms", "metric_lower": False}
+    assert guessed_params(typed) == {"metric_unit": "ms"}
+    assert guessed_params({**typed, "metric_unit": "x"}) == {}
 
 
 def test_a_probe_completes_what_was_typed_without_running_it(tmp_path: Path) -> None:
@@ -466,3 +523,16 @@ def test_the_workload_is_in_the_list_without_counts() -> None:
     assert "command/own" in ask("workloads", "command/*").out
     (entry,) = json.loads(ask("workloads", "command/*", "--json").out)["workloads"]
     assert entry["forward_macs"] == 0
+
+
+@pytest.mark.parametrize("names", [("--unit", "--lower-is-better"), ("--metric-unit", "--metric-lower")])
+def test_unit_and_direction_have_short_names_and_their_earlier_ones(names: tuple[str, str]) -> None:
+    seen: dict[str, Scalar] = {}
+    command = click.command()(parameter_options(lambda **typed: seen.update(typed)))
+    done = CliRunner().invoke(command, [names[0], "ms", names[1]])
+    assert (done.exit_code, seen["metric_unit"], seen["metric_lower"]) == (0, "ms", True)
+
+
+def test_help_shows_the_short_names_alone() -> None:
+    shown = CliRunner().invoke(click.command()(parameter_options(lambda **_: None)), ["--help"]).output
+    assert ("--unit" in shown, "--metric-unit" in shown, "--metric-lower" in shown) == (True, False, False)

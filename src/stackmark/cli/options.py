@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from itertools import product
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -216,7 +217,13 @@ def parameter_options(command: F) -> F:
         info = next(iter(of.values()))
         flag = True if info.annotation is bool else None
         command = click.option(
-            *_names(name, info), name, metavar=_metavar(*of.values()), default=None, help=_help_of(of), is_flag=flag
+            *_names(name, info),
+            name,
+            metavar=_metavar(*of.values()),
+            default=None,
+            help=_help_of(of),
+            is_flag=flag,
+            cls=FirstName,
         )(command)
     return command
 
@@ -330,13 +337,24 @@ class OfAPod(InSections):
     only_place = "pod"
 
 
+class FirstName(click.Option):
+    """An option whose earlier names still work; help shows the first."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        shown = copy(self)
+        shown.opts, shown.secondary_opts = self.opts[:1], self.secondary_opts[:1]
+        return click.Option.get_help_record(shown, ctx)
+
+
 def _names(name: str, info: FieldLike) -> list[str]:
-    option = _option(name)
-    return [f"{option}/--no-{option[2:]}"] if info.annotation is bool else [option]
+    """Return the option of a field, and the name of the field as another one where they differ."""
+    options = dict.fromkeys((_option(name, info), _option(name)))
+    return [f"{option}/--no-{option[2:]}" if info.annotation is bool else option for option in options]
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _option(name: str, info: FieldLike | None = None) -> str:
+    said = extra_of(info).get("option") if info else None
+    return f"--{said or name.replace('_', '-')}"
 
 
 def _metavar(info: FieldLike, *others: FieldLike) -> str | None:
@@ -357,7 +375,7 @@ def _help(info: FieldLike) -> str:
     values = {*get_args(info.annotation), "cpu", "device"}
     if first not in values and "." not in first:
         text = text[:1].upper() + text[1:]
-    default: object = info.default
+    default: object = extra_of(info).get("default", info.default)
     if info.is_required():
         default = AUTO if extra_of(info).get("auto") else None
     if isinstance(default, bool):
@@ -425,7 +443,7 @@ def _lists(workload: str, typed: dict[str, Any]) -> dict[str, list[Scalar]]:
     """Every value that was typed, read as this workload's own parameter; one it does not have, as another family's."""
     fields: dict[str, FieldLike] = {**parameter_fields(), **find(workload)[0].params.model_fields}
     return {
-        name: [read_value(_option(name), fields[name], part) for part in _parts(fields[name], value)]
+        name: [read_value(_option(name, fields[name]), fields[name], part) for part in _parts(fields[name], value)]
         for name, value in typed.items()
         if value is not None
     }

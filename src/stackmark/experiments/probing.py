@@ -17,7 +17,8 @@ from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
 from stackmark.ids import new_id
 from stackmark.places.place import Handle, Outcome, Place
 from stackmark.spec import Request, Spec, Task
-from stackmark.workloads.registry import check_request, definitions, find
+from stackmark.workloads.command.definition import GUESSED, guessed_params
+from stackmark.workloads.registry import check_request, definitions, find, is_own_program
 
 # A probe builds a model and tries a step or two; a minute is usual on a slow machine, this is where it is stuck.
 PROBE_LIMIT_S = 900.0
@@ -39,6 +40,7 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     check_request(request)
     check_ranks(request)
     check_list(request)
+    guessed = guessed_params(request.typed()) if is_own_program(request.workload) else {}
     request = completed(request, folder_in(place))
     watcher.probing(request)
     listener, outcome = _probe(request, place, watcher)
@@ -52,7 +54,8 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     probe = next((event for event in listener.stream.events if isinstance(event, Probe)), None)
     if probe is None:
         raise _probe_failed(listener.stream, outcome)
-    probe = probe.model_copy(update={"spec": verified_spec(request, probe.spec)})
+    choices = {**probe.choices, **dict.fromkeys(guessed, GUESSED)}
+    probe = probe.model_copy(update={"spec": verified_spec(request, probe.spec), "choices": choices})
     watcher.probed(probe)
     return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events), listener.handle)
 

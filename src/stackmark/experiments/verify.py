@@ -24,7 +24,7 @@ from stackmark.experiments.typed import extra_of
 from stackmark.model import FieldInfo, JsonValue, ValidationError
 from stackmark.places.place import OwnFiles, Place
 from stackmark.spec import AUTO, Request, Scalar, Spec, explain
-from stackmark.workloads.command.definition import guess_unit
+from stackmark.workloads.command.definition import guessed_params
 from stackmark.workloads.definition import Definition, MetricType
 from stackmark.workloads.op.definition import operations, say_problem
 from stackmark.workloads.registry import find, is_own_program, known
@@ -45,14 +45,12 @@ def folder_in(place: Place) -> str:
 
 
 def completed(request: Request, cwd: str = "") -> Request:
-    """Fill in what a worker must not choose for a user's own program: its folder, and the unit of its figure."""
+    """Fill in what a worker must not choose for a user's own program: its folder, the unit and direction of its figure."""
     if not is_own_program(request.workload):
         return request
     typed = {name: value for name, value in request.typed().items() if value != ""}
     own: dict[str, Scalar] = {"cwd": cwd} if cwd else {}
-    if typed.get("metric"):
-        own["metric_unit"] = guess_unit(str(typed["metric"]))
-    return request.model_copy(update={"params": {**own, **typed}})
+    return request.model_copy(update={"params": {**own, **guessed_params(typed), **typed}})
 
 
 def verified_spec(request: Request, spec: Spec) -> Spec:

@@ -31,6 +31,7 @@ from stackmark.show.terminal import Voice, is_screen, standard_error
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.operators import row_of
+from stackmark.workloads.command.definition import say_guess
 from stackmark.workloads.op.definition import say_problem
 from stackmark.workloads.registry import find
 
@@ -128,6 +129,8 @@ class PlainLines(Notices):
     def probed(self, probe: Probe) -> None:
         params = probe.spec.params
         self._say(f"probe    {', '.join(f'{name} {params[name]}' for name in CHOSEN if name in params)}")
+        if guess := say_guess(params, probe.choices):
+            self._say(f"probe    {guess}")
 
     def run_begins(
         self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
@@ -294,6 +297,8 @@ class LiveBar(ScreenBar):
         params = probe.spec.params
         chosen = "  ".join(f"{name} {params[name]}" for name in CHOSEN if name in params)
         said = f"{probe.spec.workload}  {chosen}"
+        if guess := say_guess(params, probe.choices):
+            said += f"  {guess}"
         if said != self._probed:  # arms that differ elsewhere are not worth a line each
             self._line(said, "bold cyan")
         self._probed = said

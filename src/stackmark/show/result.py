@@ -30,6 +30,7 @@ from stackmark.show.wording import say_spread
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_count, say_seconds, say_size
 from stackmark.verdict.throughput import Throughput, worth_of_runs
+from stackmark.workloads.command.definition import say_guess
 from stackmark.workloads.registry import find
 
 STYLES = {
@@ -124,6 +125,8 @@ def _settings(result: RunResult) -> list[Line]:
     shown = {name: params[name] for name in family.settings if name in params}
     lines: list[Line] = [("settings", ", ".join(f"{name} {value}" for name, value in shown.items()))]
     chosen = [f"{name} {shown[name]}: {choices[name]}" for name in REASONED if name in shown and choices.get(name)]
+    if guess := say_guess(params, choices):
+        chosen.append(guess)
     return [*lines, ("chosen", "\n".join(chosen))] if chosen else lines
 
 

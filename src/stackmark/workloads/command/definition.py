@@ -9,11 +9,11 @@ handed on as words, `|` and `>` would be taken by most programs without a compla
 import re
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 from stackmark.model import Field
-from stackmark.spec import AUTO, AnyParams, Request
+from stackmark.spec import AUTO, AnyParams, Request, Scalar
 from stackmark.workloads.definition import Definition, Family
 
 # What `--cmd` asks for without a name.
@@ -126,11 +126,14 @@ class CommandParams(AnyParams):
     metric_unit: str = Field(
         default="",
         max_length=40,
-        description="what the figure is counted in; by default the word before the group in the pattern",
-        json_schema_extra={**COMMAND, "plain": True},
+        description="what the figure is counted in; by default guessed from the pattern: the unit after the group, or the "
+        "word before it",
+        json_schema_extra={**COMMAND, "plain": True, "option": "unit"},
     )
     metric_lower: bool = Field(
-        default=False, description="the figure is better when it is lower", json_schema_extra=COMMAND
+        default=False,
+        description="the figure is better when it is lower; by default guessed: times, latency, loss and errors are",
+        json_schema_extra={**COMMAND, "option": "lower-is-better", "default": ""},
     )
 
     def _validate(self) -> None:
@@ -142,19 +145,147 @@ class CommandParams(AnyParams):
 
 def complete(request: Request) -> tuple[CommandParams, dict[str, str]]:
     """Fill in what a request leaves open, and say why; raise ValidationError where it cannot be."""
-    values, choices = dict(request.typed()), {}
-    if values.get("metric") and not values.get("metric_unit"):
-        values["metric_unit"] = guess_unit(str(values["metric"]))
-        choices["metric_unit"] = "from the words before the group in the pattern"
-    return CommandParams.model_validate(values), choices
+    values = dict(request.typed())
+    guessed = guessed_params(values)
+    return CommandParams.model_validate({**values, **guessed}), dict.fromkeys(guessed, GUESSED)
 
 
-def guess_unit(metric: str) -> str:
-    """`images/sec` of `images/sec: ([0-9.]+)`: the last word before the group, where that is plain text."""
-    # What `\s`, `\b` and the like stand for is no part of a word.
-    before = re.sub(r"\\[A-Za-z][*+?]?", " ", metric.partition("(")[0])
-    word = re.search(r"([A-Za-z][A-Za-z0-9_/%.-]*)[\s:=\"'\\]*$", before)
-    return word[1].rstrip(".") if word else "units"
+# --- what a figure is counted in and which way is better, by the text around the number ---------------------------------
+
+GUESSED = "guessed from the pattern"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TIMES = _words(
+    "s sec secs second seconds ms msec msecs millisecond milliseconds us usec usecs µs μs microsecond microseconds "
+    "ns nsec nsecs nanosecond nanoseconds min mins minute minutes h hr hrs hour hours"
+)
+_RATES = _words("fps tps qps rps iops ops ips bps kbps mbps gbps flops mips hz khz mhz ghz x")
+# Units that do not say which way is better.
+_AMOUNTS = _words("% percent b kb mb gb tb kib mib gib tib bytes w watt watts j joule joules")
+_LOWER = _words(
+    "latency latencies lat time times runtime walltime duration elapsed loss losses error errors err perplexity ppl delay "
+    "rtt ttft tpot itl wer cer mse rmse mae jitter lag overhead wait memory rss energy stall stalls miss misses failures "
+    "failed retries retransmits dropped timeouts cost costs"
+)
+# Words that say which of several numbers it is. Before a number, `min` is the least and not a minute.
+_WHICH = _words("avg average mean median min max total sum final last best rate is was of the at in stddev")
+_PERCENTILE = re.compile(r"p\d+(\.\d+)?")
+_WORD = r"[A-Za-zµμ%][\w/%.^@µμ-]*"
+# `ms`, `images/sec`, `/s`, `tokens per second`, `ms per token`.
+_UNIT = rf"(?:{_WORD} )?per {_WORD}|/ ?{_WORD}|{_WORD}"
+_UNIT_AFTER = re.compile(rf"[\s\[(]*({_UNIT})")
+_UNIT_BEFORE = re.compile(rf"({_UNIT})[\s:=\"'\[\]()<>|~-]*$")
+_PER = re.compile(r"(.*?)(?:/|(?:^|[ _])per[ _])(.+)")
+# What a pattern is made of; `group` is the one around the number.
+_TOKEN = re.compile(
+    r"\\(?P<escaped>.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|\(\?[A-Za-z-]+\)|(?P<group>\((?!\?)|\(\?P<\w+>)"
+    r"|(?P<open>\(\?(?:[:=!>]|<[=!]|[A-Za-z-]+:))|(?P<close>\))|(?P<repeat>[*+?]|\{\d*,?\d*\})|(?P<other>.)",
+    re.DOTALL,
+)
+
+
+def guessed_params(typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the unit and the direction of a metric, as far as nobody typed them."""
+    if not typed.get("metric"):
+        return {}
+    unit, lower = guess_metric(str(typed["metric"]), str(typed.get("metric_unit") or ""))
+    guessed: dict[str, Scalar] = {"metric_unit": unit, "metric_lower": lower}
+    return {name: value for name, value in guessed.items() if typed.get(name) in (None, "")}
+
+
+def say_guess(params: Mapping[str, Scalar], guessed: Collection[str]) -> str:
+    """Say what was guessed of a metric and how to change it; nothing where nothing was guessed."""
+    which = "lower is better" if params.get("metric_lower") else "higher is better"
+    parts = {
+        "metric_unit": (f"unit {params.get('metric_unit')}", "--unit"),
+        "metric_lower": (which, "--lower-is-better" if not params.get("metric_lower") else "--no-lower-is-better"),
+    }
+    made = [part for name, part in parts.items() if name in guessed]
+    if not made:
+        return ""
+    options = " and ".join(option for _, option in made)
+    said = ", ".join(said for said, _ in made)
+    return f"{said}: {GUESSED}; {options} change{'s' if len(made) == 1 else ''} it"
+
+
+def guess_metric(metric: str, unit: str = "") -> tuple[str, bool]:
+    """Guess the unit of the number in a pattern, and whether lower is better; a `unit` that was typed is kept.
+
+    A unit after the group (`([0-9.]+) ms`) wins over the word before it (`images/sec: ([0-9.]+)`). Times, and words such as
+    latency and loss, are better when they are lower; rates and everything else when they are higher.
+    """
+    before, after = _text_around(metric)
+    words = [word for word in re.findall(_WORD, before) if not _says_which(word)]
+    unit = unit or _unit_after(after, known_only=bool(words)) or _unit_before(before, words) or "units"
+    kind = _kind(unit)
+    if kind in ("time", "rate"):
+        return unit, kind == "time"
+    name = next((word for word in reversed(words) if not _kind(word)), "")
+    return unit, bool(_LOWER & {*_pieces(name), *_pieces(unit)})
+
+
+def _unit_after(after: str, *, known_only: bool) -> str:
+    found = _UNIT_AFTER.match(after)
+    word = found[1].rstrip(".-") if found else ""
+    return word if _kind(word) or not known_only else ""
+
+
+def _unit_before(before: str, words: Sequence[str]) -> str:
+    """`images/sec` of `images/sec: `, `ms` of `latency_ms=`, `usec` of `lat (usec): avg=`."""
+    found = _UNIT_BEFORE.search(before)
+    if not found:
+        return ""
+    word = found[1].rstrip(".")
+    if _says_which(word) and words:
+        word = words[-1]
+    last = word.rpartition("_")[2]
+    return last if last != word and last != "min" and last.lower() in _TIMES and not _kind(word) else word
+
+
+def _says_which(word: str) -> bool:
+    return word.lower() in _WHICH or _PERCENTILE.fullmatch(word.lower()) is not None
+
+
+def _pieces(word: str) -> list[str]:
+    return re.split(r"[^a-zµμ%]+", word.lower())
+
+
+def _kind(unit: str) -> Literal["time", "rate", "amount", ""]:
+    word = unit.lower().strip(" .")
+    if per := _PER.fullmatch(word):
+        counted, each = per[1].strip(), per[2].strip()
+        if each in _TIMES:
+            return "amount" if _LOWER & set(_pieces(counted)) else "rate"
+        return "time" if counted in _TIMES else "amount" if counted else ""
+    if word in _TIMES:
+        return "time"
+    if word in _RATES or word.endswith("flops"):
+        return "rate"
+    return "amount" if word in _AMOUNTS else ""
+
+
+def _text_around(metric: str) -> tuple[str, str]:
+    """Return the plain text of a pattern before and after its group; what stands for other letters becomes a space."""
+    sides: tuple[list[str], list[str]] = ([], [])
+    side, depth, group = 0, 0, 0
+    for token in _TOKEN.finditer(metric):
+        depth += bool(token["group"] or token["open"])
+        if token["group"]:
+            group = depth
+        elif token["close"]:
+            side, group = (1, 0) if group == depth else (side, group)
+            depth -= 1
+        elif group:
+            continue
+        elif token["escaped"]:
+            sides[side].append(" " if token["escaped"].isalnum() else token["escaped"])
+        elif token["set"] or token["other"]:
+            sides[side].append(" " if token["set"] or token["other"] in ".^$|" else token["other"])
+    return "".join(sides[0]), "".join(sides[1])
 
 
 FAMILY = Family(
