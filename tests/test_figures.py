@@ -63,3 +63,11 @@ def test_rows_and_exports_have_the_figure_next_to_the_rate(tmp_path: Path) -> No
     assert {name: row[name] for name in wanted} == wanted
     [exported] = csv.DictReader(io.StringIO(out.getvalue().decode()))
     assert {name: exported[name] for name in wanted} == {name: str(value) for name, value in wanted.items()}
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.2, 0.206), (0.206, 0.2), (1.0, 3.0)])
+def test_a_time_that_is_longer_is_said_to_be_by_its_own_factor(a: float, b: float) -> None:
+    """The ratio is of rates: 1/b over 1/a."""
+    said = FigureUnit("s", higher_is_better=False).say_change(a / b)
+    assert f"{100 * abs(b / a - 1):.2g} %" in said or f"{b / a:.3g} times" in said
+    assert FigureUnit("images/s").say_change(a / b) == ""

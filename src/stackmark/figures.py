@@ -13,6 +13,12 @@ from stackmark.units import say_rate
 
 RECIPROCAL = "1/"
 LOWER_IS_BETTER = "lower is better"
+# As people and programs write them.
+_TIME_UNITS = (
+    "s sec secs second seconds ms msec msecs millisecond milliseconds us usec usecs µs μs microsecond microseconds "
+    "ns nsec nsecs nanosecond nanoseconds min mins minute minutes h hr hrs hour hours"
+)
+TIME_UNITS = frozenset(_TIME_UNITS.split())
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,16 @@ class FigureUnit:
     def say_bounds(self, low: float, high: float) -> str:
         """`0.201 to 0.203`."""
         return " to ".join(map(say_rate, self.bounds(low, high)))
+
+    def say_change(self, ratio: float) -> str:
+        """Say what a ratio of rates means to a figure that is no rate: `takes 3.1 % longer`; nothing of a rate."""
+        if self.higher_is_better or ratio == 1.0:
+            return ""
+        verb, more, less = ("takes", "longer", "less") if self.name.lower() in TIME_UNITS else ("is", "higher", "lower")
+        factor = 1.0 / ratio
+        if not 0.5 < factor < 2.0:
+            return f"{verb} {factor:.3g} times as {'long' if verb == 'takes' else 'much'}"
+        return f"{verb} {100 * abs(factor - 1.0):.2g} % {more if factor > 1 else less}"
 
     @property
     def direction(self) -> str:

@@ -16,7 +16,7 @@ from stackmark.show.junit import Case, Outcome
 from stackmark.show.terminal import Column, Line, print_grid, print_table
 from stackmark.show.verdict import COLOURS as WORD_COLOURS
 from stackmark.show.verdict import comparison_json
-from stackmark.show.wording import say_interval, say_ratio
+from stackmark.show.wording import say_in_own_terms, say_interval, say_ratio
 from stackmark.units import counted
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import FactDifference
@@ -107,7 +107,8 @@ def _behind(checked: Sequence[Checked]) -> list[Line]:
         if one.alarm and one.alarm.rings:
             found.append(("alarm", one.label, one.alarm.sentence))
         if telling := [pair for pair in (seen, lately) if pair and _is_telling(pair)]:
-            found += [("verdict", one.label, pair.sentence) for pair in telling]
+            unit = figure_unit(one.unit)
+            found += [("verdict", one.label, say_in_own_terms(pair, unit)) for pair in telling]
             found += [("differs", one.label, text) for text in say_differences(one.changed)]
         notes = (*one.doubts, *seen.notes, *(lately.notes if lately else ()))
         found += [("note", one.label, text) for text in dict.fromkeys(notes)]
@@ -164,7 +165,7 @@ def junit_case(one: Checked, *, failed: bool) -> Case:
     if one.alarm and one.alarm.rings:
         stored.append(f"alarm: {one.alarm.sentence}")
     notes = [f"note: {note}" for note in (*one.doubts, *seen.notes)]
-    return Case(one.label, one.seconds, outcome, seen.word, seen.sentence, [*numbers, *stored, *notes])
+    return Case(one.label, one.seconds, outcome, seen.word, say_in_own_terms(seen, unit), [*numbers, *stored, *notes])
 
 
 def _rate_json(rate: Rate | None, unit: str) -> dict[str, Any] | None:

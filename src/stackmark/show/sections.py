@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from stackmark.figures import LOWER_IS_BETTER, name_of_figures
+from stackmark.figures import LOWER_IS_BETTER, figure_unit, name_of_figures
 from stackmark.show.result import say_flag, say_steadiness
 from stackmark.show.wording import (
     LETTERS,
@@ -22,6 +22,7 @@ from stackmark.show.wording import (
     percentiles,
     say_arm_rate,
     say_bad_run_shares,
+    say_in_own_terms,
     say_order,
     say_setup_difference,
     say_spread,
@@ -119,13 +120,20 @@ class Sections:
         """One for each comparison; where there is none, one that says what there is instead."""
         examined = self.examined
         if examined.comparisons:
-            return [Headline(c.word, *SIGNS[c.word], _after_word(c)) for c in examined.comparisons]
+            return [Headline(c.word, *SIGNS[c.word], self._after_word(c)) for c in examined.comparisons]
         measured = [arm for arm in examined.arms if arm.throughput]
         if not measured:
             return [Headline("NO RESULT", "×", "slower", "No run gave a number.")]
         sentences = [f"{arm.label}: {say_arm_rate(arm)}." for arm in measured]
         word = "MEASURED" if examined.state == "done" else "UNFINISHED"
         return [Headline(word, "•" if word == "MEASURED" else "?", "plain", " ".join(sentences))]
+
+    def sentence(self, comparison: Comparison) -> str:
+        """Return the sentence of a comparison, in the terms of its arms' figures."""
+        return say_in_own_terms(comparison, figure_unit(next((arm.unit for arm in self.examined.arms), "")))
+
+    def _after_word(self, comparison: Comparison) -> str:
+        return stopped(self.sentence(comparison).removeprefix(f"{comparison.word} "))
 
     @cached_property
     def is_summed_up(self) -> bool:
@@ -246,10 +254,6 @@ class Sections:
         took = say_took(examined)
         facts.append(f"Begun {say_minute_utc(examined.created_unix_s)}" + (f"; it took {took}." if took else "."))
         return facts
-
-
-def _after_word(comparison: Comparison) -> str:
-    return stopped(comparison.sentence.removeprefix(f"{comparison.word} "))
 
 
 def _arm_row(examined: Examined, arm: ExaminedArm) -> ArmRow:

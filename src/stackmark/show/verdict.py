@@ -152,16 +152,15 @@ def _sentences(sections: Sections) -> Iterator[str]:
     elif not found:
         yield f"NO VERDICT: {sections.why_no_verdict}"
     elif examined.kind == "noise":
-        yield f"the two equal arms: {headline(found[0])}"
+        yield f"the two equal arms: {headline(found[0], sections.sentence(found[0]))}"
     elif sections.is_summed_up:
         yield f"{len(found)} pairs of {len(examined.arms)} arms: {sections.words}"
     else:
-        yield from (headline(c) for c in found)
+        yield from (headline(c, sections.sentence(c)) for c in found)
 
 
-def headline(comparison: Comparison) -> str:
+def headline(comparison: Comparison, said: str) -> str:
     """The sentence, with the word in it."""
-    said = comparison.sentence
     return said if comparison.word in said else f"{comparison.word}: {said}"
 
 

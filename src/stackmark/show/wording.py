@@ -10,6 +10,7 @@ from statistics import median
 
 import numpy as np
 
+from stackmark.figures import FigureUnit
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.bad_runs import LEVEL, say_bad_runs
 from stackmark.verdict.comparison import Comparison, Interval
@@ -81,6 +82,16 @@ def signed(value: float, digits: int) -> str:
     """With a real minus, and without a sign for nothing."""
     said = f"{abs(value):.{digits}f}"
     return said if not float(said) else f"{'−' if value < 0 else '+'}{said}"
+
+
+def say_in_own_terms(comparison: Comparison, unit: FigureUnit) -> str:
+    """Say the sentence of a verdict, and of times how much longer they are where a difference was shown.
+
+    The ratio is of rates, so that more is better: 0.97 of a time is 3.1 % longer.
+    """
+    shown = comparison.is_slower or comparison.is_faster or comparison.difference is not None
+    change = unit.say_change(comparison.ratio) if shown else ""
+    return f"{comparison.sentence}; it {change}" if change else comparison.sentence
 
 
 def say_counts(comparison: Comparison) -> str:

@@ -95,7 +95,7 @@ def _arms(sections: Sections) -> str:
         rows.append(
             [
                 f"**{letter(one.arm.index)}** {plain(one.arm.label)}",
-                f"{plain(one.figure)} {one.spread}".rstrip() if one.figure else "–",
+                f"{_figure(one.figure)} {one.spread}".rstrip() if one.figure else "–",
                 str(one.runs),
                 f"{say_seconds(step.p50_s)} / {say_seconds(step.p99_s)}" if step else "–",
                 one.setup or "–",
@@ -113,6 +113,12 @@ def _arms(sections: Sections) -> str:
         "chip",
     ]
     return _table(head, [False, True, True, True, True, False, False], rows)
+
+
+def _figure(said: str) -> str:
+    """Escape the unit, which a program may have named, and leave the number as it is: `3\\.5` is no number to copy."""
+    number, _, unit = said.partition(" ")
+    return f"{number} {plain(unit)}".rstrip()
 
 
 def _limits(sections: Sections) -> str:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
+from stackmark.figures import TIME_UNITS
 from stackmark.model import Field
 from stackmark.spec import AUTO, AnyParams, Request, Scalar
 from stackmark.workloads.definition import Definition, Family
@@ -159,10 +160,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_TIMES = _words(
-    "s sec secs second seconds ms msec msecs millisecond milliseconds us usec usecs µs μs microsecond microseconds "
-    "ns nsec nsecs nanosecond nanoseconds min mins minute minutes h hr hrs hour hours"
-)
 _RATES = _words("fps tps qps rps iops ops ips bps kbps mbps gbps flops mips hz khz mhz ghz x")
 # Units that do not say which way is better.
 _AMOUNTS = _words("% percent b kb mb gb tb kib mib gib tib bytes w watt watts j joule joules")
@@ -243,7 +240,7 @@ def _unit_before(before: str, words: Sequence[str]) -> str:
     if _says_which(word) and words:
         word = words[-1]
     last = word.rpartition("_")[2]
-    return last if last != word and last != "min" and last.lower() in _TIMES and not _kind(word) else word
+    return last if last != word and last != "min" and last.lower() in TIME_UNITS and not _kind(word) else word
 
 
 def _says_which(word: str) -> bool:
@@ -258,10 +255,10 @@ def _kind(unit: str) -> Literal["time", "rate", "amount", ""]:
     word = unit.lower().strip(" .")
     if per := _PER.fullmatch(word):
         counted, each = per[1].strip(), per[2].strip()
-        if each in _TIMES:
+        if each in TIME_UNITS:
             return "amount" if _LOWER & set(_pieces(counted)) else "rate"
-        return "time" if counted in _TIMES else "amount" if counted else ""
-    if word in _TIMES:
+        return "time" if counted in TIME_UNITS else "amount" if counted else ""
+    if word in TIME_UNITS:
         return "time"
     if word in _RATES or word.endswith("flops"):
         return "rate"
