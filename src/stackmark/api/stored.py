@@ -45,6 +45,7 @@ from stackmark.experiments.trust import Part as Part
 from stackmark.experiments.trust import allow as allow
 from stackmark.experiments.trust import remember as remember
 from stackmark.experiments.trust import unknown as unknown
+from stackmark.figures import figure_unit
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail
 from stackmark.published.lookup import known_rows
@@ -278,7 +279,22 @@ class Measurement(Experiment):
 
     @property
     def unit(self) -> str:
+        """Return what the rate is counted in, as the ledger has it: `images/s`; of a time `1/s`."""
         return self.result.unit
+
+    @property
+    def figure_value(self) -> float | None:
+        """Return the figure in its own terms, in `figure_unit`: of a program's wall time seconds."""
+        rate = self.rate_per_s
+        return figure_unit(self.unit).value(rate) if rate else None
+
+    @property
+    def figure_unit(self) -> str:
+        return figure_unit(self.unit).name
+
+    @property
+    def higher_is_better(self) -> bool:
+        return figure_unit(self.unit).higher_is_better
 
     @property
     def spec(self) -> Spec:

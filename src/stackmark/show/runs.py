@@ -19,6 +19,7 @@ from stackmark.show.terminal import Column, Line, is_screen, print_lines, print_
 from stackmark.spec import AUTO
 from stackmark.units import say_moment, say_seconds
 from stackmark.verdict.throughput import throughput_over_runs
+from stackmark.workloads.command.definition import telling_params
 
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}
 COLUMNS = (
@@ -106,10 +107,8 @@ def run_lines(run: StoredRun) -> list[Line]:
         lines.append(("set-up", say_setup(run.setup)))
     lines += [("flag", say_flag(flag)) for flag in row.flags]
     lines += [("doubt", doubt) for doubt in run.doubts]
-    params = row.spec.params
-    lines.append(
-        ("settings", ", ".join(f"{name} {value}" for name, value in params.items() if value not in ("", None)))
-    )
+    params = telling_params(row.spec.params)
+    lines.append(("settings", ", ".join(f"{name} {value}" for name, value in params.items())))
     return [
         *lines,
         *_names(row),

@@ -12,6 +12,7 @@ from stackmark.show.wording import Percentiles, block_ratios, letter, measured_r
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
 from stackmark.verdict.needed import percent
+from stackmark.workloads.command.definition import telling_params
 
 # Small pictures in one page: beyond these the page would be megabytes, and nobody compares so many by eye.
 MOST_PICTURES = 72
@@ -75,8 +76,8 @@ def _settings(examined: Examined) -> Markup:
         )
     shared = [
         f"{name} {_value(value)}"
-        for name, value in (examined.arms[0].params.items() if examined.arms else ())
-        if value not in ("", None) and all(arm.params.get(name) == value for arm in examined.arms)
+        for name, value in telling_params(examined.arms[0].params if examined.arms else {}).items()
+        if all(arm.params.get(name) == value for arm in examined.arms)
     ]
     alike = paragraph(f"Alike in all arms: {', '.join(shared)}.", "note") if shared else NOTHING
     return join([element("ul", *items, class_="note"), alike])

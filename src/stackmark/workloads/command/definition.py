@@ -144,6 +144,16 @@ class CommandParams(AnyParams):
                     raise ValueError(f"{name} says something about a metric, and there is none; give a --metric")
 
 
+def telling_params(params: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Leave out what is not set, and what says something about a metric where there is none."""
+    idle = "metric" in params and not params["metric"]
+    return {
+        name: value
+        for name, value in params.items()
+        if value not in ("", None) and not (idle and name.startswith("metric_"))
+    }
+
+
 def complete(request: Request) -> tuple[CommandParams, dict[str, str]]:
     """Fill in what a request leaves open, and say why; raise ValidationError where it cannot be."""
     values = dict(request.typed())
