@@ -1,12 +1,15 @@
 """An experiment by its id: shown again, its runs listed, deleted; an interrupted `run` goes on."""
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asking import ask
+from asking import COMMAND, ask, environment
 from recorded import load
 from stackmark.errors import Exit
 from stackmark.ledger.store import Ledger
@@ -62,6 +65,68 @@ def test_runs_of_several_specs_are_listed_and_not_averaged(ledger_file: Path) ->
     assert shown.code == Exit.DONE
     assert first["id"] in shown.out
     assert second["id"] in shown.out
+
+
+# The second run waits until somebody ends it, and what was ended once waits no more.
+WAITS = """sh -c 'if [ -e first ] && [ ! -e second ]; then touch second; sleep 60; fi; touch first; echo rate: 12.5'"""
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_interrupted_run_shows_what_it_has_and_is_resumed(
+    ledger_file: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    words = ("run", "--cmd", WAITS, *METRIC, "--runs", "3", *options)
+    env = {**environment(ledger_file), "XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen(
+        [*COMMAND, *words], env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "second").exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == Exit.INTERRUPTED, err
+    (experiment,) = experiments(ledger_file)
+    assert f"stackmark resume {experiment}" in err.decode()
+    if options:
+        shown = json.loads(out)["results"][0]
+        assert (shown["runs_asked"], [row["status"] for row in shown["runs"]]) == (3, ["done"])
+    else:
+        assert b"1 of 3" in out
+    listed = json.loads(ask("experiments", "--json").out)["experiments"][0]
+    assert (listed["state"], listed["runs_asked"], listed["runs"]) == ("open", 3, {"done": 1, "failed": 1})
+    assert json.loads(ask("verdict", experiment, "--json").out)["state"] == "open"
+
+    resumed = ask("resume", experiment, "--json")
+    assert resumed.code == Exit.DONE, resumed
+    whole = json.loads(resumed.out)["results"][0]
+    assert [row["status"] for row in whole["runs"]] == ["done"] * 3
+    assert whole["throughput"]["runs"] == 3
+    assert json.loads(ask("experiments", "--json").out)["experiments"][0]["state"] == "done"
+    assert json.loads(ask("verdict", experiment, "--json").out)["state"] == "done"
+    again = ask("resume", experiment, "--json")
+    assert json.loads(again.out)["results"][0]["runs"] == whole["runs"]
+
+
+def test_after_a_first_run_that_failed_nothing_is_missing_and_not_all_was_made(ledger_file: Path) -> None:
+    assert ask("run", "--cmd", "false", "--runs", "3").code == Exit.RUN_FAILED
+    one = json.loads(ask("experiments", "--json").out)["experiments"][0]
+    assert (one["state"], one["runs_asked"], one["runs"]) == ("failed", 3, {"failed": 1})
+    assert json.loads(ask("verdict", one["id"], "--json").out)["state"] == "short"
+    assert ask("resume", one["id"]).code == Exit.RUN_FAILED
+    assert len(json.loads(ask("results", "--json").out)["runs"]) == 1
+
+
+def test_a_run_of_another_machine_is_resumed_only_anyway(ledger_file: Path) -> None:
+    found = measured("--runs", "2")
+    with Ledger.open(str(ledger_file)) as book:
+        book.delete([found["runs"][1]["id"]])
+        book.writing(lambda connection: connection.exec_driver_sql("UPDATE runs SET machine_id = 'other'"))
+    assert ask("resume", found["experiment"]).code == Exit.WRONG_USE
+    assert ask("resume", found["experiment"], "--anyway").code == Exit.DONE
+    assert len(json.loads(ask("results", "--json").out)["runs"]) == 2
 
 
 def test_the_runs_of_one_experiment_are_listed(ledger_file: Path) -> None:

@@ -18,11 +18,13 @@ from stackmark.experiments import operator_list
 from stackmark.experiments.arms import place_and_params, place_of, read_arms
 from stackmark.experiments.compare import CompareRequest, check_compare, start
 from stackmark.experiments.design import MARGIN
-from stackmark.experiments.list_specs import check_list, is_list
+from stackmark.experiments.list_specs import check_list
+from stackmark.experiments.list_specs import is_list as is_list
 from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.result import list_result, reference_for, run_result
-from stackmark.experiments.run import measure
-from stackmark.ledger.rows import Experiment as ExperimentRow
+from stackmark.experiments.run import go_through
+from stackmark.experiments.run import start as start_run
+from stackmark.ledger.rows import Experiment as StoredExperiment
 from stackmark.ledger.rows import Kind
 from stackmark.places.place import Place
 from stackmark.published.lookup import known_rows
@@ -84,13 +86,14 @@ def plan_arm(request: Request, arm: str, **more: Any) -> RunPlan:
     return RunPlan(request, place, **more)
 
 
+ExperimentRow = StoredExperiment
 Around = Callable[[ExperimentRow], AbstractContextManager[None]]
 
 
 def carry_out_run(
     plan: RunPlan, ledger: Ledger, watcher: Watcher, around: Around = lambda _: nullcontext()
 ) -> Measurement:
-    """Measure. `around` is entered once an operator list is stored and could be resumed."""
+    """Measure. `around` is entered once the experiment is stored and could be resumed."""
     clean(ledger, watcher.notice)
     if is_list(plan.request.workload):
         started = operator_list.start(plan.request, plan.place, ledger, watcher, plan.runs, plan.command)
@@ -99,10 +102,9 @@ def carry_out_run(
         found = list_result(ledger, started.experiment, command=plan.command, choices=started.resolved.choices)
         return Measurement(started.experiment, ledger, result=found)
     rows = known_rows(ledger)
-    measured = measure(
-        plan.request, place=plan.place, ledger=ledger, runs=plan.runs, watcher=watcher,
-        time_limit_s=plan.time_limit_s, command=plan.command,
-    )  # fmt: skip
+    begun = start_run(plan.request, plan.place, ledger, watcher, plan.runs, plan.command)
+    with around(begun.experiment):
+        measured = go_through(begun, plan.place, ledger, watcher, plan.time_limit_s)
     reference = reference_for(plan.request, plan.published, rows)
     result = run_result(ledger, measured, rows, command=plan.command, reference=reference, margin=plan.margin)
     return Measurement(measured.experiment, ledger, result=result)

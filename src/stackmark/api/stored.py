@@ -17,6 +17,7 @@ from stackmark.api.ledgers import LedgerLike, Notice, clean, opened, silent
 from stackmark.errors import Exit, SpecError, StreamError, WorkerError
 from stackmark.events import EVENT_PREFIX, Log, read_event
 from stackmark.experiments import operator_list
+from stackmark.experiments import run as run_kind
 from stackmark.experiments.caches import remove_cache
 from stackmark.experiments.compare import carry_out, design_of, parts_in, prepare_places
 from stackmark.experiments.design import MARGIN
@@ -40,7 +41,6 @@ from stackmark.experiments.result import RunResult as RunResult
 from stackmark.experiments.result import StoredRun as StoredRun
 from stackmark.experiments.result import list_result as list_result
 from stackmark.experiments.result import run_result, stored_run
-from stackmark.experiments.run import read_measured
 from stackmark.experiments.trust import Part as Part
 from stackmark.experiments.trust import allow as allow
 from stackmark.experiments.trust import remember as remember
@@ -173,7 +173,7 @@ class Experiment:
         with opened(self.ledger) as book:
             if kind_in(book, self.row) is not RUN:
                 return None
-            measured = read_measured(book, self.row)
+            measured = run_kind.read_measured(book, self.row)
             if measured is None:
                 return None
             result = run_result(book, measured, known_rows(book), command=self.row.command)
@@ -203,6 +203,21 @@ class Experiment:
         with opened(self.ledger) as book:
             confirm(parts_in(design), book.where)
         prepare_places(design.arms)
+
+    def resume_run(
+        self,
+        *,
+        progress: ProgressLike = None,
+        time_limit_s: float | None = None,
+        anyway: bool = False,
+        trust_ledger: bool = False,
+    ) -> "Measurement":
+        """Make the missing runs of a `run` that was interrupted, then return what all of them show."""
+        prepare_run(self, trust(trust_ledger))
+        go_on_run(self, watcher_of(progress), time_limit_s=time_limit_s, anyway=anyway)
+        found = self.measured()
+        assert found is not None  # `go_on_run` refuses an experiment without runs of one spec
+        return found
 
     def resume(
         self,
@@ -343,6 +358,20 @@ def carry_out_compare(
     """Make the missing runs of a comparison. Interruptions pass through: what was finished is stored."""
     with opened(experiment.ledger) as book:
         carry_out(experiment.row, book, watcher, time_limit_s=time_limit_s, anyway=anyway)
+
+
+def prepare_run(experiment: Experiment, confirm: Confirm) -> None:
+    """Ask `confirm` whether what the ledger says may run, where a run is missing."""
+    with opened(experiment.ledger) as book:
+        confirm(run_kind.parts_in(book, experiment.row), book.where)
+
+
+def go_on_run(
+    experiment: Experiment, watcher: Watcher, *, time_limit_s: float | None = None, anyway: bool = False
+) -> None:
+    """Make the missing runs of a `run`. Interruptions pass through: what was finished is stored."""
+    with opened(experiment.ledger) as book:
+        run_kind.carry_out(experiment.row, book, watcher, time_limit_s=time_limit_s, anyway=anyway)
 
 
 def prepare_list(experiment: Experiment, confirm: Confirm, *, failed: bool = False) -> None:

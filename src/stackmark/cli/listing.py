@@ -28,7 +28,7 @@ def resume_list(
 ) -> Exit:
     """Run what is missing, then show all of it: of one that is whole, what it showed before."""
     prepare_list(experiment, confirm_trust(trusted), failed=failed)
-    with unfinished_list(experiment.id, ledger), watching(quiet=as_json) as watcher:
+    with unfinished(experiment.id, ledger), watching(quiet=as_json) as watcher:
         found = go_on_list(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway, failed=failed)
     assert isinstance(found.result, ListRunResult)
     if as_json:
@@ -38,15 +38,19 @@ def resume_list(
 
 
 @contextmanager
-def unfinished_list(experiment_id: str, ledger: str | None) -> Iterator[None]:
+def unfinished(experiment_id: str, ledger: str | None) -> Iterator[None]:
     """Where somebody ends it: what there is, and how to go on."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        there = ("--ledger", ledger) if ledger else ()
-        again, look = (repeatable([verb, experiment_id, *there]) for verb in ("resume", "show"))
-        say(f"{experiment_id} is not finished", f"go on with: {again}\nsee what there is: {look}")
+        say_unfinished(experiment_id, ledger)
         raise
+
+
+def say_unfinished(experiment_id: str, ledger: str | None) -> None:
+    there = ("--ledger", ledger) if ledger else ()
+    again, look = (repeatable([verb, experiment_id, *there]) for verb in ("resume", "show"))
+    say(f"{experiment_id} is not finished", f"go on with: {again}\nsee what there is: {look}")
 
 
 def show_list(found: ListRunResult, as_json: bool, form: str | None = None) -> None:

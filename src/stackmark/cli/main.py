@@ -27,7 +27,7 @@ from stackmark.secrets_masking import forget
 VERBS = {
     "run": "Measure a workload on this machine.",
     "compare": "Compare arms: interleaved runs, then a verdict with its interval.",
-    "resume": "Go on with a comparison, or a list, that was killed or interrupted.",
+    "resume": "Go on with an experiment that was killed or interrupted.",
     "noise": "The noise floor of this machine: a workload against itself.",
     "ceilings": "What this machine can do at most: matrix rate, memory, links.",
     "baseline": "Keep measurements under a name, to check against later.",

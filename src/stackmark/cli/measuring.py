@@ -5,15 +5,17 @@ whatever happened to each request stands in it, and what went wrong is said in w
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from stackmark.api.ledgers import Ledger
-from stackmark.api.measuring import RunPlan, carry_out_run
-from stackmark.api.stored import Measurement, RunResult, is_named
-from stackmark.cli.listing import show_list, unfinished_list
+from stackmark.api.measuring import ExperimentRow, RunPlan, carry_out_run, is_list
+from stackmark.api.stored import Experiment, Measurement, RunResult, go_on_run, is_named, load, prepare_run
+from stackmark.cli.listing import say_unfinished, show_list, unfinished
 from stackmark.cli.saying import print_json, say
-from stackmark.errors import Exit, LedgerError, StackmarkError
+from stackmark.cli.trusting import confirm_trust
+from stackmark.errors import Exit, LedgerError, StackmarkError, Terminated
 from stackmark.show.live import watching
 from stackmark.show.result import error_json
 from stackmark.show.terminal import standard_output
@@ -41,8 +43,12 @@ def measure_all(plans: Sequence[RunPlan], session: Session) -> Exit:
             plan.check(book)
         for plan in plans:
             try:
-                found = _measured(plan, book, session)
+                found = _measured(plan, book, session, results)
             except LedgerError:
+                raise
+            except (KeyboardInterrupt, Terminated):
+                if session.as_json and results:
+                    print_json({"results": results})
                 raise
             except StackmarkError as error:
                 results.append(error_json(plan.request, error))
@@ -62,11 +68,28 @@ def measure_all(plans: Sequence[RunPlan], session: Session) -> Exit:
     return Exit.PART_FAILED if any(codes) else Exit.DONE
 
 
-def _measured(plan: RunPlan, book: Ledger, session: Session) -> Measurement:
-    """Measure one request and print its result. A failure is also said on standard error where nothing else said it."""
-    # The bar is gone before a result is printed: both may go to one screen.
-    with watching(quiet=session.as_json) as watcher:
-        found = carry_out_run(plan, book, watcher, lambda experiment: unfinished_list(experiment.id, session.ledger))
+def _measured(plan: RunPlan, book: Ledger, session: Session, results: list[dict[str, Any]]) -> Measurement:
+    """Measure one request and print its result. A failure is also said on standard error where nothing else said it.
+
+    Interrupted, it prints what there is, or adds it to `results`.
+    """
+    begun: list[str] = []
+
+    def around(experiment: ExperimentRow) -> AbstractContextManager[None]:
+        if is_list(plan.request.workload):
+            return unfinished(experiment.id, session.ledger)
+        begun.append(experiment.id)
+        return nullcontext()
+
+    try:
+        # The bar is gone before a result is printed: both may go to one screen.
+        with watching(quiet=session.as_json) as watcher:
+            found = carry_out_run(plan, book, watcher, around)
+    except (KeyboardInterrupt, Terminated):
+        with suppress(LedgerError):
+            for experiment_id in begun:
+                results += show_unfinished(load(experiment_id, book), session)
+        raise
     if not isinstance(found.result, RunResult):
         show_list(found.result, session.as_json, session.form)
     elif session.as_json:
@@ -80,3 +103,33 @@ def _measured(plan: RunPlan, book: Ledger, session: Session) -> Measurement:
 def _exit_code(found: Measurement, session: Session) -> Exit:
     held = found.result.against if isinstance(found.result, RunResult) else None
     return Exit.VERDICT_NAMED if held and is_named(held.comparison, session.fail_on) else found.exit_code
+
+
+def show_unfinished(experiment: Experiment, session: Session) -> list[dict[str, Any]]:
+    """Show what a `run` that was interrupted has, and how to go on; return it for `--json`."""
+    found = experiment.measured()
+    if found is not None and found.rate_per_s is not None and not session.as_json:
+        found.print(standard_output())
+    say_unfinished(experiment.id, session.ledger)
+    return [found.to_dict()] if found is not None and session.as_json else []
+
+
+def resume_run(
+    experiment: Experiment, session: Session, *, time_limit_s: float | None, anyway: bool, trusted: bool
+) -> Exit:
+    """Make the missing runs, then show all of them: of one that is whole, what it showed before."""
+    prepare_run(experiment, confirm_trust(trusted))
+    try:
+        with watching(quiet=session.as_json) as watcher:
+            go_on_run(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway)
+    except (KeyboardInterrupt, Terminated):
+        with suppress(LedgerError):
+            show_unfinished(experiment, session)
+        raise
+    found = experiment.measured()
+    assert found is not None  # `go_on_run` refuses an experiment without runs of one spec
+    if session.as_json:
+        print_json({"results": [found.to_dict()]})
+    else:
+        found.print(standard_output())
+    return found.exit_code

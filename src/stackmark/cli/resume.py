@@ -52,11 +52,11 @@ def command(
 ) -> int:
     """Go on with an EXPERIMENT that was killed or interrupted: the missing runs, in the order that was fixed before.
 
-    Of a list of problems (`stackmark run op/gemm`) it takes those that are missing. EXPERIMENT is an id (x-…), any unique
-    beginning of one, or `last`. Of one that is finished the verdict, or the table, is printed again.
+    Of a `run` it makes the runs that are missing, of a list of problems (`stackmark run op/gemm`) it takes those that are.
+    EXPERIMENT is an id (x-…), any unique beginning of one, or `last`. Of one that is finished the result is printed again.
     """
     from stackmark.api.ledgers import Ledger, clean_up
-    from stackmark.api.stored import OPERATOR_LIST, SWEEP, ExperimentKind, load
+    from stackmark.api.stored import OPERATOR_LIST, RUN, SWEEP, ExperimentKind, load
     from stackmark.cli.comparing import Wanted, carry_on, check_report
     from stackmark.cli.saying import notice
 
@@ -73,6 +73,7 @@ def command(
             raise SpecError(f"{found.id} is no list of problems, and --failed is about those")
         own: dict[ExperimentKind, Callable[[Experiment, Wanted], int]] = {
             OPERATOR_LIST: partial(_list, failed=failed),
+            RUN: _run,
             SWEEP: _sweep,
         }
         return own.get(kind, carry_on)(found, wanted)
@@ -87,6 +88,18 @@ def _list(found: "Experiment", wanted: "Wanted", *, failed: bool) -> int:
         found, ledger=wanted.ledger, as_json=wanted.as_json, time_limit_s=wanted.time_limit_s,
         anyway=wanted.anyway, failed=failed, trusted=wanted.trusted,
     )  # fmt: skip
+
+
+def _run(found: "Experiment", wanted: "Wanted") -> int:
+    from stackmark.cli.measuring import Session, resume_run
+
+    if wanted.report or wanted.fail_on:
+        raise SpecError(
+            f"{found.id} is a run of one arm: it has no verdict, and `resume` no --report or --fail-on for it",
+            hint=f"resume it, then: stackmark report {found.id}",
+        )
+    session = Session(wanted.ledger, wanted.as_json)
+    return resume_run(found, session, time_limit_s=wanted.time_limit_s, anyway=wanted.anyway, trusted=wanted.trusted)
 
 
 def _sweep(found: "Experiment", wanted: "Wanted") -> int:

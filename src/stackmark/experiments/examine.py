@@ -22,10 +22,12 @@ from stackmark.experiments.design import (
     whole_attempts,
 )
 from stackmark.experiments.judging import read_stored, setup_parts, timed_run
-from stackmark.experiments.kinds import kind_of, require_arms
+from stackmark.experiments.kinds import RUN, kind_of, require_arms
 from stackmark.experiments.limits import limits_of_run
-from stackmark.experiments.operator_list import arm_list_runs, arm_lists, list_doubts, list_ratios
+from stackmark.experiments.list_specs import is_list
+from stackmark.experiments.operator_list import arm_list_runs, arm_lists, list_doubts, list_ratios, read_list
 from stackmark.experiments.progress import (
+    CUT_OFF,
     Progress,
     StepTimes,
     disturbed_runs,
@@ -36,10 +38,12 @@ from stackmark.experiments.progress import (
     window_of,
     with_rates,
 )
+from stackmark.experiments.run import asked_runs, missing_runs
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.published.lookup import known_rows, neighbours
 from stackmark.spec import AUTO, Scalar
+from stackmark.units import counted
 from stackmark.verdict.comparison import Comparison as Comparison
 from stackmark.verdict.covariates import association_lines, covariate_lines
 from stackmark.verdict.examined import Examined as Examined
@@ -50,6 +54,7 @@ from stackmark.verdict.throughput import Window, throughput_over_runs
 from stackmark.workloads.registry import known
 
 NEIGHBOURS = 3
+ALL_MADE = "all runs that were asked for were made"
 
 
 def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> Examined:
@@ -169,7 +174,7 @@ def _put_together(
 ) -> Examined:
     arms = _with_limits(ledger, arms_of(labels_of(design, rows), runs, facts, rows, design), rows, runs)
     chosen = margin if margin is not None else design.margin if design else MARGIN
-    state, sentence = _state(experiment, design, now)
+    state, sentence = _state(experiment, design, now) if design else _state_of_one_arm(ledger, experiment, rows)
     title, sample = title_of(rows[0].workload, rows[0].rate_unit)
     held, not_held = fairness.held(design, arms, runs, rows)
     list_runs = arm_list_runs(ledger, rows, runs, len(arms))
@@ -266,11 +271,34 @@ def _order(design: Design | None) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(order_of(design, block)) for block in range(design.blocks))
 
 
+def _state_of_one_arm(
+    ledger: Ledger, experiment: Experiment, rows: Sequence[RunDetail]
+) -> tuple[Literal["done", "open", "short"], str]:
+    """Tell how far an experiment without a design came: by the number of runs that was asked for, where it is stored."""
+    go_on = f"go on with: stackmark resume {experiment.id}"
+    if kind_of(experiment) is not RUN:
+        return "done", ALL_MADE
+    if is_list(rows[0].workload):
+        whole = read_list(ledger, experiment).whole
+        return ("done", ALL_MADE) if whole else ("open", f"problems of the list are missing; {go_on}")
+    asked, made = asked_runs(experiment), sum(row.failure_kind not in CUT_OFF for row in rows)
+    if asked is None:
+        cut = made < len(rows)
+        return (
+            ("short", "a run was cut off, and it is not stored how many were asked for") if cut else ("done", ALL_MADE)
+        )
+    if missing_runs(asked, rows):
+        return "open", f"{made} of {counted(asked, 'run')} were made; {go_on}"
+    if made < asked:
+        return "short", f"the first run failed, and {made} of {counted(asked, 'run')} were made"
+    return "done", ALL_MADE
+
+
 def _state(
     experiment: Experiment, design: Design | None, now: Progress | None
 ) -> tuple[Literal["done", "open", "short"], str]:
     if not design or not now:
-        return "done", "all runs that were asked for were made"
+        return "done", ALL_MADE
     if isinstance(now.next, Assignment):
         left = f"{len(now.blocks)} of {design.blocks} blocks are whole"
         return "open", f"{left}; go on with: stackmark resume {experiment.id}"

@@ -1,7 +1,7 @@
 """The kinds of experiments: the one table in which a command finds what a stored experiment is.
 
-Each kind has a file of its own. Those that `stackmark resume` goes on with (compare, noise, operator list, sweep) offer the same
-under the same names: `start` probes and stores the plan, `carry_out` makes the missing runs, and `parts_in` names what of
+Each kind has a file of its own. Those that `stackmark resume` goes on with (run, compare, noise, operator list, sweep) offer the
+same under the same names: `start` probes and stores the plan, `carry_out` makes the missing runs, and `parts_in` names what of
 the plan must be trusted before that. What a stored experiment shows is computed by `examine…` or `read_…`, without running
 anything.
 

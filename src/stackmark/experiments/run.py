@@ -3,16 +3,21 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from stackmark.errors import SpecError
 from stackmark.events import Event, gathered_facts
+from stackmark.experiments.driver import machine_name
 from stackmark.experiments.judging import Facts, read_stored
-from stackmark.experiments.probing import resolve
+from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import CUT_OFF, in_common_windows
 from stackmark.experiments.recorder import Position, Recorder, Silent, Watcher, begin, new_experiment
-from stackmark.ledger.rows import Experiment, Json, RunRow
+from stackmark.experiments.trust import Part, parts_of
+from stackmark.ledger.rows import Experiment, Json, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
+from stackmark.places.registry import find_place
 from stackmark.spec import Request, Spec
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
+from stackmark.workloads.registry import check_spec
 
 GPU_RUNS, CPU_RUNS = 5, 3
 # As many as `--runs` takes; a ledger may hold any number.
@@ -33,8 +38,27 @@ class Measured:
     events: tuple[Event, ...]
 
     @property
+    def asked(self) -> int | None:
+        """Return how many runs were asked for; None where it is not stored."""
+        return asked_runs(self.experiment)
+
+    @property
+    def missing(self) -> int:
+        """Return how many runs `resume` would make."""
+        return missing_runs(self.asked or 0, self.runs)
+
+    @property
     def failed(self) -> tuple[RunRow, ...]:
         return tuple(run for run in self.runs if run.status != "done")
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """An experiment of one arm that is stored, and whose first run has not begun."""
+
+    experiment: Experiment
+    resolved: Resolved
+    runs: int
 
 
 def measure(
@@ -49,23 +73,78 @@ def measure(
 ) -> Measured:
     """Probe, then run. A run that fails is stored and does not stop the others, unless it failed before it measured."""
     watcher = watcher or Silent()
+    started = start(request, place, ledger, watcher, runs, command)
+    return go_through(started, place, ledger, watcher, time_limit_s)
+
+
+def start(
+    request: Request, place: Place, ledger: Ledger, watcher: Watcher, runs: int | None, command: str
+) -> StartedRun:
+    """Probe, and store what was asked and chosen: once there is a run, `resume` can go on."""
     resolved = resolve(request, place, watcher)
-    spec = resolved.spec
-    gpu = str(spec.params.get("device", "cpu")).startswith("cuda")
+    gpu = str(resolved.spec.params.get("device", "cpu")).startswith("cuda")
     count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
     asked: Json = {**request.model_dump(mode="json"), "runs": count, "choices": {**resolved.choices}}
     experiment = new_experiment(command=command, request=asked)
-    begin(ledger, experiment, [(spec, place.name, place.options())])
+    begin(ledger, experiment, [(resolved.spec, place.name, place.options())])
+    return StartedRun(experiment, resolved, count)
+
+
+def go_through(
+    started: StartedRun, place: Place, ledger: Ledger, watcher: Watcher, time_limit_s: float | None
+) -> Measured:
+    """Make the runs, one after another. Interruptions pass through: what was finished is stored."""
     rows: list[RunRow] = []
     events: tuple[Event, ...] = ()
-    recorder = Recorder(ledger, experiment.id)
-    for row, seen in run_several(recorder, spec, place, watcher, count, time_limit_s):
-        rows.append(row)
-        if row.status == "done":
-            events = tuple(seen)
+    resolved, count = started.resolved, started.runs
+    recorder = Recorder(ledger, started.experiment.id)
+    with recorder.claim():
+        for row, seen in run_several(recorder, resolved.spec, place, watcher, count, time_limit_s):
+            rows.append(row)
+            if row.status == "done":
+                events = tuple(seen)
     if len(rows) < count:
         watcher.notice(f"the first run failed: the other {count - 1} were not started")
-    return _measured(ledger, experiment, spec, resolved.choices, resolved.facts, rows, events)
+    return _measured(ledger, started.experiment, resolved.spec, resolved.choices, resolved.facts, rows, events)
+
+
+def carry_out(
+    experiment: Experiment,
+    ledger: Ledger,
+    watcher: Watcher,
+    *,
+    time_limit_s: float | None = None,
+    anyway: bool = False,
+) -> None:
+    """Make the runs that are missing. Interruptions pass through: what was finished is stored."""
+    recorder = Recorder(ledger, experiment.id)
+    with recorder.claim():
+        like, missing = _open_run(ledger, experiment)
+        check_spec(like.spec)
+        if missing and not anyway and like.machine_id != machine_name():
+            raise SpecError(
+                f"{experiment.id} was begun on another machine: its rate would be of two machines",
+                hint="resume it there, begin anew here, or take --anyway",
+            )
+        place = find_place(like.place, like.place_options)
+        first = recorder.next_number()
+        for number in range(first, first + missing):
+            recorder.run(like.spec, Position(number=number, of=first + missing), place, watcher, time_limit_s)
+
+
+def parts_in(ledger: Ledger, experiment: Experiment) -> list[Part]:
+    """What of a stored run is not to be run unless it was typed here or confirmed; nothing where no run is missing."""
+    like, missing = _open_run(ledger, experiment)
+    return parts_of([(like.spec, like.place, like.place_options)]) if missing else []
+
+
+def _open_run(ledger: Ledger, experiment: Experiment) -> tuple[RunDetail, int]:
+    """Return a run that says how the missing ones are made, and how many are missing."""
+    rows = [row for row in ledger.runs_of(experiment.id) if row.role == "measured"]
+    if not rows or len({row.spec_digest for row in rows}) > 1:
+        why = "has runs of several specs" if rows else "has no run yet"
+        raise SpecError(f"{experiment.id} {why}", hint=f"begin anew: {experiment.command or 'stackmark run'}")
+    return rows[0], missing_runs(asked_runs(experiment) or 0, rows)
 
 
 def read_measured(ledger: Ledger, experiment: Experiment) -> Measured | None:

@@ -37,6 +37,7 @@ STYLES = {
     "rate": "bold green",
     "figure": "bold green",
     "failed": "red",
+    "not done": "yellow",
     "flag": "yellow",
     "published": "dim",
     "chosen": "dim",
@@ -62,6 +63,10 @@ def result_lines(result: RunResult) -> list[Line]:
     lines: list[Line] = [("what", find(measured.spec.workload)[1].title)]
     if measured.throughput:
         lines += _rate(result, measured.throughput)
+    if measured.missing:
+        go_on = f"go on with: stackmark resume {measured.experiment.id}"
+        asked = measured.asked or 0
+        lines.append(("not done", f"{asked - measured.missing} of {counted(asked, 'run')} were made; {go_on}"))
     lines += [("failed", _failure(row)) for row in measured.failed]
     lines += _steps(result)
     quality = [event for event in measured.events if isinstance(event, Metric) and event.name in QUALITY]
@@ -248,6 +253,7 @@ def result_json(result: RunResult) -> dict[str, Any]:
         "choices": measured.choices,
         "throughput": throughput_json(measured.throughput, run.rate_unit if run else None),
         "runs": [row.model_dump(mode="json") for row in measured.runs],
+        "runs_asked": measured.asked,
         "setup_s": dict(setup_parts(measured.events)),
         "facts": measured.facts,
         "published": [
