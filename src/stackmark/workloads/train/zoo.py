@@ -48,6 +48,17 @@ class Model:
     source: str  # where the reference for params and forward_macs comes from
 
 
+# The batch on a CPU, by the floating-point operations of training on one sample: 30 steps of it take half a minute or less on two
+# cores. It is a table and no timed trial, so that a busy machine chooses as an idle one does.
+CPU_BATCHES: tuple[tuple[float, int], ...] = ((0.5e9, 32), (2e9, 16), (10e9, 4), (40e9, 2))
+
+
+def cpu_batch(model: Model) -> int:
+    """Return the batch for a CPU: a power of two, at most the classic one."""
+    usual = next((batch for flops, batch in CPU_BATCHES if model.training_flops <= flops), 1)
+    return min(usual, model.classic_batch)
+
+
 # Parameters, multiply-adds forward, floating-point operations of forward and backward pass.
 _COUNTS: dict[str, tuple[int, int, int]] = {
     "trivial": (4_263_877, 4_258_779, 25_243_500),

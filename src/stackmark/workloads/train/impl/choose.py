@@ -1,8 +1,7 @@
 """From a request to complete parameters: each value that nobody typed is chosen for the device at hand, with its reason.
 
-The rules are few and readable, not clever: a person who disagrees types the value. The only choice that is measured is the
-batch, since it depends on memory (GPU: the largest trial step that runs) or on speed (CPU: thirty steps must fit into the
-measured time).
+The rules are few and readable, not clever: a person who disagrees types the value. The only choice that is tried is the batch
+on a GPU, since it depends on memory: the largest trial step that runs. On a CPU it is a table's (zoo.py).
 """
 
 import os
@@ -19,15 +18,13 @@ from stackmark.spec import Request, Scalar, explain
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl.data import describe_folder, is_folder
-from stackmark.workloads.train.zoo import Model
+from stackmark.workloads.train.zoo import Model, cpu_batch
 from stackmark.workloads.versions import fused_since, has_torch
 from stackmark.workloads.workload import WorkloadFailure
 
 GPU_SECONDS, GPU_STEPS, GPU_WARMUP_STEPS, GPU_WARMUP_S = 10.0, 200, 10, 10.0
 CPU_SECONDS, CPU_STEPS, CPU_WARMUP_STEPS, CPU_WARMUP_S = 30.0, 30, 2, 5.0
 FUSED = {"sgd", "momentum", "adam", "adamw"}
-# The batch whose steps are timed to choose one on a CPU: 1 would be unfair to batch normalisation and to threads.
-TRIAL_BATCH = 2
 
 TrialSeconds = Callable[[TrainParams], float]
 _T = TypeVar("_T", bound=Scalar)
@@ -60,10 +57,12 @@ def choose(request: Request, model: Model, trial: TrialSeconds) -> tuple[TrainPa
     samples = _data(picked, model)
     picked.take("threads", 0, "the framework's choice")
     if "batch" not in typed:
-        usual = model.gpu_batch if gpu else model.classic_batch
+        usual = model.gpu_batch if gpu else cpu_batch(model)
         most = min(usual, samples) if samples else usual
-        params = _read(picked, batch=most if gpu else min(TRIAL_BATCH, most), learning_rate=model.learning_rate)
-        batch, reason = _gpu_batch(params, usual, trial) if gpu else _cpu_batch(params, most, trial)
+        if gpu:
+            batch, reason = _gpu_batch(_read(picked, batch=most, learning_rate=model.learning_rate), usual, trial)
+        else:
+            batch, reason = _cpu_batch(most, usual)
         picked.take("batch", batch, reason)
     _learning_rate(picked, model)
     return _read(picked), picked.reasons
@@ -191,13 +190,8 @@ def _runs(params: TrainParams, trial: TrialSeconds) -> bool:
     return True
 
 
-def _cpu_batch(params: TrainParams, most: int, trial: TrialSeconds) -> tuple[int, str]:
-    """The largest power of two, up to the usual batch, of which thirty steps fit into the measured time."""
-    step_s = trial(params)
-    rate = params.batch / step_s
-    # A fifth is left for a machine that is slower when it is warm.
-    fits = 0.8 * rate * params.seconds / CPU_STEPS
-    batch = 1
-    while batch * 2 <= min(fits, most):
-        batch *= 2
-    return batch, f"{CPU_STEPS} steps fit into {params.seconds:g} s: a trial step of {params.batch} took {step_s:.2g} s"
+def _cpu_batch(most: int, usual: int) -> tuple[int, str]:
+    """The table's, or the largest power of two that there are samples for."""
+    if most == usual:
+        return usual, "the usual one on a CPU"
+    return 1 << (most.bit_length() - 1), "the largest power of two that there are samples for"
