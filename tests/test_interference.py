@@ -201,6 +201,17 @@ def test_clean_blocks_that_were_left_out_for_balance_are_counted() -> None:
     assert "1 more" in said.sentence
 
 
+def test_where_other_programs_disturbed_it_the_first_advice_is_to_end_them() -> None:
+    wide = compare_blocks("a", "b", [0.0] * 6, [-0.03, 0.02, 0.04, -0.02, 0.03, -0.04], 0.01)
+    for clean, every in ((wide, wide), (None, wide)):
+        found = combined(clean, every, Disturbed(blocks=6, left=1, repeated=0)).needed
+        assert found is not None
+        assert found.advice[0].kind == "free-machine"
+        assert found.advice[0].words in found.sentence
+    assert wide.needed is not None
+    assert "free-machine" not in {one.kind for one in wide.needed.advice}
+
+
 def test_disturbed_blocks_that_are_left_stand_in_the_sentence() -> None:
     said = combined(compared(0.0), compared(0.001), Disturbed(6, 2, 0))
     assert said.word == "EQUIVALENT"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from naming import missing
-from stackmark.verdict.comparison import Comparison
+from stackmark.experiments.design import check_margin
+from stackmark.verdict.comparison import MOST_MARGIN, Comparison, Needed
 from stackmark.verdict.evidence import limit_of, paired, reach, words
 from stackmark.verdict.needed import FORECAST_LEVEL, Pilot, count_needed, needed, sd_upper, smallest_margin
 from stackmark.verdict.ratio import compare_blocks
@@ -216,8 +217,51 @@ def test_never_fewer_blocks_are_asked_for_than_were_run_and_whole_designs_only()
     result = needed(Pilot("blocks", 0.0, 0.003, df=11, ran=12, block_s=60.0), 0.01, multiple=6)
     assert (result.count, result.seconds) == (18, 360.0)
     assert missing(result.sentence, "18 blocks", "6 more", "6 min") == []
-    # What costs less comes first.
-    assert result.sentence.index("longer runs") < result.sentence.index("18 blocks")
+    assert result.practical
+
+
+def kinds(result: Needed | None) -> list[str]:
+    assert result is not None
+    return [one.kind for one in result.advice]
+
+
+def test_advice_begins_with_what_costs_least_and_all_of_it_is_said() -> None:
+    result = needed(Pilot("blocks", 0.0, 0.02, df=5, ran=6, block_s=60.0), 0.01)
+    assert kinds(result) == ["longer-runs", "wider-margin", "more-blocks"]
+    places = [result.sentence.index(one.words) for one in result.advice]
+    assert places == sorted(places)
+    few = needed(Pilot("blocks", 0.0, 0.02, df=1, ran=2), 0.01)
+    assert (few.count, kinds(few)) == (None, ["longer-runs", "wider-margin", "more-blocks"])
+
+
+@pytest.mark.parametrize(
+    ("sd", "block_s", "many", "practical"),
+    [
+        (0.02, 60.0, False, True),
+        (0.02, 3600.0, False, False),
+        (0.05, 60.0, True, False),
+        (0.05, None, True, False),
+        (0.05, 2.0, True, True),
+    ],
+)
+def test_more_than_a_hundred_blocks_or_a_day_are_no_advice_unless_an_hour_is_enough(
+    sd: float, block_s: float | None, many: bool, practical: bool
+) -> None:
+    result = needed(Pilot("blocks", 0.0, sd, df=11, ran=12, block_s=block_s), 0.01)
+    assert result.count is not None
+    assert (result.count > 100) == many
+    assert result.practical == practical
+    assert kinds(result)[-1] == ("more-blocks" if practical else "not-by-blocks")
+
+
+@given(st.floats(-0.5, 0.5), st.floats(1e-4, 0.5), st.integers(4, 40), st.sampled_from([0.005, 0.01, 0.1, 0.3]))
+def test_no_margin_is_proposed_that_compare_refuses(mean: float, sd: float, ran: int, margin: float) -> None:
+    result = needed(Pilot("blocks", mean, sd, df=ran - 1, ran=ran), margin)
+    for one in result.advice:
+        if one.kind == "wider-margin":
+            proposed = float(one.words.split(" %")[0].split()[-1]) / 100
+            assert margin < proposed < MOST_MARGIN
+            check_margin(proposed)
 
 
 def test_a_ratio_at_the_margin_is_called_undecidable_and_another_margin_is_offered() -> None:

@@ -23,6 +23,7 @@ from examined_sample import (
     with_failed_run,
 )
 from naming import missing, numbers
+from stackmark.experiments.design import check_margin
 from stackmark.show.forest import forest
 from stackmark.show.verdict import (
     DIFFERENCES_SHOWN,
@@ -35,7 +36,7 @@ from stackmark.show.verdict import (
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import CovariateLine, Examined, FactDifference
 from stackmark.verdict.needed import sd_upper
-from stackmark.verdict.noise import block_parts, block_seconds, noise_floor
+from stackmark.verdict.noise import block_parts, block_seconds, margin_costs, noise_floor
 from stackmark.verdict.throughput import throughput_over_runs
 
 ESC = "\x1b"
@@ -370,7 +371,38 @@ def test_blocks_for_a_margin_are_whole_designs_and_fewer_for_wider_ones() -> Non
 def test_a_margin_that_cannot_be_had_is_said() -> None:
     base = aa()
     wild = replace(base, comparisons=(replace(base.comparisons[0], sd_log=0.5),))
-    assert any(numbers(line) == [0.5, 1000] for line in said(wild, pipe()).splitlines() if line.startswith("margin"))
+    floor = noise_floor(wild)
+    assert floor is not None
+    assert [cost.is_practical for cost in floor.costs[:4]] == [False] * 4
+    lines = [line for line in said(wild, pipe()).splitlines() if line.startswith("margin")]
+    assert [missing(line, f"{100 * cost.margin:g} %") for cost, line in zip(floor.costs, lines, strict=True)] == [
+        []
+    ] * len(lines)
+
+
+@pytest.mark.parametrize("sd", [0.001, 0.05, 0.2, 0.5, 3.0])
+def test_a_noise_floor_names_only_margins_that_compare_takes(sd: float) -> None:
+    base = aa()
+    floor = noise_floor(replace(base, comparisons=(replace(base.comparisons[0], sd_log=sd),)))
+    assert floor is not None
+    for margin in (*(cost.margin for cost in floor.costs), *filter(None, [floor.smallest_margin])):
+        check_margin(float(f"{100 * margin:.3g}") / 100)  # as it is printed
+    assert (floor.smallest_margin is None) == (sd > 0.4)
+
+
+def test_wider_margins_are_priced_where_the_usual_ones_cannot_be_had() -> None:
+    priced = [cost.margin for cost in margin_costs(0.2, 60.0)]
+    assert priced[:4] == [0.005, 0.01, 0.02, 0.05]
+    assert [cost.is_practical for cost in margin_costs(0.2, 60.0)] == [False] * (len(priced) - 1) + [True]
+    assert len(margin_costs(0.001, 60.0)) == 4
+
+
+def test_blocks_that_nobody_runs_are_not_what_to_type_next() -> None:
+    (pair,) = inconclusive().comparisons
+    assert pair.needed is not None
+    for practical in (True, False):
+        shown = replace(inconclusive(), comparisons=(replace(pair, needed=replace(pair.needed, practical=practical)),))
+        assert any("--blocks" in command for command in next_commands(shown)) == practical
 
 
 def test_without_two_blocks_there_is_no_noise_floor() -> None:

@@ -26,6 +26,7 @@ from stackmark.frozen import Frozen
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.trouble import unreadable_design
 from stackmark.spec import Scalar, Spec, explain
+from stackmark.verdict.comparison import MOST_MARGIN
 
 # More arms than anybody reads a table of: a Williams design of nine has 18 sequences of nine runs.
 MOST_ARMS = 9
@@ -314,9 +315,9 @@ def stored_design(experiment: Experiment) -> Design | None:
 
 
 def check_margin(margin: float) -> None:
-    if not 0 < margin < 0.5:
+    if not 0 < margin < MOST_MARGIN:
         raise SpecError(
-            f"margin must be between 0 and 50 %, got {100 * margin:g} %",
+            f"margin must be between 0 and {100 * MOST_MARGIN:g} %, got {100 * margin:g} %",
             hint="1 % is usual on a quiet GPU; `stackmark noise` tells what this machine can decide",
         )
 

@@ -23,10 +23,10 @@ from stackmark.show.sections import ArmRow, FailureRow, Sections
 from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
 from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_interval, say_ratio
 from stackmark.units import counted, say_rate, say_seconds
-from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.comparison import MOST_MARGIN, Comparison
 from stackmark.verdict.examined import Examined, FactDifference
 from stackmark.verdict.family import HOLM_NOTE
-from stackmark.verdict.needed import CHEAPER, MOST, percent
+from stackmark.verdict.needed import MOST_COUNTED, percent
 from stackmark.verdict.noise import MarginCost, NoiseFloor, noise_floor
 from stackmark.verdict.sequential import MOST_BLOCKS
 
@@ -299,7 +299,7 @@ def next_commands(examined: Examined, ledger: str = "", *, reported: bool = Fals
     if failed and examined.state == "short":
         commands.append(f"stackmark show {failed[-1].run_id} --log{there}")
         commands.append(examined.command)  # anew: its repetitions are used up, and there is nothing to resume
-    wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed), default=0)
+    wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed and c.needed.practical), default=0)
     if wanted and examined.state == "done" and examined.kind == "compare" and examined.blocks_planned:
         commands.append(with_blocks(examined.command, wanted))
     if examined.comparisons and examined.state == "done" and examined.experiment_id and not reported:
@@ -322,8 +322,10 @@ def noise_headline(examined: Examined) -> str:
     if floor is None:
         return "NOISE FLOOR: not known; two whole blocks or more would tell"
     spread = f"NOISE FLOOR: blocks of {examined.workload} against itself spread by {percent(floor.sd_blocks)}"
-    if floor.smallest_margin is None:
+    if floor.sd_blocks_planned is None:
         return f"{spread}; what that can decide is known from four blocks or more"
+    if floor.smallest_margin is None:
+        return f"{spread}; {floor.blocks} blocks can honestly decide no margin below {percent(MOST_MARGIN)}, the widest allowed"
     return f"{spread}; the smallest margin that {floor.blocks} blocks can honestly decide is {percent(floor.smallest_margin)}"
 
 
@@ -338,7 +340,7 @@ def noise_lines(examined: Examined) -> list[Line]:
         )
     lines.append(("blocks", _blocks(floor)))
     if floor.costs:
-        lines.append(("cheaper", f"than many blocks: {CHEAPER}"))
+        lines.append(("cheaper", "than many blocks: a machine without other load, longer runs or a wider margin"))
     lines += [("margin", _cost(cost)) for cost in floor.costs]
     if floor.parts and floor.block_s:
         parts = ", ".join(f"{name} {say_seconds(s)} ({100 * s / floor.block_s:.0f} %)" for name, s in floor.parts)
@@ -361,10 +363,11 @@ def _blocks(floor: NoiseFloor) -> str:
 
 def _cost(cost: MarginCost) -> str:
     """Nine experiments of ten reach a verdict with so many, where there is no difference."""
-    if cost.blocks is None or cost.blocks > MOST:
-        return f"{percent(cost.margin)} cannot be had here: it would take more than {MOST:,} blocks"
     took = f", about {say_seconds(cost.seconds)}" if cost.seconds is not None else ""
-    return f"{percent(cost.margin)} takes {cost.blocks} blocks{took}"
+    if cost.is_practical:
+        return f"{percent(cost.margin)} takes {cost.blocks} blocks{took}"
+    many = f"{cost.blocks:,} blocks{took}" if cost.blocks is not None else f"more than {MOST_COUNTED:,} blocks"
+    return f"{percent(cost.margin)} cannot be decided on this machine by more blocks: it would take {many}"
 
 
 # --- for programs -------------------------------------------------------------------------------------------------------

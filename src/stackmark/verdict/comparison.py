@@ -25,16 +25,34 @@ class Interval:
     confidence: float
 
 
+# A margin is smaller than this: of rates that differ by half nobody asks whether they are equivalent.
+MOST_MARGIN = 0.5
+# What may decide an open question, in the order in which it costs more: other programs ended, longer runs, a wider margin, more
+# blocks; and that more blocks are no way.
+AdviceKind = Literal["free-machine", "longer-runs", "wider-margin", "more-blocks", "not-by-blocks"]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do. `kind` is for programs."""
+
+    kind: AdviceKind
+    words: str
+
+
 @dataclass(frozen=True)
 class Needed:
     """How many blocks (runs, series) in all would decide at this margin; None where no number is likely to.
 
-    `seconds` is what the missing ones take, where the time of a block is known.
+    `seconds` is what the missing ones take, where the time of a block is known. `practical` is False where that is more than
+    anybody waits for. `advice` is what to do, the cheapest first, and `sentence` says it all.
     """
 
     count: int | None
     sentence: str
     seconds: float | None = None
+    practical: bool = True
+    advice: tuple[Advice, ...] = ()
 
 
 @dataclass(frozen=True)

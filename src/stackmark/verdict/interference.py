@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stackmark.units import counted
-from stackmark.verdict.comparison import Comparison, Needed
+from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import LEAST_ASSOCIATED_BLOCKS
-from stackmark.verdict.needed import percent
+from stackmark.verdict.needed import after_freeing, percent
 from stackmark.verdict.sentence import sentence_of
 
 # A run is disturbed beyond what is usual plus this: less cannot be told from a timer's tick on two cores, and on a hundred
@@ -129,7 +129,7 @@ def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) 
             difference=None,
             sentence=f"INCONCLUSIVE at {percent(shown.margin)}: other programs disturbed {disturbed.left + disturbed.repeated} "
             f"of {counted(disturbed.blocks, 'block')}; the verdict is {every.word} with them and {without}; {numbers}",
-            needed=Needed(None, "free the machine of other programs, and compare again"),
+            needed=after_freeing(None),
             notes=(*shown.notes, *_not_separable(disturbed)),
         )
     if disturbed.left:
@@ -137,6 +137,8 @@ def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) 
         if disturbed.unbalanced:
             left_out += f", and {disturbed.unbalanced} more to keep the order of the arms balanced"
         shown = replace(shown, sentence=f"{shown.sentence}; {left_out}")
+    if shown.word == "INCONCLUSIVE":
+        shown = replace(shown, needed=after_freeing(shown.needed))
     note = f"with the blocks that other programs disturbed it is {every.word} too: ratio {every.ratio:.4f}"
     if disturbed.repeated:
         note = f"{counted(disturbed.repeated, 'disturbed block')} measured again; {note}"

@@ -11,20 +11,24 @@ difference is shown yet, the mean at 0 too where that needs more (benchmarks/ver
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stackmark.units import say_seconds
-from stackmark.verdict.comparison import Kind, Needed
+from stackmark.verdict.comparison import Advice, Kind, Needed
 from stackmark.verdict.evidence import ALPHA, limit_of
 from stackmark.verdict.student import normal_quantile, t_cdf, t_quantile
 
 BETA = 0.1
-MOST = 1000  # more blocks than anybody runs: a day of one-minute runs
+MOST_COUNTED = 10_000
+MOST = 1000  # more blocks than a forecast from a few is worth
+# More than anybody runs for one verdict: then it cannot be decided on this machine by more blocks. Blocks of a second or two may
+# be many, if an hour is enough for them.
+MOST_PRACTICAL, SOON_S, MOST_PRACTICAL_S = 100, 3600.0, 86_400.0
 # Within this share of the margin around it the count depends on where exactly the mean lies, which is what is not known;
 # a count of many times what was run is then a number without a meaning.
 NEAR_SHARE = 0.2
 NEAR_TIMES = 4
-# In which margins people think. One of them is proposed where theirs cannot be decided.
+# In which margins people think, all below MOST_MARGIN. One of them is proposed where theirs cannot be decided.
 ROUND_MARGINS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.4)
 UNIT: dict[Kind, str] = {"blocks": "block", "runs": "run", "series": "series", "published": "run"}
 # One-sided, of the upper bound of the spread that forecasts use. With it, what is promised at 90 % comes true in 88 % or more;
@@ -32,7 +36,9 @@ UNIT: dict[Kind, str] = {"blocks": "block", "runs": "run", "series": "series", "
 FORECAST_LEVEL = 0.2
 # Wilson and Hilferty's quantile is off by 3 % in the spread at 3 degrees of freedom, and by far more below.
 LEAST_DF = 3
-CHEAPER = "a machine without other load, longer runs or a wider margin"
+FREE_MACHINE = Advice("free-machine", "free the machine of other programs, which disturbed it")
+LONGER_RUNS = Advice("longer-runs", "measure longer runs")
+WIDER_MARGIN = Advice("wider-margin", "take a wider margin")
 
 
 def sides_of(kind: Kind) -> int:
@@ -48,7 +54,7 @@ def count_needed(
     sides: int = 1,
     alpha: float = ALPHA,
     least: int = 2,
-    most: int = 10 * MOST,
+    most: int = MOST_COUNTED,
     multiple: int = 1,
 ) -> int | None:
     """Return how many (a side, where there are two) decide in nine of ten experiments; None where more than `most` would.
@@ -114,27 +120,65 @@ def needed(pilot: Pilot, margin: float, *, alpha: float = ALPHA, multiple: int =
     unit, sides = plural(pilot.kind), sides_of(pilot.kind)
     sd = sd_upper(pilot.sd, pilot.df, FORECAST_LEVEL)
     if sd is None:
-        first = f"cheaper than more {unit}: {CHEAPER}; "
-        return Needed(None, f"{first}how many {unit} it takes is known when there are four or more; six are usual")
+        known = f"more {unit}: how many it takes is known when there are four or more; six are usual"
+        return advised(Needed(None, "", advice=(LONGER_RUNS, WIDER_MARGIN, Advice("more-blocks", known))))
     limit = limit_of(margin)
     error = pilot.sd * math.sqrt(sides / pilot.ran)
     # Where the mean is not known to within the margin, it is the spread that decides nothing.
     near = abs(limit - abs(pilot.mean)) < NEAR_SHARE * limit and error < limit
     most = max(NEAR_TIMES * pilot.ran if near else MOST, pilot.ran + 1)
     count = _count(pilot, sd, margin, most, alpha, multiple)
-    other = _other_margin(pilot, sd, margin, alpha, multiple)
-    if count is None:
-        why = "the ratio lies too near the margin" if near else f"the {unit} spread by {percent(pilot.sd)}"
-        cheaper = "" if near else "; a machine without other load or longer runs may help"
-        return Needed(None, f"it cannot be decided at {percent(margin)}: {why}{cheaper}{other and f'; {other}'}")
-    more, side = count - pilot.ran, " a side" if sides == 2 else ""
-    seconds = more * pilot.block_s if pilot.block_s is not None else None
+    seconds = (count - pilot.ran) * pilot.block_s if count is not None and pilot.block_s is not None else None
+    practical = count is not None and is_practical(count, seconds)
+    advice = [
+        *([] if near and count is None else [LONGER_RUNS]),
+        *_other_margin(pilot, sd, margin, alpha, multiple),
+        _more(pilot, margin, count, seconds) if practical else _not_by_blocks(pilot, margin, count, seconds, near),
+    ]
+    return advised(Needed(count, "", seconds, practical, tuple(advice)))
+
+
+def is_practical(count: int, seconds: float | None) -> bool:
+    """Whether anybody runs so many blocks, which take so long, for one verdict."""
+    if seconds is None or count > MOST:
+        return count <= MOST_PRACTICAL
+    return seconds <= (MOST_PRACTICAL_S if count <= MOST_PRACTICAL else SOON_S)
+
+
+def advised(wanted: Needed) -> Needed:
+    """Return it with its advice in one sentence: what is no way first, then what to do, numbered where it is more than one."""
+    ways = [one.words for one in wanted.advice if one.kind != "not-by-blocks"]
+    numbered = [f"{number}. {said}" for number, said in enumerate(ways, 1)] if len(ways) > 1 else ways
+    no_way = [one.words for one in wanted.advice if one.kind == "not-by-blocks"]
+    return replace(wanted, sentence="; ".join([*no_way, *numbered]))
+
+
+def after_freeing(wanted: Needed | None) -> Needed:
+    """Return what is needed where other programs disturbed the measurement: that they end comes first."""
+    known = wanted or Needed(None, "")
+    return advised(replace(known, advice=(FREE_MACHINE, *known.advice)))
+
+
+def _more(pilot: Pilot, margin: float, count: int | None, seconds: float | None) -> Advice:
+    assert count is not None
+    unit, side = plural(pilot.kind), " a side" if sides_of(pilot.kind) == 2 else ""
     took = f", about {say_seconds(seconds)}" if seconds is not None else ""
-    return Needed(
-        count,
-        f"cheaper than more {unit}: {CHEAPER}{other and f' ({other})'}; else about {count} {unit}{side} in all "
-        f"({more} more{took}) decide at {percent(margin)} in nine of ten experiments, if the ratio stays as it is",
-        seconds,
+    return Advice(
+        "more-blocks",
+        f"make {count} {unit}{side} in all ({count - pilot.ran} more{took}), which decide at {percent(margin)} in nine of ten "
+        "experiments if the ratio stays as it is",
+    )
+
+
+def _not_by_blocks(pilot: Pilot, margin: float, count: int | None, seconds: float | None, near: bool) -> Advice:
+    unit = plural(pilot.kind)
+    why = (
+        "the ratio lies too near the margin" if near and count is None else f"the {unit} spread by {percent(pilot.sd)}"
+    )
+    took = f", about {say_seconds(seconds)}" if seconds is not None else ""
+    many = f" and {count} {unit} in all would be needed{took}" if count is not None else ""
+    return Advice(
+        "not-by-blocks", f"at {percent(margin)} it cannot be decided on this machine by more {unit}: {why}{many}"
     )
 
 
@@ -149,18 +193,19 @@ def _count(pilot: Pilot, sd: float, margin: float, most: int, alpha: float, mult
     return max(known) if len(known) == len(counts) else None
 
 
-def _other_margin(pilot: Pilot, sd: float, margin: float, alpha: float, multiple: int) -> str:
+def _other_margin(pilot: Pilot, sd: float, margin: float, alpha: float, multiple: int) -> list[Advice]:
     """Name the next wider margin that is decided, or can be with a few more."""
     sides, ran = sides_of(pilot.kind), pilot.ran
     side = " a side" if sides == 2 else ""
     reach = t_quantile(1 - alpha, sides * (ran - 1)) * pilot.sd * math.sqrt(sides / ran) if ran > 1 else math.inf
     for other in (candidate for candidate in ROUND_MARGINS if candidate > margin):
+        wider = f"take a margin of {percent(other)}, at which"
         if abs(pilot.mean) + reach <= limit_of(other):
-            return f"at {percent(other)} it is decided by what was run"
+            return [Advice("wider-margin", f"{wider} it is decided by what was run")]
         count = _count(pilot, sd, other, max(2 * ran, 20), alpha, multiple)
         if count is not None:
-            return f"at {percent(other)} it can be, with about {count} {plural(pilot.kind)}{side} in all"
-    return ""
+            return [Advice("wider-margin", f"{wider} it can be, with {count} {plural(pilot.kind)}{side} in all")]
+    return []
 
 
 def plural(kind: Kind) -> str:

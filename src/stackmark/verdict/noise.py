@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+from stackmark.verdict.comparison import MOST_MARGIN
 from stackmark.verdict.examined import Examined, ExaminedRun
-from stackmark.verdict.needed import FORECAST_LEVEL, count_needed, sd_upper, smallest_margin
+from stackmark.verdict.needed import FORECAST_LEVEL, count_needed, is_practical, sd_upper, smallest_margin
 
 MARGINS = (0.005, 0.01, 0.02, 0.05)
+# Where none of those can be had, the first of these that can; `compare` takes all of them.
+WIDER_MARGINS = (0.1, 0.2, 0.3, 0.4)
+# The widest margin that `compare` takes, as it would be printed: 50 % is none.
+WIDEST = MOST_MARGIN - 0.0005
 # Two arms make a whole design in two blocks.
 WHOLE = 2
 # A longer pause between two blocks was somebody's, not the protocol's.
@@ -32,6 +37,10 @@ class MarginCost:
     blocks: int | None
     seconds: float | None
 
+    @property
+    def is_practical(self) -> bool:
+        return self.blocks is not None and is_practical(self.blocks, self.seconds)
+
 
 @dataclass(frozen=True)
 class NoiseFloor:
@@ -43,6 +52,7 @@ class NoiseFloor:
     sd_blocks_most: float | None
     # What forecasts take it for; without it, from fewer than four blocks, nothing is promised.
     sd_blocks_planned: float | None
+    # None also where `compare` takes none that is wide enough.
     smallest_margin: float | None
     block_s: float | None
     # Where a block's time goes, in seconds.
@@ -59,11 +69,8 @@ def noise_floor(examined: Examined) -> NoiseFloor | None:
         return None
     sd, blocks = comparison.sd_log, comparison.count_b
     block_s = block_seconds(examined.runs)
-    costs = []
     planned = sd_upper(sd, blocks - 1, FORECAST_LEVEL)
-    for margin in MARGINS if planned is not None else ():
-        count = count_needed(0.0, planned or 0.0, margin, multiple=WHOLE)
-        costs.append(MarginCost(margin, count, count * block_s if count is not None and block_s is not None else None))
+    smallest = smallest_margin(planned, blocks) if planned is not None else None
     spreads = [arm.throughput.cv for arm in examined.arms if arm.throughput and arm.throughput.cv is not None]
     return NoiseFloor(
         blocks=blocks,
@@ -71,12 +78,23 @@ def noise_floor(examined: Examined) -> NoiseFloor | None:
         sd_blocks=sd,
         sd_blocks_most=sd_upper(sd, blocks - 1),
         sd_blocks_planned=planned,
-        smallest_margin=smallest_margin(planned, blocks) if planned is not None else None,
+        smallest_margin=smallest if smallest is not None and smallest < WIDEST else None,
         block_s=block_s,
         parts=block_parts(examined.runs, block_s),
-        costs=tuple(costs),
+        costs=margin_costs(planned, block_s) if planned is not None else (),
         differs=comparison.difference is not None,
     )
+
+
+def margin_costs(sd: float, block_s: float | None) -> tuple[MarginCost, ...]:
+    """Return the price of the usual margins, and where none can be paid, of wider ones up to the first that can."""
+    costs: list[MarginCost] = []
+    for margin in (*MARGINS, *WIDER_MARGINS):
+        if margin not in MARGINS and any(cost.is_practical for cost in costs):
+            break
+        count = count_needed(0.0, sd, margin, multiple=WHOLE)
+        costs.append(MarginCost(margin, count, count * block_s if count is not None and block_s is not None else None))
+    return tuple(costs)
 
 
 def block_seconds(runs: Sequence[ExaminedRun]) -> float | None:
