@@ -8,6 +8,7 @@ What can only be seen from inside (versions of packages, the environment) is mar
 """
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -77,6 +78,12 @@ def read_request(request: Request) -> tuple[CommandParams, dict[str, str]]:
 
 def params_of(spec: Spec) -> CommandParams:
     return CommandParams.model_validate(spec.params)
+
+
+def program_code(code: int) -> int:
+    """Return a program's exit code; negative where the engine says by it that a signal ended the program."""
+    number = code - 128
+    return -number if number in {int(one) for one in signal.Signals} else code
 
 
 def coarse_clock(wall_s: float, tick_s: float, whose: str) -> list[str]:

@@ -21,7 +21,7 @@ from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.orphans import end_marked, marked
 from stackmark.places.container import trouble
 from stackmark.places.container.engine import Engine, container_name
-from stackmark.places.outside import OutsideEnd, OutsideRun, ProcessWatch, coarse_clock, unknown
+from stackmark.places.outside import OutsideEnd, OutsideRun, ProcessWatch, coarse_clock, program_code, unknown
 from stackmark.places.place import Handle, Outcome
 from stackmark.places.process import supervise
 from stackmark.spec import Task
@@ -45,7 +45,6 @@ class Record:
     started_unix_s: float
     finished_unix_s: float
     code: int
-    out_of_memory: bool
 
     @property
     def wall_s(self) -> float:
@@ -109,9 +108,7 @@ def run_outside(
         flags.append("not-verified: the program ended before its limits could be looked at")
     if task.spec and not task.spec.params.get("metric"):
         flags += coarse_clock(record.wall_s, TICK_S, f"{engine.kind}'s")
-    number = record.code - 128
-    code = -number if number in {int(one) for one in signal.Signals} else record.code
-    run.end(OutsideEnd(code, record.wall_s, TICK_S, tuple(seen.metrics()), tuple(flags), gpus))
+    run.end(OutsideEnd(program_code(record.code), record.wall_s, TICK_S, tuple(seen.metrics()), tuple(flags), gpus))
     return Outcome(record.code)
 
 
@@ -140,7 +137,7 @@ def _record(engine: Engine, mark: str) -> Record | None:
     try:
         state = json.loads(answer.out)
         started, finished = _unix_s(state["StartedAt"]), _unix_s(state["FinishedAt"])
-        made = Record(started, finished, int(state["ExitCode"]), bool(state.get("OOMKilled")))
+        made = Record(started, finished, int(state["ExitCode"]))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise PlaceError(
             f"{engine.kind} says of the container what cannot be read: {error}",

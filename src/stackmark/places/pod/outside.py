@@ -3,7 +3,6 @@
 The status has whole seconds, so a time that is taken from it is known to a second; a figure that the program prints is exact.
 """
 
-import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from stackmark.places.outside import (
     facts_about_us,
     facts_of_container,
     facts_of_machine,
+    program_code,
     unknown,
 )
 from stackmark.places.place import Handle
@@ -61,10 +61,8 @@ class OutsideProgram:
         if failure is not None or pod is None or not self._begun:
             self.run.cut_off()
             return failure
-        code = status.exit_code(pod) or 0
+        code = program_code(status.exit_code(pod) or 0)
         wall_s = status.timeline(pod, []).run_s or 0.0
-        number = code - 128
-        code = -number if number in {int(one) for one in signal.Signals} else code
         flags = [] if self._params.metric else coarse_clock(wall_s, TICK_S, "the cluster's")
         if unseen := sorted(_VERIFIED & options.model_fields_set):
             flags.append(
