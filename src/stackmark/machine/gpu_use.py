@@ -22,7 +22,7 @@ from stackmark.machine.reading import Json, Reading, mib
 from stackmark.remarks import Remark
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 # Four times a second: a program that uses a GPU needs longer than that to load CUDA, and one look costs milliseconds.
 EVERY_S = 0.25
