@@ -42,7 +42,7 @@ def rendered() -> Iterator[tuple[str, str]]:
     """Each by its name, as it looks today."""
     for name, examined in _examined().items():
         yield f"sample-verdict-{name}.pipe", _in_pipe(partial(print_verdict, examined))
-        if name in ("failed-run", "one-arm", "open", "nothing"):
+        if name in ("slower-times", "failed-run", "one-arm", "open", "nothing"):
             yield f"sample-report-{name}.md", render_markdown(examined)
     for name, result in _results().items():
         yield f"sample-result-{name}.pipe", _in_pipe(partial(print_result, result))
@@ -67,6 +67,7 @@ def _examined() -> dict[str, Examined]:
     two = (sample.compared("host", sample.HOST[:2], "host (2)", sample.CONTAINER[:2], 0.01),)
     return {
         "slower": sample.slower_examined(),
+        "slower-times": _in_seconds(sample.slower_examined()),
         "inconclusive": sample.inconclusive(),
         "three-arms": sample.three_arms(),
         "failed-run": sample.with_failed_run(),
@@ -79,10 +80,24 @@ def _examined() -> dict[str, Examined]:
     }
 
 
+def _in_seconds(examined: Examined) -> Examined:
+    """The same numbers as those of a program whose figure is its time."""
+    arms = [
+        replace(
+            arm, unit="1/s", throughput=arm.throughput and throughput_over_runs([arm.throughput.rate_per_s / 1000] * 2)
+        )
+        for arm in examined.arms
+    ]
+    runs = [replace(run, rate_per_s=run.rate_per_s and run.rate_per_s / 1000) for run in examined.runs]
+    return replace(examined, arms=tuple(arms), runs=tuple(runs))
+
+
 def _results() -> dict[str, RunResult]:
     failed = row(status="failed", rate_per_s=None, failure_kind="oom", failure_message="MESSAGE", failure_hint="HINT")
+    times = {"throughput": throughput_over_runs([4.9, 4.95, 5.0]), "runs": (row(rate_per_s=4.95, rate_unit="1/s"),)}
     return {
         "runs": RESULT,
+        "times": _measured(**times),
         "few-runs": _measured(throughput=throughput_over_runs([10.0, 10.1, 10.2])),
         "unpublished": replace(RESULT, published=()),
         "failed": _measured(throughput=None, runs=(failed,)),

@@ -91,7 +91,7 @@ def say_in_own_terms(comparison: Comparison, unit: FigureUnit) -> str:
     """
     shown = comparison.is_slower or comparison.is_faster or comparison.difference is not None
     change = unit.say_change(comparison.ratio) if shown else ""
-    return f"{comparison.sentence}; it {change}" if change else comparison.sentence
+    return f"{comparison.sentence.rstrip('.')}; it {change}" if change else comparison.sentence
 
 
 def say_counts(comparison: Comparison) -> str:
