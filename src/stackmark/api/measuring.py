@@ -47,6 +47,8 @@ class RunPlan:
     margin: float | None = None
     # The command line that repeats it.
     command: str = ""
+    # Choose what was not typed anew, and not as it was chosen before.
+    choose_again: bool = False
 
     def check(self, ledger: Ledger) -> None:
         """Refuse a published row that is not there, before anything is measured."""
@@ -73,10 +75,11 @@ def plan_run(
     published: str | None = None,
     margin: float | None = None,
     command: str = "",
+    choose_again: bool = False,
 ) -> RunPlan:
     """Plan a measurement. `on` is a place as an arm names it: `container,shm=1g`."""
     place = place_of(on, request.workload, place_options or {})
-    return RunPlan(request, place, runs, time_limit_s, published, margin, command)
+    return RunPlan(request, place, runs, time_limit_s, published, margin, command, choose_again)
 
 
 def plan_arm(request: Request, arm: str, **more: Any) -> RunPlan:
@@ -102,7 +105,9 @@ def carry_out_run(
         found = list_result(ledger, started.experiment, command=plan.command, choices=started.resolved.choices)
         return Measurement(started.experiment, ledger, result=found)
     rows = known_rows(ledger)
-    begun = start_run(plan.request, plan.place, ledger, watcher, plan.runs, plan.command)
+    begun = start_run(
+        plan.request, plan.place, ledger, watcher, plan.runs, plan.command, choose_again=plan.choose_again
+    )
     with around(begun.experiment):
         measured = go_through(begun, plan.place, ledger, watcher, plan.time_limit_s)
     reference = reference_for(plan.request, plan.published, rows)
@@ -118,6 +123,7 @@ def run(
     ranks: int = 1,
     time_limit_s: float | None = None,
     published: str | None = None,
+    choose_again: bool = False,
     ledger: LedgerLike = None,
     progress: ProgressLike = None,
     **options: Option,
@@ -125,7 +131,8 @@ def run(
     """Measure a workload: several fresh processes, a rate with its interval, and what it ran on.
 
     `options` are parameters of the workload (`batch=64`, `seconds="30s"`) and options of the place (`shm="1g"`), by the names
-    of the command line with `_` for `-`. What is not given is chosen for the device.
+    of the command line with `_` for `-`. What is not given is chosen for the device, as it was chosen before for the same call
+    on the same chip; with `choose_again` it is chosen anew.
     """
     request, place_options = read_request(workload, ranks, options)
     check_run(request)
@@ -137,6 +144,7 @@ def run(
         runs=runs,
         time_limit_s=time_limit_s,
         published=published,
+        choose_again=choose_again,
         command=command_of(["run"], workload, {**typed, "published": published, **options}),
     )
     with opened(ledger, create=True) as book:

@@ -63,6 +63,9 @@ Examples:
     callback=not_empty,
     help="Hold the result against the published row that fits best, e.g. 'NVIDIA H200'.",
 )
+@click.option(
+    "--choose-again", is_flag=True, help="Choose anew what is not typed, and not as it was chosen before on this chip."
+)
 @format_option
 @ledger_option
 @json_option
@@ -77,6 +80,7 @@ def command(
     runs: int | None,
     time_limit: str | None,
     published: str | None,
+    choose_again: bool,
     form: str | None,
     ledger: str | None,
     as_json: bool,
@@ -84,7 +88,8 @@ def command(
 ) -> int:
     """Measure WORKLOAD on this machine: several fresh processes, a rate with its interval, and what it ran on.
 
-    What is not typed is chosen for the device (auto), and said. A list with commas makes several measurements.
+    What is not typed is chosen for the device (auto), and said; the same command takes the same choice again. A list with
+    commas makes several measurements.
     """
     options = taken_place_options(typed)
     requests = read_requests(asked_workloads(workload, typed, image=names_image([place], options)), typed)
@@ -99,7 +104,7 @@ def command(
     plans = [
         plan_run(
             request, on=place, place_options=options, runs=runs, time_limit_s=limit_s, published=published,
-            command=repeatable(asked),
+            command=repeatable(asked), choose_again=choose_again,
         )
         for request in requests
     ]  # fmt: skip

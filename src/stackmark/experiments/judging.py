@@ -216,6 +216,11 @@ def _about(facts: Facts) -> dict[str, str | None]:
     }
 
 
+def chip_in(facts: Facts) -> str | None:
+    """Return the name of the chip that a worker would measure on."""
+    return _about(facts)["chip"]
+
+
 def _gpus(gpu: Mapping[str, JsonValue]) -> tuple[str | None, str | None]:
     """Return name and UUID of the GPU under test; of several that a program used all of them, each model with its count."""
     uuid = gpu.get("under_test")

@@ -4,6 +4,7 @@ A result is made once, when the runs are done, from the runs themselves, the led
 terminal, the JSON and the Python API all show the same one.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -30,7 +31,7 @@ from stackmark.published.lookup import (
 from stackmark.published.near import Match
 from stackmark.published.operators import OperatorIndex
 from stackmark.published.table import Published
-from stackmark.spec import Request, Spec
+from stackmark.spec import Request, Scalar, Spec
 from stackmark.verdict.operators import ListResult
 from stackmark.verdict.throughput import Throughput
 from stackmark.workloads.registry import find
@@ -69,6 +70,20 @@ class RunResult:
         return Exit.RUN_FAILED if self.measured.failed else Exit.DONE
 
     @property
+    def repeat(self) -> str:
+        """Return the command line that repeats these runs, with every choice typed out.
+
+        One that measures several things is left as it is: what was chosen for one is not for the others.
+        """
+        words = [word for word in shlex.split(self.command) if word != "--choose-again"]
+        typed = Request.model_validate(_request_in(self.experiment)).typed().values()
+        texts = [self.spec.workload, *(value for value in typed if isinstance(value, str))]
+        if not all(any(word == text or word.endswith(f"={text}") for word in words) for text in texts):
+            return self.command
+        pins = [pin for name in self.measured.choices for pin in _pin(name, self.spec.params.get(name))]
+        return shlex.join([*words, *pins])
+
+    @property
     def good(self) -> list[RunRow]:
         return [row for row in self.measured.runs if row.status == "done"]
 
@@ -96,6 +111,20 @@ class RunResult:
             if row.energy_j and row.steps_total and row.batch
         ]
         return median(energies) if energies else None
+
+
+def _request_in(experiment: Experiment) -> dict[str, object]:
+    return {name: experiment.request[name] for name in ("workload", "params", "ranks") if name in experiment.request}
+
+
+def _pin(name: str, value: Scalar) -> list[str]:
+    """Return a parameter as it is typed; nothing where it is empty."""
+    option = name.replace("_", "-")
+    if value is None or value == "":
+        return []
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}", str(value).removesuffix(".0")]
 
 
 @dataclass(frozen=True)

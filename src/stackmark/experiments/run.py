@@ -10,6 +10,7 @@ from stackmark.experiments.judging import Facts, read_stored
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import CUT_OFF, in_common_windows
 from stackmark.experiments.recorder import Position, Recorder, Silent, Watcher, begin, new_experiment
+from stackmark.experiments.remembered import resolve_as_before, say_choices
 from stackmark.experiments.trust import Part, parts_of
 from stackmark.ledger.rows import Experiment, Json, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
@@ -70,21 +71,38 @@ def measure(
     watcher: Watcher | None = None,
     time_limit_s: float | None = None,
     command: str = "",
+    choose_again: bool = False,
 ) -> Measured:
     """Probe, then run. A run that fails is stored and does not stop the others, unless it failed before it measured."""
     watcher = watcher or Silent()
-    started = start(request, place, ledger, watcher, runs, command)
+    started = start(request, place, ledger, watcher, runs, command, choose_again=choose_again)
     return go_through(started, place, ledger, watcher, time_limit_s)
 
 
 def start(
-    request: Request, place: Place, ledger: Ledger, watcher: Watcher, runs: int | None, command: str
+    request: Request,
+    place: Place,
+    ledger: Ledger,
+    watcher: Watcher,
+    runs: int | None,
+    command: str,
+    *,
+    choose_again: bool = False,
 ) -> StartedRun:
-    """Probe, and store what was asked and chosen: once there is a run, `resume` can go on."""
-    resolved = resolve(request, place, watcher)
+    """Probe, and store what was asked and chosen: once there is a run, `resume` can go on.
+
+    What was not typed is as it was chosen before, unless it is to be chosen again.
+    """
+    chosen_unix_s: float | None = None
+    if choose_again:
+        resolved = resolve(request, place, watcher)
+    else:
+        resolved, chosen_unix_s = resolve_as_before(request, place, ledger, watcher)
     gpu = str(resolved.spec.params.get("device", "cpu")).startswith("cuda")
     count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
     asked: Json = {**request.model_dump(mode="json"), "runs": count, "choices": {**resolved.choices}}
+    if chosen_unix_s is not None:
+        asked["chosen_unix_s"] = chosen_unix_s
     experiment = new_experiment(command=command, request=asked)
     begin(ledger, experiment, [(resolved.spec, place.name, place.options())])
     return StartedRun(experiment, resolved, count)
@@ -105,7 +123,7 @@ def go_through(
                 events = tuple(seen)
     if len(rows) < count:
         watcher.notice(f"the first run failed: the other {count - 1} were not started")
-    return _measured(ledger, started.experiment, resolved.spec, resolved.choices, resolved.facts, rows, events)
+    return _measured(ledger, started.experiment, resolved.spec, resolved.facts, rows, events)
 
 
 def carry_out(
@@ -158,17 +176,14 @@ def read_measured(ledger: Ledger, experiment: Experiment) -> Measured | None:
         return None
     heard = next((row for row in reversed(made) if row.status == "done"), made[-1])
     events = read_stored(ledger.stream(heard.id)).stream.events
-    told = experiment.request.get("choices")
-    choices = {name: str(reason) for name, reason in told.items()} if isinstance(told, dict) else {}
     seen = tuple(events) if heard.status == "done" else ()
-    return _measured(ledger, experiment, made[0].spec, choices, gathered_facts(events), made, seen)
+    return _measured(ledger, experiment, made[0].spec, gathered_facts(events), made, seen)
 
 
 def _measured(
     ledger: Ledger,
     experiment: Experiment,
     spec: Spec,
-    choices: dict[str, str],
     facts: Facts,
     runs: Sequence[RunRow],
     events: tuple[Event, ...],
@@ -176,7 +191,7 @@ def _measured(
     rows = in_common_windows(ledger, runs)
     rates = [row.rate_per_s for row in rows if row.status == "done" and row.rate_per_s]
     throughput = throughput_over_runs(rates) if rates else None
-    return Measured(experiment, spec, choices, facts, tuple(rows), throughput, events)
+    return Measured(experiment, spec, say_choices(experiment), facts, tuple(rows), throughput, events)
 
 
 def asked_runs(experiment: Experiment) -> int | None:

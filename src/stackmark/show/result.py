@@ -49,7 +49,7 @@ _NUMBERS = re.compile(r"[\d.,]+")
 
 
 def print_result(result: RunResult, console: Console) -> None:
-    repeat, workload = safe_line(result.command), result.measured.spec.workload
+    repeat, workload = safe_line(result.repeat), result.measured.spec.workload
     if is_screen(console):
         print_lines(console, workload, result_lines(result), STYLES)
         console.print(Text(f"repeat: {repeat}", style="dim"), soft_wrap=True)
@@ -264,6 +264,7 @@ def result_json(result: RunResult) -> dict[str, Any]:
         "against_published": _against_json(result.against) if result.against else None,
         "roofline": standing_json(result.limits.standing) if result.limits.standing else None,
         "command": result.command,
+        "repeat": result.repeat,
     }  # fmt: skip
 
 
