@@ -58,7 +58,8 @@ def test_a_list_is_a_table_and_what_it_came_to(measured: Measured) -> None:
     answer = measured.answer
     assert answer.code == Exit.DONE, answer.err
     lines = answer.out.splitlines()
-    assert lines[0].split()[:5] == ["#", "problem", "time", "±", "TFLOP/s"]
+    *head, unit = lines[0].split()[:5]
+    assert (head, unit[1:]) == (["#", "problem", "time", "±"], "FLOP/s")
     assert [line.split()[0] for line in lines[1:4]] == ROWS.split(",")
     named = {line.split()[0]: line for line in lines if line and not line[0].isspace()}
     assert all(figure in named["problems"] for figure in ("3 of", "160", f"--rows {ROWS}"))
@@ -122,7 +123,7 @@ def test_deepbench_s_own_table_is_read_back(measured: Measured) -> None:
 def test_a_list_of_runs_says_what_it_was(measured: Measured) -> None:
     lines = ask_process(measured.ledger, "results").out.splitlines()
     assert "op/gemm" in lines[1]
-    assert "TFLOP/s" in lines[1]
+    assert "FLOP/s" in lines[1]
     assert lines[1].endswith("done")
 
 

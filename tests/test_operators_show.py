@@ -406,7 +406,7 @@ def test_in_a_log_a_failed_row_is_said_at_once_and_others_now_and_then(monkeypat
     out = io.StringIO()
     told(PlainLines(out), rows_for(SPEC), 5)
     lines = out.getvalue().splitlines()
-    assert lines[0].split()[:7] == ["run", "1/3", "1/5", "1760×16×1760", "NN", "0.09912", "TFLOP/s,"]
+    assert lines[0].split()[:7] == ["run", "1/3", "1/5", "1760×16×1760", "NN", "99.12", "GFLOP/s,"]
     assert lines[0].endswith(" left")
     assert lines[-1].split() == ["run", "1/3", "5/5", "1760×7000×1760", "NN", "30.98", "TFLOP/s"]
 

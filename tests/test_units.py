@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from refusing import refused
 from stackmark.errors import SpecError
-from stackmark.units import counted, parse_seconds, parse_share, parse_size, say_count, say_rate, say_seconds, say_size
+from stackmark.units import (
+    counted,
+    parse_seconds,
+    parse_share,
+    parse_size,
+    say_count,
+    say_rate,
+    say_rate_in,
+    say_seconds,
+    say_size,
+    scale_rate,
+)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +138,33 @@ def test_only_one_thing_is_in_the_singular(number: float, said: str) -> None:
 )  # fmt: skip
 def test_rates_are_said_with_four_figures(rate: float, said: str) -> None:
     assert say_rate(rate) == said
+
+
+@pytest.mark.parametrize(
+    ("rate", "unit", "said"),
+    [
+        (0.01122, "TFLOP/s", "11.22 GFLOP/s"),
+        (0.0000042, "TFLOP/s", "4.200 MFLOP/s"),
+        (648.2, "TFLOP/s", "648.2 TFLOP/s"),
+        (1539.0, "TFLOP/s", "1,539 TFLOP/s"),
+        (0.5, "TOP/s", "500.0 GOP/s"),
+        (4270.0, "GB/s", "4.270 TB/s"),
+        (0.0, "TFLOP/s", "0.000 TFLOP/s"),
+        (0.01122, "images/s", "0.01122 images/s"),
+        (2.5, "", "2.500"),
+    ],
+)
+def test_a_rate_of_ours_has_the_prefix_that_it_can_be_read_in(rate: float, unit: str, said: str) -> None:
+    assert say_rate_in(rate, unit) == said
+
+
+@given(st.floats(1e-8, 1e6), st.sampled_from(["TFLOP/s", "TOP/s", "GB/s"]))
+def test_the_prefix_of_a_rate_is_that_of_its_ceiling(rate: float, unit: str) -> None:
+    """Ceilings are said by `say_count`."""
+    factor, shown = scale_rate(unit, rate)
+    one = {"TFLOP/s": 1e12, "TOP/s": 1e12, "GB/s": 1e9}[unit]
+    bare = unit[1:]
+    assert f"{say_count(rate * one)}{bare}".split()[-1].removesuffix(bare).strip("0123456789.") == shown.removesuffix(
+        bare
+    )
+    assert factor * rate >= 0.999 or shown == bare

@@ -9,7 +9,7 @@ interval of the figure is the reciprocal of the stored one.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.units import say_rate
+from stackmark.units import say_rate, scale_rate
 
 RECIPROCAL = "1/"
 LOWER_IS_BETTER = "lower is better"
@@ -27,13 +27,21 @@ class FigureUnit:
 
     name: str
     higher_is_better: bool = True
+    # What a number of the ledger is multiplied by where it is printed with another prefix.
+    factor: float = 1.0
+
+    def scaled(self, rate: float) -> "FigureUnit":
+        """Return the unit with the prefix that suits a number: GFLOP/s where it is 0.011 TFLOP/s."""
+        factor, name = scale_rate(self.name, rate) if self.higher_is_better else (1.0, self.name)
+        return FigureUnit(name, self.higher_is_better, factor)
 
     def value(self, rate: float) -> float:
-        return rate if self.higher_is_better else 1.0 / rate
+        return self.factor * rate if self.higher_is_better else 1.0 / rate
 
     def bounds(self, low: float, high: float) -> tuple[float, float]:
         """Return the interval of the figure, the smaller end first."""
-        return (low, high) if self.higher_is_better else (1.0 / high, 1.0 / low)
+        ends = self.value(low), self.value(high)
+        return ends if self.higher_is_better else ends[::-1]
 
     def number(self, rate: float) -> str:
         """`0.202`: for columns that have the unit in their head."""
@@ -83,7 +91,7 @@ def rate_of(value: float, *, higher_is_better: bool) -> float:
 
 def say_figure(rate: float, rate_unit: str | None) -> str:
     """`0.202 s` of 4.95 in `1/s`."""
-    return figure_unit(rate_unit).say(rate)
+    return figure_unit(rate_unit).scaled(rate).say(rate)
 
 
 def name_of_figures(rate_units: Sequence[str | None]) -> str:

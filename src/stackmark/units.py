@@ -135,6 +135,36 @@ def say_rate(rate: float) -> str:
     return f"{rate:.{decimals}f}"
 
 
+# Rates that our own workloads are stored in, and what one of each is. A program's own figure stays in its own unit.
+_SCALED_RATES = {"TFLOP/s": ("FLOP/s", 1e12), "TOP/s": ("OP/s", 1e12), "GB/s": ("B/s", 1e9)}
+# From which number on a prefix is taken, as say_count does, and what it stands for.
+_PREFIXES = (
+    ("T", _ROUNDS_UP * 1e12, 1e12),
+    ("G", _ROUNDS_UP * 1e9, 1e9),
+    ("M", _ROUNDS_UP * 1e6, 1e6),
+    ("k", 1e3, 1e3),
+)
+
+
+def scale_rate(unit: str, rate: float | None) -> tuple[float, str]:
+    """Return a factor and the unit to print rates in, so that this one is 1 or more: GFLOP/s where TFLOP/s is too coarse.
+
+    Rates next to each other are printed in one unit, which one of them chooses for all.
+    """
+    bare, one = _SCALED_RATES.get(unit, ("", 0.0))
+    if not bare or not rate:
+        return 1.0, unit
+    number = rate * one
+    prefix, size = next(((name, size) for name, least, size in _PREFIXES if number >= least), ("", 1.0))
+    return one / size, f"{prefix}{bare}"
+
+
+def say_rate_in(rate: float, unit: str) -> str:
+    """`7,087 images/s`, `11.22 GFLOP/s`: a throughput with its unit."""
+    factor, shown = scale_rate(unit, rate)
+    return f"{say_rate(factor * rate)} {shown}".rstrip()
+
+
 def _three_figures(number: float) -> str:
     if abs(number) >= 99.95:
         return f"{number:.0f}"

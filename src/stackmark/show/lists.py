@@ -24,7 +24,7 @@ from stackmark.show.result import run_flags, say_chip, say_memory, say_setup, sa
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import Line, is_screen, print_lines
 from stackmark.spec import Scalar
-from stackmark.units import counted, say_rate, say_seconds
+from stackmark.units import counted, say_rate, say_seconds, scale_rate
 from stackmark.verdict.operators import ListRatio, ListResult, RowResult
 from stackmark.verdict.throughput import worth_of_runs
 from stackmark.workloads.op.definition import say_problem
@@ -202,10 +202,11 @@ def _rate(result: ListResult) -> list[Line]:
 
 def _rows(result: ListResult) -> str:
     parts = []
+    factor, unit = scale_rate(result.unit, result.geometric_mean)
     if result.geometric_mean:
-        parts.append(f"geometric mean of their rates {say_rate(result.geometric_mean)} {result.unit}")
+        parts.append(f"geometric mean of their rates {say_rate(factor * result.geometric_mean)} {unit}")
     if found := result.extremes():
-        slowest, fastest = (f"{say_rate(row.rate or 0)} ({_name(row)})" for row in found)
+        slowest, fastest = (f"{say_rate(factor * (row.rate or 0))} ({_name(row)})" for row in found)
         parts.append(f"from {slowest} to {fastest}")
     longest = result.longest
     if longest and longest.seconds and result.total_s:

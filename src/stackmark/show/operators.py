@@ -19,7 +19,7 @@ from stackmark.experiments.operator_list import ListedRuns
 from stackmark.published.operators import BesidePublished, OperatorIndex, beside_list
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen
-from stackmark.units import say_rate, say_seconds
+from stackmark.units import say_rate, say_seconds, scale_rate
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
 from stackmark.verdict.operators import ListResult, RowResult
 from stackmark.workloads.op.definition import say_problem
@@ -159,6 +159,7 @@ def print_rows(result: ListResult, console: Console, times: PublishedTimes = NO_
 
 def _columns(result: ListResult, times: PublishedTimes) -> list[_Shown]:
     rows = result.rows
+    factor, unit = scale_rate(result.unit, result.geometric_mean)
     shown = [
         _Shown(Column("#", right=True, style="dim"), lambda row: str(row.result.index)),
         _Shown(Column("problem", style="cyan"), lambda row: say_problem(row.result.op, row.result.shape)),
@@ -172,11 +173,11 @@ def _columns(result: ListResult, times: PublishedTimes) -> list[_Shown]:
             for name, drop in ((ALGORITHM, 0), (BUS, 8), (DEEPBENCH, 3))
         ]
     else:
-        shown.append(_Shown(Column(result.unit, right=True, style="bold green"), lambda row: _rate(row.result.rate)))
+        shown.append(_Shown(Column(unit, right=True, style="bold green"), lambda row: _rate(row.result.rate, factor)))
     if len({row.precision for row in rows}) > 1:
         shown.insert(2, _Shown(Column("precision", drop=8), lambda row: row.result.precision))
     if any(row.limit_share for row in rows):
-        shown.append(_Shown(Column("limit", right=True, drop=5), lambda row: _limit(row.result)))
+        shown.append(_Shown(Column("limit", right=True, drop=5), lambda row: _limit(row.result, factor)))
         shown.append(_Shown(Column("of limit", right=True, drop=6), lambda row: _share(row.result.limit_share)))
     shown += [
         _Shown(Column(name, right=True, drop=max(6 - place, 4)), _beside(name))
@@ -242,16 +243,16 @@ def _seconds(seconds: float | None) -> str:
     return say_seconds(seconds) if seconds is not None else ""
 
 
-def _rate(rate: float | None) -> str:
-    return say_rate(rate) if rate is not None else ""
+def _rate(rate: float | None, factor: float = 1.0) -> str:
+    return say_rate(factor * rate) if rate is not None else ""
 
 
 def _share(share: float | None) -> str:
     return f"{100 * share:.0f} %" if share is not None else ""
 
 
-def _limit(row: RowResult) -> str:
-    return say_rate(row.limit_per_s / RATE_SCALE[row.unit]) if row.limit_per_s else ""
+def _limit(row: RowResult, factor: float) -> str:
+    return say_rate(factor * row.limit_per_s / RATE_SCALE[row.unit]) if row.limit_per_s else ""
 
 
 def _error(row: RowResult) -> str:

@@ -154,7 +154,7 @@ def rate_line(throughput: Throughput, rate_unit: str | None) -> Line:
 
 
 def say_throughput(throughput: Throughput, rate_unit: str | None) -> str:
-    unit = figure_unit(rate_unit)
+    unit = figure_unit(rate_unit).scaled(throughput.rate_per_s)
     said = f"{unit.say(throughput.rate_per_s)}{unit.direction}"
     if throughput.low_per_s is None or throughput.high_per_s is None:
         return f"{said}  (one run: no interval)"

@@ -259,10 +259,10 @@ class Sections:
 def _arm_row(examined: Examined, arm: ExaminedArm) -> ArmRow:
     rate, bounds = arm.throughput, ""
     if rate and rate.low_per_s is not None and rate.high_per_s is not None:
-        bounds = arm.figure_unit.say_bounds(rate.low_per_s, rate.high_per_s)
+        bounds = arm.figure_unit.scaled(rate.rate_per_s).say_bounds(rate.low_per_s, rate.high_per_s)
     return ArmRow(
         arm=arm,
-        figure=arm.figure_unit.say(rate.rate_per_s) if rate else "",
+        figure=arm.figure_unit.scaled(rate.rate_per_s).say(rate.rate_per_s) if rate else "",
         spread=say_spread(rate) if rate else "",
         bounds=bounds,
         runs=rate.runs if rate else 0,

@@ -45,7 +45,8 @@ def letter(arm: int) -> str:
 def say_arm_rate(arm: ExaminedArm) -> str:
     if not arm.throughput:
         return "no run that counts"
-    figure = arm.figure_unit.say(arm.throughput.rate_per_s)
+    rate = arm.throughput.rate_per_s
+    figure = arm.figure_unit.scaled(rate).say(rate)
     return f"{figure} {say_spread(arm.throughput) or '(one run: no interval)'}"
 
 
