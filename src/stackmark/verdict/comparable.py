@@ -11,6 +11,7 @@ the question, and between arms they are listed by the explanation.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from stackmark.figures import figure_unit
 from stackmark.remarks import Remark
 from stackmark.spec import Scalar
 
@@ -65,7 +66,8 @@ def reasons_not_comparable(
     if a.ranks != b.ranks and "ranks" not in typed:
         reasons.append(Remark(f"{a.label} ran on {a.ranks} ranks, {b.label} on {b.ranks}", "other-ranks"))
     if _differ(a.unit, b.unit):
-        text = f"{a.label} is in {a.unit}, {b.label} in {b.unit}: there is no ratio of the two"
+        units = [f"{unit.name}{unit.direction}" for unit in (figure_unit(a.unit), figure_unit(b.unit))]
+        text = f"{a.label} is in {units[0]}; {b.label} in {units[1]}: there is no ratio of the two"
         reasons.append(Remark(text, "other-unit"))
     if typed or reasons:
         # What is left to compare follows from what was typed, or from what is named already.
