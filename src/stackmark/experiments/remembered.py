@@ -77,12 +77,16 @@ def find_chosen(request: Request, place: Place, ledger: Ledger) -> Chosen | None
     return None
 
 
-def _asks_the_same(experiment: Experiment, request: Request) -> bool:
-    params, ranks = experiment.request.get("params"), experiment.request.get("ranks", 1)
-    typed = (
+def typed_in(experiment: Experiment) -> dict[str, object]:
+    """Return the parameters of a stored request that a person typed; none where the request is not stored."""
+    params = experiment.request.get("params")
+    return (
         {name: value for name, value in params.items() if value not in (AUTO, None)} if isinstance(params, dict) else {}
     )
-    return ranks == request.ranks and typed == request.typed()
+
+
+def _asks_the_same(experiment: Experiment, request: Request) -> bool:
+    return experiment.request.get("ranks", 1) == request.ranks and typed_in(experiment) == request.typed()
 
 
 def _chosen(ledger: Ledger, experiment: Experiment, row: RunRow) -> Chosen | None:

@@ -16,6 +16,7 @@ from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_measured, 
 from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.operator_list import ListedRuns, read_list
 from stackmark.experiments.operator_list import run_result as one_run_of_list
+from stackmark.experiments.remembered import typed_in
 from stackmark.experiments.run import Measured
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
@@ -76,12 +77,11 @@ class RunResult:
         One that measures several things is left as it is: what was chosen for one is not for the others.
         """
         words = [word for word in shlex.split(self.command) if word != "--choose-again"]
-        typed = Request.model_validate(_request_in(self.experiment)).typed().values()
-        texts = [self.spec.workload, *(value for value in typed if isinstance(value, str))]
+        texts = [self.spec.workload, *(text for text in typed_in(self.experiment).values() if isinstance(text, str))]
         if not all(any(word == text or word.endswith(f"={text}") for word in words) for text in texts):
             return self.command
-        pins = [pin for name in self.measured.choices for pin in _pin(name, self.spec.params.get(name))]
-        return shlex.join([*words, *pins])
+        pins = [_pin(name, self.spec.params.get(name)) for name in self.measured.choices]
+        return shlex.join([*words, *(word for pin in pins if pin and pin[0] not in words for word in pin)])
 
     @property
     def good(self) -> list[RunRow]:
@@ -111,10 +111,6 @@ class RunResult:
             if row.energy_j and row.steps_total and row.batch
         ]
         return median(energies) if energies else None
-
-
-def _request_in(experiment: Experiment) -> dict[str, object]:
-    return {name: experiment.request[name] for name in ("workload", "params", "ranks") if name in experiment.request}
 
 
 def _pin(name: str, value: Scalar) -> list[str]:
