@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from refusing import refused
 from stackmark.errors import SpecError
+from stackmark.figures import say_figure
 from stackmark.units import (
     counted,
     parse_seconds,
@@ -16,7 +17,6 @@ from stackmark.units import (
     parse_size,
     say_count,
     say_rate,
-    say_rate_in,
     say_seconds,
     say_size,
     scale_rate,
@@ -155,7 +155,7 @@ def test_rates_are_said_with_four_figures(rate: float, said: str) -> None:
     ],
 )
 def test_a_rate_of_ours_has_the_prefix_that_it_can_be_read_in(rate: float, unit: str, said: str) -> None:
-    assert say_rate_in(rate, unit) == said
+    assert say_figure(rate, unit) == said
 
 
 @given(st.floats(1e-8, 1e6), st.sampled_from(["TFLOP/s", "TOP/s", "GB/s"]))

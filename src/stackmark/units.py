@@ -159,12 +159,6 @@ def scale_rate(unit: str, rate: float | None) -> tuple[float, str]:
     return one / size, f"{prefix}{bare}"
 
 
-def say_rate_in(rate: float, unit: str) -> str:
-    """`7,087 images/s`, `11.22 GFLOP/s`: a throughput with its unit."""
-    factor, shown = scale_rate(unit, rate)
-    return f"{say_rate(factor * rate)} {shown}".rstrip()
-
-
 def _three_figures(number: float) -> str:
     if abs(number) >= 99.95:
         return f"{number:.0f}"

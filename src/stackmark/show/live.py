@@ -52,7 +52,7 @@ ROOM_BESIDE_WHERE = 70
 def say_row(row: OpRow) -> str:
     """`0.812 TFLOP/s`, from its samples."""
     result = row_of([row])
-    return f"{say_rate(result.rate)} {result.unit}" if result.rate else ""
+    return say_figure(result.rate, result.unit) if result.rate else ""
 
 
 class ListProgress:
