@@ -44,8 +44,8 @@ def test_what_has_no_arms_is_refused_with_the_command_that_fits(file: Path, kind
     refused(file, stored(file, kind), command)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in UNORDERED if kind != "sweep"])
-def test_only_what_has_an_order_of_runs_is_resumed(file: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in UNORDERED if kind not in ("run", "sweep")])
+def test_only_what_has_an_order_or_a_number_of_runs_is_resumed(file: Path, kind: Kind) -> None:
     refused(file, stored(file, kind), ["resume"])
 
 
