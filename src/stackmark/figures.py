@@ -56,7 +56,7 @@ class FigureUnit:
         return " to ".join(map(say_rate, self.bounds(low, high)))
 
     def say_change(self, ratio: float) -> str:
-        """Say what a ratio of rates means to a figure that is no rate: `takes 3.1 % longer`; nothing of a rate."""
+        """Say what a ratio of rates means to a figure that is not a rate: `takes 3.1 % longer`; nothing of a rate."""
         if self.higher_is_better or ratio == 1.0:
             return ""
         verb, more, less = ("takes", "longer", "less") if self.name.lower() in TIME_UNITS else ("is", "higher", "lower")

@@ -159,7 +159,7 @@ def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[ArmRequest]
         if name not in known:
             option = f"--{name.replace('_', '-')}"
             places = " or ".join(dict.fromkeys(arm.place for arm in arms))
-            raise SpecError(f"{option} is no option of {places}", hint=SEE_HELP)
+            raise SpecError(f"{option} is not an option of {places}", hint=SEE_HELP)
 
 
 def _told_apart(arms: Sequence[ArmRequest]) -> list[ArmRequest]:

@@ -148,7 +148,7 @@ def _where(result: RunResult) -> list[Line]:
 
 
 def rate_line(throughput: Throughput, rate_unit: str | None) -> Line:
-    """Make the line of the rate, or of a figure that is no rate."""
+    """Make the line of the rate, or of a figure that is not a rate."""
     name = "rate" if figure_unit(rate_unit).higher_is_better else "figure"
     return name, say_throughput(throughput, rate_unit)
 

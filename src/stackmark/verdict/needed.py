@@ -146,7 +146,7 @@ def is_practical(count: int, seconds: float | None) -> bool:
 
 
 def advised(wanted: Needed) -> Needed:
-    """Return it with its advice in one sentence: what is no way first, then what to do, numbered where it is more than one."""
+    """Return it with its advice in one sentence: what does not help, then what to do, numbered where there is more than one."""
     ways = [one.words for one in wanted.advice if one.kind != "not-by-blocks"]
     numbered = [f"{number}. {said}" for number, said in enumerate(ways, 1)] if len(ways) > 1 else ways
     no_way = [one.words for one in wanted.advice if one.kind == "not-by-blocks"]

@@ -116,7 +116,7 @@ def _arms(sections: Sections) -> str:
 
 
 def _figure(said: str) -> str:
-    """Escape the unit, which a program may have named, and leave the number as it is: `3\\.5` is no number to copy."""
+    """Escape the unit, which a program may have named, and leave the number as it is: nobody copies `3\\.5`."""
     number, _, unit = said.partition(" ")
     return f"{number} {plain(unit)}".rstrip()
 
