@@ -356,11 +356,15 @@ def test_a_run_is_answered_with_its_experiment() -> None:
     assert run["experiment_id"] in answer.err
 
 
-def test_a_plain_run_cannot_be_resumed() -> None:
-    assert ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1").code == Exit.DONE
-    answer = ask("resume", "last")
-    is_a_sentence(answer, Exit.WRONG_USE)
-    assert "stackmark run" in answer.err
+def test_a_finished_run_is_not_run_again_but_said_again(ledger_file: Path) -> None:
+    first = ask("run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--runs", "1")
+    assert first.code == Exit.DONE
+    again = ask("resume", "last")
+    assert again.code == Exit.DONE
+    assert [line for line in lines(again) if line.startswith("rate")] == [
+        line for line in lines(first) if line.startswith("rate")
+    ]
+    assert len(rows_of(ledger_file)) == 1
 
 
 def test_a_finished_experiment_is_not_run_again_but_said_again(ledger_file: Path) -> None:

@@ -116,7 +116,9 @@ def test_killed_while_a_container_runs_it_is_resumed_in_order_and_no_container_i
     assert f"{row.id} (command/own)" in answer.err
     rows = rows_of(ledger_file)
     good = [one for one in rows if one.status == "done"]
-    assert [one.arm for one in good] == [arm for block in json.loads(answer.out)["order"] for arm in block]
+    order = [arm for block in json.loads(answer.out)["order"] for arm in block]
+    # A block that other programs disturbed is repeated at the end.
+    assert [one.arm for one in good][: len(order)] == order
     assert [one.id for one in good][: len(before)] == before
     assert [one.failure_kind for one in rows if one.status != "done"] == ["lost"]
     assert containers_of(rows) == []

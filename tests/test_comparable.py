@@ -88,7 +88,7 @@ def test_other_samples_or_another_model_under_the_same_name_are_reasons() -> Non
 
 def test_another_unit_has_no_ratio() -> None:
     (reason,) = reasons_not_comparable(BEFORE, replace(AFTER, unit="1/ms"))
-    assert (reason.kind, "images/s" in reason, "1/ms" in reason) == ("other-unit", True, True)
+    assert (reason.kind, "images/s" in reason, " ms" in reason) == ("other-unit", True, True)
 
 
 def test_another_chip_is_a_reason_unless_it_was_asked_for() -> None:
