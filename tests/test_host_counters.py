@@ -69,14 +69,24 @@ def test_damaged_files_are_not_numbers(tmp_path: Path) -> None:
     assert (found.load_1m, found.busy_s, found.run_s) == (None, None, None)
 
 
+# In a session of its own: in pytest's, processes of other tests come and go meanwhile.
+CHILD_AT_WORK = """
+import subprocess, sys
+from stackmark.machine.host_counters import between, read
+before = read()
+code = "import time\\nwhile time.process_time() < 0.3: pass\\nprint(flush=True)\\ninput()"
+child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(next(one.value for one in between(before, read()) if one.name == "cpu_s"))
+child.communicate(b"\\n")
+print(next(one.value for one in between(before, read()) if one.name == "cpu_s"))
+"""
+
+
 def test_work_of_a_child_is_counted_while_it_runs_and_after() -> None:
-    before = read()
-    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    child.stdout.readline()
-    running = metrics(before, read())["cpu_s"]
-    child.communicate(b"\n")
-    ended = metrics(before, read())["cpu_s"]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD_AT_WORK], capture_output=True, text=True, check=True, start_new_session=True
+    )
+    running, ended = map(float, done.stdout.split())
     assert running >= 0.25
     assert ended == pytest.approx(running, abs=0.25)
