@@ -118,7 +118,7 @@ def one_slow(rng: np.random.Generator, sweeps: int) -> None:
 
 
 def nobody_slow(rng: np.random.Generator, sweeps: int) -> None:
-    print(f"Nobody slow: anybody named, a slow group reported, in % of {sweeps} sweeps; runs a sweep takes")
+    print(f"No slow device: any device named, a slow group reported, in % of {sweeps} sweeps; runs a sweep takes")
     print("| devices | run noise | devices differ by | before: named | today: named | today: group | runs |")
     print("|---|---|---|---|---|---|---|")
     for count, noise, lottery in (

@@ -144,7 +144,7 @@ def ask(where: str, amount: int) -> bool:
         with create_engine(make_url(where).set(drivername="postgresql+psycopg")).connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM ANALYZE stackmark.runs")
     print(f"\n{kind}: {amount:,} runs, filled in {time.perf_counter() - begun:.0f} s")
-    print(f"| {'question':<36} | median ms | slowest ms |\n|{'-' * 38}|----------:|-----------:|")
+    print(f"| {'query':<36} | median ms | slowest ms |\n|{'-' * 38}|----------:|-----------:|")
     kept = True
     with Ledger.open(where) as ledger:
         for name, question in questions(ledger, amount).items():

@@ -80,7 +80,7 @@ def main() -> None:
         else f"CPU, {torch.get_num_threads()} threads, not pinned"
     )
     print(f"{name}, PyTorch {torch.__version__}, {options.turns} turns")
-    print(f"{'problem':<22}{'precision':<11}{'sets':>5}{'ours':>12}{'bare':>12}{'TFLOP/s':>10}{'ratio':>8}")
+    print(f"{'problem':<22}{'precision':<11}{'sets':>5}{'stackmark':>12}{'bare':>12}{'TFLOP/s':>10}{'ratio':>8}")
     for precision in precisions:
         stand = Stand(device, precision, 1)
         for m, n, k in shapes:

@@ -96,8 +96,8 @@ def false_alarms(rng: np.random.Generator) -> None:
         "heavy tails, t with 3 df": heavy_tailed,
         "skewed, exponential": skewed,
     }
-    print(f"Flat runs of 1000 steps called anything but flat, in % of {ALARM_SERIES} simulated runs;")
-    print("in brackets the largest error that this made in the rate, in %")
+    print(f"Flat runs of 1000 steps classified as anything but flat, in % of {ALARM_SERIES} simulated runs;")
+    print("in brackets the largest error that this caused in the rate, in %")
     print("| noise | CV 0.5 % | CV 1 % | CV 5 % |")
     print("|---|---|---|---|")
     for name, noise in kinds.items():
@@ -115,8 +115,8 @@ def false_alarms(rng: np.random.Generator) -> None:
 
 
 def pauses(rng: np.random.Generator) -> None:
-    print(f"Stationary runs with a pause every so many steps called anything but flat, in % of {ALARM_SERIES} runs")
-    print("| every, times as long | steps | CV 0.5 % | CV 1 % | CV 5 % |")
+    print(f"Stationary runs with regular pauses classified as anything but flat, in % of {ALARM_SERIES} runs")
+    print("| a pause every N steps, times as long | steps | CV 0.5 % | CV 1 % | CV 5 % |")
     print("|---|---|---|---|---|")
     for every, times in ((50, 3.0), (50, 10.0), (20, 3.0)):
         for n in (300, 1000, 2000):

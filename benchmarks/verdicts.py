@@ -40,9 +40,9 @@ from stackmark.verdict.interference import Disturbed, Load, combined, disturbanc
 from stackmark.verdict.needed import FORECAST_LEVEL, Pilot, count_needed, needed, sd_upper, smallest_margin
 from stackmark.verdict.ratio import compare_blocks
 from stackmark.verdict.sequential import Spending, StoppingLevels, planned_looks, spent, stopping_rule
-from stackmark.verdict.series import CUSUM_LIMIT, Nights, compare_series, cusum, judge_nights
+from stackmark.verdict.series import CUSUM_LIMIT, Nights, compare_series, cusum, history_of, judge_nights
 from stackmark.verdict.student import normal_cdf, t_cdf, t_quantile
-from stackmark.verdict.unpaired import compare_runs
+from stackmark.verdict.unpaired import KnownSpread, RunSpread, compare_runs
 
 MARGIN = 0.01
 LIMIT = limit_of(MARGIN)
@@ -114,7 +114,7 @@ def percent(share: float) -> str:
 
 
 def fixed_designs(rng: np.random.Generator) -> None:
-    print(f"A fixed number of blocks, margin 1 %, {EXPERIMENTS} experiments a row, in %")
+    print(f"A fixed number of blocks, margin 1 %, {EXPERIMENTS} experiments per row, in %")
     print(
         "| noise | blocks | s_d | 90 % interval covers | false EQUIVALENT | false SLOWER | A/A difference named | power |"
     )
@@ -129,7 +129,7 @@ def fixed_designs(rng: np.random.Generator) -> None:
 
 
 def evidence_of_a_difference(rng: np.random.Generator) -> None:
-    print(f"What SLOWER and FASTER ask for, margin 1 %, {EXPERIMENTS} experiments a row: a word, in %")
+    print(f"What SLOWER and FASTER require, margin 1 %, {EXPERIMENTS} experiments per row: a word, in %")
     print("| truth | CV of a run | blocks | word | 90 % interval alone (rules 1) | and 95 % excludes 1 |")
     print("|---|---|---|---|---|---|")
     for truth, cv, n in ((1.0, 0.05, 4), (1.0, 0.05, 6), (1.0, 0.05, 10), (0.5, 0.05, 4), (0.98, 0.005, 6)):
@@ -179,7 +179,8 @@ def correlated(rng: np.random.Generator, runs: int) -> Floats:
 
 def orders(rng: np.random.Generator) -> None:
     print(
-        f"What time does to the order of runs, no difference, margin 1 %, s_d 0.3 %, {EXPERIMENTS} experiments a row, in %"
+        f"The order of runs and disturbances over time, no difference, margin 1 %, s_d 0.3 %, "
+        f"{EXPERIMENTS} experiments per row, in %"
     )
     print(
         "| disturbance | order | blocks | bias of the ratio | 90 % interval covers | A/A difference named | SLOWER or FASTER |"
@@ -286,10 +287,13 @@ def disturbed_experiment(
 def interference(rng: np.random.Generator) -> None:
     (rng,) = rng.spawn(1)  # the tables after this one keep their draws
     print(
-        f"A neighbour burns a core half of the time, margin 5 %, six blocks, runs spread by 1 %, {BUSY_EXPERIMENTS} experiments "
-        "a row: judged as if nothing were known of it, with the arm's median as what is usual, and with today's rule; in %"
+        f"A neighbour uses a core half of the time, margin 5 %, six blocks, runs spread by 1 %, {BUSY_EXPERIMENTS} experiments "
+        "per row: judged without any knowledge of the neighbour, with the arm's median as the usual value, "
+        "and with today's rule; in %"
     )
-    print("| truth | a run in its load is slower by | its period | SLOWER or FASTER | difference named | EQUIVALENT |")
+    print(
+        "| truth | a run in its load is slower by | period of the load | SLOWER or FASTER | difference named | EQUIVALENT |"
+    )
     print("|---|---|---|---|---|---|")
     for truth, effect, period in (
         (1.0, 0.02, 4), (1.0, 0.1, 4), (1.0, 0.45, 4), (1.0, 0.45, 3), (0.95, 0.02, 4), (0.9, 0.02, 4),
@@ -313,8 +317,8 @@ def interference(rng: np.random.Generator) -> None:
 
 def rare_slow_runs(rng: np.random.Generator) -> None:
     print(
-        f"One arm has 1 run in 10 that is 20 % slow, runs spread by 0.2 %, {SLOW_EXPERIMENTS} experiments a row. Before, "
-        "EQUIVALENT was all that was said; in %"
+        f"One arm has 1 run in 10 that is 20 % slow, runs spread by 0.2 %, {SLOW_EXPERIMENTS} experiments per row. Earlier "
+        "rules said only EQUIVALENT; in %"
     )
     print(
         "| blocks | EQUIVALENT | bad runs of that arm seen | upper bound, none seen | bound holds the truth | "
@@ -342,9 +346,10 @@ def rare_slow_runs(rng: np.random.Generator) -> None:
 def pooled_steps(rng: np.random.Generator) -> None:
     experiments, runs, steps = 4000, 5, 100
     print(
-        f"{runs} runs an arm of {steps} steps, runs differ by 0.5 %, steps by 1 %, no difference: one is claimed, in %"
+        f"{runs} runs per arm of {steps} steps, runs differ by 0.5 %, steps by 1 %, no true difference: "
+        "a difference is claimed, in %"
     )
-    print("| what is taken for a sample | claimed |")
+    print("| the sample | claimed |")
     print("|---|---|")
     by_steps, by_runs = 0.0, 0.0
     for _ in range(experiments // 500):
@@ -379,7 +384,7 @@ def stopped(
 
 
 def sequential(rng: np.random.Generator) -> None:
-    print(f"Stopping early, margin 1 %, {EXPERIMENTS} experiments a row; shares in %")
+    print(f"Stopping early, margin 1 %, {EXPERIMENTS} experiments per row; shares in %")
     print(
         "| rule, looks | s_d | false EQUIVALENT | false SLOWER | A/A difference named | decided in A/A | mean blocks in A/A |"
     )
@@ -431,9 +436,9 @@ def several(rng: np.random.Generator) -> None:
 
 
 def unpaired(rng: np.random.Generator) -> None:
-    print(f"Runs and series that were not paired, margin 1 %, {WELCH_EXPERIMENTS} experiments a row, in %")
+    print(f"Runs and series that were not paired, margin 1 %, {WELCH_EXPERIMENTS} experiments per row, in %")
     print(
-        "| counts | spread of A, of B | by | 90 % interval covers | false EQUIVALENT | false SLOWER | A/A difference named |"
+        "| counts | spread of A, of B | method | 90 % interval covers | false EQUIVALENT | false SLOWER | A/A difference named |"
     )
     print("|---|---|---|---|---|---|---|")
     for n_a, n_b, sd_a, sd_b in ((2, 2, 0.003, 0.003), (2, 2, 0.001, 0.004), (3, 3, 0.003, 0.003), (3, 3, 0.001, 0.004),
@@ -454,10 +459,10 @@ def unpaired(rng: np.random.Generator) -> None:
 
 def logs_of_one_day(rng: np.random.Generator) -> None:
     print(
-        f"Undated logs: runs of one day a side, the day adds 1 %, runs spread by 0.3 %, no difference, {SLOW_EXPERIMENTS} "
-        "comparisons a row: a word about the machines, in %"
+        f"Undated logs: runs of one day per side, the day adds 1 %, runs spread by 0.3 %, no difference, {SLOW_EXPERIMENTS} "
+        "comparisons per row: a word about the machines, in %"
     )
-    print("| runs a side | each run a sample (rules 1) | each side a series |")
+    print("| runs per side | each run a sample (rules 1) | each side a series |")
     print("|---|---|---|")
     for n in (2, 3, 5, 10):
         before = after = 0
@@ -470,10 +475,8 @@ def logs_of_one_day(rng: np.random.Generator) -> None:
 
 
 def one_run_a_side(rng: np.random.Generator) -> None:
-    print(
-        f"One run a side and nothing known of the spread, {SLOW_EXPERIMENTS} comparisons a row: FASTER or SLOWER, in %"
-    )
-    print("| true factor | spread of ln R | word | of them wrong |")
+    print(f"One run per side and an unknown spread, {SLOW_EXPERIMENTS} comparisons per row: FASTER or SLOWER, in %")
+    print("| true factor | spread of ln R | word | wrong word |")
     print("|---|---|---|---|")
     for factor, sd in ((1.0, 0.05), (1.0, 0.5), (1.0, 1.0), (5.0, 0.1), (20.0, 0.1), (145.0, 0.3)):
         found = []
@@ -484,6 +487,47 @@ def one_run_a_side(rng: np.random.Generator) -> None:
         wrong = sum(word == "SLOWER" or (word == "FASTER" and factor == 1) for word in found)
         print(f"| {factor:g} | {sd:g} | {percent(said / SLOW_EXPERIMENTS)} | {percent(wrong / SLOW_EXPERIMENTS)} |")
     print()
+
+
+def one_run_a_side_known(rng: np.random.Generator) -> None:
+    print(
+        "One run per side on two chips whose spreads the ledger knows from that many runs of each, margin 1 %, "
+        f"{WELCH_EXPERIMENTS} comparisons per row, in %"
+    )
+    print(
+        "| runs known | spread of A, of B | 90 % interval covers | false EQUIVALENT | false SLOWER | A/A word | 5 % found |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for known, sd_a, sd_b in (
+        (4, 0.003, 0.003),
+        (6, 0.003, 0.003),
+        (6, 0.001, 0.004),
+        (20, 0.003, 0.003),
+        (20, 0.01, 0.01),
+    ):
+        counts = dict.fromkeys(("covers", "equivalent", "slower", "word", "found"), 0)
+        for _ in range(WELCH_EXPERIMENTS):
+            of_a, of_b = (known_spread_of(sd * rng.standard_normal(known)) for sd in (sd_a, sd_b))
+            spread = RunSpread(of_a, of_b)
+            a, b = sd_a * rng.standard_normal(), sd_b * rng.standard_normal()
+            same, edge, far = (
+                compare_runs("a", "b", [a], [b + shift], MARGIN, spread=spread) for shift in (0.0, -LIMIT, -0.05)
+            )
+            assert same.interval_90
+            counts["covers"] += same.interval_90.low <= 1 <= same.interval_90.high
+            counts["equivalent"] += edge.word == "EQUIVALENT"
+            counts["slower"] += edge.word == "SLOWER"
+            counts["word"] += same.is_slower or same.is_faster
+            counts["found"] += far.word == "SLOWER"
+        cells = " | ".join(percent(count / WELCH_EXPERIMENTS) for count in counts.values())
+        print(f"| {known} | {100 * sd_a:g} %, {100 * sd_b:g} % | {cells} |")
+    print()
+
+
+def known_spread_of(logs: Floats) -> KnownSpread:
+    most = sd_upper(float(logs.std(ddof=1)), logs.size - 1)
+    assert most is not None
+    return KnownSpread("a workload on a chip", most, logs.size)
 
 
 def averaged(before: Floats, nights: Floats) -> Comparison:
@@ -507,7 +551,7 @@ def as_series(values: Floats) -> list[list[float]]:
 def nightly(rng: np.random.Generator) -> None:
     print(
         f"Nightly checks against a baseline of three series that spread by 0.35 %, ten good nights, then a drop; "
-        f"{NIGHT_EXPERIMENTS} machines a row, in %"
+        f"{NIGHT_EXPERIMENTS} machines per row, in %"
     )
     print(
         "| drop | night | averaged (rules 1): SLOWER | EQUIVALENT | tonight alone: SLOWER | EQUIVALENT | tonight or the latest "
@@ -554,8 +598,8 @@ def false_alarms(rng: np.random.Generator) -> None:
 
 def likely(rng: np.random.Generator) -> None:
     print(
-        f"One series a side of three runs that spread by 0.5 %, nothing known of the machine, {SLOW_EXPERIMENTS} checks a row: "
-        "a word, in % (before: always INCONCLUSIVE)"
+        f"One series per side of three runs that spread by 0.5 %, no history of the machine, {SLOW_EXPERIMENTS} checks per row: "
+        "a word, in % (earlier: always INCONCLUSIVE)"
     )
     print("| true change | series spread by | LIKELY SLOWER | LIKELY FASTER |")
     print("|---|---|---|---|")
@@ -568,6 +612,23 @@ def likely(rng: np.random.Generator) -> None:
             )
         shares = (percent(found.count(word) / SLOW_EXPERIMENTS) for word in ("LIKELY SLOWER", "LIKELY FASTER"))
         print(f"| {100 * change:g} % | {100 * sd:g} % | " + " | ".join(shares) + " |")
+    print()
+
+
+def likely_with_history(rng: np.random.Generator) -> None:
+    print(
+        f"One series a side on a machine that does not change, whose history is parted where its rate changed once; series "
+        f"spread by 3 %, {SLOW_EXPERIMENTS} checks a row: a word, in %"
+    )
+    print("| series in the history | LIKELY SLOWER or LIKELY FASTER |")
+    print("|---|---|")
+    for series in (5, 6, 8, 10, 20):
+        draws = 0.03 * rng.standard_normal((SLOW_EXPERIMENTS, series + 1))
+        # The baseline is the first series of the history.
+        found = [
+            compare_series("a", "b", [[one[0]]], [[one[-1]]], MARGIN, history_of(one[:-1])).is_likely for one in draws
+        ]
+        print(f"| {series} | {percent(float(np.mean(found)))} |")
     print()
 
 
@@ -590,7 +651,7 @@ def promised(pilot: Pilot, margin: float, *, bounded: bool) -> int | None:
 def forecasts(rng: np.random.Generator) -> None:
     pilots = 150
     print(
-        f"Forecasts of pilots that did not decide, promised to decide in 90 %: how often they do, {pilots} pilots a row"
+        f"Forecasts of pilots that did not decide, promised to decide in 90 %: how often they do, {pilots} pilots per row"
     )
     print(
         "| pilot, blocks | s_d | margin | true ratio | from its own spread: blocks | decided, % | from the bound: blocks | "
@@ -623,7 +684,8 @@ def forecasts(rng: np.random.Generator) -> None:
 def noise_promises(rng: np.random.Generator) -> None:
     floors = 300
     print(
-        f"`noise`: the smallest margin that its blocks decide in 90 %, where there is no difference, {floors} floors a row, in %"
+        f"`noise`: the smallest margin that its blocks decide in 90 %, where there is no difference, "
+        f"{floors} experiments per row, in %"
     )
     print("| blocks | s_d | by its own spread | by the bound |")
     print("|---|---|---|---|")
@@ -641,10 +703,10 @@ def noise_promises(rng: np.random.Generator) -> None:
 
 def rows_of_lists(rng: np.random.Generator) -> None:
     experiments, count = 200, 160
-    print(f"Operator lists of {count} rows, two arms, six blocks, rows spread by 2 %, {experiments} experiments a row")
     print(
-        "| rows that are 5 % slower | lowest and highest ratio, mean | any other row named, % | of the slow ones named, % |"
+        f"Operator lists of {count} rows, two arms, six blocks, rows spread by 2 %, {experiments} experiments per row"
     )
+    print("| rows that are 5 % slower | lowest and highest ratio, mean | any other row named, % | slow rows named, % |")
     print("|---|---|---|---|")
     for slow in (0, 8):
         ends, false, hits = [], 0, 0
@@ -690,10 +752,12 @@ def main() -> None:
     tables: Sequence[Callable[[np.random.Generator], None]] = (
         fixed_designs, evidence_of_a_difference, orders, interference, rare_slow_runs, pooled_steps, sequential, several,
         unpaired, logs_of_one_day, one_run_a_side, likely, nightly, false_alarms, forecasts, noise_promises, rows_of_lists,
-        known_spread,
+        known_spread, likely_with_history,
     )  # fmt: skip
     for table in tables:
         table(rng)
+    # With a seed of its own, so that the tables above stay as they are.
+    one_run_a_side_known(np.random.default_rng(20_240_601))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 Reads `published/all.csv`, `tf_published.csv`, `field_reports.csv` and MLPerf's three tables there, in this order, and writes
 one long table, one row a number, into the package; and a second of the same columns from DeepBench's timings of single
 operators (`deepbench/`), which is apart because the first is read at the end of every run. The same input gives the same
-bytes. How a source spells its rows is in published_rows.py, published_mlperf.py and published_deepbench.py.
+bytes. How a source spells its rows is in published_rows.py, published_mlperf.py and published_deepbench.py. A third, small
+table describes the systems that numbers were measured on, where a source describes them (published_systems.py).
 
 Left out are, by name and counted: cells printed as N/A, results whose value is not in the reference, counts that describe a
 model and not a run, quantities that somebody derived from others (speed-ups, coefficients of variation, ratios: sources
@@ -19,15 +20,18 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from published_deepbench import Timings
 from published_mlperf import inference_rows, scored_rows, training_rows
 from published_rows import Cells, LeftOut, Row, classic_row, collected_row, field_row
+from published_systems import described_systems
 
 from stackmark.errors import LedgerError
 from stackmark.published.checks import too_fast
+from stackmark.published.stack import FIELDS as SYSTEM_FIELDS
+from stackmark.published.stack import SYSTEMS_NAME, parse_systems
 from stackmark.published.table import FIELDS, NAME, OPERATORS_NAME, parse, row_of
 
 SHIPPED = Path(__file__).resolve().parent.parent / "src" / "stackmark" / "published" / "data"
@@ -86,10 +90,10 @@ def make(reference: Path, from_files: tuple[tuple[str, Read], ...]) -> tuple[lis
     return [cells for number, cells in enumerate(table) if number not in impossible], left_out
 
 
-def as_csv(table: list[list[str]]) -> str:
+def as_csv(table: list[list[str]], header: Sequence[str] = FIELDS) -> str:
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
+    writer.writerow(header)
     writer.writerows(table)
     return out.getvalue()
 
@@ -123,6 +127,8 @@ def main() -> None:
             texts[name] = as_csv(table)
             print(f"{len(parse(texts[name], name)):,} rows in {name}", file=sys.stderr)
             all_left_out += left_out
+        texts[SYSTEMS_NAME] = as_csv(described_systems(chosen.reference), SYSTEM_FIELDS)
+        print(f"{len(parse_systems(texts[SYSTEMS_NAME])):,} rows in {SYSTEMS_NAME}", file=sys.stderr)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SystemExit(f"{chosen.reference}: {error}") from error
     except LedgerError as error:

@@ -1,5 +1,7 @@
 """Packs an experiment of a ledger into one file that tests can load: runs with their streams, without names of machines.
 
+Of a suite it packs all rows.
+
     python scripts/record_experiment.py LEDGER EXPERIMENT FILE.json.xz
 
 `tests/recorded.py` puts such a file into an empty ledger again.
@@ -11,7 +13,9 @@ import lzma
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 
 # Ids of a machine, of a boot and of a GPU; a stream's own run ids stay, since they name nobody.
@@ -28,16 +32,24 @@ def main() -> None:
     asked = parser.parse_args()
     with Ledger.open(asked.ledger, create=False) as book:
         experiment = book.experiment(asked.experiment)
-        runs = [
-            {"run": row.model_dump(mode="json") | {"handle": kept(row.handle)}, "lines": book.stream(row.id)}
-            for row in book.runs_of(experiment.id)
-        ]
-    whole = {"experiment": experiment.model_dump(mode="json"), "runs": runs}
+        whole = recorded(book, experiment)
+        rows = [recorded(book, row) for row in book.experiments_of(experiment.id)]
+    runs = [run for one in (whole, *rows) for run in one["runs"]]
+    if rows:
+        whole["rows"] = rows
     text = HOSTNAME.sub(r"\1host", json.dumps(whole, separators=(",", ":"), sort_keys=True))
     names: dict[str, str] = {}
     text = UUID.sub(lambda found: names.setdefault(found[0], f"00000000-0000-0000-0000-{len(names):012x}"), text)
     asked.file.write_bytes(lzma.compress(text.encode(), preset=9))
     print(f"{asked.file}: {len(runs)} runs, {asked.file.stat().st_size:,} bytes")
+
+
+def recorded(book: Ledger, experiment: Experiment) -> dict[str, Any]:
+    runs = [
+        {"run": row.model_dump(mode="json") | {"handle": kept(row.handle)}, "lines": book.stream(row.id)}
+        for row in book.runs_of(experiment.id)
+    ]
+    return {"experiment": experiment.model_dump(mode="json"), "runs": runs}
 
 
 def kept(handle: Mapping[str, object]) -> dict[str, object]:

@@ -20,15 +20,17 @@ WIDTH = 100
 WORTH_LEAVING_OUT = 4
 HEAD = """# What can I type?
 
-Everything here is what the program itself says with `--help`; the page is made by `python scripts/write_commands.py`.
+Everything here is what the program itself says with `--help`; the page is made by `python scripts/write_commands.py`. `-h` shows
+the most important options of a command on one screen, `stackmark help` lists topics.
 
-`--debug` may stand anywhere in a command and adds the traceback to an error. Times are typed as `30s`, `250ms`, `2min`, `1h`;
+`-q`, `-v` and `--debug` may stand anywhere in a command: less output, more output, and the traceback of an error. Defaults of
+options can be [set](configuration.md). Times are typed as `30s`, `250ms`, `2min`, `1h`;
 moments as `7d` (ago), `2026-11-01` or `2026-11-01T08:00` (local time). A run is named by its id, any beginning of it that only
-one run has, or `last`. Results go to standard output, progress and errors to standard error: on a terminal a bar and a panel,
+one run has, or `last`. Results go to standard output, progress and errors to standard error: on a terminal a bar,
 elsewhere plain lines. [Exit codes](exit-codes.md) have a page of their own, and so has the [ledger](ledger.md).
 """
 CLASSIC = """It takes the 137 flags of tf_cnn_benchmarks; `stackmark tf-cnn --help` lists those that act, and
-[its page](tf-cnn.md) all of them.
+[its page](tf-cnn.md) all of them. `--on` and the options of places are those of `stackmark run`.
 """
 
 

@@ -1,4 +1,4 @@
-"""Prints the table of docs/operators.md: DeepBench's training GEMMs on one GPU in several precisions, beside what was published.
+"""Prints the table of docs/operators.md: DeepBench's training GEMMs on one GPU in several precisions, next to published times.
 
 stackmark show EXPERIMENT --json > bf16.json          # the same for each precision
 python scripts/write_gemm_table.py bf16.json tf32.json fp32.json
@@ -27,7 +27,7 @@ def table(measured: Sequence[dict[str, Any]]) -> str:
         cells = [str(same[0]["index"]), say_problem(same[0]["op"], same[0]["shape"])]
         for row in same:
             half_width = (row["high_s"] - row["low_s"]) / 2 / row["seconds"]
-            cells += [f"{three(row['seconds'] * 1e6)} ± {half_width:.1%}", three(row["tflop_per_s"])]
+            cells += [f"{three(row['seconds'] * 1e6)} ± {100 * half_width:.1f} %", three(row["tflop_per_s"])]
         for wanted in PUBLISHED:
             cells.append(next((three(one["seconds"] * 1e6) for row in same for one in row["published"]
                                if (one["chip"], one["precision"]) == wanted), ""))  # fmt: skip

@@ -67,11 +67,18 @@ def _leave_out_what_starts_a_program(event: str, arguments: tuple[object, ...]) 
         pytest.skip("not quick: starts a program", allow_module_level=True)
 
 
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else this machine does while tests run is not what they are about: nothing is said of it before a first run."""
+    monkeypatch.setattr("stackmark.experiments.surroundings.look", lambda _seconds: None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What was typed in a test is not noted among what the person typed who runs the tests."""
+    """What was typed in a test is not noted among what the person typed who runs the tests, and their settings do not count."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
 
 

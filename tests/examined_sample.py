@@ -24,6 +24,7 @@ from stackmark.verdict.examined import (
     FactDifference,
     PublishedNeighbour,
 )
+from stackmark.verdict.published_pairs import PublishedPair, StackLine
 from stackmark.verdict.throughput import throughput_over_runs
 
 T0 = 1_763_190_000.0
@@ -157,7 +158,7 @@ def sample_examined(*, blocks: int = 6, step_count: int = 240, margin: float = 0
         for turn, index in enumerate(pair)
     )
     made = Examined(
-        experiment_id="x-01m8h200c0nta1nerv5h0st0a1", kind="compare", state="done", state_sentence="all 6 blocks are whole",
+        experiment_id="x-01m8h200c0nta1nerv5h0st0a1", kind="compare", state="done", state_sentence="all 6 blocks are complete",
         created_unix_s=T0 - 60, ended_unix_s=T0 + blocks * 62,
         command="stackmark compare train/resnet50_v1.5 --batch 256 --tune fast --seconds 5 --arm host --arm container --blocks 6",
         workload="train/resnet50_v1.5", title="ResNet-50 v1.5: training, stride 2 in the 3×3", sample="image", seed=20251115,
@@ -235,7 +236,7 @@ def one_arm(runs: int = 5, **changes: Any) -> Examined:
         sample_examined(), kind="run", order=(), arms=(arm(0, "host", rates),), comparisons=(), differences=(),
         runs=tuple(run(0, None, rate, "host", index) for index, rate in enumerate(rates)), blocks_planned=None, blocks_whole=0,
         covariates=(CovariateLine("SM clock", "MHz", (1980.0,)),), command="stackmark run train/resnet50_v1.5 --batch 256",
-        state_sentence="all runs that were asked for were made",
+        state_sentence="all requested runs were made",
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -248,7 +249,7 @@ def open_experiment(**changes: Any) -> Examined:
     rates = (CONTAINER[0], slow)
     made = replace(
         base, state="open", ended_unix_s=None,
-        state_sentence="2 of 6 blocks are whole; go on with: stackmark resume x-01m8h200c0nta1nerv5h0st0a1",
+        state_sentence="2 of 6 blocks are complete; continue: stackmark resume x-01m8h200c0nta1nerv5h0st0a1",
         runs=(*first, replace(base.runs[4], status="running", counted=False, rate_per_s=None, steady=None, step_s=(),
                                       ended_unix_s=None)),
         blocks_whole=2, arms=(arm(0, "host", HOST[:2]), arm(1, "container", rates)),
@@ -304,6 +305,10 @@ def hostile() -> Examined:
         differences=(FactDifference(HOSTILE, HOSTILE, (HOSTILE, HOSTILE), HOSTILE, 90, True), *base.differences),
         covariates=(CovariateLine(HOSTILE, HOSTILE, (1.0, 2.0), HOSTILE),),
         published=(PublishedNeighbour(1.0, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1.0, (HOSTILE,)),),
+        published_pairs=(
+            PublishedPair(HOSTILE, HOSTILE, True, 1.0, None, None, (1.0,), 2.0, -50.0, 0.5, HOSTILE, HOSTILE, HOSTILE, HOSTILE,
+                          True, (HOSTILE,), notes=(HOSTILE,), stack=(StackLine(HOSTILE, HOSTILE, HOSTILE, "differs"),)),
+        ),
     )  # fmt: skip
 
 

@@ -18,13 +18,14 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 from asking import ask
 from recorded import DATA, load, replay_of
 from rendered_screens import rendered
 from stackmark import ids
-from stackmark.cli.main import our_verbs
+from stackmark.cli.main import our_verbs, stackmark
 from stackmark.ledger.store import Ledger
 from stackmark.machine.host import boot_id, machine_id
 from stackmark.places.host import HostOptions
@@ -45,19 +46,23 @@ LONGEST_WORD = 60
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 IDS = re.compile(r"\b([rxp])-([0-9a-hjkmnp-tv-z]{26})\b")
+# In a checkout the version names the commit (version.py).
+_VERSION = r"0\.\d+\.\d+(?:\.dev\d+)?(?:\+g[0-9a-f]+(?:\.dirty)?)?"
 MASKS = (
     (re.compile(r'(?<="driver_pid": )\d+'), "PID"),
     (re.compile(r'(?<="machine_id": ")[^"]+'), "MACHINE"),
     (re.compile(r'(?<="boot_id": ")[^"]+'), "BOOT"),
     # Of the program.
-    (re.compile(r"(?<=stackmark[ -])0\.\d+\.\d+|(?<=stackmark-worker:)0\.\d+\.\d+"), "X.Y.Z"),
-    (re.compile(r'(?<=version=")0\.\d+\.\d+|(?<=version": ")0\.\d+\.\d+'), "X.Y.Z"),
+    (re.compile(rf"(?<=stackmark[ -]){_VERSION}|(?<=stackmark-worker:){_VERSION}"), "X.Y.Z"),
+    (re.compile(rf'(?<=version="){_VERSION}|(?<=version": "){_VERSION}'), "X.Y.Z"),
     # Of the worker in a manifest.
     (re.compile(r"(?<=-[0-9a-f]{8}-)[0-9a-f]{8}\b"), "WORKER00"),
     # Of tf-cnn: the framework here, and the time of day in its log.
     (re.compile(r'(?<="timestamp": ")[^"]+'), "TIMESTAMP"),
     (re.compile(r"(?<=^PyTorch:     )\S+", re.MULTILINE), "X.Y.Z"),
 )
+# A bar that moves before anything is known: where it stands depends on the moment.
+MOVING = re.compile(r"[\u2800-\u28ff][ ━╸╺]*\d:\d\d:\d\d\s*")
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,14 @@ ARMS = tuple(
     for file in (f"{place}_1gpu", f"{place}_1gpu_run2")
     for word in ("--arm", f"{place}={T4}{file}.log")
 )
+# Of one GPU and of two: two verdicts.
+TABLE = ("--table", "logs/tables/t4_host_container.csv", "--arm-column", "where")
+CHIP_TABLES = {
+    "p100_v100_kubernetes": ("--map", "workload=model,chip=gpu,ranks=gpus,rate=images_per_sec"),
+    "lambda_resnet50": (),
+}
+CHIPS = ("--runs", "chip=H100 SXM5", "--against", "chip=A100 SXM4")
+ONE_CHIP = ("--runs", "chip=V100,ranks=1", "--against", "chip=P100,ranks=1")
 POD = ("--image", "registry.example/worker:1")
 # Experiments of a cluster, in a ledger of their own.
 OF_CLUSTERS = {"sweep": "x-01m3250v000000000000000007", "fault": "x-01m328epm00000000000000007"}
@@ -143,25 +156,43 @@ def _both(name: str, *arguments: str, narrow: bool = True, ledger: str = "ledger
     yield Screen(f"{name}.json", (*arguments, "--json"), None, ledger)
 
 
+# An answer must be whole at each of these; its interval is never what is left out.
+WIDTHS = (60, 80, 120)
+
+
 def _of_experiments() -> Iterator[Screen]:
     for name in SIMILAR:
         yield Screen(f"show-{name}.100", ("show", EXPERIMENTS[name]))
+    for name in LISTS:
+        yield from _both(f"verdict-{name}", "verdict", EXPERIMENTS[name])
+        yield from _both(f"show-{name}", "show", EXPERIMENTS[name])
+    for name in COMPARISONS:
+        id_ = EXPERIMENTS[name]
+        for width in WIDTHS:
+            yield Screen(f"verdict-{name}.{width}", ("verdict", id_), width)
+        yield Screen(f"verdict-{name}.json", ("verdict", id_, "--json"), None)
+        yield Screen(f"verdict-{name}-why.100", ("verdict", id_, "--why"))
+        yield Screen(f"verdict-{name}-why.80", ("verdict", id_, "--why"), 80)
+        yield Screen(f"show-{name}.80", ("show", id_), 80)
+        yield Screen(f"show-{name}-details.pipe", ("show", id_, "--details"), None)
+        yield Screen(f"show-{name}.json", ("show", id_, "--json"), None)
     for name in (*COMPARISONS, *LISTS):
         id_ = EXPERIMENTS[name]
-        yield from _both(f"verdict-{name}", "verdict", id_)
-        yield from _both(f"show-{name}", "show", id_)
         yield Screen(f"report-{name}.html", ("report", id_, "-o", "report.html"), None, file="report.html")
         yield Screen(f"report-{name}.md", ("report", id_, "--format", "markdown"), None)
     for name in COMPARISONS:
         id_ = EXPERIMENTS[name]
         yield Screen(f"verdict-{name}.pipe", ("verdict", id_), None)
-        yield Screen(f"verdict-{name}-margin.100", ("verdict", id_, "--margin", "0.05%"))
+        yield Screen(f"verdict-{name}-margin.80", ("verdict", id_, "--margin", "0.05%"), 80)
         yield Screen(f"plot-{name}.svg", ("plot", id_, "-o", "plot.svg"), None, file="plot.svg")
+    published = ("plot", EXPERIMENTS["host_container_pod"], "--kind", "published", "-o", "plot.svg")
+    yield Screen("plot-published.svg", published, None, file="plot.svg")
     for name in ("host_container", "gemm_bf16"):
         yield Screen(f"resume-{name}.pipe", ("resume", EXPERIMENTS[name]), None)
+        yield Screen(f"resume-{name}.80", ("resume", EXPERIMENTS[name]), 80)
         yield Screen(f"resume-{name}.json", ("resume", EXPERIMENTS[name], "--json"), None)
     for word in ("slower", "inconclusive", "different"):
-        yield Screen(f"verdict-fail-on-{word}.100", ("verdict", EXPERIMENTS["cpu_limit"], "--fail-on", word))
+        yield Screen(f"verdict-fail-on-{word}.80", ("verdict", EXPERIMENTS["cpu_limit"], "--fail-on", word), 80)
     bf16, fp32 = EXPERIMENTS["gemm_bf16"], EXPERIMENTS["gemm_fp32"]
     yield from _both("verdict-against-refused", "verdict", bf16, "--against", fp32, narrow=False)
     yield from _both("verdict-against-anyway", "verdict", bf16, "--against", fp32, "--anyway")
@@ -197,6 +228,8 @@ def _of_runs() -> Iterator[Screen]:
 
 def _of_tables() -> Iterator[Screen]:
     yield from _both("workloads", "workloads")
+    yield from _both("suite-list", "suite", "list")
+    yield Screen("suite-show-poc.80", ("suite", "show", "study-poc-matrix"), 80)
     for name, pattern in (("train", "train/resnet*"), ("op", "op/*"), ("none", "no/*")):
         yield from _both(f"workloads-{name}", "workloads", pattern)
     yield from _both("published-sources", "published", "sources")
@@ -212,6 +245,12 @@ def _of_tables() -> Iterator[Screen]:
     for name in ("resnet", "ssd", "minigo"):
         yield from _both(f"mlperf-{name}", "mlperf", "score", f"logs/mlperf_v0.6/{name}")
     yield from _both("mlperf-all", "mlperf", "score", "logs/mlperf_v0.6", "--against", "0.6-17")
+    yield from _both("mlperf-details", "mlperf", "score", "logs/mlperf_v0.6/ssd", "--details")
+    chart = ("mlperf", "score", "logs/mlperf_v0.6", "--chart", "minutes.svg")
+    yield Screen("mlperf-chart.svg", chart, None, file="minutes.svg")
+    yield from _both("config-none", "config", narrow=False)
+    for shell in ("bash", "zsh", "fish"):
+        yield Screen(f"completion-{shell}.pipe", ("completion", shell), None)
     yield from _both("ceilings-none", "ceilings", "--show", narrow=False)
     for name, options in (
         ("debian", ()),
@@ -235,11 +274,29 @@ def _that_write() -> Iterator[Screen]:
     yield Screen("import-arms.json", ("import", *ARMS, "--json"), None, "arms_json.sqlite3")
     yield from _both("import-arms-verdict", "verdict", "last", ledger="arms.sqlite3")
     yield Screen("import-arms.md", ("report", "last", "--format", "markdown"), None, "arms.sqlite3")
+    yield Screen("import-table.100", ("import", *TABLE), ledger="table.sqlite3")
+    yield Screen("import-table.json", ("import", *TABLE, "--json"), None, "table_json.sqlite3")
+    yield from _both("import-table-verdict", "verdict", "last", ledger="table.sqlite3")
+    yield Screen("import-table.md", ("report", "last", "--format", "markdown"), None, "table.sqlite3")
+    for name, options in CHIP_TABLES.items():
+        yield Screen(
+            f"import-{name}.100", ("import", "--table", f"logs/tables/{name}.csv", *options), ledger="chips.sqlite3"
+        )
+    yield from _both("verdict-mixed", "verdict", "last", ledger="chips.sqlite3")
+    yield from _both("verdict-chips", "verdict", *CHIPS, "--by", "precision", ledger="chips.sqlite3")
+    yield Screen("verdict-chips-why.100", ("verdict", *CHIPS, "--by", "precision", "--why"), ledger="chips.sqlite3")
+    yield from _both("verdict-chip", "verdict", *ONE_CHIP, ledger="chips.sqlite3")
+    yield Screen("verdict-chip-why.100", ("verdict", *ONE_CHIP, "--why"), ledger="chips.sqlite3")
+    yield Screen("import-ledger.100", ("import", "chips.sqlite3"), ledger="copied.sqlite3")
+    yield Screen("import-ledger.json", ("import", "chips.sqlite3", "--json"), None, "copied.sqlite3")
     yield from _both("baseline-none", "baseline", "list", narrow=False, ledger="own.sqlite3")
     for name in ("bf16", "tf32"):
         id_ = EXPERIMENTS[f"gemm_{name}"]
         yield Screen(f"baseline-save-{name}.100", ("baseline", "save", "before", "--from", id_), ledger="own.sqlite3")
     yield from _both("baseline-list", "baseline", "list", ledger="own.sqlite3")
+    yield from _both("baseline-show", "baseline", "show", "before", ledger="own.sqlite3")
+    plot = ("baseline", "plot", "before", "-o", "trend.svg")
+    yield Screen("baseline-plot.svg", plot, None, "own.sqlite3", "trend.svg")
     yield Screen("baseline-delete.100", ("baseline", "delete", "before"), ledger="own.sqlite3")
     yield from _both("ceilings-show", "ceilings", "--show", ledger="own.sqlite3")
     yield Screen("delete-unasked.100", ("delete", "RUN:pod"), ledger="own.sqlite3")
@@ -247,6 +304,7 @@ def _that_write() -> Iterator[Screen]:
     yield from _both("verdict-run-deleted", "verdict", EXPERIMENTS["host_container_pod"], ledger="own.sqlite3")
     yield from _both("recover-none", "recover", narrow=False, ledger="own.sqlite3")
     yield Screen("published-add.100", ("published", "add", "template.csv"), ledger="own.sqlite3")
+    yield Screen("published-add.json", ("published", "add", "template.csv", "--json"), None, "own.sqlite3")
     yield Screen(
         "published-remove.100", ("published", "remove", "--file", "template.csv", "--yes"), ledger="own.sqlite3"
     )
@@ -326,9 +384,11 @@ MEASURED = (
     ("failed", ("run", "--cmd", "false", "--runs", "1")),
     ("results", ("results",)),
     ("facts", ("facts",)),
+    ("bundle", ("bundle", "-o", "worker.zip")),
+    ("image", ("image",)),
 )
 KEYS_DEEP = 3
-OF_THE_MACHINE = ("facts", "covariates", "covariates[]", "differences[]", "changed[]")
+OF_THE_MACHINE = ("facts", "covariates", "covariates[]", "differences[]", "changed[]", "warnings[]")
 
 
 def _keys_of(name: str, *words: str) -> str:
@@ -345,7 +405,7 @@ def _keys(value: object, depth: int, before: str = "") -> Iterator[str]:
             yield from _keys(one, depth, f"{before}[]")
     elif isinstance(value, dict) and depth and not before.endswith(OF_THE_MACHINE):
         for key, one in value.items():
-            yield f"{before}.{key}"
+            yield f"{before}.{key} {one}" if key == "schema" else f"{before}.{key}"
             yield from _keys(one, depth - 1, f"{before}.{key}")
 
 
@@ -356,8 +416,9 @@ def _quiet(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FORCE_COLOR", "KUBECONFIG", "PIP_CERT", "SSL_CERT_FILE", "TTY_COMPATIBLE", "STACKMARK_LEDGER"):
             patch.delenv(name, raising=False)
-        for name in ("STATE", "DATA", "CACHE"):
+        for name in ("STATE", "DATA", "CACHE", "CONFIG"):
             patch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
+        patch.setattr("stackmark.experiments.surroundings.look", lambda _seconds: None)
         values = {"NO_COLOR": "1", "TERM": "xterm", "TZ": "UTC", "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
         for name, value in values.items():
             patch.setenv(name, value)
@@ -425,14 +486,25 @@ def _shot(screen: Screen, known: dict[str, str]) -> str:
     return steady("\n".join(part.rstrip("\n") for part in parts) + "\n").replace(os.getcwd(), "FOLDER")
 
 
-def _helps(*words: str) -> Iterator[tuple[str, str]]:
-    """The help of a command and of those below it, which it lists."""
+def _helps() -> Iterator[tuple[str, str]]:
+    """The whole and the short help of every command, and the list of topics."""
     os.environ["COLUMNS"] = "100"
-    said = ask(*words, "--help").out
-    yield "".join(f"-{word}" for word in words), steady(said)
-    listed = re.search(r"(?ms)^Commands:\n(.*?)(\n\n|\Z)", said)
-    for name in re.findall(r"(?m)^  (\S+)", listed[1] if listed else ""):
-        yield from _helps(*words, name)
+    yield "-topics", ask("help").out
+    for words in ((), *_commands()):
+        name = "".join(f"-{word}" for word in words)
+        yield name, steady(ask(*words, "--help").out)
+        if words != ("tf-cnn",):  # the classic has its own
+            yield f"{name}.short", steady(ask(*words, "-h").out)
+
+
+def _commands() -> Iterator[tuple[str, ...]]:
+    """The words of every command, and of those below it."""
+    with stackmark.make_context("stackmark", [], resilient_parsing=True) as root:
+        for verb in our_verbs():
+            yield (verb,)
+            command = stackmark.get_command(root, verb)
+            if isinstance(command, click.Group):
+                yield from ((verb, name) for name in command.list_commands(root))
 
 
 def _readable(text: str) -> str:
@@ -472,7 +544,8 @@ def steady(text: str) -> str:
     text = IDS.sub(numbered, text)
     for pattern, name in MASKS:
         text = pattern.sub(name, text)
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "\n".join(line for line in lines if not MOVING.fullmatch(line)) + "\n"
 
 
 def _id_at(unix_s: float) -> str:

@@ -31,14 +31,14 @@ def id_unix_s(identifier: str) -> float:
 
 def begin(
     ledger: Ledger, *, at: float = T0, workload: str = "train/resnet50", place: str = "host", experiment: str = "",
-    machine: str = "this", boot: str = "now",
+    machine: str = "this", boot: str = "now", ranks: int = 1,
 ) -> str:  # fmt: skip
     """A run that has begun; its id."""
     if not experiment:
         experiment = ids.new_id(ids.EXPERIMENT)
         ledger.start_experiment(Experiment(id=experiment, created_unix_s=at, command="stackmark run"))
     run = RunStart(
-        id=ids.new_id(ids.RUN), experiment_id=experiment, spec=SPEC.model_copy(update={"workload": workload}),
+        id=ids.new_id(ids.RUN), experiment_id=experiment, spec=SPEC.model_copy(update={"workload": workload, "ranks": ranks}),
         place=place, place_options={"image": "x:1"}, started_unix_s=at, machine_id=machine, boot_id=boot,
         driver_pid=os.getpid(), stackmark_version="0.1.0",
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Experiments in tests/data (scripts/record_experiment.py), put into an empty ledger again.
 
-`h200_*` were recorded on one H200, `cpu_tf_cnn` on two cores. `made_sweep` and `made_fault` were written by hand, of the facts of
+`h200_*` were recorded on H200s, `cpu_tf_cnn` on two cores. `made_sweep` and `made_fault` were written by hand, of the facts of
 a recorded pod: ten devices of which two are slow and were confirmed, and a kubelet that is away while 200 steps are trained.
 """
 
@@ -35,8 +35,14 @@ def replay_of(name: str) -> ReplayPlace:
 
 
 def load(book: Ledger, name: str) -> str:
-    """The id of the experiment, which is now in the ledger with all its runs and streams."""
+    """The id of the experiment, which is now in the ledger with all its runs and streams; of a suite, with its rows."""
     whole = read(name)
+    for row in whole.get("rows", []):
+        _put(book, row)
+    return _put(book, whole)
+
+
+def _put(book: Ledger, whole: dict[str, Any]) -> str:
     experiment = Experiment.model_validate(whole["experiment"])
     book.start_experiment(experiment)
     for one in whole["runs"]:

@@ -1,32 +1,44 @@
 """Screens that no command can show without measuring, or without a cluster, made from samples: their wording is golden too."""
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
+import check_sample
 import examined_sample as sample
+import suite_sample
 from doctor_sample import WISH, node, of, on_bus, real_visit, seen, stand_in
 from fault_sample import a_finding
 from ledger_runs import SPEC
-from result_sample import RESULT, events_of_a_run, row
+from result_sample import MEASURED, RESULT, events_of_a_run, row
 from stackmark.cluster.doctor.diagnosing import make_report
 from stackmark.cluster.doctor.evidence import RIGHTS, NodeVisit
 from stackmark.cluster.doctor.results import Report
 from stackmark.events import Probe
-from stackmark.experiments.result import RunResult
+from stackmark.experiments.estimate import Estimate
+from stackmark.experiments.limits import Limits
+from stackmark.experiments.result import RunResult, flags_of_runs
 from stackmark.experiments.sweep.sweep import examine
 from stackmark.ledger.store import Ledger
+from stackmark.show.check import print_check
 from stackmark.show.doctor import print_doctor
 from stackmark.show.faults import print_fault
-from stackmark.show.live import PlainLines
+from stackmark.show.live import LiveBar, PlainLines
 from stackmark.show.report.markdown import render_markdown
+from stackmark.show.report.suite import render_suite_markdown, suite_markdown
 from stackmark.show.result import print_result
+from stackmark.show.suite import print_suite
+from stackmark.show.suite_plot import suite_plot_svg
 from stackmark.show.sweep import print_sweep
+from stackmark.show.trend import print_trends, trends_svg
 from stackmark.show.verdict import print_verdict
 from stackmark.spec import Request
+from stackmark.verdict.cautions import INTERFERENCE, RunEvidence, caution, find_unusable, in_order
 from stackmark.verdict.ceilings import Ceilings, Rate
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined
@@ -41,26 +53,91 @@ from sweep_runs import Sweep, slow_sweep
 def rendered() -> Iterator[tuple[str, str]]:
     """Each by its name, as it looks today."""
     for name, examined in _examined().items():
-        yield f"sample-verdict-{name}.pipe", _in_pipe(partial(print_verdict, examined))
+        yield f"sample-verdict-{name}-why.pipe", _in_pipe(partial(print_verdict, examined, details=True))
+        yield from _on_screens(f"sample-verdict-{name}", partial(print_verdict, examined))
         if name in ("slower-times", "failed-run", "one-arm", "open", "nothing"):
             yield f"sample-report-{name}.md", render_markdown(examined)
     for name, result in _results().items():
+        yield f"sample-result-{name}-details.pipe", _in_pipe(partial(print_result, result, details=True))
         yield f"sample-result-{name}.pipe", _in_pipe(partial(print_result, result))
+        yield from _on_screens(f"sample-result-{name}", partial(print_result, result))
     for name, report in _diagnoses().items():
         yield f"sample-doctor-{name}.pipe", _in_pipe(partial(print_doctor, report))
+        if name in ("fit", "several-nodes"):
+            yield from _on_screens(f"sample-doctor-{name}", partial(print_doctor, report))
     for name, found in _faults().items():
         yield f"sample-fault-{name}.pipe", _in_pipe(partial(_fault, found))
     for name, swept in _sweeps().items():
         yield f"sample-sweep-{name}.pipe", _in_pipe(partial(print_sweep, swept))
+        if name in ("slow", "equal"):
+            yield from _on_screens(f"sample-sweep-{name}", partial(print_sweep, swept))
+    for name, checked in check_sample.checks().items():
+        show = partial(print_check, checked, again=f"stackmark check {check_sample.NAME}")
+        yield f"sample-check-{name}.pipe", _in_pipe(show)
+        for width in (60, 80, 120):
+            yield f"sample-check-{name}.{width}", _on_screen(show, width)
+    trends = (check_sample.trend(),)
+    for width in (60, 80, 120):
+        yield f"sample-trend.{width}", _on_screen(partial(print_trends, check_sample.NAME, trends), width)
+    yield "sample-trend.svg", trends_svg(check_sample.NAME, trends)
     yield "sample-progress.pipe", _progress()
+    yield "sample-progress-phases.pipe", _progress(phases=True)
+    yield from ((f"sample-progress.{width}", _bar(width)) for width in WIDTHS)
+    yield from _suites()
     yield "sample-sentences-ratio", "\n\n".join(map(_said_of_ratio, _ratios()))
     yield "sample-sentences-roofline", "\n\n".join(_said_of_limits())
+
+
+WIDTHS = (60, 80, 120)
+
+
+def _suites() -> Iterator[tuple[str, str]]:
+    """Suites of several sizes; the recorded one in the folder in which the screens are made."""
+    recorded = suite_sample.recorded_suite(Path())
+    widths = {"recorded": WIDTHS, "two": WIDTHS, "uncompared": WIDTHS, "twelve": (120,)}
+    made = {"two": suite_sample.two(), "uncompared": suite_sample.uncompared(), "twelve": suite_sample.twelve()}
+    for name, result in {"recorded": recorded, **made}.items():
+        for width in widths[name]:
+            yield f"sample-suite-{name}.{width}", _on_screen(partial(print_suite, result), width)
+        yield f"sample-suite-{name}.md", suite_markdown(result)
+    details = partial(print_suite, recorded, details=True, ledger="--ledger other.sqlite3")
+    yield "sample-suite-recorded-details.pipe", _in_pipe(details)
+    yield "sample-suite-recorded-report.md", render_suite_markdown(recorded)
+    yield "sample-suite-twelve-heatmap.svg", suite_plot_svg(made["twelve"], "heatmap")
+    yield "sample-suite-twelve-bars.svg", suite_plot_svg(made["twelve"], "bars")
+
+
+def _on_screens(name: str, show: Callable[[Console], None]) -> Iterator[tuple[str, str]]:
+    """What a terminal of each width shows, and whether it holds the answer when the command ends is seen at 24 lines."""
+    for width in WIDTHS:
+        console = _screen(width)
+        show(console)
+        assert isinstance(console.file, io.StringIO)
+        yield f"{name}.{width}", console.file.getvalue()
+
+
+def _screen(width: int) -> Console:
+    return Console(
+        file=io.StringIO(), force_terminal=True, width=width, height=24, color_system=None, legacy_windows=False,
+        highlight=False, emoji=False,
+    )  # fmt: skip
 
 
 def _in_pipe(show: Callable[[Console], None]) -> str:
     out = io.StringIO()
     show(Console(file=out, force_terminal=False, width=100))
     return out.getvalue()
+
+
+def _on_screen(show: Callable[[Console], None], width: int) -> str:
+    """Show it as a terminal of this width would, without colours."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=True, color_system=None, highlight=False, emoji=False,
+        _environ={"TERM": "xterm"},
+    )  # fmt: skip
+    show(console)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def _examined() -> dict[str, Examined]:
@@ -95,8 +172,18 @@ def _in_seconds(examined: Examined) -> Examined:
 def _results() -> dict[str, RunResult]:
     failed = row(status="failed", rate_per_s=None, failure_kind="oom", failure_message="MESSAGE", failure_hint="HINT")
     times = {"throughput": throughput_over_runs([4.9, 4.95, 5.0]), "runs": (row(rate_per_s=4.95, rate_unit="1/s"),)}
+    busy = caution(INTERFERENCE, "other programs kept 1.4 of 2 cores busy, and more in 2 of 5 runs")
+    found = [caution(kind, said) for kind, said in flags_of_runs(RESULT.good)]
+    apart = (7000.0, 7010.0, 2990.0, 7005.0, 6995.0)
+    unusable = find_unusable([RunEvidence(rate) for rate in apart], busy.text)
+    standing = stand(Work(7000.0, 24.3e9, "bf16", 1e8, 4e8), H200)
     return {
-        "runs": RESULT,
+        "runs": replace(RESULT, cautions=in_order(found), limits=Limits(standing=standing)),
+        "unusable": replace(
+            _measured(throughput=throughput_over_runs(apart)), cautions=in_order([*found, busy]), unusable=unusable
+        ),
+        "out-of-date": replace(RESULT, limits=Limits(standing=stand(Work(70000.0, 24.3e9, "bf16", 1e8, 4e8), H200))),
+        "unfinished": _measured(experiment=MEASURED.experiment.model_copy(update={"request": {"runs": 8}})),
         "times": _measured(**times),
         "few-runs": _measured(throughput=throughput_over_runs([10.0, 10.1, 10.2])),
         "unpublished": replace(RESULT, published=()),
@@ -162,11 +249,34 @@ def _sweeps() -> dict[str, Swept]:
         return {name: examine(book, sweep.experiment) for name, sweep in made.items()}
 
 
-def _progress() -> str:
+def _bar(width: int) -> str:
+    """What is above the bar in the middle of the second run, and the bar."""
+    console, now = _screen(width), [1000.0]
+    bar = LiveBar(console, unit_of=lambda _: "images", clock=lambda: now[0])
+    bar.notice("1.9 of 2 cores are busy: python 92 %")
+    bar.probing(Request(workload="train/resnet50"))
+    bar.probed(Probe(seq=0, t=0, spec=SPEC))
+    bar.expects(Estimate(190.0, 5, {"": 38.0}, measured_before=True))
+    bar.run_begins("r-1", 1, 5, SPEC)
+    now[0] += 38.0
+    bar.run_ended(row(), 1, 5)
+    bar.run_begins("r-2", 2, 5, SPEC)
+    now[0] += 19.0
+    for event in events_of_a_run():
+        bar.event(event)
+    console.print(bar._progress.get_renderable())
+    assert isinstance(console.file, io.StringIO)
+    # A wheel that turns, and the time since it began, which is not that of the clock above.
+    return re.sub(r"[\u2800-\u28ff]", "⠋", re.sub(r"\d:\d\d:\d\d", "0:00:57", console.file.getvalue()))
+
+
+def _progress(*, phases: bool = False) -> str:
     out = io.StringIO()
-    lines = PlainLines(out)
+    lines = PlainLines(out, phases=phases)
+    lines.notice("1.9 of 2 cores are busy: python 92 %")
     lines.probing(Request(workload="train/resnet50"))
     lines.probed(Probe(seq=0, t=0, spec=SPEC))
+    lines.expects(Estimate(190.0, 2, {"": 95.0}, measured_before=True))
     lines.run_begins("r-1", 1, 2, SPEC)
     for event in events_of_a_run():
         lines.event(event)

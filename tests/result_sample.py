@@ -11,7 +11,7 @@ from stackmark.verdict.throughput import throughput_over_runs
 
 
 def row(**more: object) -> RunRow:
-    values: dict[str, object] = dict.fromkeys(RunRow.model_fields)
+    values: dict[str, object] = dict.fromkeys(RunRow.model_fields) | {"ranks": 1}
     values |= {"id": "r-01m7f0pez5fsz8m2ew96aq60wk", "experiment_id": "x", "position": 0, "workload": "train/resnet50"}
     values |= {"spec_digest": "", "place": "host", "place_options": {}, "status": "done", "started_unix_s": 1.0}
     values |= {"machine_id": "", "boot_id": "", "driver_pid": 1, "handle": {}, "flags": [], "stackmark_version": ""}
@@ -24,7 +24,7 @@ RATES = (7000.0, 7010.0, 6990.0, 7005.0, 6995.0)
 RUN: dict[str, object] = {
     "chip": "NVIDIA H200", "framework": "PyTorch 2.13.0", "step_p50_s": 0.0731, "step_p90_s": 0.0735,
     "step_p99_s": 0.0801, "data_share": 0.0123, "memory_peak_mib": 20480.0, "batch": 512, "steps_total": 100,
-    "energy_j": 0.0912 * 51200,
+    "energy_j": 0.0912 * 51200, "ended_unix_s": 41.0,
 }  # fmt: skip
 LIMITED = "the GPU's clocks were held down by the power limit"
 EVENTS: tuple[Event, ...] = (

@@ -113,7 +113,10 @@ def test_the_command_writes_the_file_that_the_function_makes(tmp_path: Path, mon
     content = Path("worker.pyz").read_bytes()
     assert content == sm.bundle().content
     assert json.loads(answer.out) == {"path": "worker.pyz", **sm.bundle().to_dict()}
-    assert sm.bundle().to_dict() == {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    made = sm.bundle().to_dict()
+    assert made == {
+        "schema": "stackmark.bundle/1", "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()
+    }  # fmt: skip
 
 
 def test_the_command_writes_to_standard_output(tmp_path: Path) -> None:

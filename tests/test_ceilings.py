@@ -27,10 +27,10 @@ from stackmark.verdict.ceilings import (
     OPERATIONS_PER_S,
     VENDORS,
     Limit,
-    beside_vendor,
     ceilings_of,
     limits_of,
     missing_of,
+    with_vendor_figures,
 )
 from stackmark.workloads.op.definition import OpParams
 from stackmark.workloads.op.impl import ceilings, copies
@@ -160,14 +160,14 @@ def test_every_vendors_figure_is_dense_and_grows_as_bits_become_fewer() -> None:
 
 def test_the_share_of_the_vendors_figure_stands_beside_the_measured_one() -> None:
     rows = [matrix("cold", [2.53e-6] * 7), matrix("sustained", [3.06e-6] * 7), moved("copy", [1e-3] * 7, 4_320_000_000)]
-    limits = beside_vendor(limits_of([rows]), VENDORS["NVIDIA H200"])
+    limits = with_vendor_figures(limits_of([rows]), VENDORS["NVIDIA H200"])
     assert [round(limit.vendor_share or 0, 3) for limit in limits] == [0.799, 0.661, 0.9]
     table = table_rows(ceilings_of(limits))
     assert table[0][0] == "matrix, bf16"
     assert table[0][4] == "989 TFLOP/s"
-    assert re.findall(r"\d+%", table[0][5]) == ["66%", "80%"]
+    assert re.findall(r"\d+ %", table[0][5]) == ["66 %", "80 %"]
     assert table[1][:2] == ["memory, copied", "4,320 GB/s"]
-    assert table[1][4:6] == ["4,800 GB/s", "90%"]
+    assert table[1][4:6] == ["4,800 GB/s", "90 %"]
 
 
 def test_integers_are_counted_in_operations_and_not_in_floating_point_ones() -> None:
@@ -363,7 +363,7 @@ def test_a_stretch_lasts_for_its_time_and_has_enough_samples() -> None:
 def test_threads_that_had_the_cpu_for_a_part_of_the_time_are_a_note() -> None:
     assert say_crowded(0.97) == []
     (note,) = say_crowded(0.43)
-    assert "43%" in note
+    assert "43 %" in note
     assert any(words in note for words in DOUBTFUL)
 
 
@@ -393,7 +393,7 @@ def test_ceilings_are_measured_kept_and_shown_again(tmp_path: Path) -> None:
     [
         (["--precision", "fp8", "--device", "cpu"], "fp8"),
         (["--precision", "fp12"], "--precision"),
-        (["--device", "gpu"], "--device"),
+        (["--device", "tpu"], "--device"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_a_sentence(tmp_path: Path, typed: list[str], words: str) -> None:

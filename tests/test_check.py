@@ -4,7 +4,9 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -210,13 +212,17 @@ def test_what_changed_in_the_stack_is_listed_first_in_text_json_and_junit(
     answer = ask("check", "before", "--junit", str(junit))
     assert answer.code == 0, answer.err
     changed = f"kernel 5.10.0-\\x1bold → {kernel()}"
-    assert answer.out.splitlines()[0] == f"changed     {changed}"
+    # After the verdict, before everything else.
+    assert answer.out.splitlines()[1] == f"changed     {changed}"
     found = json.loads(ask("check", "before", "--json").out)
     assert found["stack_changed"] == [f"kernel 5.10.0-\x1bold → {kernel()}"]
     assert found["workloads"][0]["stack_changed"] == [{"what": "kernel", "before": "5.10.0-\x1bold", "after": kernel()}]
     root = ElementTree.parse(junit).getroot()
     properties = [(one.get("name"), one.get("value")) for one in root.iter("property")]
-    assert properties == [("baseline", "before"), ("margin", "0.01"), ("rules", "2"), ("changed", changed)]
+    assert [name for name, _ in properties] == ["baseline", "margin", "rules", "verdict", "failures", "changed"]
+    assert dict(properties) | {"verdict": ""} == {
+        "baseline": "before", "margin": "0.01", "rules": "2", "verdict": "", "failures": "slower", "changed": changed,
+    }  # fmt: skip
     (case,) = root.iter("testcase")
     assert case.get("name") == "trick/calm"
 
@@ -224,7 +230,7 @@ def test_what_changed_in_the_stack_is_listed_first_in_text_json_and_junit(
 def test_nothing_changed_is_said_too(book: Ledger) -> None:
     save(book)
     answer = ask("check", "before")
-    assert answer.out.startswith(f"changed     {NO_CHANGE}\n")
+    assert answer.out.splitlines()[1] == f"changed     {NO_CHANGE}"
 
 
 def test_a_baseline_over_an_upgrade_is_called_that(book: Ledger, file: Path) -> None:
@@ -241,6 +247,30 @@ def test_a_baseline_over_an_upgrade_is_called_that(book: Ledger, file: Path) -> 
     assert f"5.10.0-old → {kernel()}" in doubt
 
 
+def test_a_busy_machine_is_said_with_the_side_that_met_it(book: Ledger, file: Path) -> None:
+    """The runs take more than a second: over less, the counters say nothing about others."""
+    series = save(book, runs=1, step_s=0.7)
+    with sqlite3.connect(file) as connection:
+        for run_id, data in connection.execute("SELECT run_id, data FROM streams").fetchall():
+            text = zlib.decompress(data).decode()
+            lines = [_with_load(line, 1.75) for line in text.splitlines(keepends=True)]
+            packed = zlib.compress("".join(lines).encode())
+            connection.execute("UPDATE streams SET data = ? WHERE run_id = ?", (packed, run_id))
+    connection.close()
+    on_another_day(file, series.experiment_id, 1)
+    one = only(checked(book))
+    (busy,) = (doubt for doubt in one.doubts if doubt.kind == "busy-machine")
+    assert "1.8 of" in busy
+    assert "series of before" in busy
+
+
+def _with_load(line: str, cpus: float) -> str:
+    event = json.loads(line)
+    if event.get("event") != "metric" or event.get("name") != "other_cpus":
+        return line
+    return json.dumps({**event, "value": cpus}) + "\n"
+
+
 def test_fail_on_slower_says_where_nothing_was_decided(book: Ledger) -> None:
     """One series a side: exit code 0 is no word about the upgrade, and whoever reads only that should be told."""
     save(book)
@@ -255,7 +285,7 @@ def test_the_exit_code_is_8_only_where_fail_on_names_the_verdict(book: Ledger, f
     three_series(book, file, faster=3.0)
     junit = tmp_path / "check.xml"
     outcomes = {}
-    for named in ("", "slower", "different", "inconclusive"):
+    for named in ("", "slower", "worse", "different", "inconclusive"):
         typed = ("--fail-on", named) if named else ()
         answer = ask("check", "before", "--margin", "30%", *typed, "--junit", str(junit))
         assert "SLOWER" in answer.out
@@ -264,7 +294,9 @@ def test_the_exit_code_is_8_only_where_fail_on_names_the_verdict(book: Ledger, f
             [child.tag for child in next(ElementTree.parse(junit).getroot().iter("testcase"))],
         )
     passed, failed = (0, ["system-out"]), (8, ["failure", "system-out"])
-    assert outcomes == {"": passed, "slower": failed, "different": failed, "inconclusive": passed}
+    # Without --fail-on no verdict fails the command, and yet the file shows what is slower.
+    shown = (0, ["failure", "system-out"])
+    assert outcomes == {"": shown, "slower": failed, "worse": failed, "different": failed, "inconclusive": passed}
 
 
 def break_one(file: Path, book: Ledger, workload: str) -> None:
@@ -316,7 +348,7 @@ def test_a_place_that_is_gone_is_a_failed_line(
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     answer = ask("check", "before")
     assert answer.code == Exit.PLACE_FAILED
-    assert answer.out.startswith(f"changed     {NOT_SEEN}\n")
+    assert answer.out.splitlines()[1] == f"changed     {NOT_SEEN}"
     assert f"trick/calm on {place}" in answer.out
     (failed,) = (line for line in answer.out.splitlines() if line.startswith("failed"))
     assert named in failed
@@ -327,7 +359,7 @@ def test_a_baseline_of_another_machine_is_refused_before_anything_is_measured(bo
     change(file, "UPDATE runs SET machine_id = 'elsewhere'")
     answer = ask("check", "before", "--fail-on", "slower")
     assert answer.code == Exit.WRONG_USE
-    assert answer.out.splitlines()[2].split()[-2:] == ["NOT", "COMPARABLE"]
+    assert answer.out.splitlines()[3].split()[-2:] == ["NOT", "COMPARABLE"]
     assert "--anyway" in answer.out
     assert book.count() == 2
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from math import log
@@ -175,14 +176,45 @@ def test_on_a_screen_of_100_columns_each_workload_is_one_line() -> None:
     assert all(len(text) <= 100 for text in shown)
     words = {text.split()[0]: text.split()[-1] for text in shown if text.startswith("train/")}
     assert words == {"train/resnet50_v1.5": "EQUIVALENT", "train/gpt2": "SLOWER", "train/vgg16": "FASTER"}
-    assert shown[0].split() == ["changed", "kernel", "6.1", "→", "6.2"]
+    assert ["changed", "kernel", "6.1", "→", "6.2"] in [text.split() for text in shown]
 
 
-def test_a_narrow_screen_keeps_the_ratio_and_the_verdict() -> None:
-    shown = printed([line("train/gpt2", 0.95)], width=60)
-    (row,) = (text for text in shown if text.startswith("train/gpt2"))
-    assert "0.9500" in row
-    assert row.endswith("SLOWER")
+@pytest.mark.parametrize("label", ["train/gpt2", "train/a_network_with_a_very_long_name batch=32 on container"])
+def test_a_narrow_screen_keeps_the_change_its_interval_and_the_verdict(label: str) -> None:
+    shown = printed([line(label, 0.95)], width=60)
+    assert all(len(text) <= 60 for text in shown)
+    (row,) = (text for text in shown if text.startswith("train/"))
+    assert re.search(r"−5\.\d+ %  −5\.\d+ to −4\.\d+ %  SLOWER$", row)
+
+
+def test_the_verdict_of_the_whole_check_is_the_first_and_the_last_line() -> None:
+    slow = compare_series("before", "now", [[log(100.0), log(100.1)]], [[log(40.0), log(40.1)]], 0.01)
+    likely = checked("train/resnet20", 100.0, 40.0, comparison=slow)
+    shown = printed([line("train/gpt2", 1.0), likely, line("train/vgg16", 1.05)])
+    assert shown[0] == shown[-1]
+    assert re.fullmatch(
+        r"verdict +1 of 3 workloads LIKELY SLOWER: train/resnet20 −60\.0 %; 1 FASTER: train/vgg16 \+5\.0 %; 1 EQUIVALENT",
+        shown[0],
+    )
+    failed = checked("train/x", 1.0, None, trouble=Trouble("it is gone", "", Exit.PLACE_FAILED))
+    assert printed([failed])[-1].split() == ["verdict", "FAILED:", "train/x"]
+
+
+def test_what_only_the_earlier_checks_together_show_is_in_the_verdict_too() -> None:
+    """By this the exit code is 8."""
+    slower = judged(*GOOD, 98.0, 98.1).lately
+    one = line("train/gpt2", 1.0, lately=Rate(98.05, 2, 6), lately_comparison=slower)
+    assert "SLOWER with" in printed([one])[-1]
+
+
+def test_a_time_that_grows_is_said_by_its_own_change() -> None:
+    """The ratio of rates is 0.5: twice the time."""
+    slow = compare_series("before", "now", [[log(5.0), log(5.01)]], [[log(2.5), log(2.51)]], 0.01)
+    one = replace(checked("command/own", 5.0, 2.5, comparison=slow), unit="1/s")
+    shown = printed([one])
+    assert shown[-1].endswith("LIKELY SLOWER: command/own +99.8 %")
+    (row,) = (text for text in shown if text.startswith("command/own"))
+    assert "0.400 s" in row
 
 
 def test_what_else_differs_is_shown_only_beside_a_difference_and_three_of_it() -> None:

@@ -87,7 +87,7 @@ def test_a_driver_that_slept_while_another_took_over_stops_and_its_run_does_not_
             first.send_signal(signal.SIGCONT)
             _, said = first.communicate(timeout=60)
         assert first.returncode == Exit.LEDGER_FAILED
-        assert b"another driver took over" in said
+        assert b"another stackmark took over" in said
         (only,) = rows(book)
         assert (only.status, only.failure_kind, only.rate_per_s) == ("failed", "lost", None)
 

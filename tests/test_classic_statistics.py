@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stackmark.verdict.classic import ClassicStats, classic_line_stats, classic_row
+from stackmark.workloads.train.classic import ClassicStats, classic_line_stats, classic_row
 
 # Printed by tf_cnn_benchmarks: ResNet-50 on one T4 (TensorFlow 2.3), and the CPU part of a V100 report.
 PRINTED = """\

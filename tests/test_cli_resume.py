@@ -34,7 +34,9 @@ def driver(*arguments: str) -> "subprocess.Popen[bytes]":
 )
 def test_stopped_it_says_how_to_go_on(number: signal.Signals, code: Exit, word: str, ledger_file: Path) -> None:
     arms = ("--arm", "host", "--arm", "host", "--ledger", str(ledger_file))
-    with driver("compare", "trick/calm", "--steps", "200", "--step-s", "0.05", "--warmup-steps", "0", *arms) as process:
+    with driver(
+        "compare", "trick/calm", "--steps", "200", "--step-s", "0.05", "--warmup-steps", "0", "--details", *arms
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith(b"block 1/6") and b"warm-up" in line:
@@ -89,8 +91,12 @@ def test_another_program_under_the_same_name_is_said_first(
     answer = ask("compare", "--cmd", "echo rate: 5", "--metric", "rate: ([0-9.]+)", *arms, "--blocks", "2", "--json")
     assert answer.code == Exit.DONE, answer.err
     shown = json.loads(answer.out)
-    assert (shown["differences"][0]["subject"], shown["differences"][0]["key"]) == ("command", "program")
-    assert f"{ours} (host)" in shown["warnings"][0]
+    # The variable that was typed comes first, then what follows from it.
+    found = [(one["subject"], one["key"]) for one in shown["differences"]]
+    assert found[:2] == [("environment", "PATH"), ("command", "program")]
+    (warning,) = [one for one in shown["warnings"] if one["kind"] == "other-programs"]
+    assert f"{ours} (host)" in warning["text"]
+    assert warning["severity"] == "high"
 
 
 def test_killed_while_a_container_runs_it_is_resumed_in_order_and_no_container_is_left(

@@ -16,11 +16,11 @@ from rich.console import Console
 from asking import COMMAND, ask, environment
 from clusters import TestCluster, until
 from limited_account import limited_account
-from stackmark.cluster.checks import room
+from stackmark.cluster.checks import capacity
+from stackmark.cluster.checks.capacity import fitting, sized
 from stackmark.cluster.checks.devices import seen_in, shared, wrong_count
 from stackmark.cluster.checks.lifecycle import first_wrong
 from stackmark.cluster.checks.programs import idle, numbered
-from stackmark.cluster.checks.room import fitting, sized
 from stackmark.cluster.checks.suite import AREAS, CASES, Suite, chosen
 from stackmark.cluster.checks.work import CaseFailed, Checked, Work, runs
 from stackmark.errors import SpecError
@@ -122,17 +122,17 @@ def test_what_is_free_is_what_living_pods_do_not_hold() -> None:
     nodes = [node("a"), node("b"), tainted, node("d", unschedulable=True)]
     pods = [pod_on("a", "1"), pod_on("a", "1", "Succeeded"), pod_on("b", "2")]
     wanted: Json = {"spec": {"containers": [{"resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]}}
-    found = room.rooms(nodes, pods, "nvidia.com/gpu", wanted)
+    found = capacity.node_capacities(nodes, pods, "nvidia.com/gpu", wanted)
     assert [(one.node, one.devices, one.free, one.pods) for one in found] == [("a", 2, 1, 109), ("b", 2, 0, 109)]
     # Three quarters of a CPU are left on each: three more pods of a quarter.
-    assert room.count_fitting(found, wanted) == 6
+    assert capacity.count_fitting(found, wanted) == 6
 
 
 def test_a_quota_says_how_many_more_there_may_be() -> None:
     quota = {"status": {"hard": {"pods": "5", "requests.cpu": "1"}, "used": {"pods": "2", "requests.cpu": "500m"}}}
-    assert room.left_by_quota([quota], {"pods": 1, "requests.cpu": 0.05}) == 3
-    assert room.left_by_quota([quota], {"pods": 1, "requests.cpu": 0.25}) == 2
-    assert room.left_by_quota([quota], {"requests.nvidia.com/gpu": 1}) is None
+    assert capacity.left_by_quota([quota], {"pods": 1, "requests.cpu": 0.05}) == 3
+    assert capacity.left_by_quota([quota], {"pods": 1, "requests.cpu": 0.25}) == 2
+    assert capacity.left_by_quota([quota], {"requests.nvidia.com/gpu": 1}) is None
 
 
 def test_areas_choose_cases_and_keep_those_that_make_their_pods() -> None:
@@ -228,7 +228,7 @@ def test_devices_are_given_held_and_returned(full: Full, test_cluster: TestClust
     assert len(_devices(said["exactly those asked for"]["evidence"])) in (2, 3)
     assert len(_devices(said["each pod its own"]["evidence"])) == 3
     assert "3 nvidia.com/gpu" in said["more than any node has"]["evidence"]
-    assert "2 ran, 1 waited, and ran" in said["more than are free"]["evidence"]
+    assert "2 ran, 1 waited and ran" in said["more than are free"]["evidence"]
     assert "a new pod ran with the same" in said["return after delete"]["evidence"]
 
 

@@ -196,7 +196,7 @@ def test_the_command_line_collects_and_then_lists(cluster: TestCluster, stream: 
     assert cluster.namespace in answer.err
     (row,) = json.loads(answer.out)["runs"]
     assert row["status"] == "done"
-    assert "took 0 runs" in ask(*words).err
+    assert "collected 0 runs" in ask(*words).err
     removed(cluster, made)
 
 
@@ -259,7 +259,7 @@ def test_the_task_and_the_options_are_read_back_from_what_was_made() -> None:
     [
         (("--namespace", "x"), "--namespace says where to collect from, and nothing is collected"),
         (("--from-cluster", "--namespace", ""), "it is empty"),
-        (("--from-cluster", "--kubeconfig", "/nowhere"), "there is no kubeconfig /nowhere"),
+        (("--from-cluster", "--kubeconfig", "/nowhere"), "the kubeconfig /nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_collected_is_refused_in_a_sentence(

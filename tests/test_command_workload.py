@@ -21,7 +21,14 @@ from stackmark.events import EVENT_LIMIT_BYTES
 from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar, Spec, Task
-from stackmark.workloads.command.definition import CommandParams, guess_metric, guessed_params, split_command
+from stackmark.workloads.command.definition import (
+    CommandParams,
+    guess_metric,
+    guess_name,
+    guessed_params,
+    metric_name,
+    split_command,
+)
 from stackmark.workloads.command.output import FIRST_LINES, LAST_LINES, LINE_CHARACTERS, SEARCH_LIMIT_S, Lines
 from stackmark.workloads.registry import check_request
 from worker_process import Finished, environment, finish, give, gone, read_pids, run_worker, start, work
@@ -536,3 +543,45 @@ def test_unit_and_direction_have_short_names_and_their_earlier_ones(names: tuple
 def test_help_shows_the_short_names_alone() -> None:
     shown = CliRunner().invoke(click.command()(parameter_options(lambda **_: None)), ["--help"]).output
     assert ("--unit" in shown, "--metric-unit" in shown, "--metric-lower" in shown) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("images/sec: ([0-9.]+)", "images/sec"),
+        ("total images/sec: ([0-9.]+)", "total images/sec"),
+        ("latency ([0-9.]+) ms", "latency"),
+        ("latency_ms=([0-9.]+)", "latency"),
+        (r"lat \(usec\): avg=([0-9.]+)", "lat avg"),
+        (r"step \d+ loss=([0-9.]+)", "loss"),
+        (r"epoch [0-9]+, val accuracy ([0-9.]+)", "val accuracy"),
+        ("([0-9.]+) img/s", "img/s"),
+        ("([0-9.]+)", ""),
+    ],
+)
+def test_the_name_of_a_figure_is_guessed_from_the_text_before_it(metric: str, name: str) -> None:
+    assert guess_name(metric) == name
+    assert metric_name({"metric": metric}) == name
+    assert metric_name({"metric": metric, "metric_name": "mine"}) == "mine"
+
+
+def test_a_program_without_a_metric_is_timed_and_a_workload_has_no_metric_of_its_own() -> None:
+    assert metric_name({"metric": ""}) == "wall time"
+    assert metric_name({"batch": 4}) == ""
+
+
+@pytest.mark.parametrize(("metric", "unit", "lower"), [("energy ([0-9.]+) J", "", True), ("images/J: ([0-9.]+)", "", False),
+    ("paid ([0-9.]+)", "USD", True), ("score: ([0-9.]+)", "%", False)])  # fmt: skip
+def test_what_is_spent_is_better_when_it_is_lower(metric: str, unit: str, lower: bool) -> None:
+    assert guess_metric(metric, unit)[1] is lower
+
+
+def test_a_spec_without_a_typed_name_keeps_the_hash_that_it_had_before_there_were_names() -> None:
+    typed = {"device": "cpu", "cmd": "true", "cwd": "/", "metric": "rate: ([0-9.]+)", "metric_unit": "x"}
+    spec = Spec(workload="command/own", params=CommandParams.model_validate(typed).model_dump(mode="json"))
+    assert spec.canonical() == (
+        '{"params":{"cmd":"true","cwd":"/","device":"cpu","metric":"rate: ([0-9.]+)","metric_lower":false,"metric_skip":0,'
+        '"metric_take":"last","metric_unit":"x"},"ranks":1,"schema_version":1,"workload":"command/own"}'
+    )
+    named = CommandParams.model_validate({**typed, "metric_name": "mine"}).model_dump(mode="json")
+    assert named["metric_name"] == "mine"

@@ -84,7 +84,7 @@ def test_a_run_that_somebody_deleted_is_made_again_and_the_verdict_says_so(book:
 
 
 def test_only_what_an_arm_types_differs_between_specs(book: Ledger) -> None:
-    design, _ = make_design(asked("host", "host,step_s=0.004", blocks=2), Silent())
+    design, _, _ = make_design(asked("host", "host,step_s=0.004", blocks=2), Silent())
     first, second = (arm.spec.params for arm in design.arms)
     assert {name for name in first if first[name] != second[name]} == {"step_s"}
     assert unasked_differences(design.arms) == []
@@ -93,7 +93,7 @@ def test_only_what_an_arm_types_differs_between_specs(book: Ledger) -> None:
 def test_what_follows_from_a_typed_key_is_chosen_anew_and_said(book: Ledger) -> None:
     request = Request(workload="train/trivial_cifar10", params={"batch": 2, "steps": 2, "warmup_steps": 0})
     arms = read_arms(["host,tune=off", "host,tune=fast"], request.workload)
-    design, _ = make_design(CompareRequest(request=request, arms=arms, blocks=2), Silent())
+    design, _, _ = make_design(CompareRequest(request=request, arms=arms, blocks=2), Silent())
     assert [arm.spec.params["tune"] for arm in design.arms] == ["off", "fast"]
     assert [arm.spec.params["layout"] for arm in design.arms] == ["nchw", "nhwc"]
     (line,) = (line for line in unasked_differences(design.arms) if line.startswith("layout"))
@@ -311,7 +311,7 @@ def test_until_decided_stops_at_a_look_that_was_fixed_before(book: Ledger) -> No
 
 def test_until_decided_has_looks_at_whole_designs_only_and_pairs_share_the_level(book: Ledger) -> None:
     arms = ("host", "host,step_s=0.02", "host,step_s=0.03")
-    design, _ = make_design(asked(*arms, until_decided=True, blocks=12), Silent())
+    design, _, _ = make_design(asked(*arms, until_decided=True, blocks=12), Silent())
     assert design.rule
     assert design.rule.looks == [6, 12]
     assert design.rule.alpha == pytest.approx(0.05 / 3)

@@ -80,7 +80,7 @@ def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
         ("python", "/a b", ""),
         ("read_only", "maybe", ""),
         ("user", "a b", ""),
-        ("ipc", "container:x", "host, private, shareable"),
+        ("ipc", "container:x", "host, private or shareable"),
         ("engine", "lxc", "podman"),
         ("privileged", "maybe", ""),
     ],

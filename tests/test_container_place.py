@@ -33,7 +33,7 @@ from stackmark.places.container.place import ContainerPlace, remove_abandoned, r
 from stackmark.places.host import HostPlace
 from stackmark.places.place import Facts, Handle, Outcome, Place
 from stackmark.places.registry import find_place
-from stackmark.spec import Request, Spec, Task
+from stackmark.spec import Request, Scalar, Spec, Task
 from worker_process import PIDS_VARIABLE, environment, eventually, gone, install, read_pids, time_is_up_when, trick
 
 MARK = f"r-test-{os.getpid()}"
@@ -287,6 +287,28 @@ def test_mounts_variables_and_the_shared_cache_are_there(rig: Rig, tmp_path: Pat
     assert len(pids.read_text().split()) == 4  # written from inside
     assert notes.facts["environment"]["CUDA_CACHE_PATH"] == str(tmp_path / "cache" / "cuda")
     assert notes.facts["environment"]["OMP_NUM_THREADS"] == "5"
+    assert notes.facts["container"]["mounts"] == {"/data": "read-only"}
+
+
+def test_a_mount_is_verified_from_inside(rig: Rig, tmp_path: Path) -> None:
+    place = rig.place(mount=[f"{tmp_path}:/in", f"hostpath:{tmp_path}:/out:rw"])
+    notes = Notes()
+    place.run(Task(do="run", spec=trick("calm", steps=2)), notes, mark=MARK, time_limit_s=60)
+    assert notes.facts["container"]["mounts"] == {"/in": "read-only", "/out": "writable"}
+    assert "mount" not in kinds_of(place.not_enforced(trick("calm"), notes.facts))
+    swapped = rig.place(mount=[f"{tmp_path}:/in:rw", f"{tmp_path}:/elsewhere"])
+    assert kinds_of(swapped.not_enforced(trick("calm"), notes.facts)).count("mount") == 2
+
+
+def test_data_are_read_where_they_were_mounted(podman: Rig) -> None:
+    shards = Path(__file__).parent / "data/tfrecord"
+    params: dict[str, Scalar] = {
+        "device": "cpu", "batch": 2, "data": "/data", "data_workers": 1, "steps": 2, "warmup_steps": 0, "warmup_seconds": 0,
+    }  # fmt: skip
+    place, notes = podman.place(mount=[f"{shards}:/data"]), Notes()
+    asked = Request(workload="train/resnet20", params=params)
+    place.run(Task(do="run", request=asked), notes, mark=MARK, time_limit_s=120)
+    assert '"event":"result"' in notes.lines[-1], notes.lines[-3:]
 
 
 # What is refused

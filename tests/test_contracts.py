@@ -5,18 +5,22 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field as PydanticField
 
+import golden_screens
 from refusing import refused
 from stackmark import events
 from stackmark.errors import SpecError, StreamError
 from stackmark.events import Event, Stream, gathered_facts, measured_steps, read_event, write_event
+from stackmark.frozen import Frozen
 from stackmark.model import JsonValue, ValidationError
-from stackmark.spec import AUTO, SPEC_LIMIT_BYTES, Request, Scalar, Spec, Task, read_task
+from stackmark.spec import AUTO, SPEC_LIMIT_BYTES, Request, Scalar, Spec, Task, explain, read_task
 
 H200 = Path(__file__).parent / "data" / "h200_gpt2.jsonl"
 SPEC = Spec(workload="train/resnet50", params={"batch": 64, "seconds": 10.0, "fused": True, "data": "device"})
@@ -385,3 +389,64 @@ def test_a_stream_recorded_on_a_gpu_is_read_whole() -> None:
     assert abs(sum(steps) / result.wall_s - 1) < 0.005
     gpu = gathered_facts(stream.events)["gpu"]
     assert json.dumps(gpu["devices"]).count("NVIDIA H200") == 1
+
+
+# How every sentence of pydantic's begins, or goes on.
+PYDANTIC_WORDS = re.compile(r"Input|should|Field required|not permitted|Invalid JSON")
+PYDANTIC_SENTENCE = re.compile(r"Input should|Field required|inputs are not permitted|Invalid JSON|errors.pydantic.dev")
+
+
+class Foreign(Frozen):
+    """A model of pydantic's, with one field for each kind of finding."""
+
+    count: int = PydanticField(ge=1, le=9)
+    share: float = PydanticField(default=0.5, gt=0, lt=1, allow_inf_nan=False)
+    word: Literal["off", "fast"] = "off"
+    name: str = PydanticField(default="a", min_length=1, max_length=3, pattern="^[a-z]+$")
+    flag: bool = False
+    texts: tuple[str, ...] = ()
+    table: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ({}, ["count"]),
+        ({"count": "x"}, ["count", "'x'"]),
+        ({"count": 1.5}, ["count", "1.5"]),
+        ({"count": 0}, ["count", "1", "0"]),
+        ({"count": 10}, ["count", "9", "10"]),
+        ({"count": 1, "share": 0}, ["share", "0"]),
+        ({"count": 1, "share": 1.0}, ["share", "1"]),
+        ({"count": 1, "share": "much"}, ["share", "'much'"]),
+        ({"count": 1, "share": float("nan")}, ["share", "nan"]),
+        ({"count": 1, "word": "max"}, ["word", "off", "fast", "'max'"]),
+        ({"count": 1, "name": ""}, ["name", "1", "''"]),
+        ({"count": 1, "name": "abcd"}, ["name", "3", "'abcd'"]),
+        ({"count": 1, "name": "A"}, ["name", "[a-z]", "'A'"]),
+        ({"count": 1, "name": 3}, ["name", "3"]),
+        ({"count": 1, "flag": "maybe"}, ["flag", "'maybe'"]),
+        ({"count": 1, "texts": 3}, ["texts", "3"]),
+        ({"count": 1, "table": "x"}, ["table", "'x'"]),
+        ({"count": 1, "other": 2}, ["other", "2"]),
+        ("text", ["'text'"]),
+    ],
+)
+def test_findings_of_pydantic_name_field_bound_and_value_in_our_words(data: object, named: list[str]) -> None:
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Foreign.model_validate(data)
+    said = explain(caught.value)
+    assert [word for word in named if word not in said] == []
+    assert not PYDANTIC_WORDS.search(said)
+
+
+def test_text_that_is_no_json_is_said_in_our_words() -> None:
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Foreign.model_validate_json("{")
+    assert not PYDANTIC_WORDS.search(explain(caught.value))
+    assert "JSON" in explain(caught.value)
+
+
+def test_no_screen_shows_a_sentence_of_pydantic() -> None:
+    shown = [name for name in golden_screens.names() if PYDANTIC_SENTENCE.search(golden_screens.stored(name) or "")]
+    assert shown == []

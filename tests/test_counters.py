@@ -117,7 +117,7 @@ def test_the_power_cap_flags_with_its_share_of_the_time() -> None:
     assert findings.metrics["limited_power_cap_share"] == pytest.approx(0.83)
     assert findings.metrics["limited_thermal_share"] == 0
     assert kinds_of(findings.flags) == ["limited-power-cap"]
-    assert "83.0%" in findings.flags[0]
+    assert "83.0 %" in findings.flags[0]
 
 
 def test_a_moment_under_a_limit_is_measured_but_not_flagged() -> None:

@@ -52,7 +52,7 @@ def printed(shown: Report, width: int | None = None) -> str:
 
 
 def test_nodes_that_fared_alike_share_a_column() -> None:
-    head, *rows = printed(many()).split("\n\n")[0].splitlines()
+    head, *rows = printed(many()).split("\n\n")[1].splitlines()
     assert head.split() == ["diagnostic", "cluster", "gpu-0", "+37", "gpu-7", "+1"]
     driver = next(row for row in rows if row.startswith("driver"))
     assert driver.split() == ["driver", "ok", "FAILED"]
@@ -68,9 +68,11 @@ def test_advice_that_holds_for_several_nodes_is_given_once_with_their_names() ->
     assert any(line.endswith("nvidia-smi") for line in text.splitlines())
 
 
-def test_the_last_line_is_the_verdict() -> None:
-    last = printed(many()).splitlines()[-1]
-    assert last == sentence(many())
+def test_the_verdict_is_the_first_line_and_again_the_last_where_a_screen_does_not_hold_it() -> None:
+    first, *_, last = printed(many()).splitlines()
+    assert first == last == sentence(many())
+    short = printed(report(*of_node("gpu-0"), nodes=("gpu-0",))).splitlines()
+    assert short.count(short[0]) == 1
     assert missing(last, "test", "driver", "gpu-7", "gpu-30") == []
     assert missing(sentence(many(2, (0, 1))), "driver", "all 2") == []
     assert missing(sentence(many(3, ())), "driver") == ["driver"]
@@ -85,8 +87,8 @@ def test_warnings_are_counted_once_and_what_is_not_known_is_said() -> None:
 
 def test_one_node_needs_no_table_of_nodes() -> None:
     text = printed(report(*of_node("gpu-0"), nodes=("gpu-0",)))
-    assert text.splitlines()[0].split()[:3] == ["diagnostic", "where", "result"]
-    assert "+" not in text.splitlines()[0]
+    assert text.splitlines()[2].split()[:3] == ["diagnostic", "where", "result"]
+    assert "+" not in text.splitlines()[2]
 
 
 def test_on_a_narrow_screen_columns_are_left_out_and_counted() -> None:
@@ -95,7 +97,7 @@ def test_on_a_narrow_screen_columns_are_left_out_and_counted() -> None:
         *(one for i, name in enumerate(nodes) for one in of_node(name, bad=bool(i % 2), evidence="x")), nodes=nodes
     )
     text = printed(shown, width=40)
-    header, left_out = text.splitlines()[0], next(line for line in text.splitlines() if "--json" in line)
+    header, left_out = text.splitlines()[2], next(line for line in text.splitlines() if "--json" in line)
     assert "compute.internal" not in header
     assert left_out
 

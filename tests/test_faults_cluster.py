@@ -138,7 +138,7 @@ def test_the_cluster_is_healed_when_stackmark_is_killed_in_the_middle_of_a_fault
         process.communicate()
     until(lambda: alive(hurtful, "device-plugin", "2"), within_s=30)
     # Its lock is left, and says until when; its run is found again, and its pod removed, by the next command.
-    with pytest.raises(ClusterError, match="another fault is under way"), safety.locked(hurtful.cluster, "x-me", 60):
+    with pytest.raises(ClusterError, match="another fault is in progress"), safety.locked(hurtful.cluster, "x-me", 60):
         pass
     hurtful.cluster.delete(f"/apis/coordination.k8s.io/v1/namespaces/{safety.LOCK_NAMESPACE}/leases/{safety.LOCK}")
     _, _, err = done(stackmark(hurtful, tmp_path / "l.sqlite3", "results"))
@@ -201,7 +201,7 @@ def test_a_device_plugins_pod_is_deleted_as_often_as_it_comes_back_and_then_left
 def test_one_fault_at_a_time_and_a_lock_that_is_over_is_taken(cluster: TestCluster) -> None:
     with safety.locked(cluster.cluster, "x-first", 60):
         with (
-            pytest.raises(ClusterError, match="another fault is under way") as caught,
+            pytest.raises(ClusterError, match="another fault is in progress") as caught,
             safety.locked(cluster.cluster, "x-second", 60),
         ):
             pass

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from ledger_runs import DONE, complete
-from stackmark.figures import FigureUnit, figure_fields, figure_unit, name_of_figures, rate_of, rate_unit_of
+from stackmark.figures import (
+    FigureUnit,
+    figure_fields,
+    figure_unit,
+    name_of_figures,
+    rate_of,
+    rate_unit_of,
+    terms_of,
+    unit_kind,
+)
 from stackmark.ledger.export import export_to_stream
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger
@@ -40,7 +49,7 @@ def test_the_interval_of_a_time_is_the_one_that_the_times_themselves_give() -> N
 
 def test_one_run_has_a_figure_and_no_interval() -> None:
     found = figure_json(throughput_over_runs([5.0]), "1/s")
-    assert found == {"value": 0.2, "low": None, "high": None, "unit": "s", "higher_is_better": False}
+    assert found == {"value": 0.2, "low": None, "high": None, "name": None, "unit": "s", "higher_is_better": False}
 
 
 def test_a_run_without_a_rate_has_no_figure() -> None:
@@ -71,3 +80,48 @@ def test_a_time_that_is_longer_is_said_to_be_by_its_own_factor(a: float, b: floa
     said = FigureUnit("s", higher_is_better=False).say_change(a / b)
     assert f"{100 * abs(b / a - 1):.2g} %" in said or f"{b / a:.3g} times" in said
     assert FigureUnit("images/s").say_change(a / b) == ""
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "terms"),
+    [
+        ("images/s", "rate", "speed"),
+        ("tokens per second", "rate", "speed"),
+        ("tokens/s/gpu", "rate", "speed"),
+        ("TFLOP/s", "rate", "speed"),
+        ("fps", "rate", "speed"),
+        ("s", "time", "speed"),
+        ("min", "time", "speed"),
+        ("ms/step", "time", "speed"),
+        ("throughput", "", "speed"),
+        ("p99_latency", "", "speed"),
+        # What a program does not say is taken for a rate.
+        ("units", "", "speed"),
+        ("", "", "speed"),
+        ("%", "amount", "quality"),
+        ("accuracy", "", "quality"),
+        ("loss", "", "quality"),
+        ("BLEU", "", "quality"),
+        ("J", "amount", "quality"),
+        ("J/image", "amount", "quality"),
+        ("images/J", "amount", "quality"),
+        ("tokens/s/W", "amount", "quality"),
+        ("USD", "amount", "quality"),
+        ("USD/hour", "amount", "quality"),
+        ("errors/s", "amount", "quality"),
+        ("MiB", "amount", "quality"),
+    ],
+)
+def test_rates_and_times_are_about_speed_and_all_else_about_quality(unit: str, kind: str, terms: str) -> None:
+    assert (unit_kind(unit), terms_of(unit)) == (kind, terms)
+    assert figure_unit(f"1/{unit}").terms == terms
+
+
+def test_a_shift_is_that_of_the_figure_itself() -> None:
+    rate, time = FigureUnit("images/s"), FigureUnit("s", higher_is_better=False)
+    assert rate.say_shift(0.4, (0.39, 0.41)) == ("−60.0 %", "−61.0 to −59.0 %")
+    assert time.say_shift(0.8, (0.78, 0.82)) == ("+25.0 %", "+22.0 to +28.2 %")
+    assert time.say_shift(0.25) == ("4 times", "")
+    assert rate.say_shift(1.0) == ("0.0 %", "")
+    # Three decimals where two would show no width.
+    assert rate.say_shift(1.0002, (1.0001, 1.0003)) == ("+0.020 %", "+0.010 to +0.030 %")

@@ -1,5 +1,6 @@
 """The host as a place: real workers, real drivers, real kills. Nothing is left running, and the ledger says what happened."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
+from refusing import refused
 from stackmark.errors import LedgerError, PlaceError
 from stackmark.events import LINE_LIMIT_BYTES
 from stackmark.ledger.rows import RunRow
@@ -17,6 +20,7 @@ from stackmark.machine.orphans import MARK_VARIABLE, end_marked, marked, start_t
 from stackmark.places import process as worker_as_process
 from stackmark.places.host import HostOptions, HostPlace
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Outcome
+from stackmark.places.registry import find_place
 from stackmark.spec import Spec, Task
 from worker_process import (
     PIDS_VARIABLE,
@@ -221,6 +225,45 @@ def test_a_gpu_that_is_not_there_is_refused_before_a_worker_takes_the_cpu(gpus: 
 def test_a_host_without_gpus_measures_where_none_is_asked_for(env: dict[str, str], gpus: str) -> None:
     outcome = HostPlace(environment=env, options=HostOptions(gpus=gpus)).run(Task(do="facts"), Notes(), mark=MARK)
     assert (outcome.exit_code, outcome.failure) == (0, None)
+
+
+def facts_with(environment: dict[str, str], *variables: str) -> dict[str, object]:
+    """What a worker says of its environment, on a host with these variables."""
+    notes = Notes()
+    HostPlace(environment=environment, options=HostOptions(env=variables)).run(Task(do="facts"), notes, mark=MARK)
+    said = [json.loads(line) for line in notes.lines if line.startswith("{")]
+    return {
+        name: value
+        for event in said
+        if event["event"] == "facts" and event.get("subject") == "environment"
+        for name, value in event["facts"].items()
+    }
+
+
+def test_variables_that_were_typed_reach_the_worker_and_stand_in_its_facts(env: dict[str, str]) -> None:
+    facts = facts_with(env | {"BY_NAME": "x"}, "OMP_NUM_THREADS=1", "MY_FLAG=a b", "HF_TOKEN=abc", "BY_NAME")
+    assert (facts["OMP_NUM_THREADS"], facts["MY_FLAG"]) == ("1", "a b")
+    assert not {"HF_TOKEN", "BY_NAME"} & facts.keys(), "neither a secret nor a value that was not typed is stored"
+    assert "MY_FLAG" not in facts_with(env | {"MY_FLAG": "1", "STACKMARK_TYPED": "MY_FLAG"})
+
+
+def test_the_options_of_a_host_hold_no_secret() -> None:
+    place = HostPlace(environment={}, options=HostOptions(env=("HF_TOKEN=abc", "OMP_NUM_THREADS=1")))
+    assert place.options() == {"env": ["HF_TOKEN=***", "OMP_NUM_THREADS=1"]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"env": ["NOT_SET_HERE"]},
+        {"env": ["STACKMARK_SPEC=x"]},
+        {"env": ["1=2"]},
+        {"env": ["CUDA_VISIBLE_DEVICES=1"], "gpus": "0"},
+    ],
+)
+def test_a_variable_that_cannot_be_set_on_the_host_is_refused(options: dict[str, JsonValue]) -> None:
+    with refused("env"):
+        find_place("host", options)
 
 
 def test_ten_megabytes_without_a_newline_are_handed_on_in_pieces(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.machine.container import READ_ONLY
 from stackmark.machine.host import boot_id
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.place import SUBJECTS
@@ -50,7 +51,8 @@ def probe(params: dict[str, Any] | None = None, workload: str = "train/lenet", *
 def facts(**more: Any) -> list[dict[str, Any]]:
     """What a worker in that container would have said of it, if it said the truth."""
     told: dict[str, Any] = {subject: {} for subject in SUBJECTS}
-    told |= {"host": {"boot_id": boot_id()}, "container": {"engine": "podman", "network": False}, **more}
+    inside = {"engine": "podman", "network": False, "mounts": {"/lie": READ_ONLY}}
+    told |= {"host": {"boot_id": boot_id()}, "container": inside, **more}
     # The last that a worker sends: by it a pod's log is known to be whole.
     told["stackmark"] = {"bundle_sha256": worker_bundle().sha256, **more.get("stackmark", {})}
     return [{"event": "facts", "subject": subject, "facts": known} for subject, known in told.items()]

@@ -164,10 +164,10 @@ SAID = {
     'pinging container registry registry-1.docker.io: Get "https://registry-1.docker.io/v2/": dial tcp: lookup '
     "registry-1.docker.io on 10.0.0.1:53: no such host": "docker.io cannot be reached from here",
     "Error: reading manifest 1 in 127.0.0.1:5005/x: unauthorized: "
-    "authentication required": "docker.io does not let this user in",
-    "Error: reading manifest 9.9 in docker.io/library/debian: manifest unknown: manifest unknown": "has no such image",
+    "authentication required": "docker.io denies access",
+    "Error: reading manifest 9.9 in docker.io/library/debian: manifest unknown: manifest unknown": "does not have this image",
     "Could not fetch URL https://pypi.org/simple/pip/: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
-    "self-signed certificate in certificate chain (_ssl.c:992)": "signed by an authority that is not known",
+    "self-signed certificate in certificate chain (_ssl.c:992)": "signed by an unknown authority",
     "ERROR: No matching distribution found for torch==2.13.0+cu130": "found no wheel of torch==2.13.0+cu130",
     "ERROR: Cannot install numpy because these package versions have conflicting dependencies.": "found no wheel of numpy",
     "E: You don't have enough free space: write /x: no space left on device": "the disk is full",
@@ -190,4 +190,6 @@ def test_what_engines_say_becomes_a_sentence_with_what_to_do(said: str) -> None:
 def test_every_option_of_the_command_is_one_that_can_be_asked_for() -> None:
     from stackmark.cli.image import command
 
-    assert {param.name for param in command.params} - {"verbose", "as_json"} == set(ImageOptions.model_fields)
+    assert {param.name for param in command.params if param.expose_value} - {"as_json"} == set(
+        ImageOptions.model_fields
+    )

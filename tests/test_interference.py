@@ -1,7 +1,6 @@
 """Which blocks were disturbed, and what moved with the ratio: against numbers by hand and SciPy."""
 
 import math
-import os
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from stackmark.experiments.design import (
     whole,
     whole_attempts,
 )
-from stackmark.experiments.driver import idle_cpus
 from stackmark.spec import Spec
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import association
@@ -219,9 +217,3 @@ def test_disturbed_blocks_that_are_left_stand_in_the_sentence() -> None:
     repeated = combined(compared(0.0), compared(0.001), Disturbed(6, 0, 2))
     assert repeated.sentence == compared(0.0).sentence
     assert any(note.startswith("2 ") for note in repeated.notes)
-
-
-def test_the_idle_machine_is_measured() -> None:
-    busy = idle_cpus(0.1)
-    assert busy is not None
-    assert 0.0 <= busy <= (os.cpu_count() or 1) * 1.5

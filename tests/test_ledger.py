@@ -444,7 +444,16 @@ def test_the_tables_in_the_program_are_those_that_the_migrations_make(ledger: Le
 
 
 def test_a_row_is_what_the_table_holds() -> None:
-    assert set(RunRow.model_fields) == {column.name for column in schema.runs.c} - {"spec"}
+    assert set(RunRow.model_fields) - {"ranks"} == {column.name for column in schema.runs.c} - {"spec"}
+
+
+def test_the_ranks_of_a_run_are_those_of_its_spec_in_lists_and_exports(ledger: Ledger, tmp_path: Path) -> None:
+    four, one = begin(ledger, ranks=4), begin(ledger)
+    assert {row.id: row.ranks for row in ledger.runs()} == {four: 4, one: 1}
+    assert (ledger.run(four).ranks, ledger.run(one).ranks) == (4, 1)
+    export_to_file(ledger, RunFilter(), "csv", tmp_path / "runs.csv")
+    rows = list(csv.DictReader((tmp_path / "runs.csv").read_text().splitlines()))
+    assert {row["id"]: row["ranks"] for row in rows} == {four: "4", one: "1"}
 
 
 def test_an_older_ledger_is_migrated_with_its_runs_and_is_then_newer_than_the_program(ledger_url: str) -> None:
@@ -594,7 +603,7 @@ def exported(ledger: Ledger, form: Format, **wanted: object) -> bytes:
 def test_an_exported_json_array_holds_every_column_with_specs_as_objects(ledger: Ledger) -> None:
     run_id = complete(ledger)
     (row,) = json.loads(exported(ledger, "json"))
-    assert list(row) == COLUMNS
+    assert list(row) == ["schema", *COLUMNS]
     assert (row["id"], row["spec"], row["rate_per_s"]) == (run_id, SPEC.model_dump(), DONE.rate_per_s)
 
 

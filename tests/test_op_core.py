@@ -243,9 +243,9 @@ def test_threads_are_pinned_before_the_framework_is_loaded_and_what_somebody_set
     [
         ([1.0] * 5, ["5"]),
         ([1.0] * 7, ["7", "10"]),
-        ([1.0, 1.1] * 10, ["4.8%", "20"]),
+        ([1.0, 1.1] * 10, ["4.8", "20"]),
         ([1.0] * 8 + [9.0] * 2 + [30.0], ["9", "11"]),
     ],
 )
 def test_a_row_that_is_not_known_says_how_well_it_is(samples: list[float], numbers: list[str]) -> None:
-    assert re.findall(r"[\d.]+%?", timing.say_unknown(samples, 0.5)) == ["1%", "0.5", *numbers]
+    assert re.findall(r"[\d.]+", timing.say_unknown(samples, 0.5)) == ["1", "0.5", *numbers]

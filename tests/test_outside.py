@@ -14,6 +14,8 @@ from containers import why_missing
 from hostile_images import image_with_entry_point, image_without_python
 from leaving_out import leave_out
 from stackmark.events import Log, Stream
+from stackmark.places.container.engine import find_engine
+from stackmark.places.container.outside import Record, _odd_times
 from worker_process import eventually
 
 # Busybox alone has sh, cat, echo, yes, sleep, head.
@@ -194,3 +196,15 @@ def containers(driver: int, *filters: str) -> list[str]:
     argv = ["podman", "ps", "--all", "--filter", "label=stackmark.run", "--format", form]
     done = subprocess.run([*argv, *(f"--filter={one}" for one in filters)], capture_output=True, text=True, check=True)
     return [name for name in done.stdout.split() if name.split(":")[2] == str(driver)]
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "by_metric", "refused"),
+    [(-0.03, True, False), (-0.03, False, True), (-5.0, True, True), (0.5, False, False), (float("inf"), True, True)],
+)
+def test_a_start_that_was_noted_late_spoils_only_a_time(
+    image: str, wall_s: float, by_metric: bool, refused: bool
+) -> None:
+    """An engine notes the start of a program a moment after it; a program that ended at once ended before that."""
+    found = _odd_times(Record(100.0, 100.0 + wall_s, 0), find_engine("podman", os.environ), by_metric=by_metric)
+    assert (found is not None) == refused

@@ -28,7 +28,7 @@ def listed(*options: str) -> list[dict[str, Any]]:
     answer = ask("experiments", "--json", *options)
     assert answer.code == Exit.DONE, answer
     whole = json.loads(answer.out)
-    assert whole["schema"] == 1
+    assert whole["schema"] == "stackmark.experiments/1"
     found: list[dict[str, Any]] = whole["experiments"]
     return found
 

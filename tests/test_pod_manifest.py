@@ -54,9 +54,15 @@ ASKED: dict[str, Json] = {
     "the image's user": {"user": "image"},
     "variables": {"env": ["A=$(HOME)", "B=${C} $$"], "env_from_proxy": True},
     "a deadline": {"deadline": "2h"},
+    "a claim": {"mount": ["claim:imagenet:/data", "claim:results:/out:rw"]},
+    "a folder of the node": {"mount": ["hostpath:/srv:/data"]},
+    "nfs": {"mount": ["nfs:files.example:/exports/a:/data"]},
 }  # fmt: skip
 # Those that `restricted` refuses, by a word of ours.
-FORBIDDEN = {"rdma": "IPC_LOCK", "host network": "hostNetwork", "root": "root", "host software": "hostPath"}
+FORBIDDEN = {
+    "rdma": "IPC_LOCK", "host network": "hostNetwork", "root": "root", "host software": "hostPath",
+    "a folder of the node": "hostPath", "nfs": "NFS",
+}  # fmt: skip
 HOST = HostSoftware("/usr/bin/python3", ("/usr",))
 
 
@@ -228,7 +234,9 @@ def test_proxies_go_in_both_cases_whichever_is_set() -> None:
 
 def test_an_image_gets_nothing_of_the_drivers_environment() -> None:
     mine = {"OMP_NUM_THREADS": "3", "PATH": "/x", "STACKMARK_LEDGER": "secret", "PYTHONPATH": "/y"}
-    assert env_of(job(wanted(environment=mine))).keys() == {"HOME", "STACKMARK_SPEC", "STACKMARK_PLACE"}
+    assert env_of(job(wanted(environment=mine))).keys() == {
+        "HOME", "STACKMARK_SPEC", "STACKMARK_PLACE", "STACKMARK_WORKER_LOG",
+    }  # fmt: skip
 
 
 def test_the_hosts_software_gets_its_settings_but_not_which_gpus_are_to_be_seen() -> None:
@@ -316,12 +324,6 @@ def test_a_fraction_and_half_a_guarantee_are_said() -> None:
     assert str(ASKED["a fraction"]["cpus"]) in said_of(ASKED["a fraction"])[0]
     assert "Guaranteed" in said_of({"cpus": "2"})[0]
     assert said_of(ASKED["a gpu"]) == []
-
-
-def test_a_folder_that_a_pod_does_not_have_is_said() -> None:
-    task = Task(do="run", request=Request(workload="train/resnet50", params={"data": "/imagenet"}))
-    assert all(named in said_of(task=task)[0] for named in ("/imagenet", "volume", "--patch FILE"))
-    assert not any("volume" in sentence for sentence in said_of(task=task, software=HOST))
 
 
 def test_gpus_left_to_us_are_one_unless_the_work_is_on_the_cpu() -> None:

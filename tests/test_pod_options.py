@@ -40,6 +40,7 @@ def test_a_name_that_a_container_has_too_takes_what_that_takes(name: str) -> Non
         "shm": "1g",
         "gpus": "1",
         "env": ["A=b=c"],
+        "mount": ["/data:/data"],
         "user": "1000:0",
     }[name]
     # A Python is that of an image.
@@ -134,7 +135,7 @@ def test_an_rdma_resource_is_one_unless_a_number_is_given() -> None:
         ({"user": "root"}, "'root'"),
         ({"deadline": "never"}, "'never'"),
         ({"deadline": "0"}, "30 days"),
-        ({"pull": "Sometimes"}, "'IfNotPresent'"),
+        ({"pull": "Sometimes"}, "IfNotPresent"),
         ({"host_software": "yes", "openshift": True}, "restricted-v2"),
         ({"host_software": "yes", "python": "/usr/bin/python3"}, "python"),
         ({"python": " "}, "python"),

@@ -204,7 +204,7 @@ def test_the_job_of_a_run_that_was_interrupted_without_an_api_server_is_removed_
     def removed() -> bool:
         answer = desk.ask("results")
         (desk.folder / "state/stackmark/jobs/unreachable").unlink(missing_ok=True)
-        return "1 Job that an earlier stackmark left" in answer.err
+        return "1 Job left by an earlier stackmark" in answer.err
 
     until(removed, within_s=60)
     assert desk.notes() == []

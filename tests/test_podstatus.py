@@ -328,7 +328,45 @@ def test_several_nodes_of_one_reason_are_one_clause() -> None:
 
 
 def test_a_volume_that_is_not_there_is_named() -> None:
-    assert 'persistentvolumeclaim "not-there"' in waits("unbound_volume")
+    assert all(named in waits("unbound_volume") for named in ("not-there", "team-a", "get pvc"))
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/1 …", "imagenet"),
+        ("0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.", "imagenet"),
+        ('0/1 nodes are available: persistentvolumeclaim "other" is being deleted.', "is being deleted"),
+        ('0/1 nodes are available: persistentvolumeclaim "other" bound to non-existent persistentvolume "v".', '"v"'),
+        ("0/1 nodes are available: 1 cannot allocate all claims. still not schedulable", "cannot allocate"),
+    ],
+)
+def test_a_claim_that_is_not_bound_is_named_with_what_the_scheduler_says(told: str, named: str) -> None:
+    pod: Json = {
+        "metadata": {"name": "p", "namespace": "team-a"},
+        "spec": {"volumes": [{"name": "mount-0", "persistentVolumeClaim": {"claimName": "imagenet"}}]},
+        "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": told}]},
+    }
+    said = why.waiting_sentence(pod, [])
+    assert named in said
+    assert "claim" in said
+
+
+def test_a_folder_that_a_node_does_not_have_is_a_failure_and_not_a_wait() -> None:
+    pod: Json = {
+        "metadata": {"name": "p", "namespace": "team-a"},
+        "spec": {"nodeName": "node-1"},
+        "status": {
+            "phase": "Pending",
+            "containerStatuses": [{"name": "worker", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+        },
+    }
+    text = 'MountVolume.SetUp failed for volume "mount-0" : hostPath type check failed: /srv/none is not a directory'
+    events: list[Json] = [{"type": "Warning", "reason": "FailedMount", "message": text}]
+    failure = why.failure_of(pod, events)
+    assert failure is not None
+    assert failure.kind == "bad_container_config"
+    assert "/srv/none" in failure.message
 
 
 def test_a_device_plugin_that_is_away_is_told_from_devices_that_are_held() -> None:

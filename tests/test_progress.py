@@ -28,7 +28,7 @@ def a_design() -> Design:
 
 def rows_of(differences: Sequence[float]) -> list[RunRow]:
     """A run of each arm for each block, of which b is faster than a by so much of a logarithm."""
-    blank = dict.fromkeys(RunRow.model_fields) | {
+    blank = dict.fromkeys(RunRow.model_fields) | {"ranks": 1} | {
         "experiment_id": "x", "position": 0, "workload": "trick/calm", "spec_digest": "", "place": "host",
         "place_options": {}, "status": "done", "machine_id": "m", "boot_id": "b", "driver_pid": 1, "handle": {},
         "flags": [], "stackmark_version": "0", "attempt": 0, "role": "measured",

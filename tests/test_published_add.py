@@ -175,7 +175,7 @@ def test_for_programs_what_was_refused_is_in_the_object(tmp_path: Path) -> None:
     assert answer.code == Exit.WRONG_USE
     said = json.loads(answer.out)
     (refused,) = said.pop("refused")
-    assert said == {"added": 0, "already_there": 0}
+    assert said == {"schema": "stackmark.published-added/1", "added": 0, "already_there": 0}
     assert (refused["line"], "unit" in refused["reason"]) == (2, True)
 
 

@@ -166,7 +166,7 @@ def test_a_real_run_is_held_against_a_row_of_ones_own_in_words_and_for_programs(
     ledger = tmp_path / "ledger.sqlite3"
     (tmp_path / "own.csv").write_text(OWN, encoding="utf-8")
     assert ask_process(ledger, "published", "add", str(tmp_path / "own.csv")).code == Exit.DONE
-    words = ask_process(ledger, *CHEAP, "--runs", "2", "--published", "our lab")
+    words = ask_process(ledger, *CHEAP, "--runs", "2", "--published", "our lab", "--details")
     assert words.code == Exit.DONE, words.err
     lines = words.out.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("against "))

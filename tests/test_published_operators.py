@@ -16,10 +16,10 @@ from stackmark.published.chips import parse_chip
 from stackmark.published.lookup import known_operators
 from stackmark.published.operators import (
     OperatorIndex,
-    beside,
-    beside_list,
     caveats_of,
     problem_of,
+    published_for,
+    published_for_list,
     seconds_of,
 )
 from stackmark.published.table import FIELDS as COLUMNS
@@ -185,14 +185,14 @@ def numbers(caveats: Sequence[str]) -> list[list[str]]:
 
 
 def test_a_size_that_the_sheets_spell_differently_is_the_lists_problem_with_a_caveat() -> None:
-    (found,) = beside(
+    (found,) = published_for(
         INDEX, "gemm", read_problem("gemm", {"m": 512, "n": 24000, "k": 1536}).shape, "fp32", None, ("P100",), 1
     )
     assert found.row.extra["k"] == 1530
     assert numbers(found.caveats) == [["1530", "1536"]]
     amd = [row for row in of("gemm", m=512, n=24000, k=1530) if row.chip == "AMD MI25"]
     assert [row.extra["k"] for row in amd] == [1536]
-    sparse = beside(
+    sparse = published_for(
         INDEX, "sparse-gemm", read_problem("sparse-gemm", {"m": 7860, "n": 2, "k": 2560}).shape, "fp32", None
     )
     assert numbers(sparse[0].caveats) == [["7680", "7860"]]
@@ -204,7 +204,7 @@ def test_a_size_that_the_sheets_spell_differently_is_the_lists_problem_with_a_ca
 
 def test_asked_with_the_sheets_own_spelling_a_row_of_the_lists_says_which_it_has() -> None:
     shape = read_problem("gemm", {"m": 512, "n": 24000, "k": 1530}).shape
-    found = {one.chip: one.caveats for one in beside(INDEX, "gemm", shape, "fp32", None, limit=99)}
+    found = {one.chip: one.caveats for one in published_for(INDEX, "gemm", shape, "fp32", None, limit=99)}
     assert numbers(found["AMD MI25"]) == [["1536", "1530"]]
 
 
@@ -224,7 +224,7 @@ def test_few_microseconds_are_said_to_be_cut() -> None:
 
 
 def chips(op: str, shape: dict[str, Scalar], precision: str, chip: str | None, limit: int | None = None) -> list[str]:
-    return [parse_chip(one.chip).short for one in beside(INDEX, op, shape, precision, chip, limit=limit)]
+    return [parse_chip(one.chip).short for one in published_for(INDEX, op, shape, precision, chip, limit=limit)]
 
 
 def test_beside_an_h200_stand_p100_and_v100_and_then_the_newest_of_its_vendor() -> None:
@@ -252,24 +252,24 @@ def test_a_chip_that_nobody_knows_gets_the_usual_two(chip: str | None) -> None:
     [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "fp16"), ("fp16", "fp16"), ("fp8", "fp16"), ("fp64", "fp32")],
 )
 def test_of_a_chip_the_nearest_precision_is_taken_and_said_where_it_is_another(precision: str, taken: str) -> None:
-    v100 = beside(INDEX, "gemm", SEED, precision, "NVIDIA H200")[1]
+    v100 = published_for(INDEX, "gemm", SEED, precision, "NVIDIA H200")[1]
     assert v100.precision == taken
     assert (f"{taken} instead of {precision}" in v100.caveats) == (taken != precision)
     assert v100.seconds == pytest.approx(0.145035 if taken == "fp32" else 0.017904)
 
 
 def test_a_time_from_a_pod_stands_behind_deepbenchs_own() -> None:
-    p100 = beside(INDEX, "gemm", SEED, "fp32", "NVIDIA H200")[0]
+    p100 = published_for(INDEX, "gemm", SEED, "fp32", "NVIDIA H200")[0]
     assert p100.seconds == pytest.approx(0.206884)
     assert p100.caveats == ()
 
 
 def test_a_list_has_the_same_chips_in_every_row() -> None:
     shapes = [problem.shape for problem in problems("gemm", "training")]
-    columns, rows = beside_list(INDEX, "gemm", shapes, "fp32", "NVIDIA H200")
+    columns, rows = published_for_list(INDEX, "gemm", shapes, "fp32", "NVIDIA H200")
     assert columns == ("P100", "V100")
     assert [set(row) for row in rows] == [{"P100", "V100"}] * 160
-    columns, rows = beside_list(
+    columns, rows = published_for_list(
         INDEX, "gemm", [problem.shape for problem in problems("gemm", "inference_server")], "int8", None
     )
     assert columns[0] == "T4"
@@ -278,11 +278,13 @@ def test_a_list_has_the_same_chips_in_every_row() -> None:
 
 def test_of_problems_that_nobody_published_there_is_nothing() -> None:
     shapes = [problem.shape for problem in problems("attention", "transformer")]
-    assert beside_list(INDEX, "attention", shapes, "bf16", "NVIDIA H200") == ((), [{}] * len(shapes))
+    assert published_for_list(INDEX, "attention", shapes, "bf16", "NVIDIA H200") == ((), [{}] * len(shapes))
 
 
 def test_rows_without_an_index_are_taken_as_well() -> None:
-    assert beside(load_operators(), "gemm", SEED, "fp32", None) == beside(INDEX, "gemm", SEED, "fp32", None)
+    assert published_for(load_operators(), "gemm", SEED, "fp32", None) == published_for(
+        INDEX, "gemm", SEED, "fp32", None
+    )
 
 
 OWN: dict[str, str] = dict.fromkeys(COLUMNS, "") | {
@@ -294,7 +296,7 @@ OWN: dict[str, str] = dict.fromkeys(COLUMNS, "") | {
 
 def test_a_users_own_time_is_found_by_its_sizes_whatever_else_it_says() -> None:
     own = row_of(list(OWN.values()))
-    found = beside(OperatorIndex((*load_operators(), own)), "gemm", SEED, "bf16", "NVIDIA H200")
+    found = published_for(OperatorIndex((*load_operators(), own)), "gemm", SEED, "bf16", "NVIDIA H200")
     assert found[0].chip == "NVIDIA H200"
     assert found[0].seconds == pytest.approx(2.4e-3)
 

@@ -143,7 +143,7 @@ def test_blocks_without_any_spread_say_that_it_proves_nothing(rate: float, word:
     result = compare_blocks("a", "b", [math.log(100.0)] * 3, [math.log(rate)] * 3, 0.01)
     assert result.word == word
     assert result.p_equivalence is None
-    assert "proof" in result.sentence
+    assert "prove" in result.sentence
     assert len(result.notes) == 1
 
 

@@ -21,13 +21,18 @@ from recorded import load
 from stackmark.experiments.ceilings import of_experiment
 from stackmark.experiments.examine import Examined, examine
 from stackmark.experiments.operator_list import read_list
+from stackmark.experiments.suite.examine import examine_suite
 from stackmark.ledger.store import Ledger
 from stackmark.show.ceilings import table_rows
 from stackmark.show.report.html import render_html
+from stackmark.show.sections import Sections
+from stackmark.show.suite import print_suite
+from stackmark.show.terminal import printed
 from stackmark.verdict.noise import noise_floor
 
 PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-container.md").read_text()
 POD_PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-pod.md").read_text()
+IMAGE_PAGE = (Path(__file__).parents[1] / "docs" / "host-vs-image.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()
 OPERATORS_PAGE, CEILINGS_PAGE = (
     (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text() for page in ("operators", "ceilings")
@@ -81,7 +86,7 @@ def test_it_is_judged_by_the_rules_of_today_and_says_that_it_was_made_under_the_
     assert "rules 2;" in render_html(shown, generated_unix_s=0.0, version="0")
     where = ("--ledger", str(tmp_path / "ledger.sqlite3"))
     assert json.loads(ask("verdict", id_, "--json", *where).out)["rules"] == 2
-    lines = ask("verdict", id_, *where).out.splitlines()
+    lines = ask("verdict", id_, "--why", *where).out.splitlines()
     assert re.findall(r"rules (\d)", next(line for line in lines if line.startswith("rules"))) == ["2", "1"]
     assert "39 %" in next(line for line in lines if line.startswith("bad runs"))
 
@@ -149,7 +154,7 @@ def test_host_container_and_pod_were_equivalent_within_one_per_cent(book: Ledger
         assert (pair.interval_90.low, pair.interval_90.high) == pytest.approx((np.exp(low), np.exp(high)))
         assert (pair.word, pair.difference) == ("EQUIVALENT", None)
         assert on_one_line(pair.sentence) in on_one_line(POD_PAGE)
-        assert on_one_line(pair.sentence) in on_one_line(README)
+        assert README.count(Sections(shown).answer(pair)) == 2  # first and last
 
 
 def test_the_pod_s_chip_was_the_host_s(book: Ledger) -> None:
@@ -158,7 +163,44 @@ def test_the_pod_s_chip_was_the_host_s(book: Ledger) -> None:
     assert any(sentence.startswith("the chip:") for sentence in shown.held)
 
 
-NAMES = ["h200_host_container", "h200_noise", "h200_until_decided", "h200_cpu_limit", "h200_host_container_pod"]
+def test_an_image_in_a_container_and_in_a_pod_was_equivalent_to_the_host(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_images"))
+    numbers = {arm.label: arm.index for arm in shown.arms}
+    assert len(shown.comparisons) == 3
+    for pair in shown.comparisons:
+        d = logs(shown, numbers[pair.b]) - logs(shown, numbers[pair.a])
+        low, high = np.exp(stats.t.interval(0.90, 5, loc=d.mean(), scale=stats.sem(d)))
+        assert (pair.word, len(d)) == ("EQUIVALENT", 6)
+        assert f"| {np.exp(d.mean()):.4f} | {low:.4f} to {high:.4f} |" in IMAGE_PAGE
+    assert len({run.chip_uuid for run in shown.runs}) == 1
+
+
+def test_a_pod_from_an_image_compiles_its_kernels_in_every_run_and_the_verdict_says_so(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_images"))
+    host, container, pod = (dict(arm.setup)["first step"] for arm in shown.arms)
+    assert f"| first step | {host:.1f} s | {container:.1f} s | **{pod:.1f} s** |" in IMAGE_PAGE
+    assert any(sentence.startswith("the caches:") for sentence in shown.not_held)
+
+
+def test_a_user_s_own_gpu_program_was_measured_on_the_gpu_in_both_arms(book: Ledger) -> None:
+    shown = examine(book, load(book, "h200_own_program"))
+    (pair,) = shown.comparisons
+    assert {run.chip for run in shown.runs} == {"NVIDIA H200"}
+    assert pair.word == "EQUIVALENT"
+    assert pair.interval_90
+    low, high = pair.interval_90.low, pair.interval_90.high
+    assert f"ratio {pair.ratio:.4f}, 90 % interval {low:.4f} to {high:.4f}" in on_one_line(IMAGE_PAGE)
+
+
+NAMES = [
+    "h200_images",
+    "h200_own_program",
+    "h200_host_container",
+    "h200_noise",
+    "h200_until_decided",
+    "h200_cpu_limit",
+    "h200_host_container_pod",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -216,3 +258,21 @@ def test_the_ceilings_of_an_h200_are_what_the_run_says(book: Ledger) -> None:
     page = on_one_line(CEILINGS_PAGE)
     for row in rows:
         assert on_one_line(" ".join(row)).strip() in page
+
+
+def test_the_suite_of_the_h200_shows_the_table_of_the_page(book: Ledger) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
+    result = examine_suite(book, book.experiment(load(book, "h200_suite")))
+    shown = printed(lambda console: print_suite(result, console)).splitlines()
+    of_page = page[page.index("suite       1 of 2") :].split("```")[0].strip().splitlines()
+    for line in of_page:
+        assert any(on_one_line(line) == on_one_line(one) for one in shown), line
+    resnet, gpt2 = result.rows
+    (pair,) = result.comparisons[:1]
+    assert resnet.examined is not None
+    difference = logs(resnet.examined, 1) - logs(resnet.examined, 0)
+    assert pair.ratio == pytest.approx(math.exp(difference.mean()), rel=1e-12)
+    half = stats.t.ppf(0.95, 1) * difference.std(ddof=1) / math.sqrt(2)
+    assert pair.interval_90 is not None
+    assert pair.interval_90.low == pytest.approx(math.exp(difference.mean() - half), rel=1e-9)
+    assert gpt2.state == "open"

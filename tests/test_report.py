@@ -269,8 +269,8 @@ def test_hostile_text_is_text_in_markdown_too() -> None:
 
 def test_the_verdict_is_the_first_thing_after_the_title() -> None:
     lines = render_markdown(sample.sample_examined()).splitlines()
-    assert lines[0].startswith("### ResNet-50")
-    assert missing(lines[2], "= EQUIVALENT", "container", "host", "1 %") == []
+    assert lines[0].startswith("### Host vs container")
+    assert missing(lines[2], "= EQUIVALENT", "container", "host", "−0.17 %", "±1 %", "6 blocks") == []
     assert missing(lines[3], "container", "host", "**0.9983**", "−0.17 %", "90 %", "0.9969", "0.9998") == []
 
 
@@ -328,7 +328,7 @@ def test_without_a_name_the_page_is_named_for_its_experiment(ledger: str) -> Non
 def test_markdown_goes_to_standard_output(ledger: str, arguments: list[str]) -> None:
     answer = ask("report", "last", "--ledger", ledger, *arguments)
     assert answer.code == 0
-    assert answer.out.startswith("### ResNet-50")
+    assert answer.out.startswith("### Host vs container")
     assert answer.err == ""
 
 

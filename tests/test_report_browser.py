@@ -1,18 +1,22 @@
 """The report as a reader meets it: in a real browser, wide and narrow, in light and dark, and on paper."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import examined_sample as sample
+import suite_sample
 from browser import PACKAGE, Browser, find_browser, running_browser
 from leaving_out import leave_out
 from stackmark.show.plot import plot_svg
 from stackmark.show.report.html import render_html
+from stackmark.show.report.suite import render_suite_html
+from stackmark.verdict.examined import Examined
+from stackmark.verdict.suite import SuiteResult
 
-PAGES = {
+PAGES: dict[str, Callable[[], Examined | SuiteResult]] = {
     "equivalent": sample.sample_examined,
     "slower": sample.slower_examined,
     "three arms": sample.three_arms,
@@ -21,7 +25,18 @@ PAGES = {
     "open": sample.open_experiment,
     "nothing measured": sample.nothing_measured,
     "hostile": sample.hostile,
+    "suite": suite_sample.twelve,
+    "hostile suite": suite_sample.hostile,
+    "suite without a comparison": suite_sample.uncompared,
 }
+
+
+def rendered(found: Examined | SuiteResult) -> str:
+    if isinstance(found, SuiteResult):
+        return render_suite_html(found, generated_unix_s=sample.T0, version="0.1.0")
+    return render_html(found, generated_unix_s=sample.T0, version="0.1.0")
+
+
 # WCAG's least contrast of text of ordinary size.
 LEGIBLE = 4.5
 
@@ -41,7 +56,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, make in PAGES.items():
         found[name] = folder / f"{name.replace(' ', '-')}.html"
-        found[name].write_text(render_html(make(), generated_unix_s=sample.T0, version="0.1.0"), encoding="utf-8")
+        found[name].write_text(rendered(make()), encoding="utf-8")
     return found
 
 
@@ -213,3 +228,15 @@ def test_the_picture_on_its_own_opens_in_a_browser(browser: Browser, tmp_path: P
     assert browser.requests() == [page.as_uri()]
     assert browser.value("document.querySelectorAll('script, image, foreignObject').length") == 0
     assert browser.value("getComputedStyle(document.querySelector('.paper')).fill") == "rgb(255, 255, 255)"
+
+
+def test_a_link_in_the_table_of_a_suite_opens_the_page_of_its_row(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "suite.html"
+    page.write_text(rendered(suite_sample.recorded_suite(tmp_path)), encoding="utf-8")
+    browser.open(page)
+    opened = (
+        "[...document.querySelectorAll('details')].filter(one => one.querySelector('.row-page')).map(one => one.open)"
+    )
+    assert browser.value(opened) == [False, False, False]
+    browser.value("document.querySelector('a[href=\"#row2\"]').click()")
+    assert browser.value(opened) == [False, True, False]

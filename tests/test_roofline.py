@@ -557,7 +557,7 @@ def test_a_png_is_drawn() -> None:
 
 def test_a_measurement_says_its_share_of_the_limits_of_this_machine(book: Path) -> None:
     asked = ("run", "train/trivial_cifar10", "--device", "cpu", "--batch", "16", "--runs", "1", "--seconds", "0.3",
-             "--warmup-seconds", "0", "--precision", "fp32", "--ledger", str(book))  # fmt: skip
+             "--warmup-seconds", "0", "--precision", "fp32", "--details", "--ledger", str(book))  # fmt: skip
     with Ledger.open(str(book)) as ledger:
         store_ceilings(ledger, machine=machine_name(), uuid=None)
     answer = ask(*asked)

@@ -25,7 +25,7 @@ def flat(text: str) -> str:
 
 def rendered(examined: Examined) -> dict[str, str]:
     out = io.StringIO()
-    print_verdict(examined, Console(file=out, force_terminal=False))
+    print_verdict(examined, Console(file=out, force_terminal=False), details=True)
     page = html.unescape(re.sub(r"<[^>]*>", " ", render_html(examined, generated_unix_s=0.0, version="1")))
     return {
         "terminal": flat(out.getvalue()),

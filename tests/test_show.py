@@ -13,6 +13,7 @@ from ledger_runs import SPEC
 from naming import missing, numbers
 from result_sample import COMMAND, EVENTS, MEASURED, PUBLISHED, RESULT, events_of_a_run, row
 from stackmark.events import Event, Failed, Metric, Phase, Probe, Result
+from stackmark.experiments.estimate import Estimate
 from stackmark.experiments.result import RunResult
 from stackmark.show.facts import say_cudnn, say_stack
 from stackmark.show.live import LiveBar, PlainLines, TimeLeft, say_left
@@ -76,29 +77,30 @@ def test_the_table_at_the_end_has_every_part() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_panel_fits_its_screen_and_loses_nothing(width: int) -> None:
+def test_the_details_fit_their_screen_and_lose_nothing(width: int) -> None:
     console = screen(width)
-    print_result(RESULT, console)
-    panel, _, _ = text(console).partition("repeat: ")
-    assert all(len(line) <= width for line in panel.splitlines())
-    flowed = " ".join(panel.replace("│", " ").split())
+    print_result(RESULT, console, details=True)
+    details, _, _ = text(console).partition("repeat ")
+    assert all(len(line) <= width for line in details.splitlines())
+    flowed = " ".join(details.split())
     assert "within" not in flowed
     for words in ("± 0.14 %", "p99 80.1 ms", *PUBLISHED.differs, "24.3 GFLOP"):
         assert words in flowed or words.replace(" ", "") in flowed.replace(" ", "")
 
 
-def test_the_command_to_repeat_it_can_be_copied_from_a_screen() -> None:
+@pytest.mark.parametrize("details", [True, False])
+def test_the_command_to_repeat_it_can_be_copied_from_a_screen(details: bool) -> None:
     console = screen(60)
-    print_result(RESULT, console)
-    assert f"repeat: {COMMAND}\n" in text(console)
+    print_result(RESULT, console, details=details)
+    assert re.search(rf"^repeat +{re.escape(COMMAND)}$", text(console), re.MULTILINE)
 
 
 def test_where_there_is_no_screen_every_line_is_whole() -> None:
     console = pipe()
-    print_result(RESULT, console)
+    print_result(RESULT, console, details=True)
     lines = text(console).splitlines()
     assert lines[0].split() == ["workload", "train/resnet50"]
-    assert lines[-1] == f"repeat      {COMMAND}"
+    assert f"repeat      {COMMAND}" in lines
     at = next(number for number, line in enumerate(lines) if line.startswith("chosen"))
     assert [lines[at].endswith(MEASURED.choices["batch"]), lines[at + 1].endswith(MEASURED.choices["precision"])] == [
         True
@@ -137,7 +139,7 @@ def test_a_hostile_text_is_shown_and_not_obeyed() -> None:
     hostile = f"{ESC}[2J{ESC}]0;title\x07 [bold]not markup[/bold] :skull:"
     for console in (screen(), pipe()):
         hurt = measured(runs=(row(chip=hostile, flags=[hostile]),))
-        print_result(replace(hurt, command=hostile), console)
+        print_result(replace(hurt, command=hostile), console, details=True)
         assert f"{ESC}[2J" not in text(console)
         assert "\x07" not in text(console)
         assert r"\x1b[2J" in text(console)
@@ -255,14 +257,16 @@ def test_the_columns_of_results_are_the_cells_of_results(capsys: pytest.CaptureF
     failed = row(
         id="r-2", status="failed", rate_per_s=None, steady=None, failure_kind="oom", failure_message="no\nroom"
     )
-    print_runs([row(batch=64, precision="bf16", tune="max", chip="NVIDIA H200"), failed])
+    print_runs([row(batch=64, precision="bf16", tune="max", chip="NVIDIA H200", ranks=2), failed])
     head, first, second = capsys.readouterr().out.splitlines()
-    assert head.split() == [column.name for column in COLUMNS]
+    # The zone of the times stands once, in their column's head.
+    assert re.sub(r" \(\S+\)", "", head).split() == [column.name for column in COLUMNS]
     assert first.split()[4:] == [
         "train/resnet50",
         "host",
         "NVIDIA",
         "H200",
+        "2",
         "64",
         "bf16",
         "max",
@@ -318,13 +322,16 @@ def test_time_left_is_said_in_whole_seconds() -> None:
     }
 
 
-def bar_after(*seen: Event, width: int = 100) -> str:
-    """What a screen shows of the bar after these events: its last line."""
-    console = screen(width)
-    bar = LiveBar(console, unit_of=lambda _: "images")
+def bar_after(*seen: Event, width: int = 100, expected_s: float | None = None) -> str:
+    """What a screen shows of the bar after these events and ten seconds: its last line."""
+    console, clock = screen(width), Clock()
+    bar = LiveBar(console, unit_of=lambda _: "images", clock=clock)
     bar.probing(Request(workload="train/resnet50"))
     bar.probed(Probe(seq=0, t=0, spec=SPEC))
+    if expected_s is not None:
+        bar.expects(Estimate(2 * expected_s, 2, {"": expected_s}, measured_before=True))
     bar.run_begins("r-1", 1, 2, SPEC)
+    clock.now += 10
     for event in seen:
         bar.event(event)
     console.print(bar._progress.get_renderable())
@@ -334,9 +341,33 @@ def bar_after(*seen: Event, width: int = 100) -> str:
 def test_the_bar_shows_phase_rate_share_and_time_left() -> None:
     line = bar_after(*events_of_a_run())
     assert lines_of(line)[0][:3] == ["run", "1/2", "measure"]
-    assert "25 %" in line
+    assert "28 %" in line  # of the whole: 10 of 17.5 s of the first of two runs
     assert "640.0 images/s" in line  # 64 in 0.1 s
-    assert re.search(r"\d s\b", line)
+    assert "25 s left" in line  # the rest of this run, and another one
+
+
+def test_before_the_first_run_the_bar_knows_how_long_all_of_them_took_before() -> None:
+    line = bar_after(*events_of_a_run()[:1], expected_s=40)
+    assert lines_of(line)[0][:3] == ["run", "1/2", "compile"]
+    assert missing(line, "12 %", "70 s") == []
+    assert "%" not in bar_after(*events_of_a_run()[:1])
+
+
+@pytest.mark.parametrize(
+    ("estimate", "tokens"),
+    [
+        (Estimate(41.0, 3, {"": 13.7}, measured_before=False), ("40 s", "3 runs")),
+        (Estimate(190.0, 5, {"": 38.0}, measured_before=True), ("3 min", "5 runs", "before")),
+        (Estimate(7800.0, 40, {"": 195.0}, measured_before=True, at_most=True), ("most", "2 h 10 min", "40 runs")),
+    ],
+)
+def test_an_estimate_is_said_before_the_first_run(estimate: Estimate, tokens: tuple[str, ...]) -> None:
+    out = io.StringIO()
+    PlainLines(out).expects(estimate)
+    assert missing(out.getvalue(), *tokens) == []
+    console = screen()
+    LiveBar(console, unit_of=lambda _: "images").expects(estimate)
+    assert missing(text(console), *tokens) == []
 
 
 def test_a_compiler_has_neither_share_nor_time_left() -> None:
@@ -346,12 +377,11 @@ def test_a_compiler_has_neither_share_nor_time_left() -> None:
     assert not re.search(r"\d s\b", line)
 
 
-def test_a_phase_without_an_end_does_not_keep_the_share_of_the_one_before() -> None:
+def test_a_phase_without_an_end_does_not_keep_the_rate_of_the_one_before() -> None:
     line = bar_after(
         *events_of_a_run(), Result(seq=7, t=20, sample="image", samples_per_step=64, steps=100, wall_s=10, tick_s=1e-9)
     )
     assert "ending" in line
-    assert "%" not in line
     assert "images/s" not in line
 
 
@@ -371,9 +401,10 @@ def test_a_finished_run_scrolls_up_as_a_line() -> None:
         bar.event(Failed(seq=0, t=0, kind="crash", message="x"))
         bar.run_ended(row(rate_per_s=None, status="failed", failure_message=f"it {ESC}[2Jburns"), 2, 2)
         bar.notice(f"the run before {ESC}[2J was lost")
-    first, second = (line for line in lines_of(text(console)) if row().id in line)
-    assert first == ["run", "1/2", row().id, "7,087", "images/s", "flat"]
-    assert second == ["run", "2/2", row().id, "failed:", "it", r"\x1b[2Jburns"]
+    short = row().id[:12]
+    first, second = (line for line in lines_of(text(console)) if short in line)
+    assert first == ["run", "1/2", short, "7,087", "images/s", "flat"]
+    assert second == ["run", "2/2", short, "failed:", "it", r"\x1b[2Jburns"]
     assert f"{ESC}[2J" not in text(console)
 
 
@@ -383,9 +414,10 @@ def test_the_bar_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "a result\n"
 
 
-def test_plain_lines_say_each_part_once() -> None:
+@pytest.mark.parametrize("phases", [True, False])
+def test_plain_lines_are_one_a_run_and_with_phases_say_each_part_once(phases: bool) -> None:
     out = io.StringIO()
-    lines = PlainLines(out)
+    lines = PlainLines(out, phases=phases)
     lines.probing(Request(workload="train/resnet50"))
     lines.event(Phase(seq=0, t=0, phase="import", state="end", seconds=1.0))  # the probe's own: nobody's business
     lines.probed(Probe(seq=0, t=0, spec=SPEC))
@@ -394,12 +426,13 @@ def test_plain_lines_say_each_part_once() -> None:
         lines.event(event)
     lines.run_ended(row(status="invalid", failure_message="XID 79"), 1, 2)
     lines_said = [line.split() for line in out.getvalue().splitlines()]
-    assert [line[:2] for line in lines_said[:2]] == [["probe", "train/resnet50:"], ["probe", "device"]]
-    assert missing(" ".join(lines_said[1]), "cuda:0", "batch 64", "precision bf16", "tune fast") == []
-    assert lines_said[2:] == [
-        ["run", "1/2", "compile", "9.00", "s"],
-        ["run", "1/2", "warm-up", "1.00", "s", "(still", "moved)"],
-        ["run", "1/2", row().id, "7,087", "images/s", "flat", "invalid:", "XID", "79"],
+    probes = [line for line in lines_said if line[0] == "probe"]
+    assert len(probes) == 1 + phases
+    assert missing(" ".join(probes[-1]), "cuda:0", "batch 64", "precision bf16", "tune fast") == []
+    parts = [["run", "1/2", "compile", "9.00", "s"], ["run", "1/2", "warm-up", "1.00", "s", "(still", "moved)"]]
+    assert lines_said[len(probes) :] == [
+        *(parts if phases else []),
+        ["run", "1/2", row().id[:12], "7,087", "images/s", "flat", "invalid:", "XID", "79"],
     ]
 
 
@@ -414,9 +447,9 @@ def test_an_evaluation_shows_what_it_found() -> None:
 
 def bar_of_an_experiment(*seen: Event, width: int = 100, label: str = "container", block: int | None = 2) -> str:
     console = screen(width)
-    bar = LiveBar(console, unit_of=lambda _: "images")
+    bar = LiveBar(console, unit_of=lambda _: "images", clock=Clock())
     bar.experiment_begins(["host", label], 6)
-    bar.run_begins("r-1", 7, 14, SPEC, label=label, block=block)
+    bar.run_begins("r-1", 8, 14, SPEC, label=label, block=block)
     for event in seen:
         bar.event(event)
     console.print(bar._progress.get_renderable())
@@ -426,7 +459,7 @@ def bar_of_an_experiment(*seen: Event, width: int = 100, label: str = "container
 def test_the_bar_of_an_experiment_says_block_and_arm() -> None:
     line = bar_of_an_experiment(*events_of_a_run())
     assert missing(line, "block 3", "container", "measure") == []
-    assert "25 %" in line
+    assert "50 %" in line  # 7 of 14 runs
     assert missing(bar_of_an_experiment(block=None), "primer", "container", "starting") == []
 
 
@@ -488,10 +521,9 @@ def test_plain_lines_of_an_experiment_say_block_and_arm() -> None:
     lines.run_begins("r-2", 3, 26, SPEC, label=f"container{ESC}[2J", block=9)
     lines.event(Phase(seq=1, t=9, phase="import", state="end", seconds=9.0))
     lines.run_ended(row(), 3, 26)
-    arm, rate = r"container\x1b[2J", [row().id, "7,087", "images/s", "flat"]
+    arm, rate = r"container\x1b[2J", [row().id[:12], "7,087", "images/s", "flat"]
     assert [line.split() for line in out.getvalue().splitlines()] == [
         ["primer", "host", *rate],
-        ["block", "10/12", arm, "import", "9.00", "s"],
         ["block", "10/12", arm, *rate],
     ]
 
@@ -502,7 +534,7 @@ def test_one_arm_is_said_as_before() -> None:
     lines.experiment_begins(["host"], 5)
     lines.run_begins("r-1", 1, 5, SPEC, label="host", block=0)
     lines.run_ended(row(), 1, 5)
-    assert out.getvalue().split()[:3] == ["run", "1/5", row().id]
+    assert out.getvalue().split()[:3] == ["run", "1/5", row().id[:12]]
 
 
 def test_time_left_knows_arms_apart_and_learns_nothing_from_a_primer() -> None:

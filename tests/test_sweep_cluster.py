@@ -147,7 +147,7 @@ def test_a_node_that_hangs_is_a_row_after_its_time(cluster: TestCluster, tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nodes", "a in (b"], "is no label selector"),
+        (["--nodes", "a in (b"], "is not a label selector"),
         (["--nodes", "there=none"], "there is no node to sweep"),
         (["--resource", "amd.com/gpu", "--gpus", "1"], "it has no amd.com/gpu"),
         (["--gpus", "1", "--cpus", "1000"], "do not fit on"),

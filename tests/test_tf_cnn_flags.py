@@ -8,6 +8,7 @@ import pytest
 from stackmark.errors import SpecError
 from stackmark.experiments.tf_cnn_flags import Flag, asks_for_help, help_text, parse, table
 from stackmark.experiments.tf_cnn_mapping import ClassicPlan, plan
+from stackmark.places.registry import place_kinds
 from stackmark.spec import Scalar
 
 EXTRA = {"flush_stdout", "ml_perf_compliance_logging"}
@@ -79,6 +80,20 @@ IN_USE = {
 def cifar(tmp_path: Path) -> Path:
     (tmp_path / "data_batch_1").write_bytes(b"")
     return tmp_path
+
+
+def test_no_flag_of_the_classic_is_an_option_of_a_place_in_either_spelling() -> None:
+    ours = {name for kind in place_kinds().values() for name in kind.options.model_fields} | {"on"}
+    assert ours & set(table()) == set()
+    negated = {f"no{flag.name}" for flag in table().values() if flag.kind == "boolean"}
+    assert {name.replace("_", "-") for name in ours} & negated == set()
+
+
+def test_the_paths_of_a_place_with_its_own_files_are_not_looked_up_here() -> None:
+    made = plan(["--data_dir=/data/imagenet", "--model=resnet50"], own_files=True)
+    assert made.request.params["data"] == "/data/imagenet"
+    with pytest.raises(SpecError):
+        plan(["--data_dir=/data/imagenet", "--model=resnet50"])
 
 
 def planned(command: str) -> ClassicPlan:
@@ -431,9 +446,10 @@ def test_what_cannot_be_is_a_sentence_that_names_the_way_out(command: str, named
     assert unnamed(command, *named) == []
 
 
-def test_a_folder_of_tfrecords_is_refused_with_what_is_read(tmp_path: Path) -> None:
-    (tmp_path / "train-00000-of-01024").write_bytes(b"")
-    assert unnamed(f"--data_dir={tmp_path} --data_name=imagenet", str(tmp_path), "TFRecord", "ImageFolder") == []
+def test_a_folder_of_tfrecords_is_taken_with_the_classic_outputs() -> None:
+    shards = Path(__file__).parent / "data/tfrecord"
+    made = params(f"--data_dir={shards} --data_name=imagenet")
+    assert (made["data"], made["classes"]) == (str(shards), 1001)
 
 
 # The documentation

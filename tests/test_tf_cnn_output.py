@@ -14,7 +14,6 @@ from stackmark.events import Event, Facts, Failed, Metric, Phase, Result, Steps
 from stackmark.experiments.tf_cnn_mapping import ClassicOptions, plan
 from stackmark.show.benchmark_log import BenchmarkLog
 from stackmark.show.tf_cnn import ClassicPrinter
-from stackmark.spec import Spec
 
 # A real log: tf_cnn_benchmarks on one Tesla T4, TensorFlow 2.3.
 T4_LOG = """\
@@ -119,16 +118,15 @@ def t4_events() -> list[Event]:
     return [*ready, phase("measure"), *parts, phase("measure", "end"), result(100, 64, T4_WALL_S)]
 
 
-def planned(command: str) -> tuple[ClassicOptions, Spec]:
-    made = plan(command.split())
-    return made.options, Spec(workload=made.request.workload, params=made.request.params)
+def planned(command: str) -> ClassicOptions:
+    return plan(command.split()).options
 
 
 def printed(command: str, events: list[Event]) -> str:
-    options, spec = planned(command)
+    options = planned(command)
     out = Pipe()
     printer = ClassicPrinter(options, out)
-    printer.start(spec, "2.13.0")
+    printer.start("2.13.0")
     for event in events:
         printer.event(event)
     assert out.seen[-1] == out.getvalue()
@@ -188,10 +186,10 @@ def test_evaluation_prints_windows_and_accuracy(tmp_path: Path) -> None:
 
 
 def test_every_line_is_flushed_when_it_is_printed() -> None:
-    options, spec = planned(ISSUE)
+    options = planned(ISSUE)
     out = Pipe()
     printer = ClassicPrinter(options, out)
-    printer.start(spec, "2.13.0")
+    printer.start("2.13.0")
     for event in t4_events():
         printer.event(event)
     lines = out.getvalue().splitlines(keepends=True)
@@ -199,10 +197,10 @@ def test_every_line_is_flushed_when_it_is_printed() -> None:
 
 
 def test_a_row_is_printed_as_soon_as_its_loss_has_arrived_and_not_before() -> None:
-    options, spec = planned(f"{ISSUE} --display_every=2")
+    options = planned(f"{ISSUE} --display_every=2")
     out = Pipe()
     printer = ClassicPrinter(options, out)
-    printer.start(spec, "2.13.0")
+    printer.start("2.13.0")
     printer.event(steps(0, [0.5, 0.5, 0.5], {1: 7.0}))
     assert out.getvalue().splitlines()[-1].startswith("1\t")
     printer.event(steps(3, [0.5], {2: 6.5, 4: 6.0}))
@@ -262,9 +260,9 @@ def test_the_header_names_the_all_reduce_where_the_original_does() -> None:
 
 
 def logged(folder: Path, command: str, events: list[Event]) -> BenchmarkLog:
-    options, spec = planned(f"{command} --benchmark_log_dir={folder}")
+    options = planned(f"{command} --benchmark_log_dir={folder}")
     log = BenchmarkLog(options, options.benchmark_log_dir)
-    log.start(spec, "2.13.0")
+    log.start("2.13.0")
     for event in events:
         log.event(event)
     return log

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from asking import environment
+from leaving_out import leave_out
 from stackmark.ledger.store import Ledger
+from worker_images import TORCH, torch_image
 
 NET = ("--device=cpu", "--model=resnet20", "--data_name=cifar10", "--batch_size=8")
 ROW = re.compile(r"\d+\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}")
@@ -22,11 +25,9 @@ class Classic:
         self.folder = folder
         self.ledger = folder / "ledger.sqlite3"
 
-    def __call__(self, *flags: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "stackmark", "tf-cnn", *flags]
-        return subprocess.run(
-            command, env=environment(self.ledger), cwd=self.folder, capture_output=True, text=True, check=False
-        )
+    def __call__(self, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command, env = [sys.executable, "-m", "stackmark", "tf-cnn", *flags], environment(self.ledger, **variables)
+        return subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +121,39 @@ def test_a_run_that_fails_has_no_total(classic: Classic) -> None:
     assert answer.returncode == 3
     assert "total images/sec" not in answer.stdout
     assert "not finite" in answer.stderr
+
+
+def test_without_a_gpu_it_runs_on_the_cpu_and_says_so_in_one_line(classic: Classic) -> None:
+    answer = classic("--num_gpus=1", *NET[1:], "--num_batches=2", CUDA_VISIBLE_DEVICES="")
+    assert answer.returncode == 0, answer.stderr
+    assert "Devices:     ['/cpu:0']\n" in answer.stdout
+    assert len([line for line in answer.stderr.splitlines() if "--device=cpu" in line]) == 1
+    with Ledger.open(str(classic.ledger)) as book:
+        fallen = book.run(book.runs()[0].id).spec
+    asked = classic(*NET, "--num_batches=2")
+    assert asked.returncode == 0, asked.stderr
+    with Ledger.open(str(classic.ledger)) as book:
+        assert book.run(book.runs()[0].id).spec.digest == fallen.digest
+
+
+def test_a_gpu_that_is_named_must_be_there(classic: Classic) -> None:
+    answer = classic("--gpu_indices=1", *NET[1:], CUDA_VISIBLE_DEVICES="")
+    assert (answer.returncode, answer.stdout) == (3, "")
+
+
+def test_fp16_training_does_not_fall_back(classic: Classic) -> None:
+    answer = classic("--use_fp16", *NET[1:], CUDA_VISIBLE_DEVICES="")
+    assert (answer.returncode, answer.stdout) == (2, "")
+
+
+def test_the_same_command_line_runs_in_a_container_of_an_image(classic: Classic) -> None:
+    if shutil.which("podman") is None:
+        leave_out("podman is missing")
+    at = ("--on", "container", "--image", torch_image(), "--shm", "1g", "--engine", "podman")
+    answer = classic(*NET, "--num_batches=20", "--num_warmup_batches=2", *at)
+    assert answer.returncode == 0, answer.stderr
+    assert [row.split("\t")[0] for row in answer.stdout.splitlines() if ROW.fullmatch(row)] == ["1", "10", "20"]
+    assert answer.stdout.startswith(f"PyTorch:     {TORCH}\n")  # the image's, not this machine's
+    with Ledger.open(str(classic.ledger)) as book:
+        row = book.run(book.runs()[0].id)
+    assert (row.place, row.place_options["shm"], row.status) == ("container", "1g", "done")

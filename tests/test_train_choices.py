@@ -381,7 +381,7 @@ def test_a_name_that_nobody_knows_gets_the_nearest_suggested(name: str, nearest:
     [
         ({"bach": 3}, ("'bach'", "batch")),
         ({"batch": 0}, ("--batch", "1")),
-        ({"precision": "half"}, ("--precision", "'fp32'")),
+        ({"precision": "half"}, ("--precision", "fp32")),
         ({"checkpoint_every": "often"}, ("--checkpoint-every",)),
         ({"device": "tpu"}, ("--device",)),
     ],

@@ -301,12 +301,6 @@ def test_more_classes_than_outputs_is_a_sentence(tree: Path) -> None:
     assert "--classes 3" in fails("bad_data", tree, "3 classes", classes=2).hint
 
 
-@pytest.mark.parametrize("name", ["train-00000-of-01024", "validation-00001-of-00128", "cifar.tfrecords"])
-def test_tfrecords_are_a_sentence(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"")
-    assert "ImageFolder" in fails("bad_data", tmp_path, "TFRecord").hint
-
-
 def test_a_model_of_text_reads_no_folder(tree: Path) -> None:
     with fails_as("bad_data", "gpt2"):
         open_folder(tree, MODELS["gpt2"], training=True)

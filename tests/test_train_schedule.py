@@ -146,7 +146,7 @@ def test_a_restored_run_has_its_own_learning_rate_and_decay(tmp_path: Path) -> N
     assert (first["lr"], first["weight_decay"], first["fused"], second["weight_decay"]) == (0.5, 0.2, True, 0.0)
 
 
-def test_another_optimizer_takes_the_weights_and_begins_anew(tmp_path: Path) -> None:
+def test_another_optimizer_takes_the_weights_and_starts_again(tmp_path: Path) -> None:
     rig = RecordingRig()
     train_to(tmp_path, 2, optimizer="momentum")
     train_to(tmp_path, 2, optimizer="adam", rig=rig)

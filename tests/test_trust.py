@@ -90,6 +90,23 @@ def test_a_command_that_was_changed_in_the_ledger_is_not_run_by_check(file: Path
     assert evil.exists()
 
 
+def test_a_command_that_came_with_an_imported_ledger_is_not_run(file: Path, tmp_path: Path) -> None:
+    experiment = open_again(file)
+    evil = tmp_path / "evil"
+
+    def put(design: Json) -> None:
+        for arm in design["arms"]:
+            arm["spec"]["params"]["cmd"] = f"touch {evil}"
+
+    change(file, "experiments", "design", put)
+    ours = str(tmp_path / "ours.sqlite3")
+    assert answer("import", str(file), "--ledger", ours).code == Exit.DONE
+    refused = answer("resume", experiment, "--ledger", ours)
+    assert refused.code == Exit.WRONG_USE
+    assert "--trust-ledger" in refused.err
+    assert not evil.exists()
+
+
 def test_resume_runs_what_was_typed_here_and_not_a_command_that_was_changed(file: Path, tmp_path: Path) -> None:
     experiment = open_again(file)
     evil = tmp_path / "evil"
@@ -111,8 +128,11 @@ def test_resume_runs_what_was_typed_here_and_not_a_command_that_was_changed(file
     ("place", "options"),
     [
         ("container", {"image": "example.org/evil"}),
+        ("host", {"env": ["LD_PRELOAD=/x"]}),
+        ("host", {"env": ["OMP_NUM_THREADS=1"]}),
         ("container", {"env": ["LD_PRELOAD=/x"]}),
         ("container", {"mount": ["/etc:/host"]}),
+        ("pod", {"mount": ["claim:secrets:/host"]}),
         ("container", {"privileged": True}),
         ("container", {"cap_add": ["SYS_ADMIN"]}),
         ("container", {"rootfs": True}),

@@ -208,5 +208,5 @@ def test_late_runs_and_pauses_of_one_arm_stand_beside_the_verdict(tmp_path: Path
     assert a["steadiness"] == {"flat": 3, "no steady state": 1}
     assert b["steadiness"] == {"flat": 4}
     assert b["pause_share"] == pytest.approx(2 / 52, rel=0.02)
-    assert any(sentence.startswith("1 of 4") for sentence in shown["warnings"])
-    assert any(sentence.startswith("pauses") for sentence in shown["warnings"])
+    assert any(one["text"].startswith("1 of 4") for one in shown["warnings"])
+    assert any(one["text"].startswith("pauses") for one in shown["warnings"])

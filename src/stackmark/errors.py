@@ -1,4 +1,4 @@
-"""How trouble is said: one tree of errors, one table of exit codes.
+"""Errors: one tree of exceptions, one table of exit codes.
 
     StackmarkError
     ├── SpecError       what was asked for cannot be: a name, a type, a range                    exit 2
@@ -16,7 +16,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What the command line exits with."""
+    """Exit codes of the command line."""
 
     DONE = 0
     WRONG_USE = 2
@@ -32,7 +32,7 @@ class Exit(IntEnum):
 
 
 class StackmarkError(Exception):
-    """Something that a person can be told in a sentence."""
+    """An error that can be told to a person in a sentence."""
 
     exit_code: Exit = Exit.RUN_FAILED
 
@@ -40,6 +40,8 @@ class StackmarkError(Exception):
         super().__init__(message)
         # For programs: which of the errors of its class it is, where they have kinds. It never changes its meaning.
         self.kind = kind
+        # The arm that it is about, by its label, where several were asked for.
+        self.arm = ""
         self.message = message
         self.hint = hint
         self.command = command
@@ -59,7 +61,7 @@ class WorkerError(StackmarkError):
 
 
 class StreamError(WorkerError):
-    """A line that began as an event and could not be read; `line` counts from 1."""
+    """A line that started as an event and could not be read; `line` counts from 1."""
 
     def __init__(self, message: str, *, line: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -79,11 +81,11 @@ class ClusterError(StackmarkError):
 
 
 class Terminated(BaseException):
-    """SIGTERM reached the driver. Like KeyboardInterrupt it is no Exception: it passes everything but the borders."""
+    """SIGTERM reached the driver. Like KeyboardInterrupt it is not an Exception: only the borders catch it."""
 
 
 class HungUp(Terminated):
-    """SIGHUP reached the driver: its terminal was closed. It ends as SIGTERM does, with an exit code of its own."""
+    """SIGHUP reached the driver: its terminal was closed. It ends as SIGTERM does, with its own exit code."""
 
 
 def how_ended(interruption: BaseException) -> tuple[str, str]:
@@ -95,7 +97,7 @@ def how_ended(interruption: BaseException) -> tuple[str, str]:
 
 
 def nearest_names(wrong: str, known: list[str]) -> str:
-    """'; did you mean …?' for a name nobody knows, or nothing where no known name is like it."""
+    """Return '; did you mean …?' for an unknown name, or an empty text where no known name is similar."""
     from difflib import get_close_matches  # only when somebody mistyped
 
     close = get_close_matches(wrong, known, n=3, cutoff=0.5)

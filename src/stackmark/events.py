@@ -1,13 +1,14 @@
-"""What comes out of a worker: one JSON object a line, and how such a stream is read.
+"""The events of a worker: one JSON object per line, and the reader of such a stream.
 
 Every event has `event` (its kind, always the first key, so that a line can be known by its beginning), `seq` (from 0,
 without gaps, per rank), `rank`, and `t` (monotonic seconds since the worker began). A kind or a field that is unknown
-came from a newer worker: it is kept, and skipped. A line that does not begin as an event is foreign: somebody's print;
+came from a newer worker: it is kept, and skipped. A line that does not begin as an event is foreign: a program's print;
 it is kept and counted. A line that begins as an event and cannot be read is an error with its number, because then the
 stream is not to be trusted.
 """
 
 import json
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
@@ -19,6 +20,21 @@ from stackmark.spec import SCHEMA_VERSION, Scalar, Spec, explain
 from stackmark.units import END_OF_TIME_UNIX_S
 
 EVENT_PREFIX = '{"event":'
+# How a worker's lines for people begin, which it prints next to the events in the log of a pod (worker/readable.py).
+TEXT_MARK = "[stackmark "
+# The other lines for people: the table of tf_cnn_benchmarks, whose form is not ours to mark.
+_FOR_PEOPLE = re.compile(
+    r"""\[stackmark\ [0-9.]+\ s\]\                                  # a line of text
+    | (?:PyTorch|Model|Dataset|Mode|SingleSess|Batch\ size|Num\ batches|Num\ epochs|Devices|NUMA\ bind
+        |Data\ format|Optimizer|Variables|AllReduce|Sync):\ +(?<=^.{13})\S   # the header: values in one column
+    | \ {13}(?:[0-9]+\ per\ device$|ResNet-)
+    | ={10}$ | -{64}$
+    | (?:Generating\ (?:training|evaluation)\ model|Initializing\ graph|Running\ warm\ up|Done\ warm\ up)$
+    | Dumping\ trace\ to\ | Step\tImg/sec\t
+    | [0-9]+\t(?:images/sec:\ |[0-9.]+\ examples/sec$|nan\ examples/sec$)
+    | Accuracy\ @\ 1\ =\ | total\ images/sec:\ """,
+    re.VERBOSE,
+)
 # Container runtimes split log lines at 16 KiB; half of that leaves room for their own decoration.
 EVENT_LIMIT_BYTES = 8 * 1024
 # A line of output without an end is handed on in pieces of this size, so that it cannot fill the memory.
@@ -76,7 +92,7 @@ FAILURE_EXIT_CODES: dict[str, int] = {
 
 
 class Event(Model, extra="allow"):
-    """What every event has. What a newer worker adds is kept."""
+    """Fields that every event has. Fields of a newer worker are kept."""
 
     event: str
     seq: Count
@@ -92,6 +108,8 @@ class Hello(Event):
     # As the worker, or a log, claims it: iterate over the ranks that spoke, never over this number.
     ranks: int = Field(default=1, ge=1, le=MOST_DEVICES)
     versions: dict[str, str] = {}
+    # What the worker runs, so that its saved log can be imported. The driver knows it better and decides nothing by it.
+    spec: Spec | None = None
 
 
 class Probe(Event):
@@ -112,7 +130,7 @@ class Facts(Event):
 
 
 class Phase(Event):
-    """A part of the run begins, or ended after `seconds`. `expected_s` is for progress bars."""
+    """A part of the run starts, or ended after `seconds`. `expected_s` is for progress bars."""
 
     event: Literal["phase"] = "phase"
     phase: str
@@ -151,14 +169,14 @@ class Metric(Event):
 
 
 class Log(Event):
-    """A line of somebody's standard error, where it shares a stream with the events."""
+    """A line of standard error, where it shares a stream with the events."""
 
     event: Literal["log"] = "log"
     line: str
 
 
 class Figure(Model):
-    """What a program said of itself, where its steps cannot be timed from outside: a user's own command, a foreign log."""
+    """A program's own figure, where its steps cannot be timed from outside: a user's command, a foreign log."""
 
     name: str
     value: float = Field(ge=SMALLEST, le=LARGEST)
@@ -167,7 +185,7 @@ class Figure(Model):
 
 
 class OpRow(Model):
-    """One problem of a list: what it was, how long each sample of it took, whether its result was right.
+    """One problem of a list: what it was, how long each sample took, whether its result was right.
 
     Whatever is printed of it (median, interval, TFLOP/s, share of a limit) is computed from these fields.
     """
@@ -219,7 +237,7 @@ class Row(Event):
 
 
 class Result(Event):
-    """The end of a run that worked, with all that a verdict needs so that it needs no workload.
+    """The end of a successful run, with all that a verdict needs, so that it needs no workload.
 
     Where there is a `figure`, it is the run's rate (its reciprocal where lower is better), and the steps are only kept.
     """
@@ -240,7 +258,7 @@ class Result(Event):
     # Of a list: how many problems it had, and how many of them gave no number.
     rows: int = Field(default=0, ge=0, le=MOST_ROWS)
     rows_failed: int = Field(default=0, ge=0, le=MOST_ROWS)
-    # An error of the hardware during the run: the number is kept and is no result.
+    # An error of the hardware during the run: the number is kept and is not a result.
     invalid: list[str] = []
     flags: list[str] = []
 
@@ -253,7 +271,7 @@ class Failed(Event):
 
 
 class Unknown(Event):
-    """A kind from a newer worker: kept as it came."""
+    """A kind from a newer worker, kept as received."""
 
 
 _KINDS: dict[str, type[Event]] = {
@@ -263,12 +281,12 @@ _KINDS: dict[str, type[Event]] = {
 
 
 def write_event(event: Event) -> str:
-    """One line, without its newline."""
+    """Format one line, without its newline."""
     return json.dumps(event.model_dump(mode="json"), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def read_event(line: str, number: int) -> Event | None:
-    """The event in a line, or None where the line is foreign."""
+    """Return the event in a line, or None where the line is foreign."""
     if not line.startswith(EVENT_PREFIX):
         return None
     try:
@@ -281,6 +299,11 @@ def read_event(line: str, number: int) -> Event | None:
         ) from error
     except (ValueError, RecursionError) as error:
         raise StreamError(f"line {number} of the worker's output is a broken event: {error}", line=number) from error
+
+
+def is_for_people(line: str) -> bool:
+    """Return whether a line of a worker's log is one that it printed for people, next to the events that say the same."""
+    return _FOR_PEOPLE.match(line) is not None
 
 
 def _refuse_constant(name: str) -> float:
@@ -306,7 +329,7 @@ class Stream:
         self._next_seq: dict[int, int] = {}
 
     def feed(self, line: str) -> Event | None:
-        """Gives the event in a line, None if it is foreign. A gap in `seq` is an error, a repeated event is dropped."""
+        """Return the event in a line, None if it is foreign. A gap in `seq` is an error, a repeated event is dropped."""
         self.lines += 1
         event = read_event(line, self.lines)
         if event is None:
@@ -336,22 +359,22 @@ class Stream:
         self._cost_bytes += cost
         if self._cost_bytes > KEPT_BYTES:
             raise StreamError(
-                f"the worker sent more `{event.event}` events than a run can have: {len(self.events):,} events are kept",
+                f"the worker sent more `{event.event}` events than a run can have; {len(self.events):,} events are stored",
                 line=self.lines,
             )
         self.events.append(event)
 
     def measured_steps(self, rank: int = 0) -> Sequence[float]:
-        """The step seconds of the measured part, in order; all of them, whether or not their events are kept."""
+        """Return the step seconds of the measured part, in order; all of them, whether or not their events are stored."""
         return self._measured.get(rank, array("d"))
 
     @property
     def ranks(self) -> int:
-        """How many there are, as the first of them says."""
+        """Return how many ranks there are, as the first of them says."""
         return next((event.ranks for event in self.events if isinstance(event, Hello)), 1)
 
     def ended(self) -> Result | Failed | None:
-        """What closed the stream: None means that it was cut off.
+        """Return what closed the stream: None means that it was cut off.
 
         A group has failed if any of its ranks did, and is done when all are; the first rank speaks for it. A log of somebody
         else's program speaks for all of its ranks in one voice; a group of ours never does, since its agent speaks for the dead.
@@ -373,12 +396,12 @@ _FOLLOWED = {"lost_rank": 1, "interrupted": 2, "terminated": 2, "lost_driver": 2
 
 
 def first_cause(failures: Sequence[Failed]) -> Failed:
-    """Of a group's failures, in the order in which they came, the one that the others followed."""
+    """Return of a group's failures, in order of arrival, the one that the others followed."""
     return min(failures, key=lambda failed: _FOLLOWED.get(failed.kind, 0))
 
 
 def by_rank(events: Iterable[Event]) -> dict[int, list[Event]]:
-    """The events of each rank that spoke, in one pass: a stream may claim any number of ranks, and name any."""
+    """Return the events of each rank in one pass: a stream may claim any number of ranks, and name any."""
     found: dict[int, list[Event]] = {}
     for event in events:
         found.setdefault(event.rank, []).append(event)
@@ -386,7 +409,7 @@ def by_rank(events: Iterable[Event]) -> dict[int, list[Event]]:
 
 
 def measured_steps(events: list[Event], rank: int = 0) -> list[float]:
-    """The step seconds of the measured part, in order."""
+    """Return the step seconds of the measured part, in order."""
     return [
         seconds
         for event in events
@@ -396,7 +419,7 @@ def measured_steps(events: list[Event], rank: int = 0) -> list[float]:
 
 
 def gathered_facts(events: list[Event], rank: int = 0) -> dict[str, dict[str, JsonValue]]:
-    """Facts by subject, put together from their lines."""
+    """Return facts by subject, put together from their lines."""
     gathered: dict[str, dict[str, JsonValue]] = {}
     for event in events:
         if isinstance(event, Facts) and event.rank == rank:

@@ -1,4 +1,4 @@
-"""Find what can be added without a change elsewhere: workloads, places, importers, commands, formats of lists, means of faults.
+"""Find extensions of other packages: workloads, places, importers, commands, formats of lists, means of faults.
 
 Other packages announce theirs by entry points, one group for each kind of thing. `BUILT_IN` names those of ours that nothing
 else in the program knows of, in the same form: both are found by `announced` and loaded by `load`. They are not entry points
@@ -61,7 +61,7 @@ BUILT_IN = (
 
 @dataclass(frozen=True)
 class Extensions(Generic[T]):
-    """What was loaded, by the names of the entry points, and why the others were not."""
+    """Loaded objects by the names of their entry points, and why the others failed."""
 
     found: dict[str, T]
     broken: dict[str, SpecError]
@@ -112,6 +112,14 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> "EntryPoints":
 def is_announced(group: str) -> bool:
     """Tell whether another package uses a group. It only reads files in the folders of sys.path, in about 2 ms."""
     return any(f"[{group}]" in text for folder in sys.path for text in _entry_point_files(folder or os.curdir))
+
+
+def announcing_text() -> str:
+    """Return what other packages announce to us, in short: it changes when one of them is installed, removed or changed."""
+    import hashlib
+
+    texts = (text for folder in sys.path for text in _entry_point_files(folder or os.curdir) if "[stackmark." in text)
+    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
 
 
 def _entry_point_files(folder: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Why a worker ended, where it could not say so itself: what a place, a node or a cluster saw of its end."""
+"""Explain why a worker ended where it could not say so itself: what a place, a node or a cluster saw."""
 
 import signal
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ def killed(number: int, oom: bool) -> PlaceFailure:
     if number == signal.SIGKILL and oom:
         return PlaceFailure(
             "out_of_host_memory", "the kernel's OOM killer ended the worker: the host, or its control group, ran out of memory",
-            "take a smaller --batch, fewer --data-workers, or give it more memory",
+            "use a smaller --batch or fewer --data-workers, or give it more memory",
         )  # fmt: skip
     hints = {
-        signal.SIGKILL: "somebody sent kill -9, or a limit of the system did",
+        signal.SIGKILL: "kill -9 or a system limit ended it",
         signal.SIGSEGV: "a library crashed; try --tune off, and see the log: stackmark show RUN --log",
         signal.SIGBUS: "shared memory may be too small: df -h /dev/shm",
     }

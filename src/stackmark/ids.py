@@ -1,4 +1,4 @@
-"""Names for runs and experiments: a letter and a ULID, `r-01kdb9w3k2v8n4q0c6yt5h7zxe`.
+"""Ids of runs and experiments: a letter and a ULID, `r-01kdb9w3k2v8n4q0c6yt5h7zxe`.
 
 A ULID is 48 bits of Unix milliseconds and 80 random bits in Crockford's base 32, so ids sort by the time they were made
 and two machines never make the same one. Lower case, because people type them. Within a process they are strictly
@@ -25,7 +25,7 @@ _MISREAD = str.maketrans("ilo", "110")
 
 
 def new_id(letter: str) -> str:
-    """A new id, greater than all that this process made before."""
+    """Return a new id, greater than all that this process made before."""
     global _last
     with _lock:
         fresh = time.time_ns() // 1_000_000 << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
@@ -36,7 +36,7 @@ def new_id(letter: str) -> str:
 
 
 def derived_id(letter: str, unix_s: float, text: str) -> str:
-    """The id of something that is found again elsewhere: the same for the same moment and text, whoever makes it."""
+    """Return the id of something found again elsewhere: the same for the same moment and text, on any machine."""
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[: _RANDOM_BITS // 8])
     return _written(letter, (int(max(0.0, unix_s) * 1000) << _RANDOM_BITS | digest) % _LIMIT)
 
@@ -46,7 +46,7 @@ def _written(letter: str, number: int) -> str:
 
 
 def as_prefix(text: str, letter: str) -> str | None:
-    """What a person typed as the beginning of an id, in the form that ids are stored; None where it cannot be one."""
+    """Return what a person typed as the start of an id, in the stored form; None where it cannot be one."""
     body = text.strip().lower().removeprefix(f"{letter}-").translate(_MISREAD)
     return f"{letter}-{body}" if re.fullmatch(f"[{ALPHABET}]{{0,26}}", body) else None
 

@@ -1,4 +1,4 @@
-"""The median of some samples and how well it is known, without a word about their distribution.
+"""Compute the median of samples and its interval, without assuming a distribution.
 
 Call times have a floor and a tail, so their mean moves with the tail and Student's interval is not theirs. The interval of a
 median by order statistics needs only that the samples are independent draws: the k-th smallest and the k-th largest enclose
@@ -17,7 +17,7 @@ LEAST_SAMPLES = 6
 
 @dataclass(frozen=True)
 class Median:
-    """`low` and `high` enclose the median with 95 % confidence or a little more; None of fewer than six samples."""
+    """A median. `low` and `high` enclose it with 95 % confidence or a little more; None with fewer than six samples."""
 
     value: float
     low: float | None
@@ -26,7 +26,7 @@ class Median:
 
     @property
     def half_width(self) -> float:
-        """Half of the interval as a share of the median; infinite where there is none."""
+        """Return half of the interval as a share of the median; infinite where there is none."""
         if self.low is None or self.high is None or self.value <= 0:
             return math.inf
         return (self.high - self.low) / (2 * self.value)
@@ -34,7 +34,7 @@ class Median:
 
 def median_of(samples: Sequence[float]) -> Median:
     if not samples:
-        raise ValueError("there is no median of nothing")
+        raise ValueError("an empty list has no median")
     ordered = sorted(samples)
     count = len(ordered)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
@@ -45,7 +45,7 @@ def median_of(samples: Sequence[float]) -> Median:
 
 
 def interval_rank(count: int) -> int | None:
-    """How many samples lie outside the interval on either side: the most that leave it 95 %."""
+    """Return how many samples are outside the interval on either side: the most that leave it 95 %."""
     if count < LEAST_SAMPLES:
         return None
     # P(fewer than j + 1 of n samples lie below the median) = sum of C(n, i) / 2^n for i ≤ j, on each side.

@@ -58,10 +58,12 @@ class _Wrong(Exception):
     message: str
     value: object
     location: Location = ()
+    # A whole sentence of a model's own, which names the value itself.
+    own: bool = False
 
 
 class ValidationError(ValueError):
-    """What is wrong with the data of a model, in the form of pydantic's error."""
+    """The errors in the data of a model, in the form of pydantic's error."""
 
     def __init__(self, title: str, findings: list[_Wrong]) -> None:
         self.title = title
@@ -69,7 +71,10 @@ class ValidationError(ValueError):
         super().__init__("; ".join(f"{'.'.join(map(str, one.location))}: {one.message}" for one in findings))
 
     def errors(self, **_: bool) -> list[dict[str, Any]]:
-        return [{"loc": one.location, "msg": one.message, "input": one.value} for one in self._findings]
+        return [
+            {"loc": one.location, "msg": one.message, "input": one.value, "type": "value_error" if one.own else ""}
+            for one in self._findings
+        ]
 
     def error_count(self) -> int:
         return len(self._findings)
@@ -77,7 +82,7 @@ class ValidationError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a number or a text; stands in `Annotated`, or comes from `Field`."""
+    """Bounds of a number or a text; used in `Annotated`, or made by `Field`."""
 
     ge: float | None = None
     gt: float | None = None
@@ -94,7 +99,7 @@ def _any(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """A field of a model, as its class declares it."""
+    """A field of a model, as declared by its class."""
 
     annotation: Any = None
     default: Any = _REQUIRED
@@ -118,7 +123,7 @@ class FieldInfo:
 
 
 class FieldLike(Protocol):
-    """What a parameter of a workload, a field of ours, and an option of a place, a field of pydantic's, both say."""
+    """The common interface of a workload's parameter, a field of ours, and a place's option, a field of pydantic's."""
 
     @property
     def annotation(self) -> Any: ...
@@ -200,7 +205,7 @@ class Model(metaclass=_Meta):
             try:
                 self._validate()
             except ValueError as error:
-                raise ValidationError(type(self).__name__, [_Wrong(str(error), None)]) from error
+                raise ValidationError(type(self).__name__, [_Wrong(str(error), None, own=True)]) from error
 
     def _validate(self) -> None:
         """Raise ValueError where fields do not fit together."""
@@ -225,7 +230,7 @@ class Model(metaclass=_Meta):
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
-            raise ValidationError(cls.__name__, [_Wrong("Input should be an object", data)])
+            raise ValidationError(cls.__name__, [_Wrong("must be an object", data)])
         return cls(**{str(key): value for key, value in data.items()})
 
     @classmethod
@@ -233,7 +238,7 @@ class Model(metaclass=_Meta):
         try:
             data = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
-            raise ValidationError(cls.__name__, [_Wrong(f"Invalid JSON: {error}", None)]) from error
+            raise ValidationError(cls.__name__, [_Wrong(f"is not JSON: {error}", None)]) from error
         return cls.model_validate(data)
 
     def model_dump(self, *, mode: str = "python", exclude_defaults: bool = False) -> dict[str, Any]:
@@ -292,7 +297,7 @@ def _validated(cls: type[Model], data: dict[str, Any]) -> dict[str, Any]:
     for name, info in fields.items():
         if name not in data:
             if info.is_required():
-                wrong.append(_Wrong("Field required", None, (name,)))
+                wrong.append(_Wrong("is missing", None, (name,)))
             else:
                 values[name] = info.get_default()
             continue
@@ -304,7 +309,7 @@ def _validated(cls: type[Model], data: dict[str, Any]) -> dict[str, Any]:
     more: dict[str, Any] = {}
     for name in (name for name in data if name not in fields):
         if cls._extra == "forbid":
-            wrong.append(_Wrong("Extra inputs are not permitted", data[name], (name,)))
+            wrong.append(_Wrong("is not a known field", data[name], (name,)))
             continue
         try:
             more[name] = _json(data[name])
@@ -390,7 +395,7 @@ def _then(check: Check, own: Callable[[Any], Any]) -> Check:
         try:
             return own(found)
         except ValueError as error:
-            raise _Wrong(str(error), value) from error
+            raise _Wrong(str(error), value, own=True) from error
 
     return checked
 
@@ -407,7 +412,7 @@ def _limited(check: Check, limits: Limits) -> Check:
         else:
             _of_length(found, limits)
             if pattern and not pattern.search(found):
-                raise _Wrong(f"String should match pattern '{limits.pattern}'", value)
+                raise _Wrong(f"must match the pattern {limits.pattern}", value)
         return found
 
     return checked
@@ -415,20 +420,20 @@ def _limited(check: Check, limits: Limits) -> Check:
 
 def _within(number: float, limits: Limits) -> None:
     if limits.ge is not None and not number >= limits.ge:
-        raise _Wrong(f"Input should be greater than or equal to {limits.ge:.15g}", number)
+        raise _Wrong(f"must be at least {limits.ge:.15g}", number)
     if limits.gt is not None and not number > limits.gt:
-        raise _Wrong(f"Input should be greater than {limits.gt:.15g}", number)
+        raise _Wrong(f"must be more than {limits.gt:.15g}", number)
     if limits.le is not None and not number <= limits.le:
-        raise _Wrong(f"Input should be less than or equal to {limits.le:.15g}", number)
+        raise _Wrong(f"must be at most {limits.le:.15g}", number)
     if limits.lt is not None and not number < limits.lt:
-        raise _Wrong(f"Input should be less than {limits.lt:.15g}", number)
+        raise _Wrong(f"must be less than {limits.lt:.15g}", number)
 
 
 def _of_length(found: Any, limits: Limits) -> None:
     if limits.min_length is not None and len(found) < limits.min_length:
-        raise _Wrong(f"String should have at least {_count(limits.min_length)}", found)
+        raise _Wrong(f"must have at least {_count(limits.min_length)}", found)
     if limits.max_length is not None and len(found) > limits.max_length:
-        raise _Wrong(f"String should have at most {_count(limits.max_length)}", found)
+        raise _Wrong(f"must have at most {_count(limits.max_length)}", found)
 
 
 def _count(characters: int) -> str:
@@ -442,37 +447,37 @@ def _int(value: Any) -> int:
         return int(value)
     if hasattr(value, "__index__") and not isinstance(value, bool):  # a framework's own integer
         return operator.index(value)
-    raise _Wrong("Input should be a valid integer", value)
+    raise _Wrong("must be a whole number", value)
 
 
 def _float(value: Any) -> float:
     if isinstance(value, float):
         if math.isfinite(value):
             return value
-        raise _Wrong("Input should be a finite number", value)
+        raise _Wrong("must be a finite number", value)
     if hasattr(value, "__float__") and not isinstance(value, bool):  # an integer, or a framework's own number
         try:
             return _float(float(value))
         except OverflowError:
-            raise _Wrong("Input should be a finite number", value) from None
-    raise _Wrong("Input should be a valid number", value)
+            raise _Wrong("must be a finite number", value) from None
+    raise _Wrong("must be a number", value)
 
 
 def _str(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise _Wrong("Input should be a valid string", value)
+    raise _Wrong("must be text", value)
 
 
 def _bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise _Wrong("Input should be a valid boolean", value)
+    raise _Wrong("must be true or false", value)
 
 
 def _none(value: Any) -> None:
     if value is not None:
-        raise _Wrong("Input should be None", value)
+        raise _Wrong("must be null", value)
 
 
 def _json(value: Any, depth: int = 0) -> Any:
@@ -481,12 +486,12 @@ def _json(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return _float(value)
     if depth >= DEEPEST:
-        raise _Wrong(f"Input should be nested less than {DEEPEST} times", None)
+        raise _Wrong(f"must be nested less than {DEEPEST} times", None)
     if isinstance(value, list | tuple):
         return [_json(one, depth + 1) for one in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _json(one, depth + 1) for key, one in value.items()}
-    raise _Wrong("Input should be a valid JSON value", value)
+    raise _Wrong("must be a JSON value", value)
 
 
 _SIMPLE: dict[Any, Check] = {
@@ -521,14 +526,14 @@ def _union(kinds: tuple[Any, ...]) -> Check:
 
 
 def _choice(allowed: tuple[Any, ...]) -> Check:
-    said = [repr(one) for one in allowed]
+    said = [one if isinstance(one, str) and one.isprintable() and one.strip() else repr(one) for one in allowed]
     listed = f"{', '.join(said[:-1])} or {said[-1]}" if len(said) > 1 else said[0]
 
     def checked(value: Any) -> Any:
         for one in allowed:
             if type(value) is type(one) and value == one:
                 return one
-        raise _Wrong(f"Input should be {listed}", value)
+        raise _Wrong(f"must be {listed}", value)
 
     return checked
 
@@ -536,7 +541,7 @@ def _choice(allowed: tuple[Any, ...]) -> Check:
 def _list(check: Check, made: Callable[[list[Any]], Any] = list) -> Check:
     def checked(value: Any) -> Any:
         if not isinstance(value, list | tuple):
-            raise _Wrong("Input should be a valid list", value)
+            raise _Wrong("must be a list", value)
         found: list[Any] = []
         try:
             for one in value:
@@ -572,7 +577,7 @@ def _numbers(hint: Any) -> Check:
 def _tuple(checks: list[Check]) -> Check:
     def checked(value: Any) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(checks):
-            raise _Wrong(f"Input should be a list of {len(checks)}", value)
+            raise _Wrong(f"must be a list of {len(checks)}", value)
         return tuple(check(one) for check, one in zip(checks, value, strict=True))
 
     return checked
@@ -581,11 +586,11 @@ def _tuple(checks: list[Check]) -> Check:
 def _dict(check: Check) -> Check:
     def checked(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise _Wrong("Input should be a valid dictionary", value)
+            raise _Wrong("must be an object", value)
         found = {}
         for key, one in value.items():
             if not isinstance(key, str):
-                raise _Wrong("Input should have texts as keys", key)
+                raise _Wrong("must have texts as keys", key)
             try:
                 found[key] = check(one)
             except _Wrong as wrong:
@@ -602,6 +607,6 @@ def _model(cls: type[Model]) -> Check:
             return cls.model_validate(value)
         except ValidationError as error:
             first = error.errors()[0]
-            raise _Wrong(first["msg"], first["input"], first["loc"]) from error
+            raise _Wrong(first["msg"], first["input"], first["loc"], first["type"] == "value_error") from error
 
     return checked

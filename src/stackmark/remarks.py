@@ -5,6 +5,9 @@ words, so the place that writes such a sentence also names its kind. A `Remark` 
 know nothing about kinds.
 """
 
+# Runs that are not of one kind, which a rate over all of them would mix.
+MIXED_RUNS = "mixed-runs"
+
 
 class Remark(str):
     """A sentence with a short, stable name of what it is about, in kebab-case."""

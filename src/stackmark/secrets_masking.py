@@ -54,7 +54,7 @@ def put_aside(text: str) -> str:
         name, _, value = text.partition("=")
         if _put_aside.setdefault(name, value) != value:
             raise SpecError(
-                f"env: {name} was typed with two values, and only its name is stored",
+                f"env: {name} has two values, but only its name is stored",
                 hint="give the two secrets two names",
             )
     return masked
@@ -71,7 +71,7 @@ def value_of(name: str, environment: Mapping[str, str]) -> str:
     value = _put_aside.get(name, environment.get(name))
     if value is None:
         raise SpecError(
-            f"env: {name} is given by name, and this environment has no variable {name}",
+            f"env: {name} is given only by name, but this environment has no variable {name}",
             hint=f"set it: export {name}=…",
         )
     return value

@@ -1,4 +1,4 @@
-"""What goes into a worker: the request a person made, the spec that a probe froze, the task that carries either.
+"""The input of a worker: the request a person made, the spec that a probe froze, the task that carries either.
 
 A request holds only what was typed. Only a worker sees the device, so a probe (a worker too) turns the request into a
 spec, in which every parameter is written out; that spec is then the same for all runs. Its hash covers its canonical
@@ -23,10 +23,15 @@ ABOUT_VARIABLE = "STACKMARK_PLACE"
 SCRATCH_VARIABLE = "STACKMARK_SCRATCH"
 # A file that each event goes to before it goes to standard output: a heartbeat that needs no log.
 COPY_VARIABLE = "STACKMARK_COPY"
+# Which lines for people a worker prints next to its events: `text`, or JSON with `format` and what else that one needs. Only in
+# a pod, whose log people read. A worker that does not know the format, or the variable, prints events alone.
+LOG_VARIABLE = "STACKMARK_WORKER_LOG"
 # Where the ledger is. The address of a database may hold a password, so no worker and no program of a user is given it.
 LEDGER_VARIABLE = "STACKMARK_LEDGER"
 # Which Pythons of an image were looked at, where none of them has torch: for the worker's sentence.
 PYTHONS_VARIABLE = "STACKMARK_PYTHONS"
+# Names of the variables that a user typed with their values, with commas: a worker says those in its facts too.
+TYPED_VARIABLE = "STACKMARK_TYPED"
 # Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
 SPEC_LIMIT_BYTES = 100 * 1024
 # What a sentence about wrong input shows of it: a value may be of any length, and one input may be wrong in many ways.
@@ -38,7 +43,7 @@ WorkloadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*/[a-z0-9][a-z0-9._
 
 
 class Request(Model):
-    """What a person asked. A parameter that is absent or `auto` is chosen by the probe."""
+    """A person's request. A parameter that is absent or `auto` is chosen by the probe."""
 
     schema_version: Literal[1] = 1
     workload: WorkloadName
@@ -46,7 +51,7 @@ class Request(Model):
     ranks: int = Field(default=1, ge=1, le=MOST_DEVICES)
 
     def typed(self) -> dict[str, Scalar]:
-        """The parameters that were decided by the person."""
+        """Return the parameters that the person decided."""
         return {name: value for name, value in self.params.items() if value != AUTO and value is not None}
 
 
@@ -67,31 +72,36 @@ class Spec(Model):
 
 
 class AnyParams(Model):
-    """What the parameters of all workloads have.
+    """The parameters that all workloads have.
 
     The command line's options and the documentation are made from these fields: `description` is the help text. A field
     marked `auto` may be left to the probe; one marked `follows` is how the work is done on a device and not what the work
-    is, so an arm that types another device or precision has it chosen anew, and the difference is said. A text that names
+    is, so an arm that types another device or precision has it chosen again, and the difference is said. A text that names
     neither a command nor a path, environment or image is marked `plain`, or has a list of such values there: a stored spec
-    with any other text is not run without a question (experiments/trust.py).
+    with any other text is not run without a question (experiments/trust.py). A field that was added when specs had been stored
+    already is marked `later`: a spec leaves it out while it has its default, so that the same work keeps its hash.
     """
 
     device: str = Field(
         description="cpu or cuda:N", pattern=r"^(cpu|cuda(:\d{1,3})?)$", json_schema_extra={"auto": True}
     )
 
+    def model_dump(self, *, mode: str = "python", exclude_defaults: bool = False) -> dict[str, Any]:
+        fields = type(self).model_fields
+        dumped = super().model_dump(mode=mode, exclude_defaults=exclude_defaults)
+        later = {name for name, field in fields.items() if (field.json_schema_extra or {}).get("later")}
+        return {name: value for name, value in dumped.items() if name not in later or value != fields[name].default}
+
 
 class Params(AnyParams):
     """The parameters of a workload that is measured step by step: how long it warms up and measures."""
 
-    seed: int = Field(default=1, ge=0, lt=2**31, description="of weights, data and their order")
-    steps: int = Field(
-        default=0, ge=0, le=10_000_000, description="measure exactly this many steps; 0: go by --seconds"
-    )
+    seed: int = Field(default=1, ge=0, lt=2**31, description="random seed of weights, data and their order")
+    steps: int = Field(default=0, ge=0, le=10_000_000, description="measure exactly this many steps; 0: use --seconds")
     seconds: float = Field(
         gt=0,
         le=86_400,
-        description="measure this long after warm-up; 10 on a GPU, 30 on a CPU",
+        description="measure this long after warm-up; auto: 10 on a GPU, 30 on a CPU",
         json_schema_extra={"auto": True, "follows": True, "quantity": "seconds"},
     )
     at_least_steps: int = Field(
@@ -105,14 +115,14 @@ class Params(AnyParams):
     warmup_seconds: float = Field(
         ge=0,
         le=3600,
-        description="warm up until rate and clock stand still, for at most this long; 0: just --warmup-steps",
+        description="warm up until rate and clock settle, for at most this long; 0: only --warmup-steps",
         json_schema_extra={"auto": True, "follows": True, "quantity": "seconds"},
     )
 
 
 class Task(Model):
-    """The one line that a worker reads. One that is to run a request, and has no spec, resolves it there first: for a manifest
-    that was made where no device was to be seen."""
+    """The one line that a worker reads. A worker that gets a request without a spec resolves it first: for a manifest
+    that was made where no device was visible."""
 
     schema_version: Literal[1] = 1
     do: Literal["run", "probe", "facts"]
@@ -124,16 +134,16 @@ class Task(Model):
 
     def _validate(self) -> None:
         if self.do == "run" and self.spec is None and self.request is None:
-            raise ValueError("a task to run needs a spec, or a request")
+            raise ValueError("a run task needs a spec or a request")
         if self.do == "probe" and self.request is None:
-            raise ValueError("a task to probe needs a request")
+            raise ValueError("a probe task needs a request")
 
 
 def read_task(text: str | bytes) -> Task:
-    """A task from its JSON line; what is wrong with it is said in a sentence."""
+    """Read a task from its JSON line; raise a sentence for what is wrong with it."""
     size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape"))
     if size > SPEC_LIMIT_BYTES:
-        raise SpecError(f"the task has more than the {SPEC_LIMIT_BYTES} bytes that are read")
+        raise SpecError(f"the task exceeds {SPEC_LIMIT_BYTES} bytes, the limit")
     try:
         return Task.model_validate_json(text)
     except ValidationError as error:
@@ -141,7 +151,7 @@ def read_task(text: str | bytes) -> Task:
 
 
 class Findings(Protocol):
-    """What an error of a model has, ours or pydantic's."""
+    """The common interface of a model's error, ours or pydantic's."""
 
     def errors(self, *, include_url: bool) -> list[Any]: ...
 
@@ -149,16 +159,72 @@ class Findings(Protocol):
 
 
 def explain(error: Findings) -> str:
-    """Return the findings as one sentence: `batch: Input should be greater than 0 (got -1); …`."""
+    """Return the findings as one sentence: `batch: must be at least 1, got -1; …`."""
     parts = []
     for finding in error.errors(include_url=False)[:SHOWN_FINDINGS]:
         where = _short(".".join(str(step) for step in finding["loc"]))
-        value = finding.get("input")
-        got = f" (got {_short(repr(value))})" if isinstance(value, str | int | float | bool) else ""
-        said = finding["msg"].removeprefix("Value error, ")  # pydantic's, before the sentences of our own validators
-        parts.append(f"{where}: {said}{got}" if where else f"{said}{got}")
+        said = _said(finding)
+        parts.append(f"{where}: {said}" if where else said)
     more = error.error_count() - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+# Kinds of pydantic's findings, in the words of model.py; a name in braces is one of the finding's own values.
+_PYDANTIC = {
+    "missing": "is missing",
+    "extra_forbidden": "is not a known field",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have at most {max_length} entries",
+    "string_unicode": "must be text in UTF-8",
+    "json_invalid": "is not JSON: {error}",
+    "json_type": "must be JSON text",
+    "none_required": "must be null",
+}
+# The same for kinds that come in several forms: `int_type`, `int_parsing`, `int_from_float`.
+_PYDANTIC_TYPES = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "string": "must be text",
+    "bool": "must be true or false",
+    "list": "must be a list",
+    "tuple": "must be a list",
+    "dict": "must be an object",
+    "mapping": "must be an object",
+    "model": "must be an object",
+    "dataclass": "must be an object",
+}
+
+
+def _said(finding: Mapping[str, Any]) -> str:
+    """Say what is wrong with one value, in our words, and what was found."""
+    kind = str(finding.get("type") or "")
+    said = str(finding["msg"]).removeprefix("Value error, ")  # before the sentences of our own validators
+    form = _PYDANTIC.get(kind) or _PYDANTIC_TYPES.get(kind.partition("_")[0])
+    if form:
+        said = form.format_map({name: _plain(value) for name, value in finding.get("ctx", {}).items()})
+    value = finding.get("input")
+    if not isinstance(value, str | int | float | bool) or (kind == "value_error" and str(value) in said):
+        return said
+    return f"{said}, got {_short(_plain(value, quoted=True))}"
+
+
+def _plain(value: object, *, quoted: bool = False) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    # The choices that pydantic lists are quoted one by one.
+    return repr(value) if quoted else str(value).replace("'", "")
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Quantities as people type them, in one grammar for every place.
+"""Parse and format quantities, in one grammar for every place.
 
 `64m` means 64 MiB to podman and 0.064 bytes to Kubernetes; `8Gi` is Kubernetes' and `8g` is docker's word for the same
 thing. So people type one grammar here, and each place translates. Binary prefixes are 1024 with or without the `i`, for
@@ -26,14 +26,25 @@ _SIZE = {
 _SECONDS = {
     "": 1.0,
     "s": 1.0,
+    "sec": 1.0,
+    "secs": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
     "ms": 1e-3,
     "us": 1e-6,
     "µs": 1e-6,
     "μs": 1e-6,
     "m": 60.0,
     "min": 60.0,
+    "mins": 60.0,
+    "minute": 60.0,
+    "minutes": 60.0,
     "h": 3600.0,
+    "hour": 3600.0,
+    "hours": 3600.0,
     "d": 86400.0,
+    "day": 86400.0,
+    "days": 86400.0,
 }
 _NUMBER = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµμ%]*)\s*")
 
@@ -49,7 +60,7 @@ def _split(text: str, kind: str, example: str) -> tuple[float, str]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: `64MiB`, `64m`, `8Gi`, `1.5g`, `10GB`, `4096`."""
+    """Parse bytes: `64MiB`, `64m`, `8Gi`, `1.5g`, `10GB`, `4096`."""
     number, unit = _split(text, "a size", "64MiB, 8Gi or 10GB")
     if unit.lower() not in _SIZE:
         raise SpecError(f"{text!r} is not a size: unknown unit {unit!r}", hint="write it like 64MiB, 8Gi or 10GB")
@@ -57,7 +68,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds: `1.5s`, `250ms`, `2min`, `1h`, `30`."""
+    """Parse seconds: `1.5s`, `250ms`, `2min`, `1h`, `30`."""
     number, unit = _split(text, "a time", "30s, 250ms or 2min")
     if unit not in _SECONDS:
         raise SpecError(f"{text!r} is not a time: unknown unit {unit!r}", hint="write it like 30s, 250ms or 2min")
@@ -65,18 +76,18 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_share(text: str) -> float:
-    """A share of one: `1%` or `0.01`."""
+    """Parse a share of one: `1%` or `0.01`."""
     number, unit = _split(text, "a share", "1% or 0.01")
     if unit not in ("", "%"):
         raise SpecError(f"{text!r} is not a share: unknown unit {unit!r}", hint="write it like 1% or 0.01")
     share = number / 100 if unit == "%" else number
     if not 0 <= share <= 1:
-        raise SpecError(f"{text!r} is not a share between 0 and 100 %", hint="write it like 1% or 0.01")
+        raise SpecError(f"a share must be between 0 and 100 %, got {text!r}", hint="write it like 1% or 0.01")
     return share
 
 
 def say_seconds(seconds: float) -> str:
-    """`2.3 µs`, `12.5 ms`, `4.21 s`, `3 min 20 s`: three significant figures, or whole seconds past two minutes."""
+    """Format like `2.3 µs`, `12.5 ms`, `4.21 s`, `3 min 20 s`: three significant figures, or whole seconds past two minutes."""
     if seconds < 0:
         return f"-{say_seconds(-seconds)}"
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
@@ -89,7 +100,7 @@ def say_seconds(seconds: float) -> str:
 
 
 def say_size(size_bytes: float) -> str:
-    """`512 B`, `64.0 MiB`, `139 GiB`."""
+    """Format like `512 B`, `64.0 MiB`, `139 GiB`."""
     for limit, factor, unit in ((KIB, 1, "B"), (MIB, KIB, "KiB"), (GIB, MIB, "MiB"), (TIB, GIB, "GiB")):
         if abs(size_bytes) < limit:
             return f"{_three_figures(size_bytes / factor)} {unit}" if factor > 1 else f"{size_bytes:.0f} B"
@@ -97,7 +108,7 @@ def say_size(size_bytes: float) -> str:
 
 
 def say_count(number: float) -> str:
-    """`820`, `12.4 k`, `25.6 M`, `4.09 G`, `1.24 T`: decimal prefixes, for counts of parameters and operations."""
+    """Format like `820`, `12.4 k`, `25.6 M`, `4.09 G`, `1.24 T`: decimal prefixes, for counts of parameters and operations."""
     for limit, factor, unit in ((1e3, 1.0, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (1e12, 1e9, " G")):
         if abs(number) < limit * (_ROUNDS_UP if factor > 1 else 1):
             return f"{_three_figures(number / factor)}{unit}" if factor > 1 else f"{number:g}"
@@ -108,25 +119,62 @@ def say_count(number: float) -> str:
 END_OF_TIME_UNIX_S = 253_402_300_800.0
 
 
+def say_percent(share: float, decimals: int | None = None) -> str:
+    """Format a share of one: `1 %`, `0.5 %`, `12 %`: three significant figures, or a fixed number of decimals."""
+    return f"{100 * share:.3g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
+
+
 def say_moment(unix_s: float, form: str = "%Y-%m-%d %H:%M:%S", *, utc: bool = False) -> str:
-    """Format a moment as local time or UTC. A number that is no date, as a ledger may hold, is printed as the number."""
+    """Format a moment as local time or UTC. A number that is not a date, as a ledger may hold, is printed as the number."""
     try:
         return datetime.fromtimestamp(unix_s, timezone.utc if utc else None).strftime(form)
     except (ValueError, OverflowError, OSError):
         return f"{unix_s:.6g} s after 1970"
 
 
-def say_minute_utc(unix_s: float) -> str:
-    return say_moment(unix_s, "%Y-%m-%d %H:%M UTC", utc=True)
+def say_zone(unix_s: float) -> str:
+    """Name the local time zone at that moment: `UTC`, `CET`, or `UTC+04:00` for a zone without a name. Empty if it is no date."""
+    try:
+        name = datetime.fromtimestamp(unix_s).astimezone().tzname() or ""
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return name if name.isalpha() else say_offset(unix_s)
+
+
+def say_offset(unix_s: float) -> str:
+    """Say how far local time is from UTC at that moment: `UTC+01:00`."""
+    offset = datetime.fromtimestamp(unix_s).astimezone().strftime("%z")
+    return f"UTC{offset[:3]}:{offset[3:5]}"
+
+
+def say_local(unix_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Format a moment in local time with its zone: `2026-11-15 12:59:03 UTC`."""
+    return f"{say_moment(unix_s, form)} {say_zone(unix_s)}".rstrip()
+
+
+def say_minute(unix_s: float) -> str:
+    """Format a moment to the minute, in local time with its zone: `2026-11-15 12:59 UTC`."""
+    return say_local(unix_s, "%Y-%m-%d %H:%M")
+
+
+def say_span(first_unix_s: float, last_unix_s: float) -> str:
+    """Format a span of time: `2026-11-15 12:59 to 13:05 UTC`. The zone stands twice where it changed in between."""
+    first, zone = say_minute(first_unix_s), say_zone(first_unix_s)
+    if first == say_minute(last_unix_s):
+        return first
+    if zone and zone == say_zone(last_unix_s):
+        first = first.removesuffix(f" {zone}")
+    same_day = say_moment(first_unix_s, "%Y-%m-%d") == say_moment(last_unix_s, "%Y-%m-%d")
+    return f"{first} to {say_local(last_unix_s, '%H:%M' if zone and same_day else '%Y-%m-%d %H:%M')}"
 
 
 def counted(number: float, thing: str) -> str:
-    """`1 run`, `2 runs`, `3 series`, `1,048,576 open files`."""
+    """Format like `1 run`, `2 runs`, `3 series`, `1,048,576 open files`."""
     return f"{number:,.0f} {thing}" if number == 1 or thing.endswith("series") else f"{number:,.0f} {thing}s"
 
 
 def say_rate(rate: float) -> str:
-    """A throughput with four significant figures and thousands separated: `0.008673`, `4.213`, `142.6`, `7,087`."""
+    """Format a throughput with four significant figures and thousands separated: `0.008673`, `4.213`, `142.6`, `7,087`."""
     if 0 < rate < 0.09995:
         return f"{rate:.4g}"
     if rate >= 999.95:

@@ -1,4 +1,4 @@
-"""What people use from Python; the commands use the same functions and nothing below them.
+"""The Python API; the commands use the same functions and nothing below them.
 
     import stackmark as sm
 

@@ -1,16 +1,19 @@
-"""Baselines: measurements under a name, and the check that measures them again and says what changed."""
+"""Baselines: save measurements under a name, and check later what changed."""
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
 
 from stackmark.api.ledgers import Ledger, LedgerLike, clean, opened
 from stackmark.api.options import Option, command_of, read_request
-from stackmark.api.stored import Confirm, is_named, trust
+from stackmark.api.stored import Confirm, trust
+from stackmark.api.verdicts import is_named
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.baseline import (
@@ -29,15 +32,19 @@ from stackmark.experiments.check import RULES, Checked, decided
 from stackmark.experiments.check import check as check_held
 from stackmark.experiments.design import MARGIN, check_margin
 from stackmark.experiments.recorder import Watcher
+from stackmark.experiments.trend import Trend, trends_of
 from stackmark.figures import figure_fields
 from stackmark.ledger import baselines
 from stackmark.ledger.baselines import Listed
 from stackmark.ledger.baselines import check_name as check_name
 from stackmark.places.place import Place
-from stackmark.show.check import check_json, junit_case, print_check, stack_changed
-from stackmark.show.junit import render_junit
+from stackmark.schemas import with_schema
+from stackmark.show.check import check_json, junit_case, print_check, stack_changed, summary
+from stackmark.show.junit import FAILURES, render_junit
 from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.terminal import printed
+from stackmark.show.trend import print_trends, trends_json, trends_png, trends_svg
+from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Request
 from stackmark.units import say_moment
 from stackmark.workloads.registry import check_request
@@ -55,7 +62,7 @@ def _watching(progress: ProgressLike) -> Watching:
 
 @dataclass(frozen=True)
 class SavedBaseline:
-    """What a baseline got, and what it holds now.
+    """The result of saving a baseline, and what it contains now.
 
     `series` were measured, `experiments` had been stored before: False for one that was in the baseline already.
     """
@@ -76,7 +83,8 @@ class SavedBaseline:
         """Return what `stackmark baseline save --json` prints."""
         stored = [{"experiment": one, "new": new} for one, new in (self.experiments or {}).items()]
         holds = [{"workload": one.label, "series": one.series, "runs": len(one.rows)} for one in self.holds]
-        return {"baseline": self.name, "saved": [*map(_series_json, self.series), *stored], "holds": holds}
+        saved = [*map(_series_json, self.series), *stored]
+        return with_schema("baseline", {"baseline": self.name, "saved": saved, "holds": holds})
 
 
 def _series_json(series: SeriesResult) -> dict[str, Any]:
@@ -95,7 +103,7 @@ def _series_json(series: SeriesResult) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BaselinePlan:
-    """What is going to be saved under a name. Without any request, all that the baseline holds is measured once more."""
+    """A plan of what is saved under a name. Without a request, everything in the baseline is measured once more."""
 
     name: str
     requests: tuple[Request, ...]
@@ -170,7 +178,7 @@ def save_baseline(
     """
     if experiments:
         if workload is not None or options:
-            raise SpecError("both a workload and experiments were given", hint="give one of them")
+            raise SpecError("a workload and experiments cannot be combined", hint="leave one of them out")
         with opened(ledger) as book:
             saved = save_stored(book, name, experiments)
             return SavedBaseline(name, tuple(held_by(book, name)), experiments=saved)
@@ -199,12 +207,43 @@ class BaselineList:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark baseline list --json` prints."""
-        return {"baselines": [one.model_dump(mode="json") for one in self.baselines]}
+        return with_schema("baselines", {"baselines": [one.model_dump(mode="json") for one in self.baselines]})
 
 
 def list_baselines(ledger: LedgerLike = None) -> BaselineList:
     with opened(ledger) as book:
         return BaselineList(tuple(baselines.every(book)))
+
+
+@dataclass(frozen=True)
+class BaselineTrend:
+    """Every series of a baseline and every check against it, oldest first, for each workload and chip."""
+
+    name: str
+    margin: float
+    trends: tuple[Trend, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark baseline show --json` prints."""
+        return trends_json(self.name, self.margin, self.trends)
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Draw the figures over time with the baseline and the margin: SVG or PNG, by the name of the file."""
+        target = Path(path)
+        check_picture(target, "trend.svg")
+        return write_picture(
+            target, lambda: trends_svg(self.name, self.trends), lambda: trends_png(self.name, self.trends)
+        )
+
+    def __str__(self) -> str:
+        return printed(lambda console: print_trends(self.name, self.trends, console))
+
+
+def show_baseline(name: str, *, margin: float = MARGIN, ledger: LedgerLike = None) -> BaselineTrend:
+    """Read the series of a baseline and its checks from the ledger; nothing is measured."""
+    check_margin(margin)
+    with opened(ledger) as book:
+        return BaselineTrend(name, margin, tuple(trends_of(book, name, margin)))
 
 
 def delete_baseline(name: str, ledger: LedgerLike = None) -> int:
@@ -218,7 +257,7 @@ def delete_baseline(name: str, ledger: LedgerLike = None) -> int:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Every workload of a baseline now against before: today's verdict, and that of the latest checks together."""
+    """Every workload of a baseline compared with before: today's verdict, and that of the latest checks together."""
 
     name: str
     margin: float
@@ -259,11 +298,13 @@ class CheckResult:
         return check_json(self.name, self.margin, self.workloads)
 
     def junit(self, fail_on: Sequence[str] = ()) -> str:
-        """Return JUnit XML: a case for each workload, which fails where `fail_on` names its verdict."""
+        """Return JUnit XML: a case for each workload, which fails where `fail_on` names its verdict; by default `slower`."""
+        failures = fail_on or FAILURES
         properties = [("baseline", self.name), ("margin", f"{self.margin:g}"), ("rules", str(RULES))]
+        properties += [("verdict", summary(self.workloads)), ("failures", ", ".join(failures))]
         properties += [("changed", change) for change in stack_changed(self.workloads)]
         when = say_moment(self.began_unix_s, "%Y-%m-%dT%H:%M:%S", utc=True)
-        cases = [junit_case(one, failed=self.is_named(one, fail_on)) for one in self.workloads]
+        cases = [junit_case(one, failed=self.is_named(one, failures), again=self.command) for one in self.workloads]
         return render_junit(f"stackmark check {self.name}", cases, properties, when)
 
     def __str__(self) -> str:
@@ -277,7 +318,7 @@ def _is_undecided(one: Checked) -> bool:
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """Which baseline is measured again, and what counts as a difference."""
+    """A plan of a check: which baseline is measured again, and what counts as a difference."""
 
     name: str
     margin: float = MARGIN

@@ -22,6 +22,7 @@ from stackmark.experiments.sweep import sweep as sweeps
 from stackmark.experiments.sweep.plan import MARGIN
 from stackmark.experiments.sweep.sweep import Looker, SweepRequest, Swept
 from stackmark.ledger.rows import RunRow
+from stackmark.schemas import with_schema
 from stackmark.show.faults import print_plan
 from stackmark.show.junit import render_junit
 from stackmark.show.live import ProgressLike, watcher_of
@@ -101,7 +102,7 @@ def plan_sweep(
     """Plan a sweep. `nodes` is a label selector; `confirm` are the pairs of runs by which a flagged device is confirmed."""
     if confirm == 1:
         raise SpecError(
-            "--confirm 1: one pair of runs has no spread, and confirms nothing", hint="take 4, or 0 for none"
+            "--confirm must be 0 or at least 2, got 1: one pair of runs has no spread", hint="use 4, or 0 for none"
         )
     return SweepRequest(
         request=request,
@@ -196,7 +197,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """What is going to be done to a cluster, with which rights, and what heals it. Nothing was done yet."""
+    """A plan of a fault: what is done to a cluster, with which rights, and what heals it. Nothing is done yet."""
 
     planned: Planned
 
@@ -210,7 +211,8 @@ class FaultPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark cluster fault --json` prints without --yes."""
-        return {"dry_run": True, "plan": [{"about": about, "sentence": sentence} for about, sentence in self.lines()]}
+        lines = [{"about": about, "sentence": sentence} for about, sentence in self.lines()]
+        return with_schema("cluster-fault-plan", {"dry_run": True, "plan": lines})
 
     def __str__(self) -> str:
         return printed(lambda console: print_plan(console, self.title, self.lines()))
@@ -238,10 +240,10 @@ def make_fault_plan(
     """Choose the node and the means. `means` are the further fields of `FaultRequest`: plugin_selector, stop_command …"""
     known = next((one for one in FAULT_PARTS if one == part), None)
     if known is None:
-        raise SpecError(f"a fault takes one of {', '.join(FAULT_PARTS)}, not {part!r}")
+        raise SpecError(f"a fault's part must be one of {', '.join(FAULT_PARTS)}, got {part!r}")
     for option, value in (("--for", seconds), ("--before", before_s), ("--after", after_s), ("--recover", recover_s)):
         if not 1.0 <= value <= LONGEST_FAULT_S:
-            raise SpecError(f"{option}: {value:g} s is not between 1 s and 1 h", hint="write it like 30s or 2min")
+            raise SpecError(f"{option} must be between 1 s and 1 h, got {value:g} s", hint="write it like 30s or 2min")
     asked = FaultRequest(
         part=known, request=request, options=read_pod_options(place_options), seconds=seconds, before_s=before_s,
         after_s=after_s, recover_s=recover_s, command=command, **means,

@@ -1,4 +1,4 @@
-"""What is asked of a cluster: the doctor, the functional tests, what was left there, and the manifest of a measurement.
+"""Work with clusters: the doctor, the functional tests, clean-up, and the manifest of a measurement.
 
 The options of these functions are those of a pod, by the names of the command line with `_` for `-`: `image`, `gpus`,
 `namespace`, `context` …
@@ -24,6 +24,7 @@ from stackmark.experiments.manifesting import Kind as ManifestKind
 from stackmark.experiments.manifesting import Manifest, manifest_for, read_pod_options
 from stackmark.kubernetes.client import connect
 from stackmark.kubernetes.refusals import explained
+from stackmark.schemas import VERSIONS, with_schema
 from stackmark.show.cluster_checks import about, checks_json, junit_case, print_checks
 from stackmark.show.doctor import junit_cases, print_doctor
 from stackmark.show.junit import render_junit
@@ -33,8 +34,6 @@ from stackmark.units import say_moment
 from stackmark.workloads.command.definition import OWN_COMMAND
 
 # 2: `diagnostic`, which was `rung`.
-DOCTOR_SCHEMA = 2
-CLEAN_SCHEMA = 1
 # Of each functional test: longer than a pod takes to come and go on a busy cluster.
 TEST_LIMIT_S = 120.0
 
@@ -54,7 +53,7 @@ def _when(began_unix_s: float) -> str:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the doctor found, node by node."""
+    """The doctor's findings, node by node."""
 
     report: Report
     began_unix_s: float
@@ -70,7 +69,9 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark cluster doctor --json` prints."""
-        return {"schema_version": DOCTOR_SCHEMA, "status": self.status, **asdict(self.report)}
+        # `schema_version` is what this object had before all objects had a schema.
+        told = {"schema_version": VERSIONS["cluster-doctor"], "status": self.status, **asdict(self.report)}
+        return with_schema("cluster-doctor", told)
 
     def junit(self) -> str:
         """Return JUnit XML: a case for each diagnostic and node."""
@@ -93,7 +94,7 @@ def doctor(nodes: Sequence[str] = (), *, pods: bool = True, notice: Notice = sil
 
 @dataclass(frozen=True)
 class ClusterTests:
-    """What the functional tests of a cluster came to, case by case."""
+    """The results of a cluster's functional tests, case by case."""
 
     suite: Suite
     began_unix_s: float
@@ -156,7 +157,7 @@ def run_cluster_tests(
 
 @dataclass(frozen=True)
 class CleanedCluster:
-    """What stackmark had left in a cluster, and what became of each."""
+    """The objects that stackmark had left in a cluster, and the fate of each."""
 
     # Which cluster and which namespaces, in a few words.
     where: str
@@ -168,7 +169,7 @@ class CleanedCluster:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark cluster clean --json` prints."""
-        return {"schema": CLEAN_SCHEMA, "where": self.where, "found": [asdict(one) for one in self.found]}
+        return with_schema("cluster-clean", {"where": self.where, "found": [asdict(one) for one in self.found]})
 
 
 def clean_cluster(
@@ -183,7 +184,7 @@ def clean_cluster(
 ) -> CleanedCluster:
     """Remove what stackmark left in a cluster, by its labels. What belongs to a driver that lives stays."""
     if namespace and all_namespaces:
-        raise SpecError("both --namespace and --all-namespaces were given", hint="give one of them")
+        raise SpecError("--namespace and --all-namespaces cannot be combined", hint="leave one of them out")
     cluster = connect(context, kubeconfig, namespace)
     where = "all namespaces" if all_namespaces else f"the namespace {cluster.namespace}"
     try:
@@ -197,7 +198,7 @@ def clean_cluster(
         )
         return CleanedCluster(f"{where} of {cluster.context}", tuple(found))
     except ClusterError as error:
-        raise explained(error, f"what stackmark left in {where} is looked for") from error
+        raise explained(error, f"looking for objects that stackmark left in {where}") from error
 
 
 # --- manifest -----------------------------------------------------------------------------------------------------------

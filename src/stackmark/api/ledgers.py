@@ -16,6 +16,7 @@ from stackmark.ledger import rescue
 from stackmark.ledger.rows import RunFilter as RunFilter
 from stackmark.ledger.rows import RunRow as RunRow
 from stackmark.ledger.store import Ledger as Ledger
+from stackmark.schemas import with_schema
 
 if TYPE_CHECKING:
     from stackmark.experiments.collecting import Collected
@@ -49,14 +50,14 @@ def clean(ledger: Ledger, notice: Notice) -> None:
 
 @dataclass(frozen=True)
 class RunList:
-    """Stored runs, the newest first, and how many fit the filter: also those past the limit."""
+    """Stored runs, the newest first, and how many match the filter, also beyond the limit."""
 
     runs: tuple[RunRow, ...]
     total: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark results --json` prints."""
-        return {"runs": [row.model_dump(mode="json") for row in self.runs]}
+        return with_schema("results", {"runs": [row.model_dump(mode="json") for row in self.runs]})
 
 
 def list_runs(
@@ -97,6 +98,32 @@ def collect_runs(
         return collect(book, namespace=namespace, context=context, kubeconfig=kubeconfig, command=command)
 
 
+# Endings of files that say their format; `.ndjson` is another name for JSON lines.
+ENDINGS = {**{f".{form}": form for form in FORMATS}, ".ndjson": "jsonl"}
+
+
+def export_format(form: str | None, path: Path | None) -> str:
+    """Return the format: the one that is named, or the one that the ending of the file says. The two must agree."""
+    said = ENDINGS.get(path.suffix.lower()) if path else None
+    if form is None and said is None:
+        endings = f"its endings are {', '.join(ENDINGS)}"
+        if path is None:
+            raise SpecError("no format was named", hint=f"give --format {'|'.join(FORMATS)}, or -o FILE: {endings}")
+        ending = f"the ending {path.suffix!r}" if path.suffix else "no ending"
+        raise SpecError(
+            f"{path} has {ending}, which says no format",
+            hint=f"name it with --format {'|'.join(FORMATS)}, or in the name of the file: {endings}",
+        )
+    if form is not None and form not in FORMATS:
+        raise SpecError(f"the format is one of {', '.join(FORMATS)}, not {form!r}", hint="e.g. format='csv'")
+    if path and form and said and form != said:
+        raise SpecError(
+            f"the format is {form}, and {path.name} ends in {path.suffix}, which is {said}",
+            hint=f"leave --format out, or name the file {path.stem}.{form}",
+        )
+    return form or said or ""
+
+
 def export(
     to: str | os.PathLike[str] | BinaryIO,
     *,
@@ -106,15 +133,12 @@ def export(
 ) -> int:
     """Write stored runs, one row each, to a file or a binary stream, and return their number.
 
-    The format is csv, json, jsonl or parquet; without it, the ending of the file's name.
+    The format is csv, json, jsonl or parquet; without it, the ending of the file's name says it.
     """
     from stackmark.ledger.export import export_to_file, export_to_stream
 
     path = Path(os.fspath(to)) if isinstance(to, str | os.PathLike) else None
-    form = format or (path.suffix.lower().removeprefix(".") if path else "")
-    if form not in FORMATS:
-        raise SpecError(f"the format is one of {', '.join(FORMATS)}, not {form!r}", hint="e.g. format='csv'")
-    chosen = cast("Format", form)
+    chosen = cast("Format", export_format(format, path))
     with opened(ledger) as book:
         if path is not None:
             return export_to_file(book, wanted or RunFilter(), chosen, path)
@@ -123,7 +147,7 @@ def export(
 
 @dataclass(frozen=True)
 class RecoveredRuns:
-    """What became of runs that were saved in files because the ledger could not be written when they ended."""
+    """The fate of runs that were saved in files because the ledger was not writable when they ended."""
 
     files: tuple[rescue.Recovery, ...]
 
@@ -142,10 +166,11 @@ class RecoveredRuns:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark recover --json` prints."""
-        return {
+        told = {
             "stored": [{"run": one.run_id, "file": str(one.path)} for one in self.stored],
             "kept": [{"run": one.run_id, "file": str(one.path), "error": one.trouble} for one in self.kept],
         }
+        return with_schema("recovered", told)
 
 
 def recover(files: Sequence[str | os.PathLike[str]] = (), *, ledger: LedgerLike = None) -> RecoveredRuns:

@@ -1,4 +1,4 @@
-"""What a machine can do at most, and how far stored runs are from that."""
+"""Measure a machine's limits, and compare stored runs with them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from stackmark.experiments.operator_list import go_through, start
 from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.result import list_result
 from stackmark.experiments.roofline import roofline as compute_roofline
+from stackmark.schemas import with_schema
 from stackmark.show.ceilings import ceilings_json, print_ceilings
 from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.roofline import print_roofline, roofline_json
@@ -40,14 +41,14 @@ ONE_PRECISION = "one_precision"
 
 @dataclass(frozen=True)
 class CeilingsResult:
-    """What one chip of this machine can do at most, with the vendor's figures next to it."""
+    """The measured ceilings of one chip of this machine, next to the vendor's figures."""
 
     kept: MeasuredCeilings
     exit_code: Exit = Exit.DONE
 
     def to_dict(self) -> dict[str, Any]:
         """Return one of the `ceilings` of `stackmark ceilings --json`."""
-        return ceilings_json(self.kept)
+        return with_schema("device-ceilings", ceilings_json(self.kept))
 
     def __str__(self) -> str:
         return printed(lambda console: print_ceilings(self.kept, console))
@@ -115,7 +116,7 @@ def kept_ceilings(device: str | None = None, *, ledger: LedgerLike = None) -> li
         found = every_kept(book, machine_name(), device)
     if not found:
         of = f" of {device}" if device else ""
-        raise SpecError(f"no ceilings{of} of this machine are kept", hint="measure them: stackmark ceilings")
+        raise SpecError(f"the ceilings{of} of this machine are not measured", hint="measure them: stackmark ceilings")
     return [CeilingsResult(one) for one in found]
 
 
@@ -130,7 +131,7 @@ class RooflineResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark roofline --json` prints."""
-        return roofline_json(self.roofline)
+        return with_schema("roofline", roofline_json(self.roofline))
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
         """Draw the runs under their roof: SVG or PNG, by the name of the file."""

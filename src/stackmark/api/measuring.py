@@ -12,7 +12,8 @@ from pydantic import JsonValue
 
 from stackmark.api.ledgers import Ledger, LedgerLike, clean, opened
 from stackmark.api.options import Option, command_of, read_request
-from stackmark.api.stored import Experiment, Measurement, Verdict, carry_out_compare
+from stackmark.api.stored import Experiment, Measurement, carry_out_compare
+from stackmark.api.verdicts import Verdict
 from stackmark.errors import SpecError
 from stackmark.experiments import operator_list
 from stackmark.experiments.arms import place_and_params, place_of, read_arms
@@ -36,7 +37,7 @@ from stackmark.workloads.registry import check_request, find
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What `run` is going to measure. It was checked, and nothing was started yet."""
+    """A plan of `run`. It was validated, and nothing is started yet."""
 
     request: Request
     place: Place
@@ -47,7 +48,7 @@ class RunPlan:
     margin: float | None = None
     # The command line that repeats it.
     command: str = ""
-    # Choose what was not typed anew, and not as it was chosen before.
+    # Choose what was not typed again, and not as it was chosen before.
     choose_again: bool = False
 
     def check(self, ledger: Ledger) -> None:
@@ -60,7 +61,7 @@ def check_run(request: Request) -> None:
     check_request(request)
     wanted = find(request.workload)[1]
     if wanted.verb:
-        raise SpecError(f"{wanted.name} has a verb of its own", hint=f"measure them with: stackmark {wanted.verb}")
+        raise SpecError(f"{wanted.name} has its own command", hint=f"use: stackmark {wanted.verb}")
     if wanted.timed == "rows":
         check_list(request)
 
@@ -132,7 +133,7 @@ def run(
 
     `options` are parameters of the workload (`batch=64`, `seconds="30s"`) and options of the place (`shm="1g"`), by the names
     of the command line with `_` for `-`. What is not given is chosen for the device, as it was chosen before for the same call
-    on the same chip; with `choose_again` it is chosen anew.
+    on the same chip; with `choose_again` it is chosen again.
     """
     request, place_options = read_request(workload, ranks, options)
     check_run(request)
@@ -145,7 +146,7 @@ def run(
         time_limit_s=time_limit_s,
         published=published,
         choose_again=choose_again,
-        command=command_of(["run"], workload, {**typed, "published": published, **options}),
+        command=command_of(["run"], request.workload, {**typed, "published": published, **options}),
     )
     with opened(ledger, create=True) as book:
         plan.check(book)
@@ -212,7 +213,7 @@ def compare(
     asked = plan_compare(
         request, arms, place_options=place_options, margin=margin, blocks=blocks, until_decided=until_decided,
         pause_s=pause_s, most_repeats=repeats, seed=order_seed, primers=primers,
-        command=command_of(["compare"], workload, {**typed, **options}),
+        command=command_of(["compare"], request.workload, {**typed, **options}),
     )  # fmt: skip
     return _carry_out(asked, ledger, progress, time_limit_s, anyway)
 
@@ -237,7 +238,7 @@ def noise(
     }  # fmt: skip
     asked = plan_compare(
         request, [on, on], place_options=place_options, kind="noise", blocks=blocks, pause_s=pause_s, seed=order_seed,
-        command=command_of(["noise"], workload, {**typed, **options}),
+        command=command_of(["noise"], request.workload, {**typed, **options}),
     )  # fmt: skip
     return _carry_out(asked, ledger, progress, time_limit_s)
 

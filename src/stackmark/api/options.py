@@ -1,4 +1,4 @@
-"""What options are made of, and how what people give becomes a request.
+"""The options of workloads and places, and how given values become a request.
 
 The same for the command line and for keyword arguments. This chapter loads neither the ledger nor the engine: `--help` needs it.
 """
@@ -11,6 +11,11 @@ from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 
 from stackmark.errors import SEE_HELP, SpecError, nearest_names
+from stackmark.experiments.typed import canonical_place as canonical_place
+from stackmark.experiments.typed import canonical_share as canonical_share
+from stackmark.experiments.typed import canonical_value as canonical_value
+from stackmark.experiments.typed import canonical_workload as canonical_workload
+from stackmark.experiments.typed import choices_of as choices_of
 from stackmark.experiments.typed import extra_of as extra_of
 from stackmark.experiments.typed import pattern_of as pattern_of
 from stackmark.experiments.typed import read_seconds as read_seconds
@@ -20,7 +25,7 @@ from stackmark.model import ValidationError
 from stackmark.secrets_masking import masked_command
 from stackmark.spec import Request, Scalar, explain
 from stackmark.workloads.command.definition import OWN_COMMAND
-from stackmark.workloads.registry import check_request, find
+from stackmark.workloads.registry import check_request, definitions, find
 
 if TYPE_CHECKING:
     from stackmark.places.place import PlaceKind
@@ -69,7 +74,8 @@ def check_margin(margin: float) -> None:
 
 
 def read_request(workload: str, ranks: int, options: Mapping[str, Option]) -> tuple[Request, dict[str, JsonValue]]:
-    """Part the options of places from the parameters of the workload; their names are disjoint."""
+    """Separate the options of places from the parameters of the workload; their names are disjoint."""
+    workload = canonical_workload(workload, (one.name for one in definitions()))
     of_places = {name for kind in _place_kinds().values() for name in kind.options.model_fields}
     fields = find(workload)[0].params.model_fields
     params: dict[str, Scalar] = {}

@@ -1,4 +1,4 @@
-"""What others printed: search it, add to it, see where it comes from.
+"""Published results: search them, add to them, list their sources.
 
 Rows that were added are in the ledger; where there is no ledger yet, there are only those that ship.
 """
@@ -19,6 +19,7 @@ from stackmark.published.search import search, understand, why_nothing
 from stackmark.published.shapes import ShapeQuery, matching, read_asked, why_none
 from stackmark.published.table import Published as Published
 from stackmark.published.table import as_json
+from stackmark.schemas import with_schema
 from stackmark.units import counted
 
 # Rows that are shown: of words, which may mean much; of an operator's sizes, whose table is wanted whole.
@@ -29,7 +30,7 @@ NAMED_ROWS = 5
 
 @dataclass(frozen=True)
 class PublishedSearch:
-    """The rows that fit all words, best first; of an operator's sizes, in the order of their sizes."""
+    """The rows that match all words, best first; for an operator's sizes, in the order of their sizes."""
 
     text: str
     rows: tuple[Published, ...]
@@ -49,7 +50,7 @@ class PublishedSearch:
         rows = [
             as_json(row) | ({"caveats": list(caveats_of(row))} if row.task == "operator" else {}) for row in self.rows
         ]
-        return {"query": self.text, **about, "total": self.total, "rows": rows}
+        return with_schema("published-rows", {"query": self.text, **about, "total": self.total, "rows": rows})
 
 
 def search_published(
@@ -100,7 +101,7 @@ def _known(ledger: LedgerLike, notice: Notice) -> tuple[Published, ...]:
 
 @dataclass(frozen=True)
 class AddedRows:
-    """What came of a file: how many rows are new and how many were there already, or what was refused."""
+    """The result of adding a file: how many rows are new and how many were known, or what was refused."""
 
     report: AddReport
 
@@ -111,7 +112,8 @@ class AddedRows:
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark published add --json` prints."""
         refused = [{"line": finding.line, "reason": finding.reason} for finding in self.report.findings]
-        return {"added": self.report.added, "already_there": self.report.duplicates, "refused": refused}
+        added = {"added": self.report.added, "already_there": self.report.duplicates, "refused": refused}
+        return with_schema("published-added", added)
 
 
 def add_published(file: str | os.PathLike[str], *, ledger: LedgerLike = None) -> AddedRows:
@@ -122,19 +124,18 @@ def add_published(file: str | os.PathLike[str], *, ledger: LedgerLike = None) ->
 
 @dataclass(frozen=True)
 class PublishedSources:
-    """Where the rows come from, the largest source first."""
+    """The sources of the rows, the largest first."""
 
     sources: tuple[Source, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark published sources --json` prints."""
-        return {
-            "sources": [
-                {"source": one.source, "rows": one.rows, "first": one.first, "last": one.last,
-                 "units": list(one.units), "chips": one.chips, "added": one.added}
-                for one in self.sources
-            ]
-        }  # fmt: skip
+        listed = [
+            {"source": one.source, "rows": one.rows, "first": one.first, "last": one.last, "units": list(one.units),
+             "chips": one.chips, "added": one.added}
+            for one in self.sources
+        ]  # fmt: skip
+        return with_schema("published-sources", {"sources": listed})
 
 
 def published_sources(*, ledger: LedgerLike = None, notice: Notice = silent) -> PublishedSources:

@@ -1,4 +1,4 @@
-"""What the stack here is, and what carries the worker elsewhere: a zip file, and an image that it can run in."""
+"""Collect the facts of this stack, and build what carries the worker elsewhere: a zip file, and an image to run in."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +14,7 @@ from stackmark.experiments.probing import look
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.image.making import ImageOptions as ImageRequest
 from stackmark.places.container.image.making import ImageResult, make
+from stackmark.schemas import with_schema
 from stackmark.spec import explain
 from stackmark.workloads.command.definition import OWN_COMMAND
 
@@ -27,7 +28,7 @@ class StackFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark facts --json` prints."""
-        return {"facts": self.facts, "problems": list(self.problems)}
+        return with_schema("facts", {"facts": self.facts, "problems": list(self.problems)})
 
 
 def facts(subjects: Sequence[str] = (), *, on: str = "host") -> StackFacts:
@@ -55,7 +56,7 @@ class WorkerBundle:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark bundle --json` prints, but the path."""
-        return {"size_bytes": self.size_bytes, "sha256": self.sha256}
+        return with_schema("bundle", {"size_bytes": self.size_bytes, "sha256": self.sha256})
 
 
 def bundle() -> WorkerBundle:
@@ -79,7 +80,7 @@ class WorkerImage:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark image --json` prints."""
-        return asdict(self.made)
+        return with_schema("image", asdict(self.made))
 
 
 def image(*, progress: Notice = silent, **options: Any) -> WorkerImage:

@@ -10,27 +10,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
 from rich.console import Console
 
 from stackmark.api.ledgers import LedgerLike, Notice, clean, opened, silent
+from stackmark.api.verdicts import Verdict, VerdictTable
 from stackmark.errors import Exit, SpecError, StreamError, WorkerError
 from stackmark.events import EVENT_PREFIX, Log, read_event
 from stackmark.experiments import operator_list
 from stackmark.experiments import run as run_kind
 from stackmark.experiments.caches import remove_cache
 from stackmark.experiments.compare import carry_out, design_of, parts_in, prepare_places
-from stackmark.experiments.design import MARGIN
 from stackmark.experiments.examine import examine
 from stackmark.experiments.fault_finding import FaultFinding, examine_fault
-from stackmark.experiments.groups import examine_groups
+from stackmark.experiments.group_tables import tabulate_import
+from stackmark.experiments.groups import examine_imported_arms, has_imported_arms
 from stackmark.experiments.judging import STDERR_PREFIX
 from stackmark.experiments.kinds import FAULT as FAULT
+from stackmark.experiments.kinds import KINDS, kind_in
 from stackmark.experiments.kinds import OPERATOR_LIST as OPERATOR_LIST
 from stackmark.experiments.kinds import RUN as RUN
+from stackmark.experiments.kinds import SUITE as SUITE
 from stackmark.experiments.kinds import SWEEP as SWEEP
 from stackmark.experiments.kinds import ExperimentKind as ExperimentKind
-from stackmark.experiments.kinds import kind_in
 from stackmark.experiments.overview import ListedExperiment as ListedExperiment
 from stackmark.experiments.overview import overview
 from stackmark.experiments.progress import StepTimes
@@ -41,6 +42,7 @@ from stackmark.experiments.result import RunResult as RunResult
 from stackmark.experiments.result import StoredRun as StoredRun
 from stackmark.experiments.result import list_result as list_result
 from stackmark.experiments.result import run_result, stored_run
+from stackmark.experiments.suite.carry_out import begun_rows
 from stackmark.experiments.trust import Part as Part
 from stackmark.experiments.trust import allow as allow
 from stackmark.experiments.trust import remember as remember
@@ -49,76 +51,22 @@ from stackmark.figures import figure_unit
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail
 from stackmark.published.lookup import known_rows
+from stackmark.schemas import with_schema
 from stackmark.show.experiments import experiment_json, print_experiments
 from stackmark.show.faults import fault_json, fault_png, fault_svg, print_fault
 from stackmark.show.lists import list_json, print_list
 from stackmark.show.live import ProgressLike, watcher_of
-from stackmark.show.notebook import lines_html, text_html, verdict_html
-from stackmark.show.report import write_report
+from stackmark.show.notebook import lines_html, text_html
 from stackmark.show.result import print_result, result_json, result_lines
 from stackmark.show.runs import print_run, run_json, run_lines
 from stackmark.show.terminal import printed
-from stackmark.show.verdict import print_verdict, verdict_json
 from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Spec
-from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.examined import Examined
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What an experiment shows: recomputed from the ledger, at any margin."""
-
-    examined: Examined
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Return every pair of arms; none where there is one arm, or no block is whole."""
-        return self.examined.comparisons
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Return the word of each comparison: EQUIVALENT, SLOWER, FASTER, LIKELY SLOWER, LIKELY FASTER or INCONCLUSIVE."""
-        return tuple(one.word for one in self.comparisons)
-
-    def exit_code(self, fail_on: Sequence[str] = ()) -> Exit:
-        """Return what `stackmark compare` exits with. `fail_on` names verdicts: slower, inconclusive, different."""
-        examined = self.examined
-        if not examined.comparisons:
-            # One arm alone has no verdict to have, and one that is still open none yet.
-            return Exit.RUN_FAILED if len(examined.arms) > 1 and examined.state != "open" else Exit.DONE
-        if any(is_named(comparison, fail_on) for comparison in examined.comparisons):
-            return Exit.VERDICT_NAMED
-        return Exit.RUN_FAILED if examined.state == "short" else Exit.DONE
-
-    def to_dict(self) -> dict[str, JsonValue]:
-        """Return what `stackmark verdict --json` prints."""
-        return verdict_json(self.examined)
-
-    def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report: HTML or Markdown, by the name of the file (`.html`, `.md`)."""
-        return write_report(self.examined, os.fspath(path))
-
-    def __str__(self) -> str:
-        return printed(lambda console: print_verdict(self.examined, console))
-
-    def _repr_html_(self) -> str:
-        return verdict_html(self.examined)
-
-
-def is_named(comparison: Comparison, fail_on: Sequence[str]) -> bool:
-    """Tell whether --fail-on names this verdict. `different` is also a difference that is real and smaller than the margin."""
-    named = {
-        "slower": comparison.is_slower,
-        "inconclusive": comparison.word == "INCONCLUSIVE",
-        "different": comparison.is_slower or comparison.is_faster or comparison.difference is not None,
-    }
-    return any(named.get(one, False) for one in fail_on)
 
 
 @dataclass(frozen=True)
 class FaultResult:
-    """What a fault in a cluster did: to the training loop, its pod, its log, and to the next pod."""
+    """The effects of a fault in a cluster: on the training loop, its pod, its log, and the next pod."""
 
     finding: FaultFinding
 
@@ -163,10 +111,21 @@ class Experiment:
     def verdict(self, margin: float | None = None) -> Verdict:
         """Recompute what it shows. Without a margin it is the one that was asked for."""
         with opened(self.ledger) as book:
+            if has_imported_arms(self.row):
+                return Verdict(examine_imported_arms(book, self.row, margin))
             return Verdict(examine(book, self.id, margin))
 
-    def report(self, path: str | os.PathLike[str], *, margin: float | None = None) -> Path:
-        return self.verdict(margin).report(path)
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        margin: float | None = None,
+        title: str | None = None,
+        note: str | None = None,
+        author: str | None = None,
+    ) -> Path:
+        """Write the report of what it shows; see `Verdict.report`."""
+        return self.verdict(margin).report(path, title=title, note=note, author=author)
 
     def measured(self) -> "Measurement | None":
         """Return what `run` measured, with its rate; None for another kind, and where the runs are not all of one spec."""
@@ -179,6 +138,13 @@ class Experiment:
             result = run_result(book, measured, known_rows(book), command=self.row.command)
         return Measurement(self.row, self.ledger, result=result)
 
+    def rows(self) -> "list[Experiment]":
+        """Return the experiments that are the rows of a suite, those that have runs: of each row the newest."""
+        with opened(self.ledger) as book:
+            begun = begun_rows(book, self.row)
+            found = [begun[number].experiment for number in sorted(begun)]
+            return [Experiment(one, self.ledger) for one in found if book.runs_of(one.id)]
+
     def delete(self) -> int:
         """Delete it with its runs and their events, for good, and return the number of runs."""
         with opened(self.ledger) as book:
@@ -188,6 +154,17 @@ class Experiment:
         """Return what kind of experiment it is: a run, an operator list, a comparison …"""
         with opened(self.ledger) as book:
             return kind_in(book, self.row)
+
+    def table(self, margin: float | None = None) -> "VerdictTable | None":
+        """Compare imported arms spec by spec; None where the arms have one spec, or were not imported together."""
+        with opened(self.ledger) as book:
+            found = tabulate_import(book, self.row, margin)
+        return VerdictTable(found) if found else None
+
+    @property
+    def has_verdict(self) -> bool:
+        """Tell whether its arms are compared with each other: in blocks, or as logs that were imported together."""
+        return KINDS[self.row.kind].has_blocks or has_imported_arms(self.row)
 
     def is_open(self) -> bool:
         """Tell whether runs of its design are missing, so that `resume` goes on."""
@@ -266,7 +243,7 @@ class Experiment:
             if kind_in(book, self.row) is OPERATOR_LIST:
                 return list_json(list_result(book, self.row))
             runs = [row.model_dump(mode="json") for row in book.runs_of(self.id)]
-        return {"experiment": self.row.model_dump(mode="json"), "runs": runs}
+        return with_schema("experiment", {"experiment": self.row.model_dump(mode="json"), "runs": runs})
 
     def _repr_html_(self) -> str:
         return self.verdict()._repr_html_()
@@ -274,7 +251,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Measurement(Experiment):
-    """What `run` measured: one workload in one place, in several fresh processes."""
+    """The result of `run`: one workload in one place, in several fresh processes."""
 
     result: RunResult | ListRunResult = field(kw_only=True, repr=False)
 
@@ -337,9 +314,10 @@ class Measurement(Experiment):
         """Return what `stackmark run --json` prints of this measurement."""
         return result_json(self.result) if isinstance(self.result, RunResult) else list_json(self.result)
 
-    def print(self, console: Console) -> None:
+    def print(self, console: Console, *, details: bool = False, ledger: str = "") -> None:
+        """Print the answer, or with `details` everything. `ledger` is the option that names it in commands to type next."""
         if isinstance(self.result, RunResult):
-            print_result(self.result, console)
+            print_result(self.result, console, details=details, ledger=ledger)
         else:
             print_list(self.result, console)
 
@@ -405,8 +383,8 @@ def trust(trusted: bool) -> Confirm:
         if new := unknown(parts):
             lines = "; ".join(line.strip() for part in new for line in part.lines())
             raise SpecError(
-                f"the ledger {where} asks to run what you did not type on this machine: {lines}",
-                hint="whoever may write that ledger chose it: look at it, then give trust_ledger=True",
+                f"the ledger {where} contains commands that you did not type on this machine: {lines}",
+                hint="anyone who can write to that ledger may have added them: read them, then pass trust_ledger=True",
             )
 
     return confirm
@@ -461,13 +439,9 @@ def load(experiment: str = "last", ledger: LedgerLike = None) -> Experiment:
         return Experiment(book.experiment(experiment), ledger)
 
 
-# Of `stackmark experiments --json`.
-EXPERIMENTS_SCHEMA = 1
-
-
 @dataclass(frozen=True)
 class ExperimentList:
-    """Stored experiments, the newest first; `more` tells whether older ones fit the filter too."""
+    """Stored experiments, the newest first; `more` tells whether older ones also match the filter."""
 
     experiments: tuple[ListedExperiment, ...]
     more: bool
@@ -475,7 +449,7 @@ class ExperimentList:
     def to_dict(self) -> dict[str, Any]:
         """Return what `stackmark experiments --json` prints."""
         listed = [experiment_json(one) for one in self.experiments]
-        return {"schema": EXPERIMENTS_SCHEMA, "experiments": listed, "more": self.more}
+        return with_schema("experiments", {"experiments": listed, "more": self.more})
 
     def __str__(self) -> str:
         return printed(lambda console: print_experiments(self.experiments, console))
@@ -491,23 +465,20 @@ def list_experiments(
         return ExperimentList(tuple(overview(book, rows[:limit])), len(rows) > limit)
 
 
+def verdicts_of(experiments: Sequence[str], margin: float | None = None, ledger: LedgerLike = None) -> list[Verdict]:
+    """Recompute what several experiments show, for one report; a name that stands for one of the others is refused."""
+    with opened(ledger) as book:
+        named = [Experiment(book.experiment(name), book) for name in experiments]
+        # The rows of a suite are experiments of their own; one that was not begun has no run to show.
+        found = [row for one in named for row in (one.rows() if one.row.kind == SUITE.name else [one])]
+        ids = [one.id for one in found]
+        if twice := next((id_ for id_ in ids if ids.count(id_) > 1), None):
+            raise SpecError(f"{twice} is named twice", hint="name each experiment once: stackmark experiments")
+        return [one.verdict(margin) for one in found]
+
+
 def load_run(run: str = "last", ledger: LedgerLike = None) -> Run:
     """Find a stored run by its id, any unique beginning of it, or `last`."""
     with opened(ledger) as book:
         row = book.run(run)
         return Run(row, tuple(book.stream(row.id)), ledger)
-
-
-def verdict_of_groups(
-    runs: Sequence[str],
-    against: Sequence[str],
-    *,
-    margin: float | None = None,
-    anyway: bool = False,
-    ledger: LedgerLike = None,
-    command: str = "",
-) -> Verdict:
-    """Hold runs, or experiments of one arm, against others that came before."""
-    with opened(ledger) as book:
-        found = examine_groups(book, against, runs, margin=margin or MARGIN, anyway=anyway, command=command)
-    return Verdict(found)

@@ -1,5 +1,6 @@
 """`stackmark baseline`: measurements under a name, to check against later."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,13 +15,14 @@ from stackmark.cli.options import (
     parameter_options,
     place_names,
     place_options,
+    read_margin,
     read_requests,
     seconds_of,
     taken_place_options,
     time_limit_option,
     trust_option,
 )
-from stackmark.cli.saying import print_json, say
+from stackmark.cli.saying import notice, print_json, say, watching
 from stackmark.errors import Exit, SpecError
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   stackmark baseline save before-driver-580 train/resnet50 train/gpt2
-  stackmark baseline list
-  stackmark baseline delete before-driver-580
+  stackmark baseline show before-driver-580
+  stackmark baseline plot before-driver-580 -o trend.svg
 """,
 )
 def command() -> None:
@@ -102,7 +104,6 @@ def save(
     from stackmark.api.ledgers import Ledger
     from stackmark.api.options import repeatable
     from stackmark.cli.trusting import confirm_trust
-    from stackmark.show.live import watching
 
     check_name(name)
     options = taken_place_options(typed)
@@ -173,7 +174,53 @@ def list_(ledger: str | None, as_json: bool) -> int:
     elif found.baselines:
         print_baselines(found.baselines, standard_output())
     else:
-        click.echo("there is no baseline yet; save one: stackmark baseline save NAME train/resnet50", err=True)
+        notice("there is no baseline yet; save one: stackmark baseline save NAME train/resnet50")
+    return Exit.DONE
+
+
+_margin_option = click.option(
+    "--margin", default="1%", metavar="SHARE", help="What counts as a difference. [default: 1%]"
+)
+
+
+@command.command("show", epilog="\b\nExamples:\n  stackmark baseline show before-driver-580")
+@click.argument("name", callback=not_empty)
+@_margin_option
+@ledger_option
+@json_option
+def show(name: str, margin: str, ledger: str | None, as_json: bool) -> int:
+    """Show every series of NAME and every check against it: date, figure, change to the first, verdict.
+
+    Everything is computed from the ledger; nothing is run.
+    """
+    from stackmark.api.baselines import show_baseline
+    from stackmark.show.terminal import standard_output
+    from stackmark.show.trend import print_trends
+
+    found = show_baseline(name, margin=read_margin(margin), ledger=ledger)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_trends(found.name, found.trends, standard_output())
+    return Exit.DONE
+
+
+@command.command("plot", epilog="\b\nExamples:\n  stackmark baseline plot before-driver-580 -o trend.svg")
+@click.argument("name", callback=not_empty)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", required=True, callback=not_empty,
+    help="The file, which ends in .svg or .png.",
+)  # fmt: skip
+@_margin_option
+@ledger_option
+def plot(name: str, output: Path, margin: str, ledger: str | None) -> int:
+    """Draw every series of NAME and every check against it over time, with the baseline and the margin."""
+    from stackmark.api.baselines import show_baseline
+    from stackmark.show.writing import check_picture
+
+    check_picture(output, "trend.svg")
+    show_baseline(name, margin=read_margin(margin), ledger=ledger).plot(output)
+    click.echo(f"picture of the baseline {name} written to {output}", err=True)
     return Exit.DONE
 
 

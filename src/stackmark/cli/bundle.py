@@ -48,7 +48,7 @@ def command(output: Path, as_json: bool) -> int:
     if output == STANDARD_OUTPUT:
         notice(f"{made.size_bytes:,} bytes, sha256 {made.sha256}")
     elif as_json:
-        print_json({"path": str(output), **made.to_dict()})
+        print_json({**made.to_dict(), "path": str(output)})
     else:
         click.echo(f"{output}: {made.size_bytes:,} bytes, sha256 {made.sha256}")
     return Exit.DONE

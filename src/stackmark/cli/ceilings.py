@@ -16,8 +16,9 @@ from stackmark.cli.options import (
     taken_place_options,
     time_limit_option,
 )
-from stackmark.cli.saying import print_json, say
+from stackmark.cli.saying import print_json, say, watching
 from stackmark.errors import Exit, LedgerError, SpecError, StackmarkError
+from stackmark.schemas import with_schema
 
 if TYPE_CHECKING:
     from stackmark.api.measuring import RunPlan
@@ -96,7 +97,6 @@ def _measure(plans: "Sequence[RunPlan]", ledger: str | None, as_json: bool) -> i
     from stackmark.api.ledgers import Ledger
     from stackmark.api.limits import CEILINGS, carry_out_ceilings
     from stackmark.show.ceilings import print_ceilings
-    from stackmark.show.live import watching
     from stackmark.show.terminal import standard_output
 
     codes: list[Exit] = []
@@ -119,7 +119,7 @@ def _measure(plans: "Sequence[RunPlan]", ledger: str | None, as_json: bool) -> i
             if not as_json:
                 print_ceilings(found.kept, standard_output())
     if as_json:
-        print_json({"ceilings": results})
+        print_json(with_schema("ceilings", {"ceilings": results}))
     return codes[0] if len(codes) == 1 else Exit.PART_FAILED if any(codes) else Exit.DONE
 
 
@@ -130,7 +130,7 @@ def _show_kept(device: str | None, ledger: str | None, as_json: bool) -> int:
 
     found = kept_ceilings(device, ledger=ledger)
     if as_json:
-        print_json({"ceilings": [one.to_dict() for one in found]})
+        print_json(with_schema("ceilings", {"ceilings": [one.to_dict() for one in found]}))
         return Exit.DONE
     console = standard_output()
     for number, one in enumerate(found):

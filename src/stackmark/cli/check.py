@@ -7,6 +7,7 @@ import click
 
 from stackmark.cli.options import (
     check_fail_on_option,
+    check_junit,
     json_option,
     ledger_option,
     not_empty,
@@ -15,8 +16,7 @@ from stackmark.cli.options import (
     time_limit_option,
     trust_option,
 )
-from stackmark.cli.saying import notice, print_json, say
-from stackmark.errors import SpecError
+from stackmark.cli.saying import notice, print_json, say, watching
 from stackmark.units import counted
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ Examples:
     "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: as in the baseline]"
 )
 @check_fail_on_option
-@click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML.")
+@click.option(
+    "--junit", metavar="FILE", callback=not_empty,
+    help="Also write JUnit XML, in which verdicts that --fail-on names are failures. [default: slower]",
+)  # fmt: skip
 @time_limit_option
 @click.option("--anyway", is_flag=True, help="Compare with another chip or machine too; the reasons are said.")
 @trust_option
@@ -58,43 +61,43 @@ def command(
     ledger: str | None,
     as_json: bool,
 ) -> int:
-    """Measure what the baseline NAME holds and compare it: what changed in the stack, then a line for each workload.
+    """Measure what the baseline NAME holds and compare it: the verdict, what changed in the stack, a line for each workload.
 
-    Today's series is judged on its own; earlier checks on the same stack are a second line. Three series in the baseline are
-    asked for; with fewer, a large difference is LIKELY SLOWER or LIKELY FASTER.
+    What is measured now is judged on its own; earlier checks on the same stack are lines of their own. A verdict needs three
+    series in the baseline; with fewer, a large difference is LIKELY SLOWER or LIKELY FASTER. Figures that are
+    neither rates nor times are WORSE or BETTER.
     """
     from stackmark.api.baselines import CheckPlan, CheckResult, carry_out_check
     from stackmark.api.ledgers import Ledger
     from stackmark.api.options import repeatable
     from stackmark.cli.trusting import confirm_trust
-    from stackmark.show.live import watching
     from stackmark.show.writing import write_whole
 
     plan = CheckPlan(name, read_margin(margin), runs, seconds_of("--time-limit", time_limit), anyway, repeatable(asked))
-    _check_junit(junit)
+    check_junit(junit, "check.xml")
 
     def unfinished(part: CheckResult) -> None:
         if part.workloads and not as_json:
             _print(part)
         say(
             f"the check of {name} is not finished: {counted(len(part.workloads), 'workload')} checked",
-            "finished runs are stored, and the next check within the hour counts them as one series with its own",
+            "finished runs are stored; the next check shows them on a line of their own",
         )
 
     with Ledger.open(ledger, create=False) as book:
         found = carry_out_check(plan, book, lambda: watching(quiet=as_json), confirm_trust(trusted), unfinished)
+    if found.undecided and fail_on and "inconclusive" not in fail_on:
+        # An exit code of 0 is read as `not slower`.
+        undecided = ", ".join(one.label for one in found.undecided)
+        notice(
+            f"--fail-on {fail_on[0]}: nothing was decided about {undecided}; --fail-on inconclusive makes that a failure too"
+        )
+    if junit:
+        write_whole(Path(junit), found.junit(fail_on).encode())
     if as_json:
         print_json(found.to_dict())
     else:
         _print(found)
-    if junit:
-        write_whole(Path(junit), found.junit(fail_on).encode())
-    if found.undecided and fail_on and "inconclusive" not in fail_on:
-        # An exit code of 0 is read as `not slower`.
-        undecided = (
-            f"--fail-on {fail_on[0]}: nothing was decided about {', '.join(one.label for one in found.undecided)}"
-        )
-        notice(f"{undecided}, which is no failure; --fail-on inconclusive makes it one")
     return found.exit_code(fail_on)
 
 
@@ -103,18 +106,3 @@ def _print(found: "CheckResult") -> None:
     from stackmark.show.terminal import standard_output
 
     print_check(found.workloads, standard_output(), found.command)
-
-
-def _check_junit(path: str | None) -> None:
-    """Refuse a file that cannot be written before anything is measured. Standard output has the result already."""
-    from stackmark.show.writing import check_writable
-
-    if path is None:
-        return
-    hint = "give a file in a folder that may be written, e.g. --junit check.xml"
-    if path == "-":
-        raise SpecError("--junit: standard output holds the result already", hint=hint)
-    try:
-        check_writable(Path(path))
-    except SpecError as error:
-        raise SpecError(f"--junit: {error.message}", hint=hint) from error

@@ -4,8 +4,8 @@ from importlib import import_module
 
 import click
 
+from stackmark.cli.help import prepare
 from stackmark.cli.options import Subverbs
-from stackmark.cli.text_only import take_text_only
 
 SUBVERBS = {
     "doctor": "Is the cluster fit for GPU work? Diagnostics, with what to do.",
@@ -24,7 +24,7 @@ class Lazy(Subverbs):
         if cmd_name not in SUBVERBS:
             return None
         made: click.Command = import_module(f"stackmark.cli.cluster_{cmd_name}").command
-        take_text_only(made)
+        prepare(made)
         return made
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

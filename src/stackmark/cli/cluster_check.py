@@ -35,7 +35,7 @@ Examples:
     "--gpus", metavar="TEXT", help="How many GPUs may be held at once: a number, or none. [default: those free]"
 )
 # A case runs no worker: it needs a shell of the image, and takes the python3 that it finds.
-@pod_options("wait", "image", "namespace", "gpus", "python")
+@pod_options("wait", "image", "namespace", "gpus", "python", "mount")
 @json_option
 def command(
     pods: int | None, areas: tuple[str, ...], time_limit: str, junit: str | None, as_json: bool, **typed: Any
@@ -47,8 +47,8 @@ def command(
     be tried (no GPU, none free, a missing right) are left out, with the reason. Exits with 6 where one failed.
     """
     from stackmark.api.clusters import run_cluster_tests
-    from stackmark.cli.saying import print_json
-    from stackmark.show.cluster_checks import print_checks, watching_cases
+    from stackmark.cli.saying import print_json, watching_cases
+    from stackmark.show.cluster_checks import print_checks
     from stackmark.show.terminal import standard_output
     from stackmark.show.writing import check_writable, write_whole
 

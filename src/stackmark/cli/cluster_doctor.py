@@ -28,7 +28,7 @@ Examples:
     "--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case for each diagnostic and node."
 )
 @json_option
-@pod_options("node")
+@pod_options("node", "mount")
 def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: bool, **typed: Any) -> int:
     """Is the cluster fit for GPU work? Diagnoses API, permissions, nodes, PCI device, driver, runtime, device plugin,
     allocatable, a pod that sees exactly its GPUs, a checked vector add. Each diagnostic says what was seen, what to do about
@@ -37,7 +37,7 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     Up to three short pods go to each node, and are removed. Exits with 6 where a diagnostic failed; warnings do not count.
     """
     from stackmark.api.clusters import doctor
-    from stackmark.cli.saying import print_json
+    from stackmark.cli.saying import is_quiet, print_json
     from stackmark.errors import SpecError
     from stackmark.show.doctor import print_doctor
     from stackmark.show.safe import safe_line
@@ -51,8 +51,10 @@ def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: b
     if junit:
         check_writable(Path(junit))
 
+    silent = as_json or is_quiet()
+
     def say(sentence: str) -> None:
-        if not as_json:
+        if not silent:
             # In one piece: several visits speak.
             sys.stderr.write(f"{safe_line(sentence)}\n")
             sys.stderr.flush()

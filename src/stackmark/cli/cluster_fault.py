@@ -15,7 +15,7 @@ from stackmark.cli.options import (
     seconds_of,
     taken_pod_options,
 )
-from stackmark.cli.saying import print_json
+from stackmark.cli.saying import notice, print_json, watching
 from stackmark.errors import Exit
 
 if TYPE_CHECKING:
@@ -115,7 +115,6 @@ def command(
     from stackmark.api.cluster_experiments import make_fault_plan
     from stackmark.api.options import repeatable
     from stackmark.cli.compare import one_request
-    from stackmark.show.live import watching
     from stackmark.show.writing import check_picture, check_writable
 
     options = taken_pod_options(typed)
@@ -159,4 +158,4 @@ def print_fault_result(found: "FaultResult", as_json: bool) -> None:
 
 def draw(found: "FaultResult", output: Path) -> None:
     found.plot(output)
-    click.echo(f"picture of {found.finding.experiment_id} written to {output}", err=True)
+    notice(f"picture of {found.finding.experiment_id} written to {output}")

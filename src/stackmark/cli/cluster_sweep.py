@@ -22,7 +22,7 @@ from stackmark.cli.options import (
     time_limit_option,
     trust_option,
 )
-from stackmark.cli.saying import print_json, say
+from stackmark.cli.saying import looking, print_json, say, watching
 from stackmark.errors import LedgerError, SpecError, StackmarkError, Terminated
 
 if TYPE_CHECKING:
@@ -95,7 +95,6 @@ def command(
     from stackmark.api.ledgers import Ledger
     from stackmark.api.options import repeatable
     from stackmark.cli.compare import one_request
-    from stackmark.show.live import watching
     from stackmark.show.result import error_json
 
     wanted = SweepOutput(
@@ -167,7 +166,6 @@ def _go_on(experiment: str, wanted: SweepOutput) -> int:
     from stackmark.api.cluster_experiments import is_open_sweep
     from stackmark.api.ledgers import Ledger, clean
     from stackmark.api.stored import load
-    from stackmark.show.sweep import looking
 
     wanted.check_files()
     with Ledger.open(wanted.ledger, create=False) as book:
@@ -183,7 +181,6 @@ def carry_on(experiment: "Experiment", wanted: SweepOutput, *, prepared: bool = 
     from stackmark.api.cluster_experiments import carry_out_sweep, is_open_sweep, prepare_sweep, sweep_result
     from stackmark.api.options import repeatable
     from stackmark.cli.trusting import confirm_trust
-    from stackmark.show.sweep import looking
 
     again = repeatable(["resume", experiment.id, *(("--ledger", wanted.ledger) if wanted.ledger else ())])
     if is_open_sweep(experiment):

@@ -7,8 +7,10 @@ import click
 from stackmark.cli.options import (
     InSections,
     asked_workloads,
+    details_option,
     fail_on_option,
     json_option,
+    junit_option,
     ledger_option,
     names_image,
     not_empty,
@@ -36,6 +38,7 @@ Examples:
   stackmark compare train/resnet50 --arm host,precision=fp32 --arm host,precision=bf16
   stackmark compare train/resnet50 --arm container,shm=64m --arm container,shm=1g --blocks 8 --margin 1%
   stackmark compare train/resnet50 --arm host --arm container --until-decided --report report.html
+  stackmark compare train/resnet50,train/vgg16 --arm host --arm container --arm pod
   stackmark compare --cmd "python train.py" --metric "images/sec: ([0-9.]+)" --arm host --arm container
 """,
 )
@@ -69,8 +72,12 @@ Examples:
 @ranks_option
 @fail_on_option
 @time_limit_option
-@click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
+@junit_option(
+    "Also write JUnit XML: a case for each pair, a failure where --fail-on names its verdict. [default: slower]"
+)
+@click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html, .md or .pdf.")
 @click.option("--anyway", is_flag=True, help="Go on where arms ran on different chips.")
+@details_option
 @ledger_option
 @json_option
 @place_options
@@ -81,7 +88,8 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
     """Compare arms on WORKLOAD: interleaved runs in blocks, then a verdict with its interval.
 
     An arm is a place with options of its own: `host`, `container,shm=1g`, `host,precision=bf16`. Only what is typed in
-    an arm differs between arms. A killed comparison goes on with `stackmark resume`.
+    an arm differs between arms. Lists with commas make several comparisons and one table, as a suite does. A killed
+    comparison goes on with `stackmark resume`.
     """
     from stackmark.cli.comparing import Wanted, compare
 
@@ -99,14 +107,24 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
         fail_on=typed.pop("fail_on"),
         time_limit_s=seconds_of("--time-limit", typed.pop("time_limit")),
         report=typed.pop("report"),
+        junit=typed.pop("junit"),
         anyway=typed.pop("anyway"),
+        details=typed.pop("details"),
         place_options=taken_place_options(typed),
         ledger=ledger,
         as_json=as_json,
         asked=asked,
     )
     image = names_image(arms, wanted.place_options)
-    return compare(one_request(workload, typed, image=image), wanted)
+    requests = read_requests(asked_workloads(workload, typed, image=image), typed)
+    if len(requests) == 1:
+        check_request(requests[0])
+        return compare(requests[0], wanted)
+    from stackmark.cli.suites import compare_several
+
+    for request in requests:
+        check_request(request)
+    return compare_several(requests, wanted)
 
 
 def one_request(workload: str | None, typed: dict[str, Any], *, arms: bool = True, image: bool = False) -> Request:

@@ -10,22 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import click
 from pydantic import JsonValue
 
 from stackmark.api.ledgers import Ledger
 from stackmark.api.measuring import plan_arm, plan_compare, start_compare
 from stackmark.api.options import repeatable
-from stackmark.api.stored import Experiment, Verdict, carry_out_compare
-from stackmark.cli.saying import print_json, say
+from stackmark.api.stored import Experiment, carry_out_compare
+from stackmark.api.verdicts import Verdict
+from stackmark.cli.options import check_junit
+from stackmark.cli.saying import notice, print_json, say, watching
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError, Terminated, WorkerError
-from stackmark.show.live import watching
 from stackmark.show.report import check_target
 from stackmark.show.result import error_json
 from stackmark.show.terminal import is_screen, standard_output
 from stackmark.show.verdict import print_verdict
-from stackmark.show.writing import STANDARD_OUTPUT
+from stackmark.show.verdict_junit import unmeasured_junit
+from stackmark.show.writing import STANDARD_OUTPUT, write_whole
 from stackmark.spec import Request
 
 # Failures of what was asked, which an experiment fixes: no mending elsewhere makes `resume` work.
@@ -48,6 +49,7 @@ class Wanted:
     fail_on: Sequence[str] = ()
     time_limit_s: float | None = None
     report: str | None = None
+    junit: str | None = None
     anyway: bool = False
     place_options: Mapping[str, JsonValue] = field(default_factory=dict)
     trusted: bool = False
@@ -55,12 +57,15 @@ class Wanted:
     as_json: bool = False
     asked: Sequence[str] = ()
     kind: Literal["compare", "noise"] = "compare"
+    # Everything that a verdict rests on, and not just the answer.
+    details: bool = False
 
 
 def compare(request: Request, wanted: Wanted) -> Exit:
     if wanted.published is not None:
         return _against_published(request, wanted)
     check_report(wanted.report)
+    check_junit(wanted.junit, "compare.xml")
     asked = plan_compare(
         request, wanted.arms, place_options=wanted.place_options, kind=wanted.kind, blocks=wanted.blocks,
         margin=wanted.margin, until_decided=wanted.until_decided, pause_s=wanted.pause_s,
@@ -68,13 +73,16 @@ def compare(request: Request, wanted: Wanted) -> Exit:
     )  # fmt: skip
     with Ledger.open(wanted.ledger) as book:
         try:
-            with watching(quiet=wanted.as_json) as watcher:
+            with watching(quiet=wanted.as_json, details=wanted.details) as watcher:
                 experiment = start_compare(asked, book, watcher)
         except LedgerError:
             raise
         except StackmarkError as error:
             if wanted.as_json:
                 print_json(error_json(request, error))
+            if wanted.junit:
+                labels = [arm.label for arm in asked.arms]
+                write_whole(Path(wanted.junit), unmeasured_junit(request.workload, labels, error.message).encode())
             raise
         return carry_on(experiment, wanted, prepared=True)
 
@@ -86,7 +94,7 @@ def carry_on(experiment: Experiment, wanted: Wanted, *, prepared: bool = False) 
             if not prepared:
                 experiment.prepare(confirm_trust(wanted.trusted))
             # The bar is gone before a verdict is printed: both may go to one screen.
-            with watching(quiet=wanted.as_json) as watcher:
+            with watching(quiet=wanted.as_json, details=wanted.details) as watcher:
                 carry_out_compare(experiment, watcher, time_limit_s=wanted.time_limit_s, anyway=wanted.anyway)
         if not wanted.as_json and is_screen(standard_output()):
             print()  # between the runs that scrolled by and what they show
@@ -108,6 +116,8 @@ def _unfinished(experiment: Experiment, wanted: Wanted) -> Iterator[None]:
         rows = () if isinstance(error, LedgerError) else experiment.runs()
         if wanted.as_json and rows:
             print_json({**experiment.verdict().to_dict(), "error": error.message, "hint": error.hint})
+        if wanted.junit and rows:
+            write_junit(experiment.verdict(), wanted, error.message)
         mended = f"{experiment.id} is not finished; when that is mended, go on with: {again}"
         if rows and rows[-1].failure_kind in ASKED_WRONGLY:
             mended = f"what was asked is fixed in {experiment.id}: to ask otherwise, begin anew"
@@ -122,7 +132,9 @@ def check_report(path: str | None) -> None:
     try:
         check_target(path)
     except SpecError as error:
-        hint = "give a file that ends in .html or .md, in a folder that may be written"
+        # Only `report` has --format.
+        by_name = "--format" in (error.hint or "")
+        hint = "give a file that ends in .html, .md or .pdf" if by_name else error.hint
         raise SpecError(f"--report: {error.message}", hint=hint) from error
 
 
@@ -132,15 +144,22 @@ def report(found: Verdict, wanted: Wanted) -> Exit:
         print_json(found.to_dict())
     else:
         option = repeatable(["--ledger", wanted.ledger]).removeprefix("stackmark ") if wanted.ledger else ""
-        print_verdict(found.examined, standard_output(), option, reported=bool(wanted.report))
+        print_verdict(found.examined, standard_output(), option, reported=bool(wanted.report), details=wanted.details)
     if wanted.report:
         say_written(found, found.report(wanted.report))
+    if wanted.junit:
+        write_junit(found, wanted)
     return found.exit_code(wanted.fail_on)
+
+
+def write_junit(found: Verdict, wanted: Wanted, trouble: str = "") -> None:
+    assert wanted.junit
+    write_whole(Path(wanted.junit), found.junit(wanted.fail_on, trouble).encode())
 
 
 def say_written(found: Verdict, path: Path) -> None:
     if path != STANDARD_OUTPUT:
-        click.echo(f"report of {found.examined.experiment_id} written to {path}", err=True)
+        notice(f"report of {found.examined.experiment_id} written to {path}")
 
 
 def _against_published(request: Request, wanted: Wanted) -> Exit:
@@ -149,7 +168,11 @@ def _against_published(request: Request, wanted: Wanted) -> Exit:
         raise SpecError(
             "--published takes one arm: a published number is the other side", hint="e.g. --arm host --published H200"
         )
-    for option, given in (("--until-decided", wanted.until_decided), ("--report", wanted.report)):
+    for option, given in (
+        ("--until-decided", wanted.until_decided),
+        ("--report", wanted.report),
+        ("--junit", wanted.junit),
+    ):
         if given:
             raise SpecError(
                 f"{option} needs two arms: runs against a published number are no experiment in blocks",
@@ -162,4 +185,4 @@ def _against_published(request: Request, wanted: Wanted) -> Exit:
         time_limit_s=wanted.time_limit_s, published=wanted.published, margin=wanted.margin,
         command=repeatable(wanted.asked),
     )  # fmt: skip
-    return measure_all([plan], Session(wanted.ledger, wanted.as_json, wanted.fail_on))
+    return measure_all([plan], Session(wanted.ledger, wanted.as_json, wanted.fail_on, details=wanted.details))

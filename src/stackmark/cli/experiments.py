@@ -33,7 +33,7 @@ def command(workload: str | None, limit: int, ledger: str | None, as_json: bool)
     if found.experiments:
         print_experiments(found.experiments, standard_output())
     else:
-        click.echo("no stored experiment fits; begin one with: stackmark run train/resnet50", err=True)
+        notice("no stored experiment fits; begin one with: stackmark run train/resnet50")
     if found.more:
-        click.echo("there are older ones; more with --limit", err=True)
+        notice("there are older ones; more with --limit")
     return 0

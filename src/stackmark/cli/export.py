@@ -5,20 +5,23 @@ from pathlib import Path
 
 import click
 
-from stackmark.api.ledgers import FORMATS, export
+from stackmark.api.ledgers import FORMATS, export, export_format
 from stackmark.cli.options import filter_options, ledger_option
 from stackmark.cli.results import read_filter
+from stackmark.cli.saying import notice
+from stackmark.units import counted
 
 
 @click.command(
     "export",
     epilog="""\b
 Examples:
-  stackmark export --format csv > runs.csv
-  stackmark export --format parquet -o runs.parquet --since 30d
+  stackmark export -o runs.csv
+  stackmark export -o runs.parquet --since 30d
+  stackmark export --format jsonl --workload 'train/*' | jq .rate_per_s
 """,
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="What to write. [default: by the ending of FILE]")
 @click.option(
     "-o",
     "--output",
@@ -29,7 +32,7 @@ Examples:
 @filter_options
 @ledger_option
 def command(
-    form: str,
+    form: str | None,
     output: Path | None,
     workload: str | None,
     since: str | None,
@@ -39,9 +42,11 @@ def command(
     status: str | None,
     ledger: str | None,
 ) -> int:
-    """Write stored runs, one row each, to a file or to standard output."""
+    """Write stored runs, one row each, to a file or to standard output: CSV, JSON, JSON lines or Parquet."""
+    output = None if output == Path("-") else output
+    chosen = export_format(form, output)
     wanted = read_filter(workload, since, until, chip, place, status)
-    count = export(output or sys.stdout.buffer, format=form, wanted=wanted, ledger=ledger)
+    count = export(output or sys.stdout.buffer, format=chosen, wanted=wanted, ledger=ledger)
     if output:
-        click.echo(f"{count} runs written to {output}", err=True)
+        notice(f"{counted(count, 'run')} written to {output} as {chosen}")
     return 0

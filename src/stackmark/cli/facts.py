@@ -2,6 +2,7 @@
 
 import click
 
+from stackmark.cli.forgiving import Forgiving
 from stackmark.cli.options import json_option, place_names
 from stackmark.cli.saying import print_json
 from stackmark.errors import Exit
@@ -9,6 +10,7 @@ from stackmark.errors import Exit
 
 @click.command(
     "facts",
+    cls=Forgiving,
     epilog="\b\nExamples:\n  stackmark facts\n  stackmark facts gpu cpu\n  stackmark facts --json\n"
     "  stackmark facts software --on container,image=nvcr.io/nvidia/pytorch:26.10-py3",
 )

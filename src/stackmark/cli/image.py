@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from stackmark.cli.options import json_option, not_empty
-from stackmark.cli.saying import print_json
+from stackmark.cli.saying import print_json, verbosity
 from stackmark.errors import Exit
 
 FILE = click.Path(path_type=Path)
@@ -43,20 +43,22 @@ Examples:
 @click.option("--pip-conf", type=FILE, metavar="FILE", help="pip's settings for the build only: an index of your own.")
 @click.option("--fresh", is_flag=True, help="Take no step of an earlier build again.")
 @click.option("--engine", type=click.Choice(["podman", "buildah", "docker"]), help="[default: the first that is here]")
-@click.option("--verbose", is_flag=True, help="Show every line of a build.")
 @json_option
-def command(verbose: bool, as_json: bool, **asked: Any) -> int:
+def command(as_json: bool, **asked: Any) -> int:
     """Print a recipe (Containerfile) for an image that a worker can run in, or build it.
 
     Any image with Python 3.10 and PyTorch 2.2 or newer does: stackmark brings its worker along. These recipes make one that
-    runs under any user id, with a name or without.
+    runs under any user id, with a name or without. -v shows every line of a build, -q none.
     """
     from stackmark.api.stack import image
     from stackmark.show.image import print_image, watching_build
     from stackmark.show.terminal import standard_output
 
-    with watching_build(verbose) as progress:
-        found = image(progress=progress, **asked)
+    if verbosity() < 0:
+        found = image(progress=lambda _line: None, **asked)
+    else:
+        with watching_build(verbosity() > 0) as progress:
+            found = image(progress=progress, **asked)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -5,12 +5,11 @@ from contextlib import contextmanager
 
 from stackmark.api.options import repeatable
 from stackmark.api.stored import Experiment, ListRunResult, go_on_list, prepare_list
-from stackmark.cli.saying import print_json, say
+from stackmark.cli.saying import print_json, say, watching
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, Terminated
 from stackmark.show.list_formats import find_list_format
 from stackmark.show.lists import print_list, say_missing
-from stackmark.show.live import watching
 from stackmark.show.terminal import standard_output
 from stackmark.spec import Spec
 from stackmark.verdict.operators import ListResult

@@ -12,45 +12,69 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
-from stackmark import __version__
-from stackmark.cli.saying import say
-from stackmark.cli.text_only import take_text_only
+from stackmark.cli.help import ShortHelp, prepare
+from stackmark.cli.saying import SETTINGS_TAKEN, VERBOSITY, of_click, say
 from stackmark.errors import SEE_HELP, Exit, HungUp, StackmarkError, Terminated, nearest_names
 from stackmark.extensions import announced, built_in, is_announced, load
 from stackmark.secrets_masking import forget
 
-VERBS = {
-    "run": "Measure a workload on this machine.",
-    "compare": "Compare arms: interleaved runs, then a verdict with its interval.",
-    "resume": "Go on with an experiment that was killed or interrupted.",
-    "noise": "The noise floor of this machine: a workload against itself.",
-    "ceilings": "What this machine can do at most: matrix rate, memory, links.",
-    "baseline": "Keep measurements under a name, to check against later.",
-    "check": "Measure a baseline again and say what changed.",
-    "verdict": "Say again what an experiment shows, or runs against runs.",
-    "workloads": "List what can be measured.",
-    "facts": "Show what this stack is, as seen from here.",
-    "experiments": "List stored experiments with their verdicts.",
-    "results": "List stored runs.",
-    "show": "Show one stored run.",
-    "report": "Make a report of an experiment: HTML or Markdown.",
-    "plot": "Draw an experiment: SVG or PNG.",
-    "roofline": "How far runs are from their machine's limits, and a picture of it.",
-    "export": "Write stored runs to a file.",
-    "delete": "Delete stored runs.",
-    "recover": "Store runs that were saved in files when the ledger failed.",
-    "import": "Import logs of other benchmarks as runs.",
-    "published": "What others published: search it, add to it.",
-    "bundle": "Write the worker as one zip file, which runs in any image with Python.",
-    "image": "A recipe for a worker image, and the image.",
-    "manifest": "Print what would be applied to a cluster: Job, Pod or CronJob.",
-    "cluster": "Is a Kubernetes cluster fit: doctor, check, fault, sweep, clean.",
+if TYPE_CHECKING:
+    from stackmark.cli.defaults import Default
+
+SECTIONS = {
+    "Measure": {
+        "run": "Measure a workload or your own program on this machine.",
+        "noise": "Measure how much identical runs differ on this machine.",
+        "ceilings": "Measure the limits of this machine: compute, memory, links.",
+        "resume": "Continue an experiment that was interrupted.",
+    },
+    "Compare": {
+        "compare": "Compare host, container, pod or settings, with a verdict.",
+        "suite": "Measure a matrix of workloads and places as one table.",
+        "verdict": "Show the verdict of an experiment, or compare stored runs.",
+        "baseline": "Save measurements under a name, to check against later.",
+        "check": "Measure a baseline again and report what changed.",
+        "published": "Search numbers that others published, or add some.",
+    },
+    "Look": {
+        "workloads": "List what can be measured.",
+        "facts": "Show the hardware and software of this machine.",
+        "experiments": "List stored experiments with their verdicts.",
+        "results": "List stored runs.",
+        "show": "Show a stored run or experiment.",
+        "report": "Write a report of experiments: HTML, PDF or Markdown.",
+        "plot": "Draw an experiment: SVG or PNG.",
+        "roofline": "Show how close runs come to the limits of their machine.",
+    },
+    "Cluster and images": {
+        "cluster": "Diagnose, test and measure a Kubernetes cluster.",
+        "manifest": "Print the Kubernetes Job, Pod or CronJob of a measurement.",
+        "image": "Print a recipe for a worker image, or build the image.",
+        "bundle": "Write the worker as one zip file for images with Python.",
+    },
+    "Stored data": {
+        "export": "Write stored runs to a file: CSV, JSON, Parquet.",
+        "import": "Import logs of other benchmarks.",
+        "delete": "Delete stored runs or experiments.",
+        "recover": "Store runs that were saved in files when the ledger failed.",
+    },
+    "Other": {
+        "config": "Show and change defaults of options.",
+        "completion": "Print a script that lets your shell complete commands.",
+        "help": "Explain a topic: arms, margin, places, exit-codes …",
+    },
 }
+VERBS = {name: text for section in SECTIONS.values() for name, text in section.items()}
+OTHER = "Other"
+# Of these the short help says nothing.
+LONG_ONLY = ("Stored data", OTHER)
 GROUP = "stackmark.commands"
 # How a failure of the program, not of what was asked, begins. The tests look for it.
 ITSELF_FAILED = "stackmark itself failed"
@@ -61,12 +85,12 @@ FILES = {"import": "importing"}
 EPILOG = """\b
 Examples:
   stackmark run train/resnet50
-  stackmark run train/vgg16 --batch 32 --precision bf16 --device cuda:0 --steps 200 --json
   stackmark compare train/resnet50 --arm host --arm container
-  stackmark results --since 7d
+  stackmark run --cmd "python train.py" --metric "images/sec: ([0-9.]+)"
 
-Exit codes: 0 done, 2 wrong use, 3 the run failed, 4 the place failed, 5 the ledger failed, 6 a cluster or a check of it
-failed, 7 part of a list failed, 8 a verdict that --fail-on names, 129 terminal closed, 130 interrupted, 143 terminated."""
+\b
+The most important options of a command: stackmark COMMAND -h
+Topics (arms, margin, exit-codes …): stackmark help"""
 
 
 def our_verbs() -> dict[str, str]:
@@ -74,7 +98,7 @@ def our_verbs() -> dict[str, str]:
     return VERBS | {name: found.summary for name, found in built_in(GROUP).items()}
 
 
-class Verbs(click.Group):
+class Verbs(ShortHelp):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*our_verbs(), *_others()]
 
@@ -86,7 +110,7 @@ class Verbs(click.Group):
             command = load(found, click.Command)
         else:
             return None
-        take_text_only(command)
+        prepare(command)
         return command
 
     def resolve_command(
@@ -97,15 +121,32 @@ class Verbs(click.Group):
             if args[0] not in others:
                 known = nearest_names(args[0], [*VERBS, *others])
                 raise click.UsageError(f"there is no command {args[0]!r}{known}", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and command:
+            from stackmark.cli.defaults import settle  # which `--help` does without
+
+            settle(ctx, (name,), command, rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the tables: asking each command for its help would import them all."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(our_verbs().items()))
+        added = {name: text for name, text in our_verbs().items() if name not in VERBS}
+        for title, verbs in SECTIONS.items():
+            _write_section(formatter, title, verbs | added if title == OTHER else verbs)
         if others := _others():
             with formatter.section("Commands of other packages"):
                 formatter.write_dl(list(others.items()))
+
+    def format_short_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, verbs in SECTIONS.items():
+            if title not in LONG_ONLY:
+                _write_section(formatter, title, verbs)
+
+
+def _write_section(formatter: click.HelpFormatter, title: str, verbs: dict[str, str]) -> None:
+    width = max(map(len, our_verbs()))  # the same in all sections
+    with formatter.section(title):
+        formatter.write_dl([(f"{name:<{width}}", text) for name, text in verbs.items()])
 
 
 def _others() -> dict[str, str]:
@@ -116,23 +157,41 @@ def _others() -> dict[str, str]:
     return {name: f"From {found.package}." for name, found in announced(GROUP).items() if name not in ours}
 
 
-@click.group(
-    cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
-)
-@click.version_option(__version__, message="stackmark %(version)s")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; it may stand anywhere.")
-def stackmark(debug: bool) -> None:
-    """Benchmarks the machine-learning stack: one workload, one worker, every layer."""
+@click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["--help"], "max_content_width": 120})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda ctx, _, asked: _version(ctx, asked),
+    help="Show the version and exit.",
+)  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Print the answer and errors only: no progress, no notices.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more while it works.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error. These three may stand anywhere.")
+def stackmark(quiet: bool, verbose: bool, debug: bool) -> None:
+    """Benchmark the machine-learning stack, from the chip to Kubernetes."""
+
+
+prepare(stackmark)
+
+ANYWHERE = {"--debug": 0, "-q": -1, "--quiet": -1, "-v": 1, "--verbose": 1}
+
+
+def _version(ctx: click.Context, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from stackmark.version import version  # asks git in a checkout, which no other command waits for
+
+        click.echo(f"stackmark {version()}")
+        ctx.exit()
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
+    typed = sys.argv[1:] if argv is None else argv
+    arguments, anywhere = _part_anywhere(typed)
+    debug = "--debug" in anywhere
+    # Of -q and -v the last one counts.
+    verbosity = next((ANYWHERE[word] for word in reversed(anywhere) if ANYWHERE[word]), 0)
     _open_standard_streams()
     forget()
     _take_signals()
-    code = _answer(arguments, debug)
+    code = _answer(arguments, debug, verbosity)
     try:
         if not sys.stdout.closed:  # as it is where an export could not write its end
             sys.stdout.flush()
@@ -145,21 +204,32 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def _answer(arguments: list[str], debug: bool) -> int:
+def _part_anywhere(typed: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part what may stand anywhere from the rest. After `--` nothing is an option."""
+    end = typed.index("--") if "--" in typed else len(typed)
+    anywhere = [word for word in typed[:end] if word in ANYWHERE]
+    return [*(word for word in typed[:end] if word not in ANYWHERE), *typed[end:]], anywhere
+
+
+def _answer(arguments: list[str], debug: bool, verbosity: int) -> int:
+    taken: list[Default] = []  # filled where files or variables set something
     try:
         # Not click's main(): that ends the process with code 1 where the reader of our output is gone.
         with stackmark.make_context("stackmark", list(arguments) or ["--help"], obj=tuple(arguments)) as ctx:
+            ctx.meta[VERBOSITY] = verbosity
+            ctx.meta[SETTINGS_TAKEN] = taken
             return int(stackmark.invoke(ctx) or 0)
     except click.exceptions.Exit as error:
         return error.exit_code if arguments else Exit.WRONG_USE
     except click.ClickException as error:
-        say(_one_line(error.format_message()), _see_help(arguments))
+        message = of_click(error.format_message())
+        say(message, _with_source(_see_help(arguments), message, taken))
         return Exit.WRONG_USE
     except StackmarkError as error:
         if debug:
             traceback.print_exc()
         hint = _see_help(arguments) if error.hint == SEE_HELP else error.hint
-        say(error.message, hint, error.command)
+        say(error.message, _with_source(hint, error.message, taken), error.command)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         say("interrupted; what was finished is stored")
@@ -204,8 +274,14 @@ def _open_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
+def _with_source(hint: str | None, message: str, taken: "Sequence[Default]") -> str | None:
+    """Add to the hint where the value comes from, where an error is about an option that was set and not typed."""
+    if not taken:
+        return hint
+    from stackmark.cli.defaults import source_in
+
+    source = source_in(message, taken)
+    return "\n".join(filter(None, (hint, source))) or None
 
 
 def _see_help(arguments: list[str]) -> str:

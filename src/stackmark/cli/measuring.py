@@ -11,12 +11,14 @@ from typing import Any
 
 from stackmark.api.ledgers import Ledger
 from stackmark.api.measuring import ExperimentRow, RunPlan, carry_out_run, is_list
-from stackmark.api.stored import Experiment, Measurement, RunResult, go_on_run, is_named, load, prepare_run
+from stackmark.api.options import repeatable
+from stackmark.api.stored import Experiment, Measurement, RunResult, go_on_run, load, prepare_run
+from stackmark.api.verdicts import is_named
 from stackmark.cli.listing import say_unfinished, show_list, unfinished
-from stackmark.cli.saying import print_json, say
+from stackmark.cli.saying import print_json, say, watching
 from stackmark.cli.trusting import confirm_trust
 from stackmark.errors import Exit, LedgerError, StackmarkError, Terminated
-from stackmark.show.live import watching
+from stackmark.schemas import with_schema
 from stackmark.show.result import error_json
 from stackmark.show.terminal import standard_output
 
@@ -31,6 +33,13 @@ class Session:
     fail_on: Sequence[str] = ()
     # Another program's table instead of ours.
     form: str | None = None
+    # Everything about a result, and not just the answer.
+    details: bool = False
+
+    def print(self, found: Measurement) -> None:
+        """Print a result; what it tells to type next names the ledger that was typed."""
+        option = repeatable(["--ledger", self.ledger]).removeprefix("stackmark ") if self.ledger else ""
+        found.print(standard_output(), details=self.details, ledger=option)
 
 
 def measure_all(plans: Sequence[RunPlan], session: Session) -> Exit:
@@ -48,21 +57,21 @@ def measure_all(plans: Sequence[RunPlan], session: Session) -> Exit:
                 raise
             except (KeyboardInterrupt, Terminated):
                 if session.as_json and results:
-                    print_json({"results": results})
+                    print_json(with_schema("run", {"results": results}))
                 raise
             except StackmarkError as error:
                 results.append(error_json(plan.request, error))
                 codes.append(error.exit_code)
                 if len(plans) == 1:
                     if session.as_json:
-                        print_json({"results": results})
+                        print_json(with_schema("run", {"results": results}))
                     raise
                 say(f"{plan.request.workload}: {error.message}", error.hint, error.command)
             else:
                 results.append(found.to_dict() if session.as_json else {})
                 codes.append(_exit_code(found, session))
     if session.as_json:
-        print_json({"results": results})
+        print_json(with_schema("run", {"results": results}))
     if len(codes) == 1:
         return codes[0]
     return Exit.PART_FAILED if any(codes) else Exit.DONE
@@ -83,7 +92,7 @@ def _measured(plan: RunPlan, book: Ledger, session: Session, results: list[dict[
 
     try:
         # The bar is gone before a result is printed: both may go to one screen.
-        with watching(quiet=session.as_json) as watcher:
+        with watching(quiet=session.as_json, details=session.details) as watcher:
             found = carry_out_run(plan, book, watcher, around)
     except (KeyboardInterrupt, Terminated):
         with suppress(LedgerError):
@@ -96,7 +105,7 @@ def _measured(plan: RunPlan, book: Ledger, session: Session, results: list[dict[
         for row in found.result.measured.failed:
             say(f"run {row.id}: {row.failure_message or row.failure_kind}", row.failure_hint)
     else:
-        found.print(standard_output())
+        session.print(found)
     return found
 
 
@@ -109,7 +118,7 @@ def show_unfinished(experiment: Experiment, session: Session) -> list[dict[str, 
     """Show what a `run` that was interrupted has, and how to go on; return it for `--json`."""
     found = experiment.measured()
     if found is not None and found.rate_per_s is not None and not session.as_json:
-        found.print(standard_output())
+        session.print(found)
     say_unfinished(experiment.id, session.ledger)
     return [found.to_dict()] if found is not None and session.as_json else []
 
@@ -120,7 +129,7 @@ def resume_run(
     """Make the missing runs, then show all of them: of one that is whole, what it showed before."""
     prepare_run(experiment, confirm_trust(trusted))
     try:
-        with watching(quiet=session.as_json) as watcher:
+        with watching(quiet=session.as_json, details=session.details) as watcher:
             go_on_run(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway)
     except (KeyboardInterrupt, Terminated):
         with suppress(LedgerError):
@@ -129,7 +138,7 @@ def resume_run(
     found = experiment.measured()
     assert found is not None  # `go_on_run` refuses an experiment without runs of one spec
     if session.as_json:
-        print_json({"results": [found.to_dict()]})
+        print_json(with_schema("run", {"results": [found.to_dict()]}))
     else:
-        found.print(standard_output())
+        session.print(found)
     return found.exit_code

@@ -7,6 +7,7 @@ import click
 from stackmark.cli.compare import one_request
 from stackmark.cli.options import (
     InSections,
+    details_option,
     json_option,
     ledger_option,
     not_empty,
@@ -36,7 +37,8 @@ from stackmark.cli.options import (
 @click.option("--pause", metavar="TIME", help="Wait this long between runs. [default: 0s]")
 @click.option("--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of the order. [default: drawn]")
 @time_limit_option
-@click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html or .md.")
+@click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html, .md or .pdf.")
+@details_option
 @ledger_option
 @json_option
 @place_options
@@ -65,6 +67,7 @@ def command(
         order_seed=typed.pop("order_seed"),
         time_limit_s=seconds_of("--time-limit", typed.pop("time_limit")),
         report=typed.pop("report"),
+        details=typed.pop("details"),
         place_options=taken_place_options(typed),
         ledger=ledger,
         as_json=as_json,

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from stackmark.api.options import (
     all_places,
+    canonical_share,
     check_margin,
     extra_of,
     pattern_of,
@@ -26,10 +28,12 @@ from stackmark.api.options import (
     read_value,
     takes_several,
 )
+from stackmark.cli.forgiving import Forgiving, say_share
+from stackmark.cli.saying import notice
 from stackmark.errors import Exit, SpecError, nearest_names
-from stackmark.model import FieldLike
+from stackmark.model import FieldLike, ValidationError
 from stackmark.ranks import MOST_RANKS
-from stackmark.spec import AUTO, Request, Scalar
+from stackmark.spec import AUTO, Request, Scalar, explain
 from stackmark.units import parse_seconds, parse_share
 from stackmark.workloads.command.definition import OWN_COMMAND
 from stackmark.workloads.registry import families, find
@@ -49,6 +53,14 @@ def ledger_option(command: F) -> F:
     return click.option("--ledger", metavar="PATH|URL", callback=not_empty, help=text)(command)
 
 
+def ledgers_option(command: F) -> F:
+    text = (
+        "Where results are kept: a file or a postgresql:// URL. Also by the variable STACKMARK_LEDGER. With --against it may be "
+        "given several times: the ledgers are searched as one."
+    )
+    return click.option("--ledger", metavar="PATH|URL", multiple=True, callback=not_empty, help=text)(command)
+
+
 def trust_option(command: F) -> F:
     text = "Run what the ledger says without a question, also what you did not type on this machine."
     return click.option("--trust-ledger", "trusted", is_flag=True, help=text)(command)
@@ -59,24 +71,49 @@ def time_limit_option(command: F) -> F:
     return click.option("--time-limit", metavar="TIME", help=text)(command)
 
 
-FAIL_ON = ("slower", "inconclusive", "different")
+FAIL_ON = ("slower", "worse", "inconclusive", "different")
 
 
 def fail_on_option(command: F) -> F:
-    text = "Exit with 8 on such a verdict; may be repeated."
+    text = "Exit with 8 on such a verdict; may be repeated. `slower` and `worse` mean the same."
     return click.option("--fail-on", type=click.Choice(FAIL_ON), multiple=True, help=text)(command)
 
 
 def check_fail_on_option(command: F) -> F:
     text = (
-        "Exit with 8 on such a verdict; may be repeated. `alarm` is for every night: two checks in a row that are slower, or "
-        "nights that add up (CUSUM; by chance once in about 200 nights)."
+        "Exit with 8 on such a verdict; may be repeated. `slower` and `worse` mean the same and include LIKELY SLOWER. `alarm` "
+        "is for every night: two checks in a row that are slower, or small drops that add up (CUSUM; by chance once in about 200 "
+        "nights)."
     )
     return click.option("--fail-on", type=click.Choice([*FAIL_ON, "alarm"]), multiple=True, help=text)(command)
 
 
+def junit_option(text: str) -> Callable[[F], F]:
+    return click.option("--junit", metavar="FILE", callback=not_empty, help=text)
+
+
+def check_junit(path: str | None, example: str) -> None:
+    """Refuse a file that cannot be written before anything is measured. Standard output has the result already."""
+    if path is None:
+        return
+    from stackmark.show.writing import check_writable
+
+    hint = f"give a file in a folder that may be written, e.g. --junit {example}"
+    if path == "-":
+        raise SpecError("--junit: standard output holds the result already", hint=hint)
+    try:
+        check_writable(Path(path))
+    except SpecError as error:
+        raise SpecError(f"--junit: {error.message}", hint=hint) from error
+
+
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")(command)
+
+
+def details_option(command: F) -> F:
+    text = "Print everything that is known of the result, and not just the answer."
+    return click.option("--details", is_flag=True, help=text)(command)
 
 
 def ranks_option(command: F) -> F:
@@ -138,7 +175,12 @@ class Subverbs(click.Group):
         if args and args[0] not in names and not args[0].startswith("-"):
             known = nearest_names(args[0], names)
             raise click.UsageError(f"there is no command '{self.name} {args[0]}'{known}", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and command:
+            from stackmark.cli.defaults import settle
+
+            settle(ctx, (str(self.name), name), command, rest)
+        return name, command, rest
 
 
 def filter_options(command: F) -> F:
@@ -179,10 +221,14 @@ def parse_when(option: str, text: str) -> float:
 
 
 def read_margin(text: str) -> float:
+    """Read a margin: `5%`, `0.05` or `5`. How a number without its sign was read is said."""
+    said = canonical_share(text)
     try:
-        margin = parse_share(text)
+        margin = parse_share(said)
     except SpecError as error:
         raise SpecError(f"--margin: {error.message}", hint=error.hint) from error
+    if said != text:
+        notice(f"--margin {text} is read as {say_share(text, said)}")
     check_margin(margin)
     return margin
 
@@ -310,7 +356,7 @@ def _given(typed: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class InSections(click.Command):
+class InSections(Forgiving):
     """Help in sections: forty options in one list are a wall."""
 
     # A verb that knows one place only has all its options in one section.
@@ -456,3 +502,24 @@ def _parts(info: FieldLike, value: Any) -> list[Any]:
         return [value]
     parts = [part.strip() for part in value.split(",")]
     return [part for part in parts if part] or [value]
+
+
+def read_parameter(name: str, text: str) -> None:
+    """Refuse a text that is not a value of this parameter in any family; a list is read value by value."""
+    refusals: list[SpecError] = []
+    for family in families().values():
+        if (info := family.params.model_fields.get(name)) is None:
+            continue
+        try:
+            for part in _parts(info, text):
+                value = read_value(_option(name, info), info, part)
+                if value != AUTO:
+                    info.validate(value)
+        except SpecError as error:
+            refusals.append(error)
+        except ValidationError as error:
+            refusals.append(SpecError(explain(error)))
+        else:
+            return
+    if refusals:
+        raise refusals[0]

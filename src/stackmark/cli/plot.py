@@ -1,10 +1,91 @@
 """`stackmark plot`."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from stackmark.cli.options import ledger_option, not_empty, read_margin
+from stackmark.cli.saying import notice
+from stackmark.errors import SpecError
+from stackmark.units import counted
+
+
+def _of_suite(kind: Literal["bars", "heatmap"], experiments: Sequence[str], output: Path, margin: float | None,
+              ledger: str | None) -> None:  # fmt: skip
+    """Draw the table of a suite."""
+    from stackmark.api.suites import load_suite
+
+    if len(experiments) > 1:
+        raise SpecError(
+            f"--kind {kind} draws one suite, got {len(experiments)}", hint="draw each into a file of its own"
+        )
+    found = load_suite(experiments[0], ledger, margin)
+    found.plot(output, kind)
+    notice(f"picture of {found.id} written to {output}")
+
+
+def _whatever(experiments: Sequence[str], output: Path, margin: float | None, ledger: str | None) -> None:
+    """Draw an experiment as its kind is drawn: a suite as a heat map, any other as a forest plot."""
+    from stackmark.api.stored import SUITE, load
+    from stackmark.api.suites import load_suite
+
+    if len(experiments) == 1 and load(experiments[0], ledger).kind() is SUITE:
+        found = load_suite(experiments[0], ledger, margin)
+        found.plot(output)
+        notice(f"picture of {found.id} written to {output}")
+    else:
+        _forest(experiments, output, margin, ledger)
+
+
+def _forest(experiments: Sequence[str], output: Path, margin: float | None, ledger: str | None) -> None:
+    """Draw the ratio with its intervals against the margin, and the rate of every run."""
+    from stackmark.api.ledgers import Ledger
+    from stackmark.api.stored import FAULT, load
+    from stackmark.show.plot import plot_png, plot_svg
+    from stackmark.show.writing import write_picture
+
+    if len(experiments) > 1:
+        raise SpecError(
+            f"--kind forest draws one experiment, got {len(experiments)}",
+            hint="draw each into a file of its own, or several with --kind published",
+        )
+    with Ledger.open(ledger, create=False) as book:
+        stored = load(experiments[0], book)
+        if stored.kind() is FAULT:
+            from stackmark.cli.cluster_fault import draw
+
+            draw(stored.fault(), output)
+            return
+        examined = stored.verdict(margin).examined
+    write_picture(output, lambda: plot_svg(examined), lambda: plot_png(examined))
+    notice(f"picture of {examined.experiment_id} written to {output}")
+
+
+def _published(experiments: Sequence[str], output: Path, margin: float | None, ledger: str | None) -> None:
+    """Draw each benchmark next to the nearest published number."""
+    from stackmark.api.published_charts import published_chart
+
+    if margin is not None:
+        raise SpecError("--margin does not apply to --kind published, whose margin is 5 %", hint="leave it out")
+    chart = published_chart(experiments, ledger)
+    chart.plot(output)
+    for one in chart.missing:
+        notice(f"no published number for {one}: it is not in the picture")
+    all_of_them = counted(len(chart.pairs), "benchmark")
+    of = f"{chart.drawn} of {all_of_them}" if chart.drawn < len(chart.pairs) else all_of_them
+    notice(f"picture of {of} written to {output}")
+
+
+# What --kind draws. Each function is given the experiments, the file, the margin and the ledger.
+KINDS: dict[str, Callable[[Sequence[str], Path, float | None, str | None], None]] = {
+    "forest": _forest,
+    "published": _published,
+    "heatmap": partial(_of_suite, "heatmap"),
+    "bars": partial(_of_suite, "bars"),
+}
 
 
 @click.command(
@@ -13,9 +94,17 @@ from stackmark.cli.options import ledger_option, not_empty, read_margin
 Examples:
   stackmark plot last -o verdict.svg
   stackmark plot x-01k9 -o verdict.png --margin 2%
+  stackmark plot last x-01k9 --kind published -o study.png
+  stackmark plot last --kind heatmap -o suite.svg
 """,
 )
-@click.argument("experiment", callback=not_empty)
+@click.argument("experiments", metavar="EXPERIMENT…", nargs=-1, required=True, callback=not_empty)
+@click.option(
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    help="What to draw: forest (the ratio and every run), published (next to published numbers), heatmap (ratios of a suite), "
+    "bars (rates of a suite). [default: heatmap or bars for a suite, else forest]",
+)
 @click.option(
     "-o",
     "--output",
@@ -27,26 +116,18 @@ Examples:
 )
 @click.option("--margin", metavar="SHARE", help="What counts as a difference. [default: as it was asked, or 1%]")
 @ledger_option
-def command(experiment: str, output: Path, margin: str | None, ledger: str | None) -> int:
+def command(
+    experiments: tuple[str, ...], kind: str | None, output: Path, margin: str | None, ledger: str | None
+) -> int:
     """Draw a stored EXPERIMENT: the ratio with its intervals against the margin, and the rate of every run.
 
-    EXPERIMENT is an id, any unique beginning of one, or `last`. Everything is computed from the ledger; nothing is run.
+    EXPERIMENT is an id, any unique beginning of one, or `last`; --kind published takes several. Everything is computed from
+    the ledger; nothing is run.
     """
-    from stackmark.api.ledgers import Ledger
-    from stackmark.api.stored import FAULT, load
-    from stackmark.show.plot import plot_png, plot_svg
-    from stackmark.show.writing import check_picture, write_picture
+    from stackmark.show.writing import check_picture
 
     check_picture(output, "verdict.svg")
-    chosen = read_margin(margin) if margin is not None else None
-    with Ledger.open(ledger, create=False) as book:
-        stored = load(experiment, book)
-        if stored.kind() is FAULT:
-            from stackmark.cli.cluster_fault import draw
-
-            draw(stored.fault(), output)
-            return 0
-        examined = stored.verdict(chosen).examined
-    write_picture(output, lambda: plot_svg(examined), lambda: plot_png(examined))
-    click.echo(f"picture of {examined.experiment_id} written to {output}", err=True)
+    (KINDS[kind] if kind else _whatever)(
+        experiments, output, read_margin(margin) if margin is not None else None, ledger
+    )
     return 0

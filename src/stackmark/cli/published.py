@@ -90,7 +90,7 @@ def search_command(
         print_found(found.rows)
         if found.total > len(found.rows):
             more = "say more words" if found.asked is None else "type more sizes"
-            click.echo(f"{len(found.rows)} of {found.total}; more with --limit, or {more}", err=True)
+            notice(f"{len(found.rows)} of {found.total}; more with --limit, or {more}")
     return Exit.DONE
 
 
@@ -143,7 +143,7 @@ def sources_command(ledger: str | None, as_json: bool) -> int:
         print_json(found.to_dict())
     else:
         print_sources(found.sources, standard_output())
-        click.echo(f"{sum(one.rows for one in found.sources):,} rows", err=True)
+        notice(f"{sum(one.rows for one in found.sources):,} rows")
     return Exit.DONE
 
 

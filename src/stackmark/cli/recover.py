@@ -21,7 +21,7 @@ def command(files: tuple[Path, ...], ledger: str | None, as_json: bool) -> int:
     command that measures or lists runs does this too, before it does anything else.
     """
     from stackmark.api.ledgers import recover
-    from stackmark.cli.saying import print_json, say
+    from stackmark.cli.saying import notice, print_json, say
     from stackmark.show.safe import safe_line
 
     found = recover(files, ledger=ledger)
@@ -31,7 +31,7 @@ def command(files: tuple[Path, ...], ledger: str | None, as_json: bool) -> int:
         for one in found.stored:
             click.echo(f"{one.run_id}  stored from {safe_line(str(one.path))}")
         if not found.files:
-            click.echo("no run waits to be stored", err=True)
+            notice("no run waits to be stored")
     for one in found.kept:
         say(f"{one.path} was kept: {one.trouble}", "delete the file if you do not need it")
     return found.exit_code

@@ -86,7 +86,7 @@ def command(
     if found.runs:
         print_runs(found.runs)
     else:
-        click.echo("no stored run fits; measure one with: stackmark run train/resnet50", err=True)
+        notice("no stored run fits; measure one with: stackmark run train/resnet50")
     if found.total > limit:
-        click.echo(f"{limit} of {found.total}; more with --limit", err=True)
+        notice(f"{limit} of {found.total}; more with --limit")
     return 0

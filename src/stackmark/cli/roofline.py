@@ -35,7 +35,7 @@ def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_j
     limits are those that `stackmark ceilings` measured on the same chip. Everything is computed from the ledger; nothing is run.
     """
     from stackmark.api.limits import roofline
-    from stackmark.cli.saying import print_json
+    from stackmark.cli.saying import notice, print_json
     from stackmark.show.roofline import print_roofline
     from stackmark.show.terminal import standard_output
     from stackmark.show.writing import check_picture
@@ -50,5 +50,5 @@ def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_j
     else:
         print_roofline(found.roofline, standard_output())
     if output:
-        click.echo(f"picture of {counted(len(found.roofline.points), 'point')} written to {output}", err=True)
+        notice(f"picture of {counted(len(found.roofline.points), 'point')} written to {output}")
     return 0

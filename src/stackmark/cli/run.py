@@ -8,6 +8,7 @@ from stackmark.cli.options import (
     InSections,
     asked_workloads,
     check_format,
+    details_option,
     format_option,
     json_option,
     ledger_option,
@@ -67,6 +68,7 @@ Examples:
     "--choose-again", is_flag=True, help="Choose anew what is not typed, and not as it was chosen before on this chip."
 )
 @format_option
+@details_option
 @ledger_option
 @json_option
 @place_options
@@ -82,14 +84,15 @@ def command(
     published: str | None,
     choose_again: bool,
     form: str | None,
+    details: bool,
     ledger: str | None,
     as_json: bool,
     **typed: Any,
 ) -> int:
     """Measure WORKLOAD on this machine: several fresh processes, a rate with its interval, and what it ran on.
 
-    What is not typed is chosen for the device (auto), and said; the same command takes the same choice again. A list with
-    commas makes several measurements.
+    What is not typed is chosen for the device (auto), and said; the same command takes the same choice again. Lists with
+    commas make several measurements, whose runs are interleaved, and one table.
     """
     options = taken_place_options(typed)
     requests = read_requests(asked_workloads(workload, typed, image=names_image([place], options)), typed)
@@ -108,4 +111,14 @@ def command(
         )
         for request in requests
     ]  # fmt: skip
-    return measure_all(plans, Session(ledger, as_json, form=form))
+    if len(plans) > 1 and published is None and form is None:
+        from stackmark.api.suites import plan_lists
+        from stackmark.cli.suites import SuiteWanted, measure_lists
+
+        several = plan_lists("run", requests, [place], place_options=options, blocks=runs, choose_again=choose_again)
+        wanted = SuiteWanted(
+            ledger=ledger, as_json=as_json, time_limit_s=limit_s, details=details, again=True, yes=True,
+            command=repeatable(asked),
+        )  # fmt: skip
+        return measure_lists(several, wanted)
+    return measure_all(plans, Session(ledger, as_json, form=form, details=details))

@@ -1,9 +1,45 @@
-"""How the command line says that something went wrong, and how it prints for programs."""
+"""How the command line says that something went wrong, how much it says while it works, and how it prints for programs.
+
+`-q` leaves the answer and the errors: no progress and no notices. `-v` says more; what more, each screen decides.
+"""
 
 import json
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from stackmark.experiments.recorder import Watcher
+    from stackmark.show.cluster_checks import CaseBar
+    from stackmark.show.cluster_checks import Notices as CaseNotices
+    from stackmark.show.sweep import SweepBar, SweepLines
+
+# In the `meta` of click's context: -1 with -q, 1 with -v, else 0.
+VERBOSITY = "stackmark.verbosity"
+# There too: the settings of files and variables that took effect (defaults.py).
+SETTINGS_TAKEN = "stackmark.settings"
+
+
+def verbosity() -> int:
+    """Return how much to say: -1 with -q, 1 with -v, else 0."""
+    context = click.get_current_context(silent=True)
+    return int(context.meta.get(VERBOSITY, 0)) if context else 0
+
+
+def is_quiet() -> bool:
+    return verbosity() < 0
+
+
+def of_click(message: str) -> str:
+    """Return a message of click's in one line, without the names of its types."""
+    message = " ".join(message.split())
+    for name in ("integer range", "float range", "integer", "float"):
+        message = message.replace(f"is not a valid {name}", f"is not a {'whole ' if 'integer' in name else ''}number")
+    return message
 
 
 def say(message: str, hint: str | None = None, command: str | None = None) -> None:
@@ -23,11 +59,62 @@ def say(message: str, hint: str | None = None, command: str | None = None) -> No
 
 
 def notice(*sentences: str) -> None:
-    """Print what a person should know beside the result, on standard error."""
+    """Print what a person should know next to the result, on standard error, unless -q was given."""
+    context = click.get_current_context(silent=True)
+    # What was typed is read twice where a settings file exists, the first time without a word (defaults.py).
+    if not is_quiet() and not (context and context.resilient_parsing):
+        tell(*sentences)
+
+
+def tell(*sentences: str) -> None:
+    """Print what a person must see on standard error, also with -q: what they are asked about."""
     from stackmark.show.safe import safe_line
 
     for sentence in sentences:
         print(safe_line(sentence), file=sys.stderr)
+
+
+@contextmanager
+def watching(quiet: bool, *, details: bool = False) -> "Iterator[Watcher]":
+    """Show the progress of runs on standard error. `quiet` is for `--json`: notices alone; -q shows nothing. -v and `details`
+    show the phases of runs, in a pipe too."""
+    from stackmark.show.live import VERBOSE, Notices
+    from stackmark.show.live import watching as watching_runs
+
+    if is_quiet():
+        with open(os.devnull, "w") as nowhere:
+            yield Notices(nowhere)
+        return
+    with watching_runs(quiet, VERBOSE if details else verbosity()) as watcher:
+        yield watcher
+
+
+@contextmanager
+def looking(quiet: bool) -> "Iterator[SweepBar | SweepLines]":
+    """Show the progress of a sweep as `watching` does that of runs."""
+    from stackmark.show.sweep import SweepLines
+    from stackmark.show.sweep import looking as looking_at_sweep
+
+    if is_quiet():
+        with open(os.devnull, "w") as nowhere:
+            yield SweepLines(nowhere, quiet=True)
+        return
+    with looking_at_sweep(quiet=quiet) as looker:
+        yield looker
+
+
+@contextmanager
+def watching_cases(quiet: bool) -> "Iterator[CaseBar | CaseNotices]":
+    """Show the progress of a cluster's tests as `watching` does that of runs."""
+    from stackmark.show.cluster_checks import Notices as CaseNotices
+    from stackmark.show.cluster_checks import watching_cases as watching_tests
+
+    if is_quiet():
+        with open(os.devnull, "w") as nowhere:
+            yield CaseNotices(nowhere)
+        return
+    with watching_tests(quiet=quiet) as watcher:
+        yield watcher
 
 
 def _plain() -> bool:

@@ -1,15 +1,18 @@
 """`stackmark show`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import click
 
 from stackmark.api.ledgers import Ledger, clean_up
+from stackmark.api.options import repeatable
 from stackmark.api.stored import (
     FAULT,
     OPERATOR_LIST,
     RUN,
+    SUITE,
     Experiment,
     ExperimentKind,
     StoredRun,
@@ -18,7 +21,7 @@ from stackmark.api.stored import (
     load_run,
 )
 from stackmark.cli.listing import print_list_as, show_list
-from stackmark.cli.options import check_format, format_option, json_option, ledger_option, not_empty
+from stackmark.cli.options import check_format, details_option, format_option, json_option, ledger_option, not_empty
 from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError
 from stackmark.show.runs import print_run, print_runs, run_json
@@ -37,18 +40,20 @@ from stackmark.show.verdict import print_verdict
 @click.option("--log", "what", flag_value="log", help="Print what else the worker and its libraries wrote.")
 @format_option
 @click.option("--spec", "what", flag_value="spec", help="Print the spec: the workload with all its parameters.")
+@details_option
 @ledger_option
 @json_option
-def command(run: str, what: str | None, form: str | None, ledger: str | None, as_json: bool) -> int:
+def command(run: str, what: str | None, form: str | None, details: bool, ledger: str | None, as_json: bool) -> int:
     """Show one stored RUN whole: its numbers, computed again from its events, its settings and its facts.
 
     RUN is an id, any unique beginning of one, or `last`. With the id of an experiment (x-…) it prints what the command printed
-    that made it: the result of `run`, the verdict of `compare`. Its runs: stackmark results --experiment x-…
+    that made it: the result of `run`, the verdict of `compare`; with --details
+    everything about it. Its runs: stackmark results --experiment x-…
     """
     with Ledger.open(ledger, create=False) as book:
         notice(*clean_up(book))
         if run.lower().startswith("x-"):
-            _show_experiment(load(run, book), book, as_json, form)
+            _show_experiment(load(run, book), book, as_json, form, Look(details, ledger))
             return 0
         found = load_run(run, book)
         stored = found.judged() if what is None else None
@@ -77,17 +82,31 @@ def _show_run(run: StoredRun, as_json: bool, form: str | None) -> None:
         print_run(run, standard_output())
 
 
-def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: str | None) -> None:
+@dataclass(frozen=True)
+class Look:
+    """How much is shown, and the ledger that was typed."""
+
+    details: bool = False
+    ledger: str | None = None
+
+    @property
+    def option(self) -> str:
+        """Return the option that names the ledger in commands to type next."""
+        return repeatable(["--ledger", self.ledger]).removeprefix("stackmark ") if self.ledger else ""
+
+
+def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: str | None, look: Look) -> None:
     kind = experiment.kind()
     if form and kind is not OPERATOR_LIST:
         raise SpecError(f"{experiment.id} went through no list: --format prints lists only")
     own: dict[ExperimentKind, Callable[[Experiment, Ledger, bool], None]] = {
         OPERATOR_LIST: partial(_show_list, form=form),
         FAULT: _show_fault,
-        RUN: _show_measurement,
+        RUN: partial(_show_measurement, look=look),
+        SUITE: partial(_show_suite, look=look),
     }
-    if kind.has_blocks:
-        own[kind] = _show_verdict
+    if experiment.has_verdict:
+        own[kind] = partial(_show_verdict, look=look)
     own.get(kind, _show_runs)(experiment, book, as_json)
 
 
@@ -99,25 +118,31 @@ def _show_list(experiment: Experiment, book: Ledger, as_json: bool, *, form: str
         print_json(experiment.to_dict())
 
 
+def _show_suite(experiment: Experiment, _book: Ledger, as_json: bool, *, look: Look) -> None:
+    from stackmark.cli.suites import SuiteWanted, show_table
+
+    show_table(experiment, SuiteWanted(ledger=look.ledger, as_json=as_json, details=look.details))
+
+
 def _show_fault(experiment: Experiment, _book: Ledger, as_json: bool) -> None:
     from stackmark.cli.cluster_fault import print_fault_result
 
     print_fault_result(experiment.fault(), as_json)
 
 
-def _show_measurement(experiment: Experiment, book: Ledger, as_json: bool) -> None:
+def _show_measurement(experiment: Experiment, book: Ledger, as_json: bool, *, look: Look) -> None:
     found = None if as_json else experiment.measured()
     if found is None:
         _show_runs(experiment, book, as_json)
     else:
-        found.print(standard_output())
+        found.print(standard_output(), details=look.details, ledger=look.option)
 
 
-def _show_verdict(experiment: Experiment, book: Ledger, as_json: bool) -> None:
+def _show_verdict(experiment: Experiment, book: Ledger, as_json: bool, *, look: Look) -> None:
     if as_json or not experiment.runs():
         _show_runs(experiment, book, as_json)
     else:
-        print_verdict(experiment.verdict().examined, standard_output())
+        print_verdict(experiment.verdict().examined, standard_output(), look.option, details=look.details)
 
 
 def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:

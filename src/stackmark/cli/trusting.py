@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from stackmark.api.stored import Confirm, Part, allow, remember, unknown
-from stackmark.cli.saying import notice, say
+from stackmark.cli.saying import say, tell
 from stackmark.errors import Exit, SpecError
 
 # Of a spec with a long command: what a person reads before they answer. The rest is counted.
@@ -34,9 +34,9 @@ def _ask(new: Sequence[Part], where: str) -> None:
             f"{asks}: {'; '.join(line.strip() for line in lines[:MOST_LINES])}",
             hint="whoever may write that ledger chose it: look at it, then answer on a terminal, or give --trust-ledger",
         )
-    notice(f"{asks}:", *(f"  {line}" for line in lines[:MOST_LINES]))
+    tell(f"{asks}:", *(f"  {line}" for line in lines[:MOST_LINES]))
     if len(lines) > MOST_LINES:
-        notice(f"  … and {len(lines) - MOST_LINES} more lines")
+        tell(f"  … and {len(lines) - MOST_LINES} more lines")
     if not click.confirm("Run it?", err=True):
         say("nothing was run")
         raise click.exceptions.Exit(Exit.DONE)

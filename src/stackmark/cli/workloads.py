@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from stackmark.cli.options import json_option
 from stackmark.cli.saying import notice, print_json
 from stackmark.errors import SpecError, nearest_names
+from stackmark.schemas import with_schema
 from stackmark.units import say_count
 from stackmark.workloads.definition import Definition, outside
 from stackmark.workloads.registry import definitions
@@ -35,7 +36,7 @@ def command(pattern: str, as_json: bool) -> int:
         known = nearest_names(pattern, [entry.name for entry in definitions()])
         raise SpecError(f"no workload is like {pattern!r}{known}", hint="list all with: stackmark workloads")
     if as_json:
-        print_json({"workloads": [as_dict(entry) for entry in found]})
+        print_json(with_schema("workloads", {"workloads": [as_dict(entry) for entry in found]}))
     else:
         _print(found)
     return 0
@@ -80,7 +81,7 @@ def _print_operators(found: list[Definition]) -> None:
         for entry in found
     ]
     print_table(standard_output(), columns, rows)
-    click.echo("Without --set the first one is taken.", err=True)
+    notice("Without --set the first one is taken.")
 
 
 def _print_models(found: list[Definition]) -> None:
@@ -106,4 +107,4 @@ def _print_models(found: list[Definition]) -> None:
         for entry in found
     ]
     print_table(standard_output(), columns, rows)
-    click.echo("MACs and FLOPs are of one sample; a multiply-add is one MAC and two FLOPs.", err=True)
+    notice("MACs and FLOPs are of one sample; a multiply-add is one MAC and two FLOPs.")

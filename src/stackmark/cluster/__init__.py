@@ -1,1 +1,1 @@
-"""Is the cluster fit for this work: the doctor's diagnostics, the functional tests, the faults."""
+"""Examine whether a cluster is fit for GPU work: the doctor's diagnostics, the functional tests, the faults."""

@@ -1,4 +1,4 @@
-"""What was left in a cluster: everything that carries our label, and which of it nobody waits for any more.
+"""Find and remove what was left in a cluster: everything with our label that no process waits for.
 
 Drivers that end, by Ctrl-C too, remove what they made; this is for those that were killed, and for machines that went away. A
 label names the driver (names.py): its machine and its process, hashed. So of a driver on this machine it is known whether it
@@ -51,7 +51,7 @@ NEEDED = ("Job", "Pod")
 
 @dataclass(frozen=True)
 class Left:
-    """One thing that carries our label, and what became of it."""
+    """One object with our label, and its fate."""
 
     kind: str
     namespace: str
@@ -75,7 +75,7 @@ def clean(
     dry_run: bool = False,
     now: float | None = None,
 ) -> Iterator[Left]:
-    """Each thing with its fate, as it is done. `namespaces` None is all of them; namespaces that a check made are looked for
+    """Remove what stackmark left; yield each thing with its fate. `namespaces` None means all; namespaces of tests are searched
     wherever they are, unless `own_namespaces` says that only those that were named are meant."""
     living, now = names.living_drivers(), time.time() if now is None else now
     for kind, thing, path in _found(cluster, namespaces, own_namespaces):
@@ -124,7 +124,7 @@ def _own_namespaces(cluster: Cluster) -> list[Json]:
 def judged(
     kind: str, thing: Json, path: str, living: Iterable[str], now: float, *, force: bool = False, canaries: bool = False
 ) -> Left:
-    """Whether it goes, and why. Pure but for the machine's own name."""
+    """Decide whether it is removed, and why. Pure except for the machine's own name."""
     meta = thing["metadata"]
     labels: Mapping[str, str] = meta.get("labels") or {}
     work, driver = labels.get(names.KIND_LABEL, ""), labels.get(names.DRIVER_LABEL, "")
@@ -138,27 +138,27 @@ def _fate(
     thing: Json, work: str, driver: str, age_s: float, living: set[str], now: float, *, force: bool, canaries: bool
 ) -> tuple[Fate, Reason, str]:
     if thing["metadata"].get("deletionTimestamp"):
-        return "going", "being-deleted", "it is being deleted already"
+        return "going", "being-deleted", "it is already being deleted"
     if driver in living:
-        return "stays", "driver-lives", "its driver runs on this machine"
+        return "stays", "driver-lives", "its stackmark process runs on this machine"
     ended, old = ended_s_ago(thing, now), age_s > allowed_s(thing)
     if work == "canary":
         if canaries:
             return "removed", "canary", "a canary"
-        return "stays", "canary", "a canary is wanted; with --canaries it goes too"
+        return "stays", "canary", "a canary stays; --canaries removes it"
     if _heals(thing) and ended is None and not old and not force:
-        return "stays", "heals-a-fault", "it belongs to a fault that heals by itself; --force removes it before"
+        return "stays", "heals-a-fault", "it belongs to a fault that heals by itself; --force removes it now"
     if names.is_dead(driver, living):
-        return "removed", "driver-dead", "its driver on this machine is dead"
+        return "removed", "driver-dead", "its stackmark process on this machine has ended"
     if force:
         return "removed", "forced", "forced"
     if not driver:
-        return "stays", "applied-by-hand", "it was applied by hand, and somebody may want its log; --force removes it"
+        return "stays", "applied-by-hand", "it was applied manually, and its log may be needed; --force removes it"
     if ended is not None and ended > READ_WITHIN_S:
         return "removed", "ended", f"it ended {say_seconds(ended)} ago"
     if old:
-        return "removed", "too-old", f"it is {say_seconds(age_s)} old, older than it may become"
-    waits = "a driver on another machine, or before a restart, may wait for it; --force removes it"
+        return "removed", "too-old", f"it is {say_seconds(age_s)} old, more than its limit"
+    waits = "stackmark on another machine, or before a restart, may wait for it; --force removes it"
     return "stays", "driver-elsewhere", waits
 
 
@@ -169,7 +169,7 @@ def _heals(thing: Json) -> bool:
 
 
 def allowed_s(thing: Json) -> float:
-    """How old it may become: by its own deadline and the time that it may wait for a place; a day where it has none."""
+    """Return how old it may become: by its deadline and the time it may wait for a place; a day where it has none."""
     spec = thing.get("spec") or {}
     inner = (spec.get("template") or {}).get("spec") or spec
     if "leaseDurationSeconds" in spec:
@@ -180,7 +180,7 @@ def allowed_s(thing: Json) -> float:
 
 
 def ended_s_ago(thing: Json, now: float) -> float | None:
-    """How long ago a Job or a pod ended; None while it has not."""
+    """Return how long ago a Job or a pod ended; None while it runs."""
     status = thing.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):
         ends = [

@@ -1,1 +1,1 @@
-"""The one room where plan, places, ledger and verdict meet; usable without the command line."""
+"""The engine: it combines plan, places, ledger and verdict, and works without the command line."""

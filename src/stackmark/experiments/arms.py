@@ -1,4 +1,4 @@
-"""Arms as people type them: `container,shm=64m,ulimit=memlock=-1,batch=32`.
+"""Read arms as people type them: `container,shm=64m,ulimit=memlock=-1,batch=32`.
 
 The first word is the place. A key is an option of that place or a parameter of the workload; their names are disjoint, so
 nobody has to say which. A piece without `=` goes on with the value before it (`cpuset=0,2`), and a key that takes several
@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
-from stackmark.experiments.typed import read_value, takes_several
+from stackmark.experiments.typed import canonical_place, canonical_value, read_value, takes_several
 from stackmark.model import FieldInfo, FieldLike, ValidationError
 from stackmark.places.place import Place
 from stackmark.places.registry import find_kind, find_place, place_kinds
@@ -34,37 +34,42 @@ class ArmRequest:
 def read_arms(
     texts: Sequence[str], workload: str, shared: Mapping[str, OptionValue] | None = None, *, least: int = 2
 ) -> list[ArmRequest]:
-    """`shared` are place options for all arms whose place has them (`--image`, `--shm`); an arm's own come before."""
+    """Read the arms. `shared` are place options for all arms whose place has them (`--image`, `--shm`); an arm's own win."""
     if len(texts) < least:
         raise SpecError(
-            f"a comparison needs {least} arms, and {len(texts)} was given" if texts else "no arm was given",
+            f"a comparison needs {least} arms, got {len(texts)}" if texts else "--arm is missing",
             hint="give one for each side: --arm host --arm container; or one arm with --published",
         )
     if len(texts) > MOST_ARMS:
-        raise SpecError(f"{len(texts)} arms are more than the {MOST_ARMS} that one experiment takes")
+        raise SpecError(f"an experiment takes at most {MOST_ARMS} arms, got {len(texts)}")
     arms = [read_arm(text, workload, shared or {}) for text in texts]
     if "gpus" in (shared or {}) and len({find_kind(arm.place).leads for arm in arms}) > 1:
         raise SpecError(
-            "--gpus is a number of GPUs to a pod, and the names of GPUs to a host or a container",
-            hint="write it into each arm: --arm pod,gpus=1; the others follow the GPU that the pod is given",
+            "--gpus means a number of GPUs for a pod, but the names of GPUs for a host or a container",
+            hint="write it into the arm: --arm pod,gpus=1; the other arms use the GPU that the pod gets",
         )
     _refuse_unused(shared or {}, arms)
-    return _told_apart(arms)
+    return _with_distinct_labels(arms)
 
 
 def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None = None) -> ArmRequest:
+    text = canonical_place(text, place_kinds())
     place, *pieces = (piece.strip() for piece in text.split(","))
     text = masked_arm(text)  # what follows shows it, and stores it
     if not place:
         raise SpecError(f"the arm {text!r} names no place", hint="write it like: --arm container,shm=1g")
     if "=" in place:
         raise SpecError(
-            f"the arm {text!r} begins with an option: the place comes first", hint="e.g. --arm host,batch=64"
+            f"the arm {text!r} starts with an option; the place comes first", hint="e.g. --arm host,batch=64"
         )
     options = find_kind(place).options
     params = find(workload)[0].params.model_fields
+    pieces = [_canonical(piece, {**params, **options.model_fields}) for piece in pieces]
+    text = masked_arm(",".join([place, *pieces]))
     given: dict[str, OptionValue] = {
-        name: _without_secrets(name, value) for name, value in (shared or {}).items() if name in options.model_fields
+        name: _shared(name, options.model_fields[name], value)
+        for name, value in (shared or {}).items()
+        if name in options.model_fields
     }
     own: dict[str, list[str]] = {}
     for key, value in _pairs(text, pieces):
@@ -81,12 +86,11 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
             others = [kind.name for kind in place_kinds().values() if name in kind.options.model_fields]
             if others:
                 raise SpecError(
-                    f"the arm {text!r} has a key {key!r}, which is an option of {' and '.join(others)}, not of {place}",
+                    f"the arm {text!r}: {key!r} is an option of {' and '.join(others)}, not of {place}",
                     hint=f"write it like: --arm {others[0]},{key}={values[0]}",
                 )
             raise SpecError(
-                f"the arm {text!r} has a key {key!r} that neither {place} nor {workload} knows"
-                f"{nearest_names(name, known)}",
+                f"the arm {text!r}: neither {place} nor {workload} has an option {key!r}{nearest_names(name, known)}",
                 hint=f"keys of {place}: {', '.join(options.model_fields) or 'none'}; of the workload: stackmark run --help",
             )
     find_place(place, given)  # refuses what the place cannot take
@@ -102,7 +106,8 @@ def place_of(text: str, workload: str, options: Mapping[str, OptionValue]) -> Pl
     if typed:
         name = next(iter(typed))
         raise SpecError(
-            f"{name} in {text!r} is a parameter of the workload", hint=f"give it as --{name.replace('_', '-')}"
+            f"{name} in {text!r} is a parameter of the workload, not of the arm",
+            hint=f"give it as --{name.replace('_', '-')}",
         )
     return place
 
@@ -113,10 +118,20 @@ def place_and_params(text: str, workload: str, options: Mapping[str, OptionValue
     return find_place(arm.place, arm.place_options), arm.typed
 
 
-def _without_secrets(name: str, value: OptionValue) -> OptionValue:
+def _shared(name: str, info: FieldLike, value: OptionValue) -> OptionValue:
+    """Return an option that holds for all arms: by its canonical name, and without secrets."""
+    if isinstance(value, str):
+        return canonical_value(info, value)
     if name != "env" or not isinstance(value, list):
         return value
     return [put_aside(one) if isinstance(one, str) else one for one in value]
+
+
+def _canonical(piece: str, fields: Mapping[str, FieldLike]) -> str:
+    """Return `precision=bf16` for `precision=BF16`: the label of an arm is stored."""
+    key, equals, value = piece.partition("=")
+    info = fields.get(key.strip().replace("-", "_"))
+    return f"{key}={canonical_value(info, value.strip())}" if equals and info else piece
 
 
 def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
@@ -130,7 +145,7 @@ def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
             found.append((key, f"{before},{piece}"))
         else:
             raise SpecError(
-                f"{piece!r} in the arm {text!r} is no key=value", hint="write it like: --arm container,shm=1g"
+                f"{piece!r} in the arm {text!r} is not KEY=VALUE", hint="write it like: --arm container,shm=1g"
             )
     return found
 
@@ -159,10 +174,13 @@ def _refuse_unused(shared: Mapping[str, OptionValue], arms: Sequence[ArmRequest]
         if name not in known:
             option = f"--{name.replace('_', '-')}"
             places = " or ".join(dict.fromkeys(arm.place for arm in arms))
-            raise SpecError(f"{option} is not an option of {places}", hint=SEE_HELP)
+            having = [kind.name for kind in place_kinds().values() if name in kind.options.model_fields]
+            verb = "have it:" if len(having) > 1 else "has it:"
+            hint = f"{' and '.join(having)} {verb} --on {having[0]}" if having else SEE_HELP
+            raise SpecError(f"{option} is not an option of {places}", hint=hint)
 
 
-def _told_apart(arms: Sequence[ArmRequest]) -> list[ArmRequest]:
+def _with_distinct_labels(arms: Sequence[ArmRequest]) -> list[ArmRequest]:
     """Two equal arms are an A/A experiment: the second is called `host (2)`."""
     seen: dict[str, int] = {}
     named = []

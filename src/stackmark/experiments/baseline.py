@@ -1,17 +1,19 @@
 """Workloads measured under a name, to be measured again later.
 
 Nothing can be interleaved with a driver that is gone, so the unit is the series, and a baseline collects series. Saved
-again, it measures the very specs that it holds, without asking a probe anew, which might choose another batch today.
+again, it measures the very specs that it holds, without asking a probe again, which might choose another batch today.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pydantic import JsonValue
 
 from stackmark.errors import Exit, LedgerError, PlaceError, SpecError, StackmarkError
-from stackmark.experiments.kinds import kind_of
+from stackmark.experiments.kinds import kind_of, refuse_suite
 from stackmark.experiments.progress import in_common_windows, series_numbers
 from stackmark.experiments.recorder import Recorder, Watcher, new_experiment
 from stackmark.experiments.run import measure, run_several
@@ -24,13 +26,15 @@ from stackmark.places.registry import find_place, place_kinds
 from stackmark.spec import Request, Spec
 from stackmark.verdict.series import ADVICE as ADVICE
 from stackmark.verdict.series import ENOUGH as ENOUGH
+from stackmark.verdict.series import allowance
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
+from stackmark.workloads.command.definition import metric_name
 from stackmark.workloads.registry import check_spec
 
 
 @dataclass(frozen=True)
 class HeldWorkload:
-    """One workload of a baseline: a spec in a place, and its good runs, oldest first."""
+    """One workload of a baseline: a spec in a place, and its successful runs, oldest first."""
 
     # The workload, with the place and the parameters that tell it from others of the baseline.
     label: str
@@ -44,13 +48,27 @@ class HeldWorkload:
         return len(set(series_numbers(self.rows)))
 
     @property
+    def departure(self) -> float | None:
+        """Return the ratio of the last series to the mean of those before, where it is more than series usually differ by.
+
+        A baseline that mixes two states of a machine hides the change between them in its spread.
+        """
+        by_series: dict[int, list[float]] = {}
+        for number, row in zip(series_numbers(self.rows), self.rows, strict=True):
+            assert row.rate_per_s
+            by_series.setdefault(number, []).append(math.log(row.rate_per_s))
+        *before, last = [fmean(by_series[number]) for number in sorted(by_series)]
+        away = last - fmean(before) if before else 0.0
+        return math.exp(away) if abs(away) > allowance(None, 1, 1) else None
+
+    @property
     def runs_a_series(self) -> int:
         return max(1, round(len(self.rows) / len({row.experiment_id for row in self.rows})))
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a workload gave no number, and the exit code of that."""
+    """The reason why a workload gave no number, and its exit code."""
 
     message: str
     hint: str
@@ -59,7 +77,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class SeriesResult:
-    """What one series of a workload came to; no experiment where not even the probe answered."""
+    """The result of one series of a workload; without an experiment where not even the probe answered."""
 
     label: str
     experiment_id: str
@@ -72,14 +90,14 @@ class SeriesResult:
 
     @property
     def throughput(self) -> Throughput | None:
-        """Over its good runs; None where there is none."""
+        """Return the throughput over its successful runs; None without any."""
         rates = [row.rate_per_s for row in self.rows if row.status == "done" and row.rate_per_s]
         return throughput_over_runs(rates) if rates else None
 
 
 @dataclass(frozen=True)
 class SeriesOptions:
-    """How a series is measured."""
+    """Options of measuring a series."""
 
     watcher: Watcher
     runs: int | None = None
@@ -88,17 +106,17 @@ class SeriesOptions:
 
 
 def held_by(ledger: Ledger, name: str) -> list[HeldWorkload]:
-    """What a baseline holds. One that nobody saved, or that has lost its good runs, is a sentence."""
+    """Return what a baseline contains; raise a sentence for one that was never saved or has lost its good runs."""
     found = _held(ledger, baselines.experiments_of(ledger, name))
     if not found:
         raise SpecError(
-            f"the baseline {name!r} has no good run", hint=f"save one: stackmark baseline save {name} WORKLOAD"
+            f"the baseline {name!r} has no successful run", hint=f"save one: stackmark baseline save {name} WORKLOAD"
         )
     return found
 
 
 def held_so_far(ledger: Ledger, name: str) -> list[HeldWorkload]:
-    """The same, and nothing where there is nothing yet."""
+    """Return what a baseline contains, or an empty list where there is nothing yet."""
     return _held(ledger, baselines.experiments_of(ledger, name)) if baselines.exists(ledger, name) else []
 
 
@@ -117,11 +135,12 @@ def _held(ledger: Ledger, experiment_ids: Sequence[str]) -> list[HeldWorkload]:
 
 
 def _labels(firsts: Sequence[RunDetail]) -> list[str]:
-    """`train/resnet50`, and what else it takes to tell one from the other: `train/resnet50 batch=32 on container`."""
+    """Name each, with what tells one from the other: `train/resnet50 batch=32 on container`, `command/own (latency)`."""
     labels = []
     for row in firsts:
         others = [other for other in firsts if other.workload == row.workload]
-        words = [row.workload]
+        name = metric_name(row.spec.params)
+        words = [row.workload, *([f"({name})"] if name else [])]
         for name, value in row.spec.params.items():
             if any(other.spec.params.get(name) != value for other in others):
                 words.append(f"{name}={value}")
@@ -134,12 +153,12 @@ def _labels(firsts: Sequence[RunDetail]) -> list[str]:
 
 
 def parts_in(held: Sequence[HeldWorkload]) -> list[Part]:
-    """What of a baseline is not to be run unless it was typed here or confirmed."""
+    """Return the parts of a baseline that need trust before they run: not typed here and not confirmed."""
     return parts_of((one.spec, one.place, one.place_options) for one in held)
 
 
 def measure_series(ledger: Ledger, held: HeldWorkload, experiment: Experiment, how: SeriesOptions) -> SeriesResult:
-    """Measures a held spec once more. What fails is said and stored; a ledger that fails passes through."""
+    """Measure a stored spec once more. Failures are reported and stored; a ledger that fails passes through."""
     try:
         # Changed, or of a package that is not installed any more: known before an experiment is begun.
         check_spec(held.spec)
@@ -205,7 +224,7 @@ def _kept(ledger: Ledger, name: str, series: SeriesResult) -> SeriesResult:
 
 
 def held_like(held: Sequence[HeldWorkload], request: Request, place: Place) -> HeldWorkload | None:
-    """What the baseline holds of this request: the one whose spec agrees with everything that was typed."""
+    """Return the part of the baseline whose spec agrees with everything that was typed."""
     typed = request.typed()
     like = [
         one
@@ -218,18 +237,19 @@ def held_like(held: Sequence[HeldWorkload], request: Request, place: Place) -> H
 
 
 def save_stored(ledger: Ledger, name: str, experiment_ids: Sequence[str]) -> dict[str, bool]:
-    """Keeps what was measured already, all of it or nothing; False for what was in the baseline before."""
+    """Save what was already measured, all of it or nothing; False for what was in the baseline before."""
     baselines.check_name(name)
     found = [ledger.experiment(one) for one in experiment_ids]
     for experiment in found:
+        refuse_suite(experiment)
         rows = ledger.runs_of(experiment.id)
         good = [row for row in rows if row.status == "done" and row.role == "measured" and row.rate_per_s]
         if not good:
-            raise SpecError(f"{experiment.id} has no good run; nothing was saved", hint="name another experiment")
+            raise SpecError(f"{experiment.id} has no successful run; nothing was saved", hint="name another experiment")
         if kind_of(experiment).from_logs:
             raise SpecError(
                 f"{experiment.id} was read from logs, which cannot be run again; nothing was saved",
-                hint="hold runs against it with: stackmark verdict RUN… --against RUN…",
+                hint="compare runs with it: stackmark verdict RUN… --against RUN…",
             )
         if len({(row.spec_digest, row.place, json.dumps(row.place_options, sort_keys=True)) for row in good}) > 1:
             raise SpecError(

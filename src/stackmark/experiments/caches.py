@@ -14,7 +14,7 @@ from pathlib import Path
 from stackmark.errors import PlaceError
 from stackmark.places.place import CACHE_VARIABLES
 
-# An experiment that nobody resumed for so long is not missed; its kernels are compiled again if it is.
+# An experiment that nobody resumed for this long is not missed; its kernels are compiled again if it is.
 FORGOTTEN_S = 14 * 86_400.0
 
 
@@ -23,7 +23,7 @@ def root() -> Path:
 
 
 def cache_folder(experiment_id: str) -> Path:
-    """Makes it, for its owner and whatever user a container runs as.
+    """Make the folder, for its owner and whatever user a container runs as.
 
     It is open to all and lies in a folder that is not: a container has it mounted, and a stranger on this machine, who
     might put kernels of his own there, does not reach it.
@@ -39,8 +39,8 @@ def cache_folder(experiment_id: str) -> Path:
         os.utime(folder)  # it is not forgotten
     except OSError as error:
         raise PlaceError(
-            f"the folder for the arms' common caches cannot be made: {folder}: {error.strerror}",
-            hint="set XDG_CACHE_HOME to a folder that can be written",
+            f"cannot create the cache folder that the arms share: {folder}: {error.strerror}",
+            hint="set XDG_CACHE_HOME to a writable folder",
         ) from error
     return folder
 
@@ -50,7 +50,7 @@ def remove_cache(experiment_id: str) -> None:
 
 
 def remove_forgotten(now_unix_s: float | None = None) -> None:
-    """Caches of experiments that were never finished."""
+    """Remove caches of experiments that were never finished."""
     limit = (time.time() if now_unix_s is None else now_unix_s) - FORGOTTEN_S
     with suppress(OSError):
         for folder in root().iterdir():

@@ -1,5 +1,5 @@
-"""What a machine was found to do at most, from what is stored: for `stackmark ceilings`, and for whoever needs a limit to hold
-a run against.
+"""Read the ceilings of a machine from the ledger: for `stackmark ceilings`, and for all code that compares a run with
+a limit.
 
 A limit belongs to one chip (a GPU by its UUID; a CPU by its machine and the number of threads) under one framework in one
 place. The newest experiment counts; where it measured fewer precisions than one before it, the older ones fill what it
@@ -20,11 +20,11 @@ from stackmark.verdict.ceilings import (
     Ceilings,
     Limit,
     Vendor,
-    beside_vendor,
     ceilings_of,
     limits_of,
     merged,
     missing_of,
+    with_vendor_figures,
 )
 
 WORKLOAD = "op/ceilings"
@@ -34,7 +34,7 @@ PAGE, MOST_EXPERIMENTS = 100, 10
 
 @dataclass(frozen=True)
 class MeasuredCeilings:
-    """Ceilings, the experiment and the place that they are from, the stack there, and what the vendor says of the chip."""
+    """Ceilings, their experiment and place, the stack there, and the vendor's figures."""
 
     ceilings: Ceilings
     experiment_id: str
@@ -48,7 +48,7 @@ class MeasuredCeilings:
 def latest(
     ledger: Ledger, machine_id: str, chip_uuid: str | None, device: str, threads: int | None = None
 ) -> Ceilings | None:
-    """The ceilings of a GPU, or of the CPU (no UUID); None where they were not measured. `threads` counts on a CPU alone."""
+    """Return the ceilings of a GPU, or of the CPU (no UUID); None where not measured. `threads` matters for a CPU only."""
     found = kept(ledger, machine_id, chip_uuid, device, threads)
     return found.ceilings if found else None
 
@@ -73,7 +73,7 @@ def kept(
 
 
 def every_kept(ledger: Ledger, machine_id: str, device: str | None = None) -> list[MeasuredCeilings]:
-    """Those of every chip of a machine, or of the one that is called so; the newest first."""
+    """Return the ceilings of every chip of a machine, or of the named one; the newest first."""
     chips: dict[tuple[str | None, str, int], None] = {}
     for listed in _experiments(ledger, machine_id):
         run, found = listed.shown_run(), of_experiment(listed)
@@ -87,7 +87,7 @@ def every_kept(ledger: Ledger, machine_id: str, device: str | None = None) -> li
 
 
 def of_experiment(listed: ListedRuns) -> MeasuredCeilings | None:
-    """What one experiment shows; None where no row of it gave a number."""
+    """Return the ceilings that one experiment measured; None where no row gave a number."""
     runs = [one.rows for one in listed.passes]
     run = listed.shown_run()
     limits = limits_of(runs)
@@ -96,7 +96,7 @@ def of_experiment(listed: ListedRuns) -> MeasuredCeilings | None:
     vendor = VENDORS.get(normalise_chip(run.chip)) if run.chip else None
     threads = listed.facts.get("op", {}).get("threads")
     ceilings = ceilings_of(
-        beside_vendor(limits, vendor),
+        with_vendor_figures(limits, vendor),
         run_id=run.id,
         measured_unix_s=run.started_unix_s,
         chip=run.chip or "",

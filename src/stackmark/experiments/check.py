@@ -1,23 +1,26 @@
-"""Is it still as fast as before? What a baseline holds is measured again, and held against it.
+"""Measure a baseline again and compare: is it still as fast as before?
 
-The unit is the series, also where an hour has not passed: an upgrade lies between. What is measured today is judged on its own;
-earlier checks of the same spec, chip and stack are a second answer, back to where the rate last changed (verdict/series.py).
-Of a baseline that several machines share, the series on today's chip count.
+The unit is the series, also where an hour has not passed since the baseline: an upgrade lies between. What is measured now is
+judged on its own; earlier checks of the same spec, chip and stack are a second answer, back to where the rate last changed
+(verdict/series.py). Checks within the series of the one that runs now are not nights of their own, and their runs are not
+averaged into it: that would hide a change of the last hour. They are reported and counted in no verdict.
+Of a baseline that several machines share, only the series on today's chip count.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from statistics import fmean
+from statistics import fmean, median
 
 from stackmark.errors import Exit
 from stackmark.experiments.baseline import HeldWorkload, SeriesOptions, SeriesResult, Trouble, held_by, measure_series
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.examine import arms_of, read_run
 from stackmark.experiments.groups import log_rate, subject_of
-from stackmark.experiments.progress import in_common_windows, series_numbers
+from stackmark.experiments.progress import StepTimes, in_common_windows, series_numbers
 from stackmark.experiments.recorder import new_experiment
+from stackmark.figures import figure_unit
 from stackmark.ledger import baselines, spreads
 from stackmark.ledger.rows import Json, RunDetail
 from stackmark.ledger.store import Ledger
@@ -29,9 +32,11 @@ from stackmark.verdict.examined import FactDifference, Facts
 from stackmark.verdict.explain import explain
 from stackmark.verdict.fact_values import STACK, StackChange, stack_changes
 from stackmark.verdict.family import holm
+from stackmark.verdict.interference import allowance_cpus
 from stackmark.verdict.rules import RULES as RULES
-from stackmark.verdict.series import Alarm, History, history_of, judge_nights
-from stackmark.verdict.throughput import throughput_over_runs
+from stackmark.verdict.series import ENOUGH, Alarm, History, Nights, history_of, judge_nights
+from stackmark.verdict.throughput import Throughput, throughput_over_runs
+from stackmark.workloads.command.definition import metric_name
 
 # Ten series know their mean to a third of their spread; older ones say more about then than about now.
 MOST_EARLIER = 10
@@ -39,11 +44,12 @@ MOST_EARLIER = 10
 EXPECTED = "host.boot_id"
 
 Rows = Sequence[RunDetail]
+FactsOf = Callable[[RunDetail], Facts]
 
 
 @dataclass(frozen=True)
 class Rate:
-    """The geometric mean of the series of a side, each of which is that of its runs."""
+    """The geometric mean of a side's series, each of which is the mean of its runs."""
 
     rate_per_s: float
     series: int
@@ -51,11 +57,20 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One workload now against before. Without a comparison, `trouble` says why there is none.
+class EarlierChecks:
+    """The checks of the same series before this one: within the hour, or back to back. No verdict counts them."""
 
-    `now` and `comparison` are of today's series alone; `lately` and `lately_comparison` of today's and the earlier checks since
-    the rate last changed, where there are any.
+    rate_per_s: float
+    checks: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One workload now compared with before. Without a comparison, `trouble` says why.
+
+    `now` and `comparison` are of this check alone; `lately` and `lately_comparison` of this and the earlier checks on other
+    days since the rate last changed, where there are any.
     """
 
     label: str
@@ -63,6 +78,8 @@ class Checked:
     place: str
     unit: str
     seconds: float
+    # What a user's own figure is called.
+    metric: str = ""
     # Empty where nothing was measured.
     experiment_id: str = ""
     before: Rate | None = None
@@ -70,27 +87,33 @@ class Checked:
     comparison: Comparison | None = None
     lately: Rate | None = None
     lately_comparison: Comparison | None = None
+    # Checks in the same series as this one, where there are any.
+    same_series: EarlierChecks | None = None
     alarm: Alarm | None = None
     # Of the stack: what a person looks for first after an upgrade.
     stack_changed: tuple[StackChange, ...] = ()
     # What else differs, most telling first.
     changed: tuple[FactDifference, ...] = ()
-    # What a reader must know beside the verdict: why it is no fair comparison, what was left out.
+    # What a reader must know next to the verdict: why the comparison is not fair, what was left out.
     doubts: tuple[Remark, ...] = ()
     trouble: Trouble | None = None
 
 
 @dataclass(frozen=True)
-class _Sides:
-    """The runs that are compared, by series, oldest first; the last of `nights` is today's."""
+class Sides:
+    """The runs that are compared, by series, oldest first; the last of `nights` is this check alone.
+
+    `same_series` are the runs of earlier checks in the series of this one.
+    """
 
     before: list[list[RunDetail]]
     nights: list[list[RunDetail]]
+    same_series: list[RunDetail]
     doubts: list[Remark] = field(default_factory=list)
 
 
 def check(ledger: Ledger, name: str, how: SeriesOptions, *, margin: float, anyway: bool = False) -> Iterator[Checked]:
-    """Workload by workload, as each is done; one that fails stops no other. When all are done, `decided` has the words."""
+    """Check workload by workload; a failure does not stop the others. When all are done, `decided` has the words."""
     every = held_by(ledger, name)
     for number, held in enumerate(every, start=1):
         if len(every) > 1:
@@ -99,7 +122,7 @@ def check(ledger: Ledger, name: str, how: SeriesOptions, *, margin: float, anywa
 
 
 def decided(checked: Sequence[Checked]) -> list[Checked]:
-    """With the words as Holm decides them over all workloads: with ten of them a false one is nearly even odds."""
+    """Decide the words by Holm over all workloads: with ten workloads a false word is nearly even odds."""
     found = list(checked)
     words = iter(holm([one.comparison for one in found if one.comparison]))
     found = [replace(one, comparison=next(words)) if one.comparison else one for one in found]
@@ -109,11 +132,12 @@ def decided(checked: Sequence[Checked]) -> list[Checked]:
 
 def _check(ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions, margin: float, anyway: bool) -> Checked:
     began = time.monotonic()
-    before = _rate(_by_series(held.rows))
-    blank = Checked(held.label, held.spec.workload, held.place, held.rows[0].rate_unit or "", 0.0, before=before)
+    before = _rate(by_series(held.rows))
+    unit, metric = held.rows[0].rate_unit or "", metric_name(held.spec.params)
+    blank = Checked(held.label, held.spec.workload, held.place, unit, 0.0, metric, before=before)
     if not anyway and all(row.machine_id != machine_name() for row in held.rows):
         # Known beforehand, so nobody has to wait for it.
-        return replace(blank, trouble=_incomparable(name, ["it was measured on another machine"]))
+        return replace(blank, trouble=_incomparable(name, ["it was measured on a different machine"]))
     request: Json = {"baseline": name, "workload": held.spec.workload}
     experiment = new_experiment(kind="check", command=how.command, note=name, request=request)
     series = measure_series(ledger, held, experiment, how)
@@ -127,7 +151,8 @@ def _compare(
     ledger: Ledger, name: str, held: HeldWorkload, series: SeriesResult, blank: Checked, margin: float, anyway: bool
 ) -> Checked:
     today = [row for row in in_common_windows(ledger, ledger.runs_of(series.experiment_id)) if row.rate_per_s]
-    sides = _sides(ledger, name, held, today)
+    facts = facts_reader(ledger)
+    sides = sides_of(ledger, name, held, today, facts)
     before, now = _flat(sides.before), sides.nights[-1]
     subjects = [subject_of(ledger, label, rows) for label, rows in ((name, before), ("now", now))]
     reasons = [reason for _, mixed in subjects for reason in mixed]
@@ -136,69 +161,109 @@ def _compare(
         blank,
         before=_rate(sides.before),
         now=_rate([now]),
-        stack_changed=stack_changes(_facts(ledger, before[-1]), _facts(ledger, now[-1])),
+        stack_changed=stack_changes(facts(before[-1]), facts(now[-1])),
         changed=_changed(ledger, before, today),
-        doubts=(*reasons, *sides.doubts),
+        doubts=(*reasons, *_busy(ledger, name, before, now), *sides.doubts),
     )
     if reasons and not anyway:
         return replace(seen, trouble=_incomparable(name, reasons), doubts=())
-    logs = [[[log_rate(row) for row in series] for series in side] for side in (sides.before, sides.nights)]
-    judged = judge_nights(name, logs[0], logs[1], margin, _history(ledger, held, now[-1]))
+    judged = judge(ledger, name, held, sides, margin)
     latest = sides.nights[judged.left_out :]
     return replace(
         seen,
         comparison=judged.tonight,
         lately=_rate(latest) if judged.lately else None,
         lately_comparison=judged.lately,
+        same_series=_same_series(sides.same_series),
         alarm=judged.alarm,
         doubts=(*seen.doubts, *_left_out(judged.left_out)),
     )
+
+
+def judge(ledger: Ledger, name: str, held: HeldWorkload, sides: Sides, margin: float) -> Nights:
+    """Judge the last night of `sides` against the baseline, by the rules of today."""
+    before, nights = ([[log_rate(row) for row in series] for series in side] for side in (sides.before, sides.nights))
+    like = sides.nights[-1][-1]
+    history = _history(ledger, held, like) if len(before) < ENOUGH else None
+    return judge_nights(name, before, nights, margin, history, figure_unit(like.rate_unit).terms)
+
+
+def _busy(ledger: Ledger, name: str, before: Rows, now: Rows) -> list[Remark]:
+    """Say where other programs kept CPUs or the GPU busy while either side was measured."""
+    times = StepTimes(ledger)
+    said = []
+    latest = [row for row in before if row.experiment_id == before[-1].experiment_id]
+    for label, rows in ((f"the last series of {name}", latest), ("this check", now)):
+        loads = [times.load(row) for row in rows]
+        busy = [load.busy_cpus for load in loads if load.busy_cpus is not None]
+        if busy and median(busy) > allowance_cpus(loads[0].cores):
+            said.append(f"{median(busy):.1f} of {loads[0].cores} CPUs during {label}")
+        if any(load.other_gpu_processes for load in loads):
+            said.append(f"the GPU during {label}")
+    text = f"other programs used {' and '.join(said)}: free the machine before you rely on the difference"
+    return [Remark(text, "busy-machine")] if said else []
+
+
+def _same_series(rows: Rows) -> EarlierChecks | None:
+    if not rows:
+        return None
+    rate = rate_of_series(rows)
+    return EarlierChecks(rate.rate_per_s, len({row.experiment_id for row in rows}), len(rows))
 
 
 def _left_out(count: int) -> list[Remark]:
     if not count:
         return []
     text = (
-        f"the rate has changed after the first {counted(count, 'earlier check')} on this stack, by more than series spread, and "
-        "nothing of the stack that is looked at did"
+        f"the rate changed after the first {counted(count, 'earlier check')} on this stack, by more than series spread; driver, "
+        "firmware, kernel and versions did not change"
     )
     return [Remark(text, "rate-changed")]
 
 
 def _history(ledger: Ledger, held: HeldWorkload, like: RunDetail) -> History | None:
-    """How far series of this workload have differed on this machine and chip, whatever the stack, without today's."""
+    """Tell how far series of this workload differed on this machine and chip before this check, whatever the stack."""
     rows = [
         row
         for row in spreads.runs_of_spec(ledger, held.spec.digest)
         if row.experiment_id != like.experiment_id
+        and row.started_unix_s < like.started_unix_s
         and (row.place, row.place_options) == (held.place, held.place_options)
         and _same_chip(row, like)
     ]
-    return history_of([_mean(series) for series in _by_series(rows)])
+    return history_of([_mean(series) for series in by_series(rows)])
 
 
 def _incomparable(name: str, reasons: Sequence[str]) -> Trouble:
     return Trouble(
         f"cannot be compared with {name}: {'; '.join(reasons)}",
-        "save a baseline here, or take --anyway, and what differs is said",
+        "save a baseline here, or give --anyway to compare and list what differs",
         Exit.WRONG_USE,
     )
 
 
-def _sides(ledger: Ledger, name: str, held: HeldWorkload, today: Rows) -> _Sides:
+def sides_of(ledger: Ledger, name: str, held: HeldWorkload, today: Rows, facts: FactsOf) -> Sides:
+    """Collect what a check of these runs is compared with."""
     like = today[-1]
     here = [row for row in held.rows if _same_chip(row, like)]
     doubts = []
     if here and len(here) < len(held.rows):
         left = f"{len(held.rows) - len(here)} runs of {name} on other chips or machines are left out"
         doubts.append(Remark(left, "other-chips-left-out"))
-    before = _by_series(here or held.rows)
-    doubts += _mixed_stacks(ledger, name, _flat(before))
-    return _Sides(before, _by_series([*_earlier(ledger, name, held, like, _flat(before)[-1]), *today]), doubts)
+    before = by_series(here or held.rows)
+    doubts += _mixed_stacks(name, _flat(before), facts)
+    earlier = _earlier(ledger, name, held, like, _flat(before)[-1], facts)
+    numbers = series_numbers([*earlier, *today])
+    now = set(numbers[len(earlier) :])
+    other_days = [row for row, number in zip(earlier, numbers, strict=False) if number not in now]
+    same_series = [row for row, number in zip(earlier, numbers, strict=False) if number in now]
+    return Sides(before, [*by_series(other_days), list(today)], same_series, doubts)
 
 
-def _earlier(ledger: Ledger, name: str, held: HeldWorkload, like: RunDetail, last: RunDetail) -> list[RunDetail]:
-    """Runs of checks before this one and after the baseline, of the same place, chip and stack, oldest first."""
+def _earlier(
+    ledger: Ledger, name: str, held: HeldWorkload, like: RunDetail, last: RunDetail, facts: FactsOf
+) -> list[RunDetail]:
+    """Find runs of checks before this one and after the baseline, of the same place, chip and stack, oldest first."""
     rows = [
         row
         for row in baselines.checked_runs(ledger, name, held.spec.digest)
@@ -208,11 +273,10 @@ def _earlier(ledger: Ledger, name: str, held: HeldWorkload, like: RunDetail, las
         and _same_chip(row, like)
         and last.started_unix_s < row.started_unix_s < like.started_unix_s
     ]
-    facts = _facts(ledger, like)
     found: list[RunDetail] = []
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row.experiment_id)]
     for group in reversed(groups[-MOST_EARLIER:]):
-        if stack_changes(_facts(ledger, group[-1]), facts):
+        if stack_changes(facts(group[-1]), facts(like)):
             break
         found = [*group, *found]
     return in_common_windows(ledger, found)
@@ -222,15 +286,16 @@ def _same_chip(one: RunDetail, other: RunDetail) -> bool:
     return (one.ran_on, one.chip, one.chip_uuid) == (other.ran_on, other.chip, other.chip_uuid)
 
 
-def _mixed_stacks(ledger: Ledger, name: str, before: Rows) -> list[Remark]:
-    """A baseline over an upgrade is two: its spread holds what the upgrade did."""
-    facts = [_facts(ledger, row) for row in {row.experiment_id: row for row in before}.values()]
-    changes = dict.fromkeys(str(change) for old, new in pairwise(facts) for change in stack_changes(old, new))
+def _mixed_stacks(name: str, before: Rows, facts: FactsOf) -> list[Remark]:
+    """Name what changed within a baseline: the spread of one that was saved over an upgrade includes the upgrade."""
+    seen = [facts(row) for row in {row.experiment_id: row for row in before}.values()]
+    changes = dict.fromkeys(str(change) for old, new in pairwise(seen) for change in stack_changes(old, new))
     text = f"{name} was itself measured on several stacks: {'; '.join(changes)}"
     return [Remark(text, "several-stacks")] if changes else []
 
 
-def _by_series(rows: Rows) -> list[list[RunDetail]]:
+def by_series(rows: Rows) -> list[list[RunDetail]]:
+    """Group runs by series, oldest first."""
     found: dict[int, list[RunDetail]] = {}
     for number, row in zip(series_numbers(rows), rows, strict=True):
         found.setdefault(number, []).append(row)
@@ -245,13 +310,25 @@ def _mean(series: Rows) -> float:
     return fmean(log_rate(row) for row in series)
 
 
+def rate_of_series(rows: Rows) -> Throughput:
+    return throughput_over_runs([row.rate_per_s for row in rows if row.rate_per_s])
+
+
 def _rate(series: Sequence[Rows]) -> Rate:
-    means = [throughput_over_runs([row.rate_per_s for row in one if row.rate_per_s]).rate_per_s for one in series]
+    means = [rate_of_series(one).rate_per_s for one in series]
     return Rate(throughput_over_runs(means).rate_per_s, len(series), sum(map(len, series)))
 
 
-def _facts(ledger: Ledger, row: RunDetail) -> Facts:
-    return read_run(ledger, row, counted=True)[1]
+def facts_reader(ledger: Ledger) -> FactsOf:
+    """Return a function that reads the facts of a run, once for each run."""
+    known: dict[str, Facts] = {}
+
+    def facts(row: RunDetail) -> Facts:
+        if row.id not in known:
+            known[row.id] = read_run(ledger, row, counted=True)[1]
+        return known[row.id]
+
+    return facts
 
 
 def _changed(ledger: Ledger, before: Rows, today: Rows) -> tuple[FactDifference, ...]:

@@ -1,4 +1,4 @@
-"""What a driver left that is gone: runs that wait in files, rows that say `running`, processes that nobody waits for."""
+"""Clean up after a dead driver: runs saved in files, rows that say `running`, processes without a parent."""
 
 from stackmark.errors import LedgerError, SpecError
 from stackmark.experiments.driver import boot_name, machine_name, may_live
@@ -12,12 +12,12 @@ from stackmark.places.folders import remove_forgotten
 from stackmark.places.registry import find_kind
 
 # Why a run is lost. Killed, or failed with a ledger that could not be written: the row does not tell.
-DRIVER_GONE = "its driver ended without storing it"
+DRIVER_GONE = "stackmark ended without storing it"
 RESTARTED = "the machine was restarted while it ran"
 
 
 def clean_up(ledger: Ledger) -> list[str]:
-    """Ends what abandoned runs of this machine left behind, and says it in a sentence each."""
+    """Clean up what abandoned runs of this machine left behind, and report it in one sentence each."""
     remove_forgotten()  # folders of killed probes, which no ledger knows; nothing that anybody needs to hear of
     if ledger.read_only:
         return _jobs_left()
@@ -40,7 +40,7 @@ def _lost_runs(ledger: Ledger) -> list[str]:
         removed = _removed(row)
         ended = end_marked(row.id) if same_boot else 0
         reason = DRIVER_GONE if same_boot else RESTARTED
-        again = f"go on with: stackmark resume {row.experiment_id}" if is_list(row.workload) else "run it again"
+        again = f"continue: stackmark resume {row.experiment_id}" if is_list(row.workload) else "run it again"
         try:
             marked = ledger.mark_lost(row.id, reason, hint=again)
         except LedgerError:
@@ -60,7 +60,7 @@ def _recovered(ledger: Ledger) -> list[str]:
     except LedgerError:
         return []  # the same trouble again: the files stay
     return [
-        f"the run {one.run_id} is stored now: the ledger could not be written when it ended, and {one.path} had it"
+        f"the run {one.run_id} is stored now, from {one.path}: the ledger was not writable when the run ended"
         for one in found
         if not one.trouble
     ]

@@ -1,4 +1,4 @@
-"""`stackmark results --from-cluster`: what ran in a cluster while nobody waited for it, brought into the ledger.
+"""`stackmark results --from-cluster`: store runs that ended in a cluster without a waiting driver.
 
 A pod's log is the worker's whole stream, so a run that is collected is judged as one that was waited for. Each is stored once:
 its id is made from the pod's UID and the worker's first moment, and the ledger has an id once. What cannot be taken, since its
@@ -8,7 +8,6 @@ log is gone or has lost its beginning, is said and not stored: that a number is 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark import __version__
 from stackmark.errors import ClusterError, StackmarkError
 from stackmark.events import Event, Hello, Probe
 from stackmark.experiments.recorder import Output, finished_run, new_experiment, store_finished
@@ -25,6 +24,7 @@ from stackmark.places.place import STDERR_LINES_KEPT, Outcome
 from stackmark.places.pod.finished import FinishedPod, find_pods, handle_of, options_of, read_pod, task_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import counted
+from stackmark.version import version
 
 # How far a node's clock may be from the cluster's before it is not believed.
 CLOCKS_DIFFER_S = 3600.0
@@ -44,10 +44,10 @@ class Collected:
         done = sum(row.status == "done" for row in self.taken)
         failed = f", {len(self.taken) - done} of them failed" if done < len(self.taken) else ""
         where = f"the namespace {self.namespace} of {self.context}"
-        rest = [f"{counted(self.known, 'run')} had been taken before"] if self.known else []
-        rest += [f"{counted(self.unfinished, 'pod')} had not ended"] if self.unfinished else []
-        took = f"took {counted(len(self.taken), 'run')} from {where}{failed}"
-        return ["; ".join([took, *rest]), *(f"not taken: {sentence}" for sentence in self.left)]
+        rest = [f"{counted(self.known, 'run')} already collected"] if self.known else []
+        rest += [f"{counted(self.unfinished, 'pod')} still running"] if self.unfinished else []
+        took = f"collected {counted(len(self.taken), 'run')} from {where}{failed}"
+        return ["; ".join([took, *rest]), *(f"not collected: {sentence}" for sentence in self.left)]
 
 
 def collect(
@@ -62,7 +62,7 @@ def collect(
     try:
         return _collected(cluster, ledger, command)
     except ClusterError as error:
-        raise explained(error, f"pods of the namespace {cluster.namespace} are looked for") from error
+        raise explained(error, f"looking for pods in the namespace {cluster.namespace}") from error
 
 
 def _collected(cluster: Cluster, ledger: Ledger, command: str) -> Collected:
@@ -109,14 +109,14 @@ def _whole(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -
     """The run, or why there is none."""
     output = Output.read(told.events)
     if told.missing and told.failure is None:
-        return f"its log cannot be read whole: {told.missing}"
+        return f"its log cannot be read completely: {told.missing}"
     task = task_of(told.pod)
     try:
         spec = _spec(output.stream.events, task)
     except StackmarkError as error:
         return error.message
     if spec is None:
-        return "it does not say what it was to do"
+        return "it does not contain its spec"
     hello = next((event for event in output.stream.events if isinstance(event, Hello)), None)
     times = status.timeline(told.pod, [])
     began = _began(hello, times)
@@ -136,7 +136,7 @@ def _whole(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -
         machine_id=str(handle.get("node_machine_id") or ""),
         boot_id=str(handle.get("node_boot_id") or ""),
         handle=handle,
-        stackmark_version=hello.versions.get("stackmark", __version__) if hello else __version__,
+        stackmark_version=hello.versions.get("stackmark", version()) if hello else version(),
     )
 
 

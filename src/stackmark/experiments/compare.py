@@ -3,7 +3,7 @@
 Before the first run everything is fixed in a design (design.py) and stored. A probe in the first arm's place turns the request
 into the spec, and all arms have that spec. An arm that types parameters of its own is probed in its own place with everything
 that defines the work held as the first arm has it; only how the work is done on a device (layout, CUDA graph, length of the run)
-is chosen anew, and what came out different is said.
+is chosen again, and what came out different is said.
 
 Then the plan says what comes next (progress.py), a run is made, and the plan is asked again with what the ledger holds. Nothing
 that matters is kept in memory, so an experiment that was killed goes on with `resume`. A failed run fails its block; the block is
@@ -17,7 +17,7 @@ that it got, by its UUID. What is decided there is stored in the design: `resume
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,12 +40,15 @@ from stackmark.experiments.design import (
     stored_design,
     whole_blocks,
 )
-from stackmark.experiments.driver import boot_name, idle_cpus, machine_name
+from stackmark.experiments.driver import OTHER_CHIP, boot_name, machine_name
+from stackmark.experiments.estimate import Estimate, of_arms
 from stackmark.experiments.kinds import require_blocks
 from stackmark.experiments.list_specs import is_list, rows_of_spec
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import Progress, StepTimes, progress
-from stackmark.experiments.recorder import Position, Recorder, Watcher, begin, new_experiment
+from stackmark.experiments.recorder import Position, Recorder, SuiteMember, Watcher, begin, new_experiment
+from stackmark.experiments.surroundings import KEY as SURROUNDINGS
+from stackmark.experiments.surroundings import Surroundings, look_around
 from stackmark.experiments.trust import Part, parts_of
 from stackmark.experiments.typed import extra_of
 from stackmark.experiments.verify import chip_for_others, folder_in
@@ -68,14 +71,16 @@ MOST_BLOCKS = 20
 # A primer has to reach its first steps and no more: that is when kernels are compiled and loaded. So it does not warm up either.
 PRIMER_S, PRIMER_STEPS = 1.0, 10
 # Of a list a few rows, each for a moment. No operator compiles anything that is kept from process to process: what a library
-# chooses for a shape it chooses anew in each, so the other rows would fill no cache.
+# chooses for a shape it chooses again in each, so the other rows would fill no cache.
 PRIMER_ROWS, PRIMER_ROW_S = 3, 0.1
-ONE_MACHINE = "a pod is compared with a host or a container on one machine only"
+# Where an experiment keeps what its probe took, for the forecast of its runs.
+PROBE_S = "probe_s"
+ONE_MACHINE = "a pod can only be compared with a host or a container on the same machine"
 
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What a person asked of an experiment."""
+    """A request for a comparison."""
 
     request: Request
     arms: Sequence[ArmRequest]
@@ -88,14 +93,17 @@ class CompareRequest:
     seed: int | None = None
     primers: bool = True
     command: str = ""
+    # Of a row of a suite.
+    member: SuiteMember | None = None
 
 
-def make_design(asked: CompareRequest, watcher: Watcher) -> tuple[Design, list[Resolved]]:
-    """Probes what must be probed. The seed decides the order; without one it is drawn, and stored."""
+def make_design(asked: CompareRequest, watcher: Watcher) -> tuple[Design, list[Resolved], Surroundings]:
+    """Probe what must be probed and make the design. The seed decides the order; without one it is drawn, and stored."""
     check_compare(asked)
     blocks, rule = _blocks(asked, watcher)
     prepare_places(asked.arms)
-    placed, resolved = _resolve(asked, beside_the_driver(asked.arms, watcher), watcher)
+    around = look_around(watcher.notice, [arm.place for arm in asked.arms])
+    placed, resolved = _resolve(asked, on_the_drivers_node(asked.arms, watcher), watcher)
     arms = [
         Arm(label=arm.label, place=arm.place, place_options=arm.place_options, typed=arm.typed, spec=found.spec)
         for arm, found in zip(placed, resolved, strict=True)
@@ -112,24 +120,23 @@ def make_design(asked: CompareRequest, watcher: Watcher) -> tuple[Design, list[R
         ordering=SHUFFLED,
         rules=RULES,
         repeats_disturbed=True,
-        # Where a pod is compared with a pod, on whatever node, this machine's load says nothing.
-        idle_cpus=None if all(find_kind(arm.place).leads for arm in placed) else idle_cpus(),
+        idle_cpus=around.idle_cpus,
     )
-    return design, resolved
+    return design, resolved, around
 
 
 def check_compare(asked: CompareRequest) -> None:
-    """What can be refused without a worker."""
+    """Refuse what can be refused without a worker."""
     check_margin(asked.margin)
     if asked.until_decided and asked.blocks and asked.blocks > MOST_LOOKED_AT:
         raise SpecError(
-            f"--until-decided ends after at most {MOST_LOOKED_AT} blocks, not {asked.blocks}",
-            hint=f"give --blocks {MOST_LOOKED_AT} or fewer, or a wider --margin",
+            f"--until-decided takes at most {MOST_LOOKED_AT} --blocks, got {asked.blocks}",
+            hint=f"use --blocks {MOST_LOOKED_AT} or fewer, or a wider --margin",
         )
 
 
 def prepare_places(arms: Sequence[ArmRequest] | Sequence[Arm]) -> None:
-    """A place that is not there is found before the first run, and not after the minutes of the other arms."""
+    """Prepare all places, so that a missing one is found before the first run, not after the other arms' minutes."""
     seen: list[object] = []
     for arm in arms:
         if (arm.place, arm.place_options) in seen:
@@ -143,12 +150,14 @@ def prepare_places(arms: Sequence[ArmRequest] | Sequence[Arm]) -> None:
 
 @contextmanager
 def naming(label: str) -> Iterator[None]:
-    """Says in which arm something went wrong."""
+    """Say in which arm something failed."""
     try:
         yield
     except (SpecError, WorkerError, PlaceError) as error:
-        kind = next(kind for kind in (SpecError, WorkerError, PlaceError) if isinstance(error, kind))
-        raise kind(f"the arm {label!r}: {error.message}", hint=error.hint, command=error.command) from error
+        made = next(kind for kind in (SpecError, WorkerError, PlaceError) if isinstance(error, kind))
+        named = made(f"the arm {label!r}: {error.message}", hint=error.hint, command=error.command, kind=error.kind)
+        named.arm = label
+        raise named from error
 
 
 def _blocks(asked: CompareRequest, watcher: Watcher) -> tuple[int, StoppingRule | None]:
@@ -162,8 +171,8 @@ def _blocks(asked: CompareRequest, watcher: Watcher) -> tuple[int, StoppingRule 
         size = sequences_of(arms)
         why = f"the order of {arms} arms is balanced in multiples of {size} blocks"
         if rule and blocks == rule.looks[0]:
-            why = "--until-decided looks for the first time then"
-        watcher.notice(f"--blocks {wanted} is made {blocks}: {why}")
+            why = "--until-decided looks at the results then for the first time"
+        watcher.notice(f"--blocks {wanted} becomes {blocks}: {why}")
     return blocks, rule
 
 
@@ -214,7 +223,7 @@ def _in_own_folder(spec: Spec, request: Request, arm: ArmRequest) -> Spec:
 
 
 def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str, Scalar]:
-    """What the first arm's spec decides for the others: the work itself, without what only that arm typed."""
+    """Return what the first arm's spec decides for the others: the work itself, without that arm's own options."""
     fields = find(request.workload)[0].params.model_fields
     return {
         name: value
@@ -226,15 +235,19 @@ def held_by(request: Request, spec: Spec, typed: dict[str, Scalar]) -> dict[str,
 
 
 def leading(arms: Sequence[ArmRequest]) -> int:
-    """Which arm is probed first: one whose chip is chosen elsewhere, or else the first."""
+    """Return which arm is probed first: one whose chip is chosen elsewhere, else the first."""
     return next((number for number, arm in enumerate(arms) if find_kind(arm.place).leads), 0)
 
 
-def beside_the_driver(arms: Sequence[ArmRequest], watcher: Watcher) -> list[ArmRequest]:
+def on_the_drivers_node(arms: Sequence[ArmRequest], watcher: Watcher) -> list[ArmRequest]:
     """Pin pods that are compared with a host or a container to this machine; refuse where it is not a node."""
     if all(find_kind(arm.place).leads for arm in arms) or not any(find_kind(arm.place).leads for arm in arms):
         return list(arms)
-    return [_pinned_here(arm, watcher) if find_kind(arm.place).leads else arm for arm in arms]
+    pinned = []
+    for arm in arms:
+        with naming(arm.label):
+            pinned.append(_pinned_here(arm, watcher) if find_kind(arm.place).leads else arm)
+    return pinned
 
 
 def _pinned_here(arm: ArmRequest, watcher: Watcher) -> ArmRequest:
@@ -252,14 +265,14 @@ def _pinned_here(arm: ArmRequest, watcher: Watcher) -> ArmRequest:
         node = this_node(setup.cluster, wanted, ONE_MACHINE)
         here = [one.name for one in nodes_here(setup.cluster)]
     except ClusterError as error:
-        raise explained(error, "the nodes are looked at") from error
+        raise explained(error, "looking at the nodes") from error
     if len(here) > 1 and not typed:
         watcher.notice(f"{' and '.join(here)} are all this machine: {arm.label} runs on {node.name}")
     return replace(arm, place_options={**arm.place_options, "node": node.name})
 
 
 def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list[ArmRequest]:
-    """All arms where the leading one was: its node for the other pods, its GPU for those that can be told which.
+    """Send all arms to where the leading one was: its node for other pods, its GPU for arms that can select one.
 
     The node is the one that the cluster gave it. Its GPU only the worker knows: its word is held to be a UUID and no more.
     """
@@ -278,20 +291,25 @@ def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list
 
 
 def start(asked: CompareRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
-    """Makes the design and stores it: from here on `resume` can go on."""
+    """Make the design and store it: from here on `resume` can continue."""
     remove_forgotten()
-    design, _ = make_design(asked, watcher)
+    design, resolved, around = make_design(asked, watcher)
     experiment = new_experiment(
         kind=asked.kind,
         command=asked.command,
-        request=asked.request.model_dump(mode="json"),
+        request={
+            **asked.request.model_dump(mode="json"),
+            SURROUNDINGS: around.stored(),
+            PROBE_S: max(one.took_s for one in resolved),
+        },
         design=design.model_dump(mode="json"),
+        member=asked.member,
     )
     return begin(ledger, experiment, [(arm.spec, arm.place, arm.place_options) for arm in design.arms])
 
 
 def parts_in(design: Design) -> list[Part]:
-    """What of a design's arms is not to be run unless it was typed here or confirmed."""
+    """Return the parts of a design's arms that need trust before they run: not typed here and not confirmed."""
     return parts_of((arm.spec, arm.place, arm.place_options) for arm in design.arms)
 
 
@@ -310,8 +328,12 @@ def carry_out(
     *,
     time_limit_s: float | None = None,
     anyway: bool = False,
+    may_begin: Callable[[], bool] = lambda: True,
 ) -> Progress:
-    """Runs what is missing, and says how far it came. Interruptions pass through: what was finished is stored."""
+    """Run what is missing and report progress. Interruptions pass through: what was finished is stored.
+
+    `may_begin` is asked before each block: a suite whose time is up begins no other.
+    """
     design = design_of(experiment)
     for arm in design.arms:
         check_spec(arm.spec)
@@ -324,14 +346,35 @@ def carry_out(
         now = progress(design, before, times)
         if isinstance(now.next, Assignment):
             session.check_machine(before)
+            if expected := _expected(ledger, experiment, design, now):
+                watcher.expects(expected)
             session.prime(before)
         while isinstance(now.next, Assignment):
+            if not _is_begun(now.next, recorder.rows()) and not may_begin():
+                return now
             if now.again:
-                watcher.notice(f"other programs disturbed block {now.next.block + 1}: it is measured again")
+                watcher.notice(f"other programs disturbed block {now.next.block + 1}: measuring it again")
             session.run(now.next)
             now = progress(design, recorder.rows(), times)
         remove_cache(experiment.id)
     return now
+
+
+def _is_begun(wanted: Assignment, rows: Sequence[RunRow]) -> bool:
+    return any((row.block, row.attempt) == (wanted.block, wanted.attempt) and row.status == "done" for row in rows)
+
+
+def _expected(ledger: Ledger, experiment: Experiment, design: Design, now: Progress) -> Estimate | None:
+    """Forecast the missing blocks; the primers take about as long as the probe did."""
+    took = experiment.request.get(PROBE_S)
+    probe_s = float(took) if isinstance(took, int | float) else None
+    missing = max(0, design.blocks - len(now.blocks))
+    primers_s = len(design.arms) * ((probe_s or 0.0) + PRIMER_S) if design.primers and not now.blocks else 0.0
+    arms = [(arm.label, arm.spec, arm.place) for arm in design.arms]
+    pauses_s = design.pause_s * missing * len(arms)
+    return of_arms(
+        ledger, arms, missing, probe_s=probe_s, extra_s=primers_s + pauses_s, at_most=design.rule is not None
+    )
 
 
 class _Session:
@@ -355,16 +398,17 @@ class _Session:
         self._places: list[Place] = [find_place(arm.place, arm.place_options, self._cache) for arm in design.arms]
 
     def check_machine(self, before: Sequence[RunRow]) -> None:
-        """An experiment belongs to the machine it began on."""
+        """Refuse to continue an experiment on another machine than it started on."""
         elsewhere = [row for row in before if row.status == "done" and row.machine_id != machine_name()]
         if elsewhere and not self._anyway:
             raise SpecError(
-                f"{self._experiment.id} was begun on another machine: its verdict would be about two machines",
-                hint="resume it there, begin anew here, or take --anyway",
+                f"{self._experiment.id} was started on a different machine: its verdict would mix two machines",
+                hint="resume it there, start again here, or use --anyway",
+                kind=OTHER_CHIP,
             )
 
     def prime(self, before: Sequence[RunRow]) -> None:
-        """One short unmeasured run of each arm fills the caches that all arms share, and shows that each arm works."""
+        """Fill the caches that all arms share by one short unmeasured run of each arm, which also shows that each arm works."""
         if not self._design.primers:
             return
         for arm in order_of(self._design, 0):
@@ -376,7 +420,7 @@ class _Session:
         row = self._run_once(primer_spec(asked.spec), arm, Position(arm=arm, role="primer", label=asked.label))
         if row.status != "done":
             raise WorkerError(
-                f"the arm {asked.label!r} failed in its first run, which only fills the caches: {row.failure_message}",
+                f"the arm {asked.label!r} failed in its first run, which fills the caches: {row.failure_message}",
                 hint=row.failure_hint,
                 command=f"stackmark show {row.id} --log",
             )
@@ -389,7 +433,7 @@ class _Session:
             row = self._run_once(arm.spec, wanted.arm, position)
         except PlaceError as error:
             # Its row says that it failed, so its block is repeated; whoever looks on should know why.
-            self._watcher.notice(f"the arm {arm.label} could not be run: {error.message}")
+            self._watcher.notice(f"the arm {arm.label} cannot be run: {error.message}")
             return
         if row.status == "done":
             self._check_chip(row, arm.label)
@@ -417,17 +461,19 @@ class _Session:
         elsewhere = next((one for one in rows if one.ran_on != row.ran_on), None)
         if elsewhere:
             raise PlaceError(
-                f"the arm {label!r} ran on another machine than {elsewhere.id}: two machines differ by more than a layer costs",
-                hint="pin one node for all arms (node=), or take --anyway",
+                f"the arm {label!r} ran on a different machine than {elsewhere.id}: machines differ by more than a layer costs",
+                hint="pin one node for all arms (node=), or use --anyway",
+                kind=OTHER_CHIP,
             )
         if row.chip_uuid is None:
             return
         other = next((one for one in rows if one.chip_uuid and one.chip_uuid != row.chip_uuid), None)
         if other:
             raise PlaceError(
-                f"the arm {label!r} ran on {row.chip} {row.chip_uuid}, and {other.id} on {other.chip_uuid}: two chips "
+                f"the arm {label!r} ran on {row.chip} {row.chip_uuid}, but {other.id} on {other.chip_uuid}: two chips "
                 "differ by more than a container costs",
-                hint="pin one chip for all arms (device=, gpus=), begin anew on this chip, or take --anyway",
+                hint="pin one chip for all arms (device=, gpus=), start again on this chip, or use --anyway",
+                kind=OTHER_CHIP,
             )
 
     def _names_machines(self) -> bool:
@@ -436,7 +482,7 @@ class _Session:
 
 
 def primer_spec(spec: Spec) -> Spec:
-    """The same work, cut short."""
+    """Return the same work with few steps."""
     params = dict(spec.params)
     for name, most in (
         ("seconds", PRIMER_S),

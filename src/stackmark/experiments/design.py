@@ -34,7 +34,7 @@ MOST_ARMS = 9
 MOST_BLOCKS = 20_000
 # How the order of a design is made: 1 is AB BA AB BA and the rows of one Williams square over and over, 2 is shuffled.
 ALTERNATING, SHUFFLED = 1, 2
-# What counts as a difference where nobody says.
+# The margin where none is given.
 MARGIN = 0.01
 # Disturbed blocks are measured again, up to this share of the blocks that were planned.
 EXTRA_SHARE = 0.5
@@ -51,7 +51,7 @@ class Arm(Frozen):
 
 
 class StoppingRule(Frozen):
-    """Fixed before the first run: after which numbers of blocks one looks, and which nominal level each look has.
+    """A rule fixed before the first run: after which numbers of blocks to look, and the nominal level of each look.
 
     `kind` is the function by which the looks spend `alpha`; `levels` are one-sided, of the tests behind a word, `levels_95`
     two-sided, behind a named difference.
@@ -66,9 +66,9 @@ class StoppingRule(Frozen):
     @model_validator(mode="after")
     def _whole(self) -> "StoppingRule":
         if not self.looks or len(self.looks) != len(self.levels) or len(self.looks) != len(self.levels_95):
-            raise ValueError("a stopping rule has one level a look")
+            raise ValueError("a stopping rule needs one level per look")
         if self.looks != sorted(set(self.looks)):
-            raise ValueError("looks come in increasing numbers of blocks")
+            raise ValueError("looks must be increasing numbers of blocks")
         return self
 
 
@@ -96,12 +96,12 @@ class Design(Frozen):
         if self.blocks % sequences_of(len(self.arms)):
             raise ValueError(f"{len(self.arms)} arms need a multiple of {sequences_of(len(self.arms))} blocks")
         if self.rule and self.rule.looks[-1] != self.blocks:
-            raise ValueError("the last look is after the last block")
+            raise ValueError("the last look must be after the last block")
         return self
 
 
 class Finished(Frozen):
-    """A run that ended, as the plan needs to know it. `series` names a stretch of time without a reboot or a long pause."""
+    """A run that ended, as the plan needs it. `series` names a period without a reboot or a long pause."""
 
     arm: int
     block: int
@@ -121,20 +121,20 @@ class Assignment(Frozen):
 
 
 class Done(Frozen):
-    """Nothing is left to run. `short` says why, where the design did not become whole."""
+    """Nothing is left to run. `short` says why, where the design is incomplete."""
 
     short: str = ""
 
 
 def sequences_of(arms: int) -> int:
-    """How many blocks make a whole design."""
+    """Return how many blocks make a whole design."""
     if arms <= 1:
         return 1
     return arms if arms % 2 == 0 else 2 * arms
 
 
 def whole_blocks(arms: int, blocks: int) -> int:
-    """Rounded up to whole designs."""
+    """Round up to whole designs."""
     size = sequences_of(arms)
     return -(-max(blocks, 1) // size) * size
 
@@ -167,7 +167,7 @@ def _shuffled(arms: int, seed: int, ends: tuple[int, ...]) -> tuple[tuple[int, .
     for end in ends:
         stretch: list[tuple[int, ...]] = []
         while len(orders) + len(stretch) < end:
-            # Each square names its arms anew: of four arms a square has 4 of the 24 possible orders.
+            # Each square names its arms again: of four arms a square has 4 of the 24 possible orders.
             names = list(range(arms))
             dice.shuffle(names)
             stretch += [tuple(names[place] for place in row) for row in williams(arms)]
@@ -190,7 +190,7 @@ def williams(arms: int) -> list[list[int]]:
 
 
 def next_run(design: Design, finished: list[Finished], *, blocks: int | None = None) -> Assignment | Done:
-    """What to run now, from all that ended so far. `blocks` is where to stop for a look, or the end of the design."""
+    """Return what to run next, from all that ended so far. `blocks` is where to stop for a look, or the design's end."""
     until = design.blocks if blocks is None else blocks
     latest = {block: _attempt(design, finished, block) for block in range(until)}
     for block, (attempt, state, missing) in latest.items():
@@ -207,7 +207,7 @@ def next_run(design: Design, finished: list[Finished], *, blocks: int | None = N
     if len(spoilt) > design.most_repeats:
         which = ", ".join(str(block + 1) for _, block in failed)
         blocks_failed = f"block {which}" if len(failed) == 1 else f"blocks {which}"
-        return Done(short=f"{blocks_failed} failed, and {design.most_repeats} repetitions of a block were allowed")
+        return Done(short=f"{blocks_failed} failed; the design allows {design.most_repeats} repeated blocks")
     attempt, block = min(failed)
     return Assignment(arm=order_of(design, block)[0], block=block, attempt=attempt + 1)
 
@@ -230,7 +230,7 @@ def _next_disturbed(
 
 
 def whole(design: Design, finished: list[Finished]) -> dict[int, int]:
-    """The blocks that are complete, each with the attempt that counts: the latest that was not disturbed, else the latest."""
+    """Return the complete blocks, each with the attempt that counts: the latest undisturbed one, else the latest."""
     found: dict[int, int] = {}
     for (block, attempt), _ in sorted(
         whole_attempts(design, finished).items(), key=lambda one: (not one[1], one[0][1])
@@ -240,7 +240,7 @@ def whole(design: Design, finished: list[Finished]) -> dict[int, int]:
 
 
 def whole_attempts(design: Design, finished: list[Finished]) -> dict[tuple[int, int], bool]:
-    """All complete attempts at a block, and whether a run of it was disturbed."""
+    """Return all complete attempts at a block, and whether a run of it was disturbed."""
     made: dict[tuple[int, int], list[Finished]] = {}
     for run in finished:
         if not run.cut_off and run.block < design.blocks:
@@ -305,7 +305,7 @@ def _attempt(design: Design, finished: list[Finished], block: int) -> tuple[int,
 
 
 def stored_design(experiment: Experiment) -> Design | None:
-    """The design of an experiment with arms; None where it has one arm and no order to keep."""
+    """Return the design of an experiment with arms; None where it has one arm and no order to keep."""
     if experiment.design is None:
         return None
     try:
@@ -318,12 +318,12 @@ def check_margin(margin: float) -> None:
     if not 0 < margin < MOST_MARGIN:
         raise SpecError(
             f"margin must be between 0 and {100 * MOST_MARGIN:g} %, got {100 * margin:g} %",
-            hint="1 % is usual on a quiet GPU; `stackmark noise` tells what this machine can decide",
+            hint="1 % is usual on an idle GPU; `stackmark noise` shows what this machine can decide",
         )
 
 
 def unasked_differences(arms: Sequence[Arm]) -> list[str]:
-    """Parameters in which arms differ though nobody typed them in an arm: consequences of what was typed."""
+    """Return parameters that differ between arms though no arm sets them: consequences of what was typed."""
     typed = {name for arm in arms for name in arm.typed}
     names = sorted({name for arm in arms for name in arm.spec.params} - typed)
     found = []

@@ -43,7 +43,7 @@ LOOK_S, ADD_S = 120.0, 300.0
 # What a pod waits for here was seen to be free: who comes first meanwhile has it for longer than anybody waits for a doctor.
 WAIT = "2min"
 VISITS_AT_ONCE = 4
-# A visit takes some ten seconds: of so many nodes it is said beforehand.
+# A visit takes some ten seconds: of this many nodes it is said beforehand.
 MANY = 20
 # Where a pod that could go anywhere was not placed at all.
 NOWHERE = "no node"
@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 def diagnose(
     given: Mapping[str, JsonValue], nodes: Sequence[str], *, pods: bool = True, say: Say = lambda _: None
 ) -> Report:
-    """`given` are a pod's options, as they were typed. Without `pods` nothing is made in the cluster."""
+    """Diagnose the cluster. `given` are a pod's options, as typed. Without `pods` nothing is created in the cluster."""
     options = read_pod_options(given)
     if options.node:
         nodes = (*nodes, options.node)
@@ -109,7 +109,7 @@ class _Visitor:
         if self._seen.trouble:
             return {}
         nodes = examined(self._seen, self._wish)
-        why = cluster_diagnostics.may_run_pods(self._seen) if pods else "no pods were to be sent (--no-pods)"
+        why = cluster_diagnostics.may_run_pods(self._seen) if pods else "--no-pods was given"
         if why:
             return {node.name: NodeVisit(why_not=why) for node in nodes}
         if self._seen.nodes is None and not nodes:
@@ -117,7 +117,7 @@ class _Visitor:
         visited = [node for node in nodes if worth_a_visit(node, nodes, self._wish)]
         if len(visited) > MANY:
             self._say(
-                f"{len(visited)} nodes are visited, {VISITS_AT_ONCE} at once; --node takes some of them, --no-pods none"
+                f"visiting {len(visited)} nodes, {VISITS_AT_ONCE} at a time; --node selects nodes, --no-pods skips them all"
             )
         return self._side_by_side(visited)
 
@@ -128,7 +128,7 @@ class _Visitor:
             try:
                 for future in as_completed(running):
                     found[running[future]] = future.result()
-                    self._say(f"{running[future]}: {len(found)} of {len(nodes)} nodes were visited")
+                    self._say(f"{running[future]}: {len(found)} of {len(nodes)} nodes visited")
             finally:
                 if len(found) < len(nodes):
                     # Ctrl-C: the visits end when their pods are gone.
@@ -171,7 +171,7 @@ class _Visitor:
         return visit, where or node or ""
 
     def _look(self, node: str | None, gpus: int) -> tuple[Look, str]:
-        self._say(f"{node or 'the scheduler'}: {_a_pod(gpus)} looks around")
+        self._say(f"{node or 'the scheduler'}: {_a_pod(gpus)} collects facts")
         given: dict[str, JsonValue] = {"gpus": str(gpus) if gpus else "none"}
         cpus = self._own_cpus(node)
         if cpus is not None:
@@ -288,7 +288,7 @@ def _failure(heard: _Listening, task: Task, outcome: Outcome) -> PlaceFailure | 
         return PlaceFailure("broken_stream", heard.broken.message)
     said = " ".join(outcome.stderr[-3:]) or "nothing"
     return PlaceFailure(
-        "cut_off", f"the pod ended without a result; it said: {said}", "does the image have stackmark in it?"
+        "cut_off", f"the pod ended without a result; its output: {said}", "does the image contain stackmark?"
     )
 
 

@@ -1,4 +1,4 @@
-"""What an experiment shows, recomputed from the ledger: any time, at any margin, without running anything."""
+"""Recompute an experiment from the ledger: any time, at any margin, without running anything."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from typing import Literal
 from stackmark.errors import SpecError
 from stackmark.events import Hello, Metric, gathered_facts
 from stackmark.experiments import fairness
+from stackmark.experiments.against_published import published_pairs
 from stackmark.experiments.design import (
     MARGIN,
     Arm,
@@ -25,7 +26,15 @@ from stackmark.experiments.judging import read_stored, setup_parts, timed_run
 from stackmark.experiments.kinds import RUN, kind_of, require_arms
 from stackmark.experiments.limits import limits_of_run
 from stackmark.experiments.list_specs import is_list
-from stackmark.experiments.operator_list import arm_list_runs, arm_lists, list_doubts, list_ratios, read_list
+from stackmark.experiments.operator_list import (
+    arm_list_runs,
+    arm_lists,
+    imported_list,
+    list_doubts,
+    list_ratios,
+    problems_of,
+    read_list,
+)
 from stackmark.experiments.progress import (
     CUT_OFF,
     Progress,
@@ -39,33 +48,43 @@ from stackmark.experiments.progress import (
     with_rates,
 )
 from stackmark.experiments.run import asked_runs, missing_runs
+from stackmark.experiments.selecting import suggested_command
+from stackmark.experiments.surroundings import idle_cpus_before
 from stackmark.ledger.rows import Experiment, RunDetail
+from stackmark.ledger.several import StreamSource
 from stackmark.ledger.store import Ledger
-from stackmark.published.lookup import known_rows, neighbours
+from stackmark.published.lookup import known_operators, known_rows, neighbours
+from stackmark.remarks import MIXED_RUNS, Remark
 from stackmark.spec import AUTO, Scalar
 from stackmark.units import counted
+from stackmark.verdict.cautions import INTERFERENCE, RunEvidence, find_unusable
 from stackmark.verdict.comparison import Comparison as Comparison
 from stackmark.verdict.covariates import association_lines, covariate_lines
 from stackmark.verdict.examined import Examined as Examined
-from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, PublishedNeighbour
+from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, OperatorProblem, PublishedNeighbour
 from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
+from stackmark.verdict.interference import say_interference
+from stackmark.verdict.operators import ListResult
 from stackmark.verdict.throughput import Window, throughput_over_runs
 from stackmark.workloads.registry import known
 
 NEIGHBOURS = 3
-ALL_MADE = "all runs that were asked for were made"
+ALL_MADE = "all requested runs were made"
 
 
-def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> Examined:
-    """Everything about an experiment. A run without a design is an experiment of one arm."""
+def examine(ledger: Ledger, experiment_id: str, margin: float | None = None, *, each_alone: bool = False) -> Examined:
+    """Examine an experiment. A run without a design is an experiment of one arm.
+
+    With `each_alone` every pair of arms is judged alone: for a suite, which decides all of its pairs together.
+    """
     if margin is not None:
         check_margin(margin)
     experiment = ledger.experiment(experiment_id)
     require_arms(experiment)
     rows = ledger.runs_of(experiment.id)
     if not rows:
-        raise SpecError(f"{experiment.id} has no runs yet", hint=f"go on with: stackmark resume {experiment.id}")
+        raise SpecError(f"{experiment.id} has no runs yet", hint=f"continue: stackmark resume {experiment.id}")
     design = stored_design(experiment)
     times = StepTimes(ledger)
     seen = [read_run(ledger, row, counted=False, times=times) for row in rows]
@@ -76,7 +95,9 @@ def examine(ledger: Ledger, experiment_id: str, margin: float | None = None) -> 
     window = window_of(counted, times) if len(counted) > 1 else None
     runs = runs_in(window, runs, rows, times)
     rates = {run.run_id: run.rate_per_s for run in runs if run.rate_per_s}
-    shown = _put_together(ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin, times)
+    shown = _put_together(
+        ledger, experiment, with_rates(rows, rates), runs, facts, design, now, margin, times, each_alone
+    )
     return in_window(shown, window)
 
 
@@ -110,9 +131,9 @@ def _judged(design: Design, now: Progress) -> dict[int, int]:
 
 
 def read_run(
-    ledger: Ledger, row: RunDetail, counted: bool, times: StepTimes | None = None
+    ledger: StreamSource, row: RunDetail, counted: bool, times: StepTimes | None = None
 ) -> tuple[ExaminedRun, Facts]:
-    """A run from its stored stream; its steps are judged again by the rules of today, and kept in `times`."""
+    """Read a run from its stored stream and judge its steps again by today's rules; the steps go into `times`."""
     stream = read_stored(ledger.stream(row.id)).stream
     events = stream.events
     facts = gathered_facts(events)
@@ -171,8 +192,13 @@ def _put_together(
     now: Progress | None,
     margin: float | None,
     times: StepTimes,
+    each_alone: bool,
 ) -> Examined:
+    counting = [row for row, run in zip(rows, runs, strict=True) if run.counted]
+    idle = design.idle_cpus if design else idle_cpus_before(experiment)
+    met = say_interference([times.load(row) for row in counting], idle)
     arms = _with_limits(ledger, arms_of(labels_of(design, rows), runs, facts, rows, design), rows, runs)
+    arms = tuple(_with_usable(arm, runs, met) for arm in arms)
     chosen = margin if margin is not None else design.margin if design else MARGIN
     state, sentence = _state(experiment, design, now) if design else _state_of_one_arm(ledger, experiment, rows)
     title, sample = title_of(rows[0].workload, rows[0].rate_unit)
@@ -199,22 +225,61 @@ def _put_together(
         order=_order(design),
         arms=arms,
         runs=tuple(runs),
-        comparisons=_pairs(design, rows, runs, now, chosen, times),
+        comparisons=_pairs(design, rows, runs, now, chosen, times, each_alone),
         differences=explain(arms, runs) if len(arms) > 1 else (),
         covariates=covariate_lines(arms, runs),
         associations=association_lines(arms, runs) if design else (),
-        published=published_beside(ledger, rows, arms),
+        published=nearest_published(ledger, rows, arms),
         scope=fairness.scope(rows),
         held=held,
         not_held=not_held,
         method=fairness.method(design, from_logs=kind_of(experiment).from_logs),
         warnings=(
+            *_mixed(experiment, rows, runs),
+            *([Remark(met, INTERFERENCE)] if met else []),
             *list_doubts([arm.label for arm in arms], lists),
             *fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),
         ),
         lists=list_ratios([arm.label for arm in arms], list_runs),
+        operators=_operators(ledger, experiment, arms, lists, rows, runs),
         rules_made=design.rules if design else None,
+        instead=_instead(experiment, rows, runs),
+        published_pairs=published_pairs(ledger, experiment.command, rows, runs, facts, arms),
     )
+
+
+def _operators(
+    ledger: Ledger,
+    experiment: Experiment,
+    arms: Sequence[ExaminedArm],
+    lists: Sequence[ListResult],
+    rows: Sequence[RunDetail],
+    runs: Sequence[ExaminedRun],
+) -> tuple[OperatorProblem, ...]:
+    """Return the problems of an operator list. Of one arm they are those of `show`: a pass may have been made in pieces."""
+    if kind_of(experiment).from_logs:
+        lists = imported_list(rows, runs)
+    if not lists:
+        return ()
+    if kind_of(experiment) is RUN:
+        lists = [read_list(ledger, experiment).result]
+    return problems_of(lists, known_operators(ledger), next((arm.chip for arm in arms if arm.chip), None))
+
+
+def _mixed(experiment: Experiment, rows: Sequence[RunDetail], runs: Sequence[ExaminedRun]) -> list[str]:
+    """Warn where an import holds runs of several specs: what a log lists is not repeated runs of one thing."""
+    specs = {row.spec_digest for row, run in zip(rows, runs, strict=True) if run.counted}
+    if not kind_of(experiment).from_logs or len(specs) < 2:
+        return []
+    text = f"the runs are of {len(specs)} different settings: a rate over all of them is a mean over different work"
+    return [Remark(text, MIXED_RUNS)]
+
+
+def _instead(experiment: Experiment, rows: Sequence[RunDetail], runs: Sequence[ExaminedRun]) -> tuple[str, ...]:
+    """Return the command that compares runs of several specs with each other."""
+    mixed = _mixed(experiment, rows, runs)
+    good = [row for row, run in zip(rows, runs, strict=True) if run.counted]
+    return tuple(filter(None, [suggested_command(good, experiment.id)])) if mixed else ()
 
 
 def _with_limits(
@@ -233,6 +298,13 @@ def _with_limits(
     return tuple(found)
 
 
+def _with_usable(arm: ExaminedArm, runs: Sequence[ExaminedRun], met: str) -> ExaminedArm:
+    """Say of an arm whether its runs differ by a factor; `met` is what they met of other programs."""
+    own = [run for run in runs if run.counted and run.arm == arm.index and run.rate_per_s]
+    evidence = [RunEvidence(run.rate_per_s or 0.0, run.steady, run.covariates) for run in own]
+    return replace(arm, unusable=find_unusable(evidence, met))
+
+
 def _asked(experiment: Experiment) -> list[str]:
     """The parameters that the person typed for all arms."""
     params = experiment.request.get("params")
@@ -246,6 +318,7 @@ def _pairs(
     now: Progress | None,
     margin: float,
     times: StepTimes,
+    each_alone: bool,
 ) -> tuple[Comparison, ...]:
     """Every pair of arms. While an experiment is open it is what there is so far, and the state says so."""
     if not design or not now or not now.blocks or len(design.arms) < 2:
@@ -258,7 +331,7 @@ def _pairs(
 
     def finish(pairs: list[Comparison]) -> list[Comparison]:
         # Looks have shared out their level among the pairs already: Holm knows no looks.
-        return pairs if design.rule else list(holm(pairs, multiple=sequences_of(len(design.arms))))
+        return pairs if design.rule or each_alone else list(holm(pairs, multiple=sequences_of(len(design.arms))))
 
     return tuple(
         judged_pairs(design, rows, blocks, attempts, levels=now.levels, margin=margin, finish=finish, late=late)
@@ -275,22 +348,24 @@ def _state_of_one_arm(
     ledger: Ledger, experiment: Experiment, rows: Sequence[RunDetail]
 ) -> tuple[Literal["done", "open", "short"], str]:
     """Tell how far an experiment without a design came: by the number of runs that was asked for, where it is stored."""
-    go_on = f"go on with: stackmark resume {experiment.id}"
+    go_on = f"continue: stackmark resume {experiment.id}"
     if kind_of(experiment) is not RUN:
         return "done", ALL_MADE
     if is_list(rows[0].workload):
         whole = read_list(ledger, experiment).whole
-        return ("done", ALL_MADE) if whole else ("open", f"problems of the list are missing; {go_on}")
+        return ("done", ALL_MADE) if whole else ("open", f"rows of the list are missing; {go_on}")
     asked, made = asked_runs(experiment), sum(row.failure_kind not in CUT_OFF for row in rows)
     if asked is None:
         cut = made < len(rows)
         return (
-            ("short", "a run was cut off, and it is not stored how many were asked for") if cut else ("done", ALL_MADE)
+            ("short", "a run was interrupted, and the number of requested runs is not stored")
+            if cut
+            else ("done", ALL_MADE)
         )
     if missing_runs(asked, rows):
         return "open", f"{made} of {counted(asked, 'run')} were made; {go_on}"
     if made < asked:
-        return "short", f"the first run failed, and {made} of {counted(asked, 'run')} were made"
+        return "short", f"the first run failed; {made} of {counted(asked, 'run')} were made"
     return "done", ALL_MADE
 
 
@@ -300,17 +375,20 @@ def _state(
     if not design or not now:
         return "done", ALL_MADE
     if isinstance(now.next, Assignment):
-        left = f"{len(now.blocks)} of {design.blocks} blocks are whole"
-        return "open", f"{left}; go on with: stackmark resume {experiment.id}"
+        left = f"{len(now.blocks)} of {design.blocks} blocks are complete"
+        return "open", f"{left}; continue: stackmark resume {experiment.id}"
     if now.next.short:
         return "short", now.next.short
     if design.rule and now.look < design.blocks:
-        return "done", f"decided after {now.look} of at most {design.blocks} blocks, by the rule that was fixed before"
-    return "done", f"all {design.blocks} blocks are whole"
+        return (
+            "done",
+            f"decided after {now.look} of at most {design.blocks} blocks, by the stopping rule fixed in advance",
+        )
+    return "done", f"all {design.blocks} blocks are complete"
 
 
 def labels_of(design: Design | None, rows: Sequence[RunDetail]) -> list[tuple[str, dict[str, Scalar]]]:
-    """Each arm's name and what was typed in it."""
+    """Return each arm's name and what was typed in it."""
     if design:
         return [(arm.label, arm.typed) for arm in design.arms]
     return [(rows[0].place, {})]
@@ -323,7 +401,7 @@ def arms_of(
     rows: Sequence[RunDetail],
     design: Design | None = None,
 ) -> tuple[ExaminedArm, ...]:
-    """Each arm with its runs. `design` tells what an arm is of which no run was made yet."""
+    """Return each arm with its runs. `design` describes an arm that has no run yet."""
     return tuple(
         _arm(index, label, typed, runs, facts, rows, design.arms[index] if design else None)
         for index, (label, typed) in enumerate(labels)
@@ -365,7 +443,7 @@ def _arm(
 
 
 def _of_arm(last: Facts, of_runs: Sequence[Facts]) -> Facts:
-    """The facts of one run for its arm, but for the kernels: cuDNN's autotuning draws them anew in each process, and two
+    """The facts of one run for its arm, but for the kernels: cuDNN's autotuning draws them again in each process, and two
     arms that both draw do not differ in that."""
     hashes = {str(seen["hash"]) for facts in of_runs if (seen := facts.get("kernels")) and seen.get("hash")}
     return {**last, "kernels": {"hash": fairness.KERNELS_VARY}} if len(hashes) > 1 else last
@@ -389,10 +467,10 @@ def title_of(workload: str, unit: str | None) -> tuple[str, str]:
     return definition.title, definition.sample
 
 
-def published_beside(
+def nearest_published(
     ledger: Ledger, rows: Sequence[RunDetail], arms: Sequence[ExaminedArm]
 ) -> tuple[PublishedNeighbour, ...]:
-    """The published numbers nearest to the first arm that has a rate."""
+    """Return the published numbers nearest to the first arm that has a rate."""
     for arm in arms:
         row = next((row for row in rows if row.arm == arm.index and row.status == "done"), None)
         if arm.throughput and row:

@@ -1,6 +1,6 @@
-"""What was held equal between arms and what was not, how it was measured, and what the verdict is about: in sentences.
+"""Describe what was kept equal between arms and what was not, how it was measured, and the scope of the verdict.
 
-A verdict without its scope is an opinion. Everything here is read from what was stored; what nobody can know is said to be
+A verdict without its scope is an opinion. Everything here is read from what was stored; what cannot be known is said to be
 unknown rather than left out.
 """
 
@@ -11,7 +11,7 @@ from stackmark.experiments.progress import series_numbers
 from stackmark.ledger.rows import RunRow
 from stackmark.remarks import Remark
 from stackmark.spec import AUTO
-from stackmark.units import counted, say_moment, say_seconds
+from stackmark.units import counted, say_seconds, say_span
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun
 from stackmark.verdict.explain import setup_finding, steadiness_finding
 from stackmark.verdict.steady import PAUSE_SHARE, PAUSE_TIMES
@@ -24,12 +24,12 @@ KERNELS_VARY = "varies from run to run"
 
 
 def scope(rows: Sequence[RunRow]) -> str:
-    """This GPU, this boot, these hours. A log says neither where nor when it was written; its import is neither."""
+    """Describe the scope: this GPU, this boot, these hours. A log says neither where nor when it was written."""
     good = [row for row in rows if row.status == "done" and row.role == "measured"] or list(rows)
     if not all(row.boot_id for row in good):
         about = dict.fromkeys(text for row in good for text in (row.chip, row.framework) if text)
         said = f" ({', '.join(about)})" if about else ""
-        return f"these runs{said}; logs do not say on which machine or when they were made"
+        return f"these runs{said}; logs do not say when and on which machine they were made"
     chips = dict.fromkeys(
         f"{row.chip or 'an unknown chip'}{f' {row.chip_uuid}' if row.chip_uuid else ''}" for row in good
     )
@@ -40,8 +40,33 @@ def scope(rows: Sequence[RunRow]) -> str:
     where = f"{boots} boots" if boots > 1 else "one boot"
     return "; ".join(
         filter(None, (f"on {_some(chips)}", f"{where} of one machine" if _one_machine(good) else "several machines",
-                      f"{_utc(first)} to {_utc(last, first)}", _some(stacks)))
-    ) + ". Another chip, driver or hour was not tried."  # fmt: skip
+                      say_span(first, last), _some(stacks)))
+    ) + ". Other chips, drivers and hours were not tried."  # fmt: skip
+
+
+def scope_of_sides(labels: tuple[str, str], sides: tuple[Sequence[RunRow], Sequence[RunRow]]) -> str:
+    """Describe the scope of a question about chips or machines: those that were measured, and no others of their kind."""
+    said = {label: _say_side(rows) for label, rows in zip(labels, sides, strict=True) if rows}
+    about = "; ".join(side if side.startswith(label) else f"{label}: {side}" for label, side in said.items())
+    rows = [*sides[0], *sides[1]]
+    if not all(row.boot_id for row in rows):
+        return f"these logs ({about}); logs do not say when and on which machine they were made"
+    machines = {row.ran_on for row in rows}
+    which = "two chips of this machine" if len(machines) == 1 else "these two machines"
+    which = which if len(machines) < 3 else f"these {len(machines)} machines"
+    return f"{which} ({about}). Other machines with these chips, and other hours, were not tried."
+
+
+def _say_side(rows: Sequence[RunRow]) -> str:
+    """Say the chip of a side, its machine and when: as far as its runs say so."""
+    parts = [_some(dict.fromkeys(row.chip or "an unknown chip" for row in rows))]
+    if machines := dict.fromkeys(row.ran_on[:8] for row in rows if row.boot_id and row.ran_on):
+        parts.append(f"machine {_some(machines)}")
+    parts += [_some(stacks)] if (stacks := dict.fromkeys(row.framework for row in rows if row.framework)) else []
+    if all(row.boot_id for row in rows):
+        last = max(row.ended_unix_s or row.started_unix_s for row in rows)
+        parts.append(say_span(min(row.started_unix_s for row in rows), last))
+    return ", ".join(parts)
 
 
 def held(
@@ -50,7 +75,7 @@ def held(
     runs: Sequence[ExaminedRun],
     rows: Sequence[RunRow],
 ) -> tuple[Sentences, Sentences]:
-    """What was held equal, and what could not be."""
+    """Return what was kept equal between the arms, and what could not be."""
     if design is None or len(arms) < 2 or not any(run.counted for run in runs):
         return (), ()
     yes: list[str] = []
@@ -67,10 +92,10 @@ def held(
 def _work(design: Design, yes: list[str], no: list[str]) -> None:
     others = unasked_differences(design.arms)
     typed = sorted({name for arm in design.arms for name in arm.typed})
-    but = f" but {', '.join(typed)}, which the arms name" if typed else ""
+    but = f" except {', '.join(typed)}, which the arms set" if typed else ""
     yes.append(Remark(f"the work: one frozen spec for all arms{but}", "work"))
     if others:
-        text = f"parameters that follow from what an arm names: {'; '.join(others)}"
+        text = f"parameters that follow from an arm's options: {'; '.join(others)}"
         no.append(Remark(text, "parameters"))
 
 
@@ -78,20 +103,20 @@ def _chip(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str])
     good = [row for row in rows if row.status == "done"]
     uuids = {row.chip_uuid for row in good}
     if not _one_machine(good):
-        no.append(Remark("the machine: runs come from several", "machine"))
+        no.append(Remark("the machine: runs are from several machines", "machine"))
     if any("device" in arm.typed for arm in design.arms):
-        no.append(Remark("the chip: an arm names its device, so another chip is what is compared", "chip"))
+        no.append(Remark("the chip: an arm names its device, so the chips are part of the comparison", "chip"))
     elif uuids == {None}:
         names = _some(dict.fromkeys(row.chip or "?" for row in good))
         # A program that was not watched: an arm of an older version, or one that says that it uses no GPU.
         unseen = any("cmd" in arm.spec.params and arm.spec.params.get("device") != AUTO for arm in design.arms)
-        on = "; what your program used of it was not watched" if unseen else f", on its CPU ({names})"
+        on = "; which device your program used was not recorded" if unseen else f", on its CPU ({names})"
         if _one_machine(good):
-            yes.append(Remark(f"the machine: all runs on one{on}", "machine"))
+            yes.append(Remark(f"the machine: the same for all runs{on}", "machine"))
     elif None in uuids:
-        no.append(Remark("the chip: not every run said which GPU it was on", "chip"))
+        no.append(Remark("the chip: some runs did not report their GPU", "chip"))
     elif len(uuids) == 1:
-        yes.append(Remark("the chip: all runs on one GPU, by its UUID", "chip"))
+        yes.append(Remark("the chip: the same GPU for all runs, by its UUID", "chip"))
     else:
         no.append(Remark(f"the chip: runs were on {len(uuids)} GPUs; two chips of one model differ", "chip"))
 
@@ -101,8 +126,8 @@ def _clock(design: Design, arms: Sequence[ExaminedArm], no: list[str]) -> None:
     watched = {arm.facts.get("command", {}).get("watched") for arm in arms}
     if len(watched) > 1 and not any(arm.spec.params.get("metric") for arm in design.arms):
         text = (
-            "the clock: a program in an image is timed by its engine's or cluster's time stamps (good to 0.02 s and 1 s), the "
-            "others by a worker; let the program run for minutes, or print a figure of its own and give a --metric"
+            "the clock: a program in an image is timed by its engine's or cluster's time stamps (precise to 0.02 s and 1 s), the "
+            "others by a worker; let the program run for minutes, or let it print a figure and use --metric"
         )
         no.append(Remark(text, "clock"))
 
@@ -113,53 +138,57 @@ def _kernels(arms: Sequence[ExaminedArm], yes: list[str], no: list[str]) -> None
     if all(one is None for one in hashes):
         return  # a program that is not ours, or one that is not looked into
     if None in hashes:
-        no.append(Remark("the kernels: which were chosen was not seen in every arm", "kernels"))
+        no.append(Remark("the kernels: not recorded in every arm", "kernels"))
     elif len(vary) == len(arms):
         text = (
-            "the kernels: the framework chose anew in each process, in every arm: that is noise between runs, which the "
-            "interval holds, and no bias of an arm"
+            "the kernels: the framework chose again in each process of every arm: this is noise between runs, which the "
+            "interval includes, not a bias of an arm"
         )
         no.append(Remark(text, "kernels"))
     elif vary:
-        text = f"the kernels: they vary from run to run in {', '.join(vary)} and not in the others; see what differs"
+        text = f"the kernels: they vary from run to run in {', '.join(vary)} but not in the others; see what differs"
         no.append(Remark(text, "kernels"))
     elif len({str(one) for one in hashes}) == 1:
         text = f"the kernels: the same names in one profiled step of every run (hash {hashes[0]})"
         yes.append(Remark(text, "kernels"))
     else:
-        text = "the kernels: each arm keeps to its own, and they are not the same; see what differs"
+        text = "the kernels: each arm always uses the same ones, but the arms' differ; see what differs"
         no.append(Remark(text, "kernels"))
 
 
 def _time(design: Design, rows: Sequence[RunRow], blocks: Collection[int], yes: list[str], no: list[str]) -> None:
     alone = [arm.label for arm in design.arms if _own_caches(arm)]
     if alone:
-        text = f"the caches: those of {', '.join(alone)} go with its pod, so that each run compiles its kernels anew"
+        text = (
+            f"the caches: those of {', '.join(alone)} are deleted with the pod, so each run compiles its kernels again"
+        )
         no.append(Remark(text, "caches"))
     elif design.primers:
         text = "the caches: one folder for all arms, filled by an unmeasured run of each arm first"
         yes.append(Remark(text, "caches"))
     else:
-        text = "the caches: no run filled them beforehand, so the first runs may have compiled kernels"
+        text = "the caches: not filled before the first run, so the first runs may have compiled kernels"
         no.append(Remark(text, "caches"))
     pause = f"a pause of {say_seconds(design.pause_s)}" if design.pause_s else "no pause"
     shuffled = "shuffled" if design.ordering == SHUFFLED else "alternating"
-    text = f"the order: {shuffled} and balanced, fixed by the seed {design.seed} beforehand, {pause} between runs"
+    text = f"the order: {shuffled} and balanced, fixed in advance by the seed {design.seed}, {pause} between runs"
     yes.append(Remark(text, "order"))
     uneven = imbalance(design, blocks) if design.ordering == SHUFFLED else 0
     if uneven:
         text = (
-            f"the order: in the {counted(len(blocks), 'block')} that count, an arm ran first (or at another place) "
-            f"{counted(uneven, 'time')} more often than another; a drift is in the ratio by that much"
+            f"the order: in the {counted(len(blocks), 'block')} that count, one arm had a position in the order "
+            f"{counted(uneven, 'time')} more often than another; a drift affects the ratio by that much"
         )
         no.append(Remark(text, "order"))
     deleted = max((row.position for row in rows), default=-1) + 1 - len(rows)
     if deleted > 0:
-        text = f"the choice of runs: {counted(deleted, 'deleted run')}: somebody chose what is left"
+        text = f"the choice of runs: {counted(deleted, 'deleted run')}; the remaining runs were selected"
         no.append(Remark(text, "choice-of-runs"))
     series = len(set(series_numbers([row for row in rows if row.status == "done"])))
     if series > 1:
-        text = f"the time: the blocks lie in {series} series (a reboot or an hour's pause between); each block in one"
+        text = (
+            f"the time: the blocks are in {series} series (separated by a reboot or an hour's pause), each block in one"
+        )
         no.append(Remark(text, "time"))
 
 
@@ -174,22 +203,24 @@ def _heat(runs: Sequence[ExaminedRun], arms: Sequence[ExaminedArm], yes: list[st
     restless = [sum(1 for run in counted if run.arm == arm.index and _restless(run)) for arm in arms]
     waits = [arm.params.get("warmup_seconds") for arm in arms]
     if all("row_seconds" in arm.params for arm in arms):
-        text = "the heat: each problem of the list was called until its times stood still, and then timed"
+        text = "the heat: each row of the list was called until its times settled, then timed"
         yes.append(Remark(text, "heat"))
     elif None in waits:
-        text = "the heat: the program warms up by itself, or not; nothing was waited for before its figure"
+        text = "the heat: whether the program warms up before its figure is unknown"
         no.append(Remark(text, "heat"))
     elif not all(waits):
-        text = "the heat: a warm-up of so many steps (--warmup-seconds 0), however rate and clock stood then"
+        text = (
+            "the heat: a warm-up of a fixed number of steps (--warmup-seconds 0), whether or not rate and clock settled"
+        )
         no.append(Remark(text, "heat"))
     elif not any(restless):
-        yes.append(Remark("the heat: each run warmed up until its rate and clock stood still", "heat"))
+        yes.append(Remark("the heat: each run warmed up until its rate and clock settled", "heat"))
     else:
         of = ", ".join(f"{count} of {arm.label}" for arm, count in zip(arms, restless, strict=True) if count)
-        text = f"the heat: warm-up ended by its time limit before rate and clock stood still in {of}"
+        text = f"the heat: warm-up reached its time limit before rate and clock settled in {of}"
         no.append(Remark(text, "heat"))
     if any(run.chip_uuid for run in counted):
-        no.append(Remark("the clocks: not locked; they are beside the verdict as covariates", "clocks"))
+        no.append(Remark("the clocks: not locked; the verdict lists them as covariates", "clocks"))
 
 
 def _restless(run: ExaminedRun) -> bool:
@@ -198,26 +229,24 @@ def _restless(run: ExaminedRun) -> bool:
 
 def method(design: Design | None, *, from_logs: bool = False) -> Sentences:
     said = [
-        "Each run is a fresh process and one sample; its steps are not independent and are never counted as such.",
-        "A run's rate is its samples over the sum of its steady step times; set-up is timed apart.",
+        "Each run is a fresh process and one sample; its steps are not independent and never count as samples.",
+        "A run's rate is its samples over the sum of its steady step times; set-up is timed separately.",
     ]
     if from_logs:
-        said = [
-            "The runs were read from logs of another program; each is one sample, with the rate that the log states."
-        ]
+        said = ["The runs were read from another program's logs; each is one sample, with the rate in the log."]
     if design is None:
         return tuple(said)
     said += [
         f"Blocks of one run of each arm, {_order(design)}. Per block d = ln R_b − ln R_a; the ratio is exp of its mean, with "
         "Student's interval over the blocks.",
-        "EQUIVALENT: the 90 % interval lies inside the margin (two one-sided tests at 5 %). SLOWER, FASTER: it lies outside, and "
+        "EQUIVALENT: the 90 % interval lies inside the margin (two one-sided tests at 5 %). SLOWER, FASTER: it lies outside and "
         "the 95 % interval excludes 1. A difference is named where the 95 % interval excludes 1. "
         f"At most {design.most_repeats} failed blocks are repeated.",
     ]
     if design.rule:
         said.append(
             f"Stopping: by a rule fixed before the first run, {design.rule.kind} spending of {100 * design.rule.alpha:.3g} % "
-            f"over looks after {', '.join(map(str, design.rule.looks))} blocks; the intervals are those of the look."
+            f"over looks after {', '.join(map(str, design.rule.looks))} blocks; the intervals are adjusted for the look."
         )
     if len(design.arms) > 2 and not design.rule:
         said.append("More than two arms: Holm decides within each family; intervals are not adjusted.")
@@ -237,30 +266,38 @@ def _order(design: Design) -> str:
 def warnings(
     arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun], short: str, asked: Collection[str] = ()
 ) -> Sentences:
-    """What a reader must see beside the verdict. `asked` are the parameters that the person typed for all arms."""
-    said = [f"the design did not become whole: {short}"] if short else []
-    said += filter(None, (_batch(arms, asked), _programs(arms), steadiness_finding(arms), setup_finding(arms)))
+    """Return what a reader must see with the verdict. `asked` are the parameters typed for all arms."""
+    said: list[str] = [Remark(f"the design is incomplete: {short}", "not-whole")] if short else []
+    found = {
+        "batch": _batch(arms, asked),
+        "other-programs": _programs(arms),
+        "steadiness": steadiness_finding(arms),
+        "set-up": setup_finding(arms),
+    }
+    said += [Remark(text, kind) for kind, text in found.items() if text]
     counted = [run for run in runs if run.counted]
     brief = sum(1 for run in counted if run.steady == "too short to tell")
     if brief:
-        said.append(
-            f"{brief} of {len(counted)} runs have too few steps to tell warm-up from steady state: their second half was taken"
-        )
+        short = f"{brief} of {len(counted)} runs have too few steps to tell warm-up from steady state"
+        said.append(Remark(f"{short}: only their second half counts", "too-short-to-tell"))
     return tuple(said)
 
 
 def window_warnings(arms: Sequence[ExaminedArm]) -> Sentences:
-    """What the common window of the runs shows about an arm: runs that were late, and pauses that the arms do not share."""
-    said = [
-        f"{arm.late_runs} of {sum(count for _, count in arm.steadiness)} runs of {arm.label} were still warming up at half of "
-        "their time: they count as bad runs; a longer --seconds measures past it"
+    """Return what the common window shows about an arm: late runs, and pauses that the arms do not share."""
+    said: list[str] = [
+        Remark(
+            f"{arm.late_runs} of {sum(count for _, count in arm.steadiness)} runs of {arm.label} were still warming up at "
+            "half of their time: they count as bad runs; a longer --seconds measures beyond the warm-up",
+            "late-runs",
+        )
         for arm in arms
         if arm.late_runs
     ]
     shares = [arm.pause_share for arm in arms]
     if max(shares) - min(shares) >= PAUSE_SHARE:
         of = ", ".join(f"{100 * arm.pause_share:.2g} % in {arm.label}" for arm in arms)
-        said.append(f"pauses (steps of at least {PAUSE_TIMES} times the usual length) took {of}")
+        said.append(Remark(f"pauses (steps of at least {PAUSE_TIMES} times the usual length) took {of}", "pauses"))
     return tuple(said)
 
 
@@ -270,8 +307,8 @@ def _batch(arms: Sequence[ExaminedArm], asked: Collection[str]) -> str | None:
         return None
     batch = arms[0].params.get("batch")
     return (
-        f"a batch of {batch} was chosen for {arms[0].label} and holds for all arms; a GPU is slow with a small batch, and "
-        "another --batch gives another ratio"
+        f"a batch of {batch} was chosen for {arms[0].label} and used for all arms; a GPU is slow with a small batch, and "
+        "a different --batch gives a different ratio"
         if batch is not None
         else None
     )
@@ -288,7 +325,7 @@ def _programs(arms: Sequence[ExaminedArm]) -> str | None:
     if len(known) < 2:
         return None
     said = ", ".join(f"{program} ({label})" for label, program in found.items())
-    return f"the arms did not run one program: {said}; give its full path, or an image that has it"
+    return f"the arms ran different programs: {said}; use its full path, or an image that contains it"
 
 
 def _one_machine(rows: Sequence[RunRow]) -> bool:
@@ -298,12 +335,3 @@ def _one_machine(rows: Sequence[RunRow]) -> bool:
 def _some(names: dict[str, None] | dict[str | None, None]) -> str:
     known = [str(name) for name in names]
     return ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
-
-
-def _utc(moment_unix_s: float, after_unix_s: float | None = None) -> str:
-    day, clock = (say_moment(moment_unix_s, form, utc=True) for form in ("%Y-%m-%d", "%H:%M"))
-    if day == clock:  # no date, but a number
-        return day
-    if after_unix_s is None:
-        return f"{day} {clock}"
-    return f"{clock} UTC" if day == say_moment(after_unix_s, "%Y-%m-%d", utc=True) else f"{day} {clock} UTC"

@@ -1,4 +1,4 @@
-"""What a stored fault shows: the run's own events, and the record of what was done to the cluster, put together."""
+"""Examine a stored fault: the run's own events, combined with the record of what was done to the cluster."""
 
 from pydantic import ValidationError
 
@@ -14,18 +14,18 @@ from stackmark.verdict.interruption import FaultFinding as FaultFinding
 
 
 def examine_fault(ledger: Ledger, experiment_id: str) -> FaultFinding:
-    """What a stored fault shows. Nothing is asked but the ledger."""
+    """Compute what a stored fault shows, from the ledger only."""
     experiment = ledger.experiment(experiment_id)
     require(experiment, FAULT)
     try:
         record = FaultRecord.model_validate(experiment.design)
     except ValidationError as error:
         raise SpecError(
-            f"what is stored of {experiment.id} cannot be read: was it made by a newer stackmark?"
+            f"the stored record of {experiment.id} cannot be read: was it made by a newer stackmark?"
         ) from error
     rows = ledger.runs_of(experiment.id)
     if not rows:
-        raise SpecError(f"{experiment.id} has no run: it ended before one began", hint="run it again")
+        raise SpecError(f"{experiment.id} has no run: it ended before the first one started", hint="run it again")
     row = rows[-1]
     return _finding(experiment, record, row, read_stored(ledger.stream(row.id)).stream)
 
@@ -119,11 +119,9 @@ def _disk(record: FaultRecord) -> DiskSeen | None:
 def _notes(record: FaultRecord) -> tuple[str, ...]:
     notes = list(record.notes)
     if record.done and not record.done.exact:
-        notes.append("the fault's own times could not be read from the node: those that were planned are used")
+        notes.append("the fault's times could not be read from the node: the planned times are used")
     if record.done and record.done.clock == "node" and record.hurt_node:
-        notes.append(f"when it began and ended is by the clock of {record.hurt_node}, not of the workload's node")
+        notes.append(f"its start and end are by the clock of {record.hurt_node}, not of the workload's node")
     if record.disk and record.disk.missing_count > len(record.disk.missing):
-        notes.append(
-            f"of {record.disk.missing_count} lines that only the disk has, {len(record.disk.missing)} were kept"
-        )
+        notes.append(f"of {record.disk.missing_count} lines found only on disk, {len(record.disk.missing)} are stored")
     return tuple(notes)

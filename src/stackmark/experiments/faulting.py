@@ -1,4 +1,4 @@
-"""The kind `fault`, from the question to the ledger: which node, by which means, while what trains.
+"""The kind `fault`, from the request to the ledger: which node, by which means, during which training.
 
 The run is an ordinary run in a pod, stored as one, with a second part of its pod that keeps the heartbeat. What was done to the
 cluster and seen of it stands in the experiment's design; fault_finding.py computes everything that is shown from these two.
@@ -42,7 +42,7 @@ from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.registry import check_request, find
 
-# What else a fault takes beside its own time: set-up of pods before, and answers after.
+# What else a fault takes besides its own time: set-up of pods before, and answers after.
 SLACK_S = 600.0
 # Before the fault there must be enough steps to know the usual ones.
 LEAST_BEFORE_S = 3.0
@@ -69,7 +69,7 @@ class FaultRequest:
 
 @dataclass(frozen=True)
 class Planned:
-    """Everything that is decided before anything is done."""
+    """All decisions made before anything is done."""
 
     asked: FaultRequest
     place: KeptPod
@@ -78,7 +78,7 @@ class Planned:
     target: Target
     means: Means
     plan: Plan
-    beside: tuple[str, ...]
+    other_pods: tuple[str, ...]
     rights: tuple[Right, ...]
     missing: tuple[Right, ...]
 
@@ -88,7 +88,7 @@ class Planned:
 
 
 def plan_fault(asked: FaultRequest) -> Planned:
-    """Which node, by which means, with which rights. Nothing is changed in the cluster."""
+    """Plan a fault: which node, by which means, with which rights. Nothing is changed in the cluster."""
     _check(asked)
     cluster = connect(asked.options.context, asked.options.kubeconfig, asked.options.namespace)
     nodes = cluster.items("/api/v1/nodes")
@@ -110,7 +110,7 @@ def plan_fault(asked: FaultRequest) -> Planned:
     rights = tuple(dict.fromkeys((*_rights(setup.namespace), *safety.LOCK_RIGHTS, *plan.rights)))
     return Planned(
         asked, place, setup, node, target, chosen, plan,
-        beside=tuple(safety.beside(cluster, hurt)),
+        other_pods=tuple(safety.other_pods(cluster, hurt)),
         rights=rights,
         missing=tuple(missing_rights(cluster, rights)),
     )  # fmt: skip
@@ -128,17 +128,19 @@ def _check(asked: FaultRequest) -> None:
     all_means.choose(asked.means, asked.part)
     if find(asked.request.workload)[1].timed != "steps":
         raise SpecError(
-            f"{asked.request.workload} is not measured step by step, and gaps between steps are what a fault shows",
-            hint="take one that trains, e.g. train/resnet50",
+            f"{asked.request.workload} is not measured step by step, but a fault shows as gaps between steps",
+            hint="use a training workload, e.g. train/resnet50",
         )
     for name in ("seconds", "steps"):
         if name in asked.request.typed():
             raise SpecError(
-                f"how long it trains follows from the fault: --{name} cannot be given",
-                hint="--before, --for and --after say how long",
+                f"--{name} cannot be used here: the fault's times decide how long the workload trains",
+                hint="set --before, --for and --after instead",
             )
     if asked.before_s < LEAST_BEFORE_S:
-        raise SpecError(f"--before: {asked.before_s:g} s are too few to know the usual step", hint="at least 3 s")
+        raise SpecError(
+            f"--before must be at least {LEAST_BEFORE_S:g} s, got {asked.before_s:g} s", hint="give it a longer time"
+        )
 
 
 def _setting(asked: FaultRequest, setup: PodSetup, nodes: Sequence[Json]) -> Setting:
@@ -161,7 +163,7 @@ def _setting(asked: FaultRequest, setup: PodSetup, nodes: Sequence[Json]) -> Set
 
 
 def plan_lines(planned: Planned) -> list[tuple[str, str]]:
-    """Exactly what would be done, with which rights, and what heals it."""
+    """Describe exactly what would be done, with which rights, and what heals it."""
     asked, plan = planned.asked, planned.plan
     lines = [
         ("trains", f"{asked.request.workload} in a pod on {planned.node_name}, in the namespace {planned.setup.namespace}: "
@@ -173,19 +175,22 @@ def plan_lines(planned: Planned) -> list[tuple[str, str]]:
         *(("right", str(right)) for right in planned.rights),
         *(("lacks", f"you have no right to {right}") for right in planned.missing),
     ]  # fmt: skip
-    if planned.beside:
-        named = ", ".join(planned.beside[:5]) + (" …" if len(planned.beside) > 5 else "")
+    if planned.other_pods:
+        named = ", ".join(planned.other_pods[:5]) + (" …" if len(planned.other_pods) > 5 else "")
         lines.append(
-            ("beside", f"{len(planned.beside)} other pods run on {planned.target.node} and share its fate: {named}")
+            (
+                "affected",
+                f"{len(planned.other_pods)} other pods run on {planned.target.node} and are affected too: {named}",
+            )
         )
     if asked.seconds >= safety.EVICTION_S and asked.part in ("kubelet", "runtime", "node-network"):
-        lines.append(("warning", f"after {safety.EVICTION_S:g} s without its node, Kubernetes evicts every pod of it"))
+        lines.append(("warning", f"after {safety.EVICTION_S:g} s without its node, Kubernetes evicts all its pods"))
     lines += [("warning", sentence) for sentence in plan.warnings]
-    return [*lines, ("done", "nothing: this was a dry run; --yes does it")]
+    return [*lines, ("done", "nothing: this was a dry run; use --yes to inject the fault")]
 
 
 class HurtPlace:
-    """The pod's place with a fault beside it. The pod is kept until its disk was read, and until the cluster is well again."""
+    """The pod's place together with a fault. The pod stays until its disk is read and the cluster has recovered."""
 
     name = "pod"
 
@@ -227,7 +232,7 @@ class HurtPlace:
     def _wait(self, outcome: Outcome) -> None:
         injection = self._injection
         if injection.begun and not injection.over:
-            what = "the node heals itself" if outcome.interruption else "waiting until the cluster is as it was"
+            what = "the node heals itself" if outcome.interruption else "waiting until the cluster has recovered"
             self._watcher.notice(f"{what}: at most {injection.target.seconds + injection.recover_s:.0f} s")
         injection.join()
 
@@ -275,7 +280,7 @@ class _Listening:
 
 @contextmanager
 def healing_at_once(heal: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM heal first: what they raise may take its time to travel."""
+    """Heal first on Ctrl-C and SIGTERM: the exceptions they raise may take a while to arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -297,7 +302,7 @@ def healing_at_once(heal: threading.Event) -> Iterator[None]:
 
 
 def fault(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
-    """Trains, hurts, heals, waits, and stores; ClusterError where the fault could not be applied."""
+    """Train, inject the fault, heal, wait, and store; raise ClusterError where the fault could not be applied."""
     asked, cluster = planned.asked, planned.setup.cluster
     if planned.missing:
         raise ClusterError(
@@ -365,14 +370,14 @@ def _hurt(planned: Planned, ledger: Ledger, watcher: Watcher) -> Experiment:
 
 
 def _first_newcomer(planned: Planned, injection: Injection, watcher: Watcher) -> Newcomer:
-    watcher.notice(f"a pod is started on {planned.node_name} to see how long that takes while all is well")
+    watcher.notice(f"starting a pod on {planned.node_name} to see how long that takes without the fault")
     gpus = 1 if injection.free > 0 else 0
     wanted = newcomer_request(planned.setup, f"{planned.target.mark}-old", gpus)
     seen = start_one(planned.setup.cluster, wanted, planned.asked.recover_s, threading.Event())
     if seen.running_unix_s is None:
         raise ClusterError(
-            f"nothing was hurt: a new pod did not start on {planned.node_name} even before: {seen.why}",
-            hint="is the cluster well? stackmark cluster doctor",
+            f"no fault was injected: a new pod did not start on {planned.node_name} even without it: {seen.why}",
+            hint="examine the cluster: stackmark cluster doctor",
         )
     return seen
 

@@ -1,4 +1,4 @@
-"""From what a worker said, and what its place saw, to the row that the ledger keeps.
+"""Judge a run: from the worker's events and the place's observations to the row in the ledger.
 
 Everything derived here can be derived again: the stream is stored whole, and `judged_again` does just that.
 """
@@ -39,10 +39,10 @@ def judge(
     spec: Spec | None = None,
     observed_s: float | None = None,
 ) -> RunEnd:
-    """The end of a run. A failure the place saw comes first: it is why the worker could not speak for itself.
+    """Judge the end of a run. A failure that the place saw comes first: it is why the worker could not report.
 
     A run in a place that did not do what was asked of it measured something else, so it is a failure too. A live run has a
-    `spec`, and the time in which it was `observed`: what it claims is held against both.
+    `spec`, and the time in which it was `observed`: what it claims is compared with both.
     """
     facts = gathered_facts(stream.events)
     about = {**_about(facts), "ended_unix_s": time.time(), "setup_s": setup_seconds(stream.events)}
@@ -50,7 +50,7 @@ def judge(
     if failure is None and not_enforced:
         failure = PlaceFailure("not_enforced", "; ".join(not_enforced))
     if failure is None and (why := impossible_result(stream, spec, observed_s)):
-        failure = PlaceFailure("impossible_result", why, "the worker is not ours, or its clock is wrong")
+        failure = PlaceFailure("impossible_result", why, "the worker is not stackmark's, or its clock is wrong")
     if failure:
         hint = failure.hint or None
         return RunEnd(
@@ -71,7 +71,7 @@ def judge(
 
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:
     verdict = judge_run(stream.measured_steps(), result.samples_per_step, result.wall_s, result.tick_s)
-    # A single step under a figure is no step: nobody timed one, and its shape says nothing.
+    # A single step under a figure is not a step: nobody timed one, and its shape says nothing.
     flags = [*(() if _untimed(result) else verdict.flags), *_said_by_ranks(stream, "flags"), *_stragglers(stream)]
     invalid = _said_by_ranks(stream, "invalid")
     flags += [
@@ -82,7 +82,7 @@ def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | flo
     hello = next((event for event in stream.events if isinstance(event, Hello)), None)
     if hello and hello.schema_version > SCHEMA_VERSION:
         flags.append(
-            f"newer-worker: its events have version {hello.schema_version}, this program knows {SCHEMA_VERSION}"
+            f"newer-worker: its events have version {hello.schema_version}, this stackmark knows {SCHEMA_VERSION}"
         )
     if stream.foreign_count:
         flags.append(f"foreign-lines: {stream.foreign_count} lines of the worker's output were not events")
@@ -181,19 +181,21 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, li
     if broken:
         return PlaceFailure("broken_stream", broken.message, broken.hint or "the worker's version may differ from ours")
     if isinstance(closed, Failed):
-        who = f"rank {closed.rank} of {stream.ranks}: " if stream.ranks > 1 else ""
+        # A log of another program has many ranks and one speaker, so its rank says nothing.
+        speakers = live or len({event.rank for event in stream.events}) > 1
+        who = f"rank {closed.rank} of {stream.ranks}: " if stream.ranks > 1 and speakers else ""
         kind = known_kind(closed.kind) if live else closed.kind
         who += f"{closed.kind[:40]}: " if kind != closed.kind else ""
         return PlaceFailure(kind, who + closed.message, closed.hint)
     if closed is None:
         last = next((line for line in reversed(outcome.stderr) if line.strip()), "")
-        said = f"; its last words were: {last[:300]}" if last else ""
-        return PlaceFailure("cut_off", f"the worker ended with code {outcome.exit_code} and without a result{said}")
+        said = f"; its last output was: {last[:300]}" if last else ""
+        return PlaceFailure("cut_off", f"the worker ended with code {outcome.exit_code} without a result{said}")
     steps = len(stream.measured_steps())
     if steps != closed.steps:
-        return PlaceFailure("broken_stream", f"the worker measured {closed.steps} steps and {steps} were received")
+        return PlaceFailure("broken_stream", f"the worker measured {closed.steps} steps, but {steps} were received")
     if outcome.exit_code:
-        return PlaceFailure("crash", f"the worker ended with code {outcome.exit_code} after it had given its result")
+        return PlaceFailure("crash", f"the worker ended with code {outcome.exit_code} after reporting its result")
     return None
 
 
@@ -207,7 +209,7 @@ def _about(facts: Facts) -> dict[str, str | None]:
     version = torch.get("version") if isinstance(torch, dict) else torch
     if "command" in facts or software.get("torch_loaded") is False:
         version = None  # it is installed next to the worker, and what was measured did not use it
-    # Of somebody else's run these are names that a log or a person gave.
+    # Of another program's run these are names that a log or a person gave.
     named = {name: text for name, text in facts.get(IMPORT, {}).items() if isinstance(text, str)}
     return {
         "chip": chip or named.get("chip"),
@@ -246,7 +248,7 @@ def _records(value: JsonValue) -> list[dict[str, JsonValue]]:
 
 
 def setup_seconds(events: Sequence[Event]) -> float | None:
-    """From the worker's first word to the beginning of warm-up, or of what is measured without one."""
+    """Return the time from the worker's first event to the start of warm-up, or of the measurement without one."""
     begins = (event.t for event in events if _begins(event) and event.rank == 0)
     return next(begins, None)
 
@@ -256,7 +258,7 @@ def _begins(event: Event) -> bool:
 
 
 def setup_parts(events: Sequence[Event]) -> list[tuple[str, float]]:
-    """Set-up by part, in order: what ended before warm-up and the measured part began."""
+    """Return set-up by part, in order: what ended before warm-up and measurement started."""
     parts = []
     for event in (event for event in events if event.rank == 0):
         if _begins(event):
@@ -304,7 +306,7 @@ def read_stored(lines: Iterable[str]) -> Stored:
 
 
 def timed_run(stream: Stream) -> TimedRun | None:
-    """The steps of a run whose rate is computed from them; None for a figure, or a run without a result."""
+    """Return the steps of a run whose rate is computed from them; None for a figure, or a run without a result."""
     result = stream.ended()
     steps = stream.measured_steps()
     if not isinstance(result, Result) or result.figure is not None or not steps:
@@ -315,7 +317,7 @@ def timed_run(stream: Stream) -> TimedRun | None:
 
 
 def judged_again(stream: Stream) -> float | None:
-    """The rate of a stored run, from its events alone."""
+    """Compute the rate of a stored run from its events only."""
     result = stream.ended()
     if not isinstance(result, Result):
         return None

@@ -1,4 +1,4 @@
-"""The kinds of experiments: the one table in which a command finds what a stored experiment is.
+"""The kinds of experiments: the one table where a command looks up what a stored experiment is.
 
 Each kind has a file of its own. Those that `stackmark resume` goes on with (run, compare, noise, operator list, sweep) offer the
 same under the same names: `start` probes and stores the plan, `carry_out` makes the missing runs, and `parts_in` names what of
@@ -7,13 +7,14 @@ anything.
 
 | kind | its file |
 |---|---|
-| run | run.py; collecting.py for pods that nobody waited for |
+| run | run.py; collecting.py for pods that no process waited for |
 | operator list | operator_list.py |
 | compare, noise | compare.py; design.py has the order of the runs, progress.py the next one, examine.py the verdict |
 | import | importing.py |
-| check | check.py; baseline.py has what it is held against |
+| check | check.py; baseline.py has what it is compared with |
 | sweep | sweep/ |
 | fault | faulting.py; fault_finding.py has what it shows |
+| suite | suite/: its rows are experiments of their own, of the kinds run, operator list and compare |
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from stackmark.ledger.store import Ledger
 
 @dataclass(frozen=True)
 class ExperimentKind:
-    """What an experiment of this kind is called, and which questions it answers."""
+    """A kind of experiment: its names, and the questions it answers."""
 
     name: str
     title: str
@@ -67,13 +68,14 @@ SWEEP = ExperimentKind(
     "sweep",
     "a sweep of a cluster",
     "stackmark cluster sweep",
-    "see what it showed, or go on with it: stackmark cluster sweep --resume {id}",
+    "see it or continue it: stackmark cluster sweep --resume {id}",
     has_arms=False,
 )
 FAULT = ExperimentKind(
     "fault", "a fault in a cluster", "stackmark cluster fault", "see it: stackmark show {id}", has_arms=False
 )
-KINDS = {kind.name: kind for kind in (RUN, OPERATOR_LIST, COMPARE, NOISE, IMPORT, CHECK, SWEEP, FAULT)}
+SUITE = ExperimentKind("suite", "a suite", "stackmark suite run", "see its table: stackmark show {id}", has_arms=False)
+KINDS = {kind.name: kind for kind in (RUN, OPERATOR_LIST, COMPARE, NOISE, IMPORT, CHECK, SWEEP, FAULT, SUITE)}
 
 
 def kind_of(experiment: Experiment) -> ExperimentKind:
@@ -100,6 +102,15 @@ def require_arms(experiment: Experiment) -> None:
         raise _other_kind(experiment, "an experiment with arms")
 
 
+def refuse_suite(experiment: Experiment) -> None:
+    """Refuse a suite where runs are needed: its rows have them."""
+    if kind_of(experiment) is SUITE:
+        raise SpecError(
+            f"{experiment.id} is a suite, which has no runs of its own",
+            hint=f"name one of its rows, x-…: stackmark suite show {experiment.id} --json",
+        )
+
+
 def require_blocks(experiment: Experiment) -> None:
     """Refuse an experiment that has no order of runs to go on with."""
     if not kind_of(experiment).has_blocks:
@@ -109,6 +120,6 @@ def require_blocks(experiment: Experiment) -> None:
 def _other_kind(experiment: Experiment, wanted: str) -> SpecError:
     kind = kind_of(experiment)
     return SpecError(
-        f"{experiment.id} is {kind.title}, made by `{kind.made_by}`, and not {wanted}",
+        f"{experiment.id} is {kind.title}, made by `{kind.made_by}`, not {wanted}",
         hint=kind.see.format(id=experiment.id),
     )

@@ -1,4 +1,4 @@
-"""A run of the ledger against the ceilings of the machine that it ran on: for the line beside every result.
+"""Compare a stored run with the ceilings of its machine: for the line next to every result.
 
 A stored run holds what a verdict needs: its operations and bytes. One from before the bytes were counted as they are called is
 counted again from its spec, by the same table that a worker uses.
@@ -23,7 +23,7 @@ from stackmark.workloads.registry import known
 
 @dataclass(frozen=True)
 class Limits:
-    """What is known of a run against the limits. Without a standing the sentences say why there is none.
+    """A run compared with the machine's limits. Without a standing, the sentences say why.
 
     Nothing at all is said of a workload whose operations nobody counted.
     """
@@ -44,7 +44,7 @@ def limits_of_measured(ledger: Ledger, measured: Measured) -> Limits:
 
 
 def limits_of_run(ledger: Ledger, row: RunDetail, rate_per_s: float | None = None) -> Limits:
-    """Of a stored run, by its own rate or by that of its arm."""
+    """Compute the limits of a stored run, by its own rate or its arm's."""
     rate = rate_per_s or row.rate_per_s
     if row.status != "done" or not rate:
         return NO_LIMITS
@@ -64,19 +64,19 @@ def limits_of(ledger: Ledger, row: RunRow, spec: Spec, events: Sequence[Event], 
 
 
 def ceilings_for(ledger: Ledger, row: RunRow, threads: int | None) -> Ceilings | None:
-    """Of the same chip; on a CPU with as many threads: those of one are no limit of two."""
+    """Return the ceilings of the same chip; on a CPU with as many threads: those of one thread do not limit two."""
     return latest(ledger, row.ran_on, row.chip_uuid, row.device or "", threads)
 
 
 def none_kept(ledger: Ledger, row: RunRow, threads: int | None) -> str:
-    """What to say where there are none."""
+    """Return the sentence for missing ceilings."""
     if threads and latest(ledger, row.ran_on, row.chip_uuid, "cpu"):
-        return f"no ceilings of {counted(threads, 'thread')} are kept yet: {MEASURE} --threads {threads}"
+        return f"ceilings for {counted(threads, 'thread')} are not measured yet: {MEASURE} --threads {threads}"
     return NO_CEILINGS
 
 
 def threads_of(row: RunRow, spec: Spec, events: Sequence[Event]) -> int | None:
-    """How many threads a run on a CPU had: as typed, else as its worker found; None on a GPU."""
+    """Return how many threads a run on a CPU had: as typed, else as its worker found; None on a GPU."""
     if row.device != "cpu":
         return None
     facts = gathered_facts(list(events))
@@ -89,7 +89,7 @@ def threads_of(row: RunRow, spec: Spec, events: Sequence[Event]) -> int | None:
 
 
 def work_of(spec: Spec, result: Result | None, rate_per_s: float) -> Work | None:
-    """None where operations are not counted, or the rate is a program's own figure and not of samples."""
+    """Return the work; None where operations are not counted, or the rate is a program's own figure."""
     if result is None or not result.operations_per_sample or result.figure is not None:
         return None
     least, called = result.least_bytes_per_sample, result.called_bytes_per_sample

@@ -1,4 +1,4 @@
-"""An operator list as a request or a spec names it: which problems it has, and which of them are to be timed."""
+"""Read an operator list from a request or a spec: which problems it has, and which of them are timed."""
 
 from stackmark.errors import SpecError
 from stackmark.spec import Request, Spec
@@ -27,7 +27,7 @@ def rows_of_spec(spec: Spec) -> tuple[int, ...]:
 
 
 def problem_of(spec: Spec, index: int) -> Problem:
-    """The problem that a row is; without its shape where only the machine knows it."""
+    """Return the problem of a row, without its shape where only the machine knows it."""
     op = spec.workload.partition("/")[2]
     if _operator(spec.workload) is None:
         return Problem(op)
@@ -48,11 +48,9 @@ def check_list(request: Request) -> None:
     typed = typed_problem(op, params)
     name = str(params.get("set") or sets_of(op)[0])
     if typed and params.get("set", TYPED) != TYPED:
-        raise SpecError("both a problem and a --set were given", hint="give one of them")
+        raise SpecError("give the sizes of one problem or --set, not both", hint="leave one of them out")
     if not typed and name == TYPED:
-        raise SpecError(
-            "--set typed is the one problem that is typed, and none was", hint="give --m --n --k, or --shape"
-        )
+        raise SpecError("--set typed needs the sizes of a problem", hint="give --m --n --k, or --shape")
     if operator.by_machine:
         return
     count = 1 if typed else len(problems(op, name))
@@ -61,7 +59,7 @@ def check_list(request: Request) -> None:
 
 
 def length_of(spec: Spec) -> int | None:
-    """How many problems its list has; None where only the machine knows."""
+    """Return how many problems its list has; None where only the machine knows."""
     operator = _operator(spec.workload)
     if operator is None or operator.by_machine:
         return None

@@ -1,4 +1,4 @@
-"""`stackmark manifest`: what would be applied for a workload, as data and without a cluster.
+"""`stackmark manifest`: make the objects to apply for a workload, as data and without a cluster.
 
 Nothing was probed, so what was not typed stays open, and the worker in the pod resolves it there. The name is made from what was
 asked, so that the same command prints the same manifest, and a change of it is a change that a review shows.
@@ -45,7 +45,7 @@ NOTHING = "registry.k8s.io/pause:3.10"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What would be applied, in this order, and what a person should know of it."""
+    """The objects to apply, in this order, and what a person should know about them."""
 
     objects: tuple[Json, ...]
     # What to do with it, and what may go wrong with it.
@@ -63,7 +63,7 @@ class Manifest:
 
 
 def read_pod_options(given: Mapping[str, JsonValue]) -> PodOptions:
-    """A pod's options, as they were typed."""
+    """Read a pod's options as typed."""
     try:
         return PodOptions.model_validate(dict(given))
     except ValidationError as error:
@@ -86,7 +86,7 @@ def manifest_for(
     check_list(request)
     if kind != "cronjob" and (schedule is not None or history is not None):
         option = "--schedule" if schedule is not None else "--history"
-        raise SpecError(f"{option} is for a CronJob, and a {kind} was asked for", hint="add --kind cronjob")
+        raise SpecError(f"{option} is for a CronJob, but --kind is {kind}", hint="add --kind cronjob")
     wanted = _pod_request(request, options, kind)
     if kind == "cronjob":
         made = making.cronjob(wanted, schedule or HOURLY, history=making.HISTORY if history is None else history)
@@ -135,7 +135,7 @@ def _left_open(request: Request) -> list[str]:
     marks = {name: extra_of(info) for name, info in fields}
     names = [name for name, extra in marks.items() if extra.get("auto") and not extra.get("follows")]
     left = [name for name in names if name not in request.typed()]
-    said = f"each run chooses anew what was not typed ({', '.join(left)}): type what decides its speed, --batch most of all"
+    said = f"each run chooses options that you did not set ({', '.join(left)}): set at least --batch, which decides its speed"
     return [said] if "batch" in left else []
 
 
@@ -147,12 +147,12 @@ def _about_worker(wanted: PodRequest, printed: bool) -> list[str]:
     where = f" -n {wanted.namespace}" if wanted.namespace else ""
     if printed:
         return [
-            "apply it with `kubectl create -f`, or `kubectl apply --server-side -f`; the ConfigMap is the worker, and "
+            "apply it with `kubectl create -f`, or `kubectl apply --server-side -f`; the ConfigMap holds the worker, "
             "--without-worker leaves it out"
         ]
     file = next(iter(wanted.files.content))
     return [
-        f"the worker is a ConfigMap: stackmark bundle -o {file}, then "
+        f"create the worker's ConfigMap: stackmark bundle -o {file}, then "
         f"kubectl create configmap {wanted.files.name}{where} --from-file={file}"
     ]
 
@@ -165,21 +165,21 @@ def _remarks(wanted: PodRequest, options: PodOptions, made: Json, command: str) 
     if kind == "CronJob":
         said.append(f"results: {collect}")
     else:
-        said.append(f"what it says: kubectl logs -f {kind.lower()}/{name}{where}")
-        said.append(f"to keep it: {collect}")
+        said.append(f"follow its output: kubectl logs -f {kind.lower()}/{name}{where}")
+        said.append(f"store its results: {collect}")
     if options.image is None and not wanted.host_software:
         said.append(
-            f"the image {wanted.image} is an example: --image REF names yours, any with Python 3.10 or newer and PyTorch"
+            f"the image {wanted.image} is an example: set yours with --image REF (any with Python 3.10 or newer and PyTorch)"
         )
     if wanted.host_software:
         said.append(
-            "the host's own software is that of the machine on which this was printed: it runs on that node alone"
+            "it uses the software of the host where this was printed, so it runs only on that node"
             + ("" if options.node else ", which --node pins it to")
         )
     if by_name := options.named_variables:
         literals = " ".join(f"--from-literal={name}=…" for name in by_name)
         said.append(
-            f"variables that are given by name come from a Secret: kubectl create secret generic {SECRET_NAME}{where} {literals}"
+            f"variables given only by name come from a Secret: kubectl create secret generic {SECRET_NAME}{where} {literals}"
         )
     if options.openshift:
         said.append(

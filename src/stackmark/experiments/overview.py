@@ -1,9 +1,10 @@
-"""What is said of each experiment in a list of them: its kind, workload and arms, how far it came, and its verdict.
+"""Summarise each experiment for a list: its kind, workload and arms, its progress, and its verdict.
 
 A verdict is not stored, it is computed from the runs. So it is computed for the page that is shown and no further, and only while
 what must be read for it is small: the rest of a page says that it was not computed.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +12,15 @@ from typing import Literal
 from stackmark.errors import LedgerError, SpecError
 from stackmark.experiments.design import stored_design
 from stackmark.experiments.examine import examine
-from stackmark.experiments.kinds import OPERATOR_LIST, RUN, kind_of
+from stackmark.experiments.group_tables import tabulate_import
+from stackmark.experiments.groups import examine_imported_arms, has_imported_arms
+from stackmark.experiments.kinds import OPERATOR_LIST, RUN, SUITE, kind_of
 from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.operator_list import read_list
 from stackmark.experiments.run import asked_runs, missing_runs
-from stackmark.ledger.rows import ExperimentRow, Status
+from stackmark.experiments.suite.carry_out import begun_rows, plan_of
+from stackmark.experiments.suite.examine import examine_suite
+from stackmark.ledger.rows import Experiment, ExperimentRow, Status
 from stackmark.ledger.store import Ledger
 
 # Of the compressed output of all runs on one page: about a second for each MiB.
@@ -46,6 +51,11 @@ def overview(ledger: Ledger, rows: Sequence[ExperimentRow]) -> list[ListedExperi
     """Say of each experiment on a page what it is and shows."""
     left, found = MOST_READ_BYTES, []
     for row in rows:
+        if kind_of(row.experiment) is SUITE:
+            listed, costs = _suite(ledger, row.experiment, left)
+            left -= costs
+            found.append(listed)
+            continue
         costs = row.stored_bytes if _has_verdict(row) or _is_list(row) else 0
         readable = costs <= left
         left -= costs if readable else 0
@@ -53,8 +63,46 @@ def overview(ledger: Ledger, rows: Sequence[ExperimentRow]) -> list[ListedExperi
     return found
 
 
+def _suite(ledger: Ledger, suite: Experiment, left: int) -> tuple[ListedExperiment, int]:
+    """Summarise a suite by its rows; also return how many bytes were read for its verdicts."""
+    rows = ledger.rows_of(suite.id)
+    runs: Counter[Status] = Counter()
+    for row in rows:
+        runs.update(row.runs)
+    costs = sum(row.stored_bytes for row in rows)
+    verdicts: tuple[str, ...] | None = None
+    workloads: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ()
+    state: State = "empty"
+    costs = costs if costs <= left else 0
+    try:
+        plan = plan_of(suite)
+        workloads = tuple(dict.fromkeys(row.workload for row in plan.rows))
+        arms = tuple(arm for arm in plan.arms if arm)
+        is_whole = len(begun_rows(ledger, suite)) == len(plan.rows)
+        if costs or not sum(runs.values()):
+            result = examine_suite(ledger, suite)
+            verdicts, is_whole = tuple(one.word for one in result.comparisons), not result.is_open
+        state = "running" if runs["running"] else "done" if is_whole else "open"
+    except (LedgerError, SpecError):
+        costs = 0  # one that was damaged hides no other
+    listed = ListedExperiment(
+        id=suite.id,
+        created_unix_s=suite.created_unix_s,
+        kind=suite.kind,
+        workloads=workloads,
+        arms=arms,
+        verdicts=verdicts,
+        state=state,
+        runs=dict(runs),
+        asked=None,
+        command=suite.command,
+    )
+    return listed, costs
+
+
 def _has_verdict(row: ExperimentRow) -> bool:
-    return kind_of(row.experiment).has_blocks
+    return kind_of(row.experiment).has_blocks or has_imported_arms(row.experiment)
 
 
 def _is_list(row: ExperimentRow) -> bool:
@@ -70,11 +118,15 @@ def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperim
         verdicts = None
         try:
             design = stored_design(experiment)
+            if has_imported_arms(experiment):
+                arms = _imported_arms(experiment)
             if design:
                 arms, asked = tuple(arm.label for arm in design.arms), len(design.arms) * design.blocks
             if readable and row.runs:
-                seen = examine(ledger, experiment.id)
-                verdicts = tuple(pair.word for pair in seen.comparisons)
+                imported = has_imported_arms(experiment)
+                seen = examine_imported_arms(ledger, experiment) if imported else examine(ledger, experiment.id)
+                table = tabulate_import(ledger, experiment) if imported and not seen.comparisons else None
+                verdicts = tuple(pair.word for pair in (table or seen).comparisons)
                 state = "running" if state == "running" else seen.state
             elif asked and sum(row.runs.values()) < asked and state != "running":
                 state = "open"
@@ -94,6 +146,13 @@ def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperim
         asked=asked,
         command=experiment.command,
     )
+
+
+def _imported_arms(experiment: Experiment) -> tuple[str, ...]:
+    """Return the places of imported arms in the order in which they were named."""
+    arms = experiment.request.get("arms")
+    found = [arm.get("place") for arm in arms if isinstance(arm, dict)] if isinstance(arms, list) else []
+    return tuple(map(str, found))
 
 
 def _asked_workload(row: ExperimentRow) -> tuple[str, ...]:

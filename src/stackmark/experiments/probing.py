@@ -4,6 +4,7 @@ A probe turns the request, in which values may be `auto`, into the spec that is 
 (verify.py) before anything is decided by it.
 """
 
+import time
 from dataclasses import dataclass
 
 from stackmark.errors import PlaceError, SpecError, WorkerError, nearest_names
@@ -27,12 +28,14 @@ FACTS_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Resolved:
-    """A spec that was verified against its request, with the worker's reasons and facts, and what the place knows of it."""
+    """A spec verified against its request, with the worker's reasons and facts, and what the place knows about it."""
 
     spec: Spec
     choices: dict[str, str]
     facts: Facts
     handle: Handle
+    # What the probe took: loading the framework and building the model, as every run does.
+    took_s: float = 0.0
 
 
 def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
@@ -43,9 +46,10 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     guessed = guessed_params(request.typed()) if is_own_program(request.workload) else {}
     request = completed(request, folder_in(place))
     watcher.probing(request)
+    began_s = time.monotonic()
     listener, outcome = _probe(request, place, watcher)
     if lost := _lost_end(outcome):
-        watcher.notice(f"the probe is repeated: {lost.message}")
+        watcher.notice(f"repeating the probe: {lost.message}")
         listener, outcome = _probe(request, place, watcher)
     if _lost_end(outcome):
         raise _probe_failed(listener.stream, outcome)
@@ -57,7 +61,8 @@ def resolve(request: Request, place: Place, watcher: Watcher) -> Resolved:
     choices = {**probe.choices, **dict.fromkeys(guessed, GUESSED)}
     probe = probe.model_copy(update={"spec": verified_spec(request, probe.spec), "choices": choices})
     watcher.probed(probe)
-    return Resolved(probe.spec, probe.choices, gathered_facts(listener.stream.events), listener.handle)
+    facts = gathered_facts(listener.stream.events)
+    return Resolved(probe.spec, probe.choices, facts, listener.handle, time.monotonic() - began_s)
 
 
 def _probe(request: Request, place: Place, watcher: Watcher) -> tuple[Listener, Outcome]:
@@ -75,18 +80,18 @@ def _lost_end(outcome: Outcome) -> PlaceFailure | None:
 
 
 def check_ranks(request: Request) -> None:
-    """Refuses ranks for what is done by one process, and one rank for what is an exchange of several."""
+    """Refuse ranks for what one process does, and one rank for an exchange of several."""
     allowed = find(request.workload)[1].ranks
     if request.ranks > allowed.most:
         known = ", ".join(one.name for one in definitions() if one.ranks.most > 1)
-        raise SpecError(f"{request.workload} runs as one rank", hint=f"only {known} take --ranks today")
+        raise SpecError(f"{request.workload} runs as one rank and takes no --ranks", hint=f"only {known} take --ranks")
     if request.ranks < allowed.least:
-        raise SpecError(f"{request.workload} is an exchange of several ranks", hint="say how many: --ranks 2")
+        raise SpecError(f"{request.workload} needs several ranks", hint="set their number: --ranks 2")
     device = request.typed().get("device", "cpu")
     if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):
         raise SpecError(
-            f"--device {device}: the ranks of a group take the GPUs from cuda:0 on, one each",
-            hint="choose among them with --gpus, or with CUDA_VISIBLE_DEVICES",
+            f"--device {device}: ranks use the GPUs from cuda:0 on, one each",
+            hint="select GPUs with --gpus or CUDA_VISIBLE_DEVICES",
         )
 
 
@@ -99,12 +104,12 @@ def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:
         error = SpecError if closed.kind in ("bad_parameter", "bad_task") else WorkerError
         return error(closed.message, hint=closed.hint or None, kind=closed.kind)
     last = " ".join(outcome.stderr[-3:])
-    return PlaceError(f"the probe ended with code {outcome.exit_code} and said nothing: {last}", kind="cut_off")
+    return PlaceError(f"the probe ended with code {outcome.exit_code} without an answer: {last}", kind="cut_off")
 
 
 @dataclass(frozen=True)
 class StackFacts:
-    """What the stack is, as a worker in some place sees it, and what it could not find out."""
+    """The stack as a worker in a place sees it, and what it could not find out."""
 
     facts: Facts
     problems: list[str]
@@ -122,11 +127,11 @@ def look(place: Place, subjects: tuple[str, ...] = ()) -> StackFacts:
         raise WorkerError(failed.message, hint=failed.hint or None, kind=failed.kind)
     facts = gathered_facts(listener.stream.events)
     if listener.broken or not facts:
-        raise PlaceError(f"the worker told no facts: {listener.broken or ' '.join(outcome.stderr[-3:])}")
+        raise PlaceError(f"the worker reported no facts: {listener.broken or ' '.join(outcome.stderr[-3:])}")
     unknown = [name for name in subjects if name not in facts]
     if unknown:
         raise SpecError(
-            f"there is no subject {unknown[0]!r}{nearest_names(unknown[0], list(facts))}", hint=", ".join(facts)
+            f"unknown subject {unknown[0]!r}{nearest_names(unknown[0], list(facts))}", hint=", ".join(facts)
         )
     problems = [
         problem

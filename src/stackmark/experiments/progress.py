@@ -1,4 +1,4 @@
-"""How far an experiment has come, and what comes next: the plan, the stopping rule and the ledger's rows put together.
+"""Compute how far an experiment is and what comes next, from the plan, the stopping rule and the ledger's rows.
 
 The rates in the ledger are each run's own and stay as they are. A comparison takes the rates over the window that its runs have
 in common (verdict/throughput.py), computed from the stored steps. A run without steps (a program's own figure, a log) has one
@@ -24,8 +24,9 @@ from stackmark.experiments.design import (
     whole_attempts,
 )
 from stackmark.experiments.judging import read_stored, timed_run
+from stackmark.figures import figure_unit
 from stackmark.ledger.rows import LOST, RunRow
-from stackmark.ledger.store import Ledger
+from stackmark.ledger.several import StreamSource
 from stackmark.verdict.bad_runs import count_bad_runs, fisher_p
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import ExaminedRun
@@ -45,16 +46,18 @@ class StepTimes:
     """The step times of stored runs, and what each met, read once: a look at 40 runs after every second block would read them
     again."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: StreamSource) -> None:
         self._ledger = ledger
         self._known: dict[str, TimedRun | None] = {}
         self._loads: dict[str, Load] = {}
+        self._metrics: dict[str, dict[str, float]] = {}
 
     def remember(self, row: RunRow, stream: Stream) -> TimedRun | None:
         """Keep what is needed of a stream that was read anyway, and return its steps."""
         # A run whose numbers cannot be was failed for that: they are not judged again.
         self._known[row.id] = timed_run(stream) if row.rate_per_s else None
-        self._loads[row.id] = _load(row, stream)
+        self._metrics[row.id] = _metrics(stream)
+        self._loads[row.id] = _load(row, stream, self._metrics[row.id])
         return self._known[row.id]
 
     def of(self, row: RunRow) -> TimedRun | None:
@@ -66,13 +69,21 @@ class StepTimes:
         self._read(row)
         return self._loads[row.id]
 
+    def metrics(self, row: RunRow) -> Mapping[str, float]:
+        """Return the numbers that a run reported next to its figure."""
+        self._read(row)
+        return self._metrics[row.id]
+
     def _read(self, row: RunRow) -> None:
         if row.id not in self._known:
             self.remember(row, read_stored(self._ledger.stream(row.id)).stream)
 
 
-def _load(row: RunRow, stream: Stream) -> Load:
-    said = {event.name: event.value for event in stream.events if isinstance(event, Metric) and event.rank == 0}
+def _metrics(stream: Stream) -> dict[str, float]:
+    return {event.name: event.value for event in stream.events if isinstance(event, Metric) and event.rank == 0}
+
+
+def _load(row: RunRow, stream: Stream, said: Mapping[str, float]) -> Load:
     threads = gathered_facts(stream.events).get("cpu", {}).get("threads")
     return Load(
         arm=row.arm,
@@ -86,7 +97,7 @@ def _load(row: RunRow, stream: Stream) -> Load:
 
 
 def window_of(rows: Sequence[RunRow], times: StepTimes) -> Window | None:
-    """The common window; None unless every run has steps: a window for one arm alone would compare two things.
+    """Return the common window; None unless every run has steps, because a window for one arm would compare two things.
 
     None also where all runs are too short to tell: each is measured over its own second half then, by one rule for all.
     """
@@ -98,18 +109,18 @@ def window_of(rows: Sequence[RunRow], times: StepTimes) -> Window | None:
 
 
 def rates_in(window: Window | None, rows: Sequence[RunRow], times: StepTimes) -> dict[str, float]:
-    """By the run's id, the rate over the window of each run that has steps."""
+    """Return the rate over the window of each run that has steps, by run id."""
     if window is None:
         return {}
     return {row.id: rate_in(window, timed) for row in rows if (timed := times.of(row)) is not None}
 
 
 def with_rates(rows: Sequence[Row], rates: Mapping[str, float]) -> list[Row]:
-    """The rows with other rates, where there is one."""
+    """Return the rows with the given rates, where there are any."""
     return [row.model_copy(update={"rate_per_s": rates[row.id]}) if row.id in rates else row for row in rows]
 
 
-def in_common_windows(ledger: Ledger, rows: Sequence[Row]) -> list[Row]:
+def in_common_windows(ledger: StreamSource, rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the rates of each experiment's good runs over the window that they have in common."""
     times, rates = StepTimes(ledger), dict[str, float]()
     good = [row for row in rows if row.role == "measured" and row.status == "done" and row.rate_per_s]
@@ -124,7 +135,7 @@ def in_common_windows(ledger: Ledger, rows: Sequence[Row]) -> list[Row]:
 def runs_in(
     window: Window | None, runs: Sequence[ExaminedRun], rows: Sequence[RunRow], times: StepTimes
 ) -> list[ExaminedRun]:
-    """The measured runs over the window; without one, and the primers, as they are."""
+    """Return the measured runs over the window; without a window, and for primers, as they are."""
     found = []
     for run, row in zip(runs, rows, strict=True):
         timed = times.of(row) if window and run.role == "measured" else None
@@ -144,7 +155,7 @@ def runs_in(
 
 @dataclass(frozen=True)
 class Progress:
-    """`blocks` are the whole ones, each with its attempt; the verdict is made from the first `look` of them."""
+    """The progress of an experiment. `blocks` are complete, each with its attempt; the verdict uses the first `look` of them."""
 
     next: Assignment | Done
     blocks: dict[int, int]
@@ -160,7 +171,7 @@ class Progress:
 
 
 def progress(design: Design, rows: Sequence[RunRow], times: StepTimes | None = None) -> Progress:
-    """How far it has come. With `times` a look measures its runs over one window, as the verdict does."""
+    """Return how far the experiment is. With `times` a look measures its runs over one window, as the verdict does."""
     finished = finished_runs(rows, disturbed_runs(design, rows, times))
     if design.rule is None:
         blocks = whole(design, finished)
@@ -205,7 +216,7 @@ def _by_rule(
 
 
 def rows_in_window(rows: Sequence[RunRow], blocks: dict[int, int], times: StepTimes) -> list[RunRow]:
-    """The runs of these blocks, with their rates over the window that they have in common.
+    """Return the runs of these blocks, with their rates over the window that they have in common.
 
     Only theirs: what a look showed does not change with the runs that come after it.
     """
@@ -217,7 +228,7 @@ def rows_in_window(rows: Sequence[RunRow], blocks: dict[int, int], times: StepTi
 
 
 def is_in(row: RunRow, blocks: dict[int, int]) -> bool:
-    """Whether it is a good measured run of one of these blocks."""
+    """Return whether it is a successful measured run of one of these blocks."""
     good = row.role == "measured" and row.status == "done" and bool(row.rate_per_s)
     return good and row.block is not None and blocks.get(row.block) == row.attempt
 
@@ -257,7 +268,7 @@ def series_numbers(rows: Sequence[RunRow], longest_s: float = LONGEST_SERIES_S) 
 
 
 def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: Iterable[tuple[int, int]]) -> list[list[float]]:
-    """For each arm ln R of each whole block, in the order of the blocks, each with its attempt."""
+    """Return for each arm ln R of each complete block, in the order of the blocks, with its attempt."""
     order = sorted(blocks)
     rate = {
         (row.arm, row.block, row.attempt): row.rate_per_s
@@ -324,12 +335,13 @@ def comparisons(
         for row in rows
         if row.block is not None and row.ended_unix_s is not None and (row.block, row.attempt) in chosen
     )
+    terms = figure_unit(next((row.rate_unit for row in rows if row.rate_unit), None)).terms
     found = []
     for a in range(len(labels)):
         for b in range(a + 1, len(labels)):
             pair = compare_blocks(
                 labels[a], labels[b], logs[a], logs[b], wanted, levels=levels, multiple=sequences_of(len(labels)),
-                block_s=block_s, rules=rules,
+                block_s=block_s, rules=rules, terms=terms,
             )  # fmt: skip
             p = fisher_p(bad[a], bad[b]) if bad[a].bad or bad[b].bad else None
             found.append(replace(pair, bad_runs=(bad[a], bad[b]), p_bad_runs=p))

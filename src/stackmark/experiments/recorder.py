@@ -3,8 +3,8 @@
 A run is recorded in one of three ways, and judged by the same rules in each:
 
 - `Recorder.run`: one worker in a place, from the row `running` through every line to the row that says how it ended;
-- `Recorder.start` and `Recorder.finish`: a worker that somebody else follows, of which a sweep has hundreds at once;
-- `finished_run` and `store_finished`: a run that was over before the ledger heard of it: a log, or a pod that nobody waited for.
+- `Recorder.start` and `Recorder.finish`: a worker that other code follows; a sweep has hundreds at once;
+- `finished_run` and `store_finished`: a run that ended before the ledger knew it: a log, or a pod without a waiting driver.
 
 What was received goes to the ledger in one transaction. Where the ledger fails then, it is saved in a file (ledger/rescue.py).
 """
@@ -22,10 +22,10 @@ from typing import IO, Protocol
 
 from pydantic import JsonValue
 
-from stackmark import __version__
 from stackmark.errors import LedgerError, PlaceError, StackmarkError, StreamError, Terminated, how_ended
 from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Probe, Row, Stream, gathered_facts
 from stackmark.experiments import driver, trust
+from stackmark.experiments.estimate import Estimate
 from stackmark.experiments.judging import STDERR_PREFIX, judge, read_lines
 from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
@@ -36,6 +36,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.places.place import Handle, Keeps, Outcome, Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import say_size
+from stackmark.version import version
 
 # Rows of a list are stored as they come, this often at the most: a driver that is killed loses a few of the last.
 KEEP_EVERY_S = 5.0
@@ -52,17 +53,20 @@ class Watcher(Protocol):
     """Follows an experiment while it is carried out: a terminal, a log file, a test. The engine itself never prints."""
 
     def notice(self, sentence: str) -> None:
-        """Something a person should know that is not part of a run."""
+        """Show a notice that is not part of a run."""
 
     def probing(self, request: Request) -> None: ...
     def probed(self, probe: Probe) -> None: ...
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
-        """Also when it goes on after a pause: `blocks` are those of the whole design."""
+        """Start an experiment, also after a pause: `blocks` are those of the whole design."""
+
+    def expects(self, estimate: Estimate) -> None:
+        """Before the first run: how long all of them will take. Not called where nothing tells."""
 
     def run_begins(
         self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
     ) -> None:
-        """`label` is the arm's; `block` counts from 0 and is None for a run that only fills the caches."""
+        """Start a run. `label` is the arm's; `block` counts from 0 and is None for a run that only fills the caches."""
 
     def event(self, event: Event) -> None: ...
     def stderr(self, line: str) -> None: ...
@@ -70,12 +74,13 @@ class Watcher(Protocol):
 
 
 class Silent:
-    """A watcher that says nothing."""
+    """A watcher that shows nothing."""
 
     def notice(self, sentence: str) -> None: ...
     def probing(self, request: Request) -> None: ...
     def probed(self, probe: Probe) -> None: ...
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None: ...
+    def expects(self, estimate: Estimate) -> None: ...
     def run_begins(
         self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
     ) -> None: ...
@@ -86,7 +91,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands in its experiment: its number from 0, of how many, and in a comparison its arm and block."""
+    """A run's position in its experiment: its number from 0, of how many, and in a comparison its arm and block."""
 
     number: int = 0
     of: int = 1
@@ -159,15 +164,15 @@ class Spool:
 def _too_much(lines: int) -> StreamError:
     """Return the error that ends a run whose worker floods its output."""
     return StreamError(
-        f"the worker's output was ended after {lines:,} lines: at most {MOST_LINES:,} lines or {say_size(MOST_BYTES)} are kept",
+        f"the worker's output was cut off after {lines:,} lines; the limit is {MOST_LINES:,} lines or {say_size(MOST_BYTES)}",
         line=lines + 1,
-        hint="take a shorter run (--seconds, --steps), or a program that prints less",
+        hint="make the run shorter (--seconds, --steps), or let the program print less",
     )
 
 
 @dataclass
 class Output:
-    """What was received of a worker: its events, the lines to store, and the error at the line where the stream breaks."""
+    """The output received from a worker: its events, the lines to store, and the error at the line where the stream breaks."""
 
     stream: Stream = field(default_factory=Stream)
     lines: Spool = field(default_factory=Spool)
@@ -198,7 +203,7 @@ class Output:
 
 
 class Listener(Output):
-    """Takes in the lines of a live worker, hands its events on, and keeps everything for the ledger."""
+    """Reads the lines of a live worker, passes its events on, and stores everything for the ledger."""
 
     def __init__(self, watcher: Watcher, ledger: Ledger | None = None, run_id: str = "") -> None:
         super().__init__()
@@ -249,7 +254,7 @@ class Listener(Output):
                 self._watcher.event(event)
                 self._keep(event)
         elif self._foreign_kept < FOREIGN_LINES_KEPT:
-            # Somebody's print, or the broken line and what followed: as much of it as a person reads.
+            # A program's print, or the broken line and what followed: as much of it as a person reads.
             self._foreign_kept += 1
             self.lines.append(text[:EVENT_LIMIT_BYTES])
 
@@ -262,6 +267,18 @@ class Listener(Output):
         self.kept_s = time.monotonic()
 
 
+@dataclass(frozen=True)
+class SuiteMember:
+    """The place of an experiment in a suite: the suite's id, and what is stored of it with the request."""
+
+    suite_id: str
+    stored: Json
+
+
+# Where an experiment keeps its place in a suite: next to what was asked.
+SUITE_KEY = "suite"
+
+
 def new_experiment(
     *,
     kind: Kind = "run",
@@ -270,8 +287,11 @@ def new_experiment(
     note: str = "",
     design: Json | None = None,
     experiment_id: str | None = None,
+    member: SuiteMember | None = None,
 ) -> Experiment:
     """Make an experiment that begins now; it is not stored yet."""
+    if member:
+        request = {**(request or {}), SUITE_KEY: member.stored}
     return Experiment(
         id=experiment_id or new_id("x"),
         created_unix_s=time.time(),
@@ -280,6 +300,7 @@ def new_experiment(
         note=note,
         kind=kind,
         design=design,
+        suite_id=member.suite_id if member else None,
     )
 
 
@@ -399,18 +420,19 @@ def finished_run(
     *,
     place: str,
     started_unix_s: float,
+    arm: int = 0,
     place_options: Mapping[str, JsonValue] | None = None,
     run_id: str | None = None,
     machine_id: str = "",
     boot_id: str = "",
     handle: Handle | None = None,
-    stackmark_version: str = __version__,
+    stackmark_version: str | None = None,
 ) -> WholeRun:
-    """Make the record of a run that is over. Machine and boot stay empty where nobody knows them."""
+    """Make the record of a run that is over. Machine and boot stay empty where they are unknown."""
     start = _row(
         run_id or new_id("r"), spec, place, place_options or {},
         experiment_id="",
-        position=Position(),
+        position=Position(arm=arm),
         started_unix_s=started_unix_s,
         machine_id=machine_id,
         boot_id=boot_id,
@@ -449,7 +471,7 @@ def _row(
     machine_id: str,
     boot_id: str,
     handle: Handle,
-    stackmark_version: str = __version__,
+    stackmark_version: str | None = None,
 ) -> RunStart:
     return RunStart(
         id=run_id,
@@ -471,7 +493,7 @@ def _row(
         boot_id=boot_id,
         driver_pid=os.getpid(),
         handle=handle,
-        stackmark_version=stackmark_version,
+        stackmark_version=stackmark_version or version(),
     )
 
 
@@ -488,7 +510,7 @@ def _clock_s() -> float:
 
 def _end_of_driver(error: BaseException) -> RunEnd:
     """Say how a run ended that was ended from our side: its place failed, it was interrupted again, or we ourselves broke."""
-    kind, message, hint = "driver", f"the driver failed: {type(error).__name__}: {error}", None
+    kind, message, hint = "driver", f"stackmark failed: {type(error).__name__}: {error}", None
     if isinstance(error, KeyboardInterrupt | Terminated):
         kind, message = how_ended(error)
     elif isinstance(error, StackmarkError):

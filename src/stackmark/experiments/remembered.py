@@ -1,9 +1,9 @@
-"""What a probe chose before, used again: the same command measures the same thing.
+"""Use a probe's earlier choices again, so that the same command measures the same thing.
 
 A choice depends on the moment: on free memory, on the version of a library. So what was chosen for a workload on this machine,
-this chip and this kind of place is taken from the newest run that was asked for in the same words, and only what nobody typed:
+this chip and this kind of place is taken from the newest run that was asked for in the same words, and only what was not typed:
 the ledger holds it already, in the request and the spec of an experiment. The device is not remembered, since a GPU may have been
-added or taken out: on another chip everything is chosen anew.
+added or taken out: on another chip everything is chosen again.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ FORGET = "--choose-again forgets"
 
 @dataclass(frozen=True)
 class Chosen:
-    """What an earlier probe chose, why, and when."""
+    """An earlier probe's choices, with reasons and date."""
 
     values: Mapping[str, Scalar]
     reasons: Mapping[str, str]

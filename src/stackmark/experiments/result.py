@@ -1,11 +1,13 @@
-"""What `run` gives: the runs of one request, and what they are held against. Frozen; `show/` renders it.
+"""The result of `run`: the runs of one request, and what they are compared with. Frozen; `show/` renders it.
 
 A result is made once, when the runs are done, from the runs themselves, the ledger's ceilings and the published table. The
 terminal, the JSON and the Python API all show the same one.
 """
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -16,8 +18,10 @@ from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_measured, 
 from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.operator_list import ListedRuns, read_list
 from stackmark.experiments.operator_list import run_result as one_run_of_list
+from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.remembered import typed_in
 from stackmark.experiments.run import Measured
+from stackmark.experiments.surroundings import idle_cpus_before
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.published.lookup import (
@@ -31,11 +35,28 @@ from stackmark.published.lookup import (
 )
 from stackmark.published.near import Match
 from stackmark.published.operators import OperatorIndex
+from stackmark.published.stack import stack_lines, stack_of_facts, stack_of_row
 from stackmark.published.table import Published
 from stackmark.spec import Request, Scalar, Spec
+from stackmark.verdict.cautions import (
+    INTERFERENCE,
+    Caution,
+    RunEvidence,
+    Unusable,
+    caution,
+    find_unusable,
+    in_order,
+)
+from stackmark.verdict.interference import say_interference
+from stackmark.verdict.noise import LONGEST_GAP_S
 from stackmark.verdict.operators import ListResult
-from stackmark.verdict.throughput import Throughput
+from stackmark.verdict.published_pairs import StackLine
+from stackmark.verdict.throughput import Throughput, worth_of_runs
 from stackmark.workloads.registry import find
+
+# With fewer runs it is said what they are worth.
+ENOUGH_RUNS = 5
+_NUMBERS = re.compile(r"[\d.,]+")
 
 
 @dataclass(frozen=True)
@@ -48,7 +69,19 @@ class RunResult:
     published: tuple[Match, ...] = ()
     # The published row that was asked for.
     against: AgainstPublished | None = None
+    # Our stack next to that of the row that was asked for, else of the nearest.
+    published_stack: tuple[StackLine, ...] = ()
     limits: Limits = NO_LIMITS
+    # What speaks against it, the worst first.
+    cautions: tuple[Caution, ...] = ()
+    # Why the runs are not usable together; None where they are.
+    unusable: Unusable | None = None
+
+    @property
+    def took_s(self) -> float | None:
+        """Return the wall time of the experiment, from its start to the end of its last run, without pauses of somebody's."""
+        spans = [(row.started_unix_s, row.ended_unix_s) for row in self.measured.runs if row.ended_unix_s is not None]
+        return time_taken(self.experiment.created_unix_s, spans)
 
     @property
     def experiment(self) -> Experiment:
@@ -89,12 +122,12 @@ class RunResult:
 
     @property
     def shown_run(self) -> RunRow | None:
-        """A run to read the chip and the stack from: one that gave a number, if there is one."""
+        """Return a run to read the chip and the stack from: one that gave a number, if any."""
         return shown_run(self.measured)
 
     @property
     def unit(self) -> str:
-        """Of the rate. A program's own figure is not counted in samples."""
+        """Return the unit of the rate. A program's own figure is not counted in samples."""
         run = self.shown_run
         return (run.rate_unit if run else None) or unit_of(self.measured.spec.workload)
 
@@ -125,7 +158,7 @@ def _pin(name: str, value: Scalar) -> list[str]:
 
 @dataclass(frozen=True)
 class ListRunResult:
-    """An operator list that one arm went through. `choices` are the probe's reasons, known only to the command that made it."""
+    """An operator list measured in one arm. `choices` are the probe's reasons, known only to the command that made it."""
 
     listed: ListedRuns
     command: str
@@ -180,16 +213,67 @@ def run_result(
     workload = measured.spec.workload
     unit = (run.rate_unit if run else None) or unit_of(workload)
     chip, framework = (run.chip, run.framework) if run else (None, None)
+    cautions, unusable = _against_it(ledger, measured)
+    published = tuple(near(measured.spec, unit, chip, framework, rows))
+    asked = _against_published(measured, run, reference, margin)
+    nearest = asked.match if asked else next(iter(published), None)
+    ours = stack_of_facts(measured.facts, chip, measured.spec.ranks, framework)
     return RunResult(
         measured,
         command,
-        tuple(near(measured.spec, unit, chip, framework, rows)),
-        _held_against(measured, run, reference, margin),
+        published,
+        asked,
+        stack_lines(ours, stack_of_row(nearest.row)) if nearest else (),
         limits_of_measured(ledger, measured),
+        cautions,
+        unusable,
     )
 
 
-def _held_against(
+def _against_it(ledger: Ledger, measured: Measured) -> tuple[tuple[Caution, ...], Unusable | None]:
+    """Find what speaks against a result: other programs, flags of its runs, runs that differ by a factor, few of them."""
+    good = [row for row in measured.runs if row.status == "done" and row.rate_per_s]
+    times = StepTimes(ledger)
+    met = say_interference([times.load(row) for row in good], idle_cpus_before(measured.experiment))
+    evidence = [RunEvidence(row.rate_per_s or 0.0, row.steady, times.metrics(row)) for row in good]
+    found = [caution(INTERFERENCE, met)] if met else []
+    found += [caution(kind, said) for kind, said in flags_of_runs(good)]
+    if 0 < len(good) < ENOUGH_RUNS:
+        found.append(caution("few-runs", worth_of_runs(len(good))))
+    return in_order(found), find_unusable(evidence, met)
+
+
+def flags_of_runs(rows: Sequence[RunRow]) -> list[tuple[str, str]]:
+    """Return each flag of runs once, with its kind and with how many runs had it. The sentence is the first run's; its numbers
+    differ from run to run."""
+    kinds = [{_NUMBERS.sub("#", flag): flag for flag in row.flags} for row in rows]
+    counts = Counter(kind for of_run in kinds for kind in of_run)
+    first = {kind: flag for of_run in reversed(kinds) for kind, flag in of_run.items()}
+    of = f" of {len(rows)} runs)"
+    said = []
+    for kind, count in counts.items():
+        key, sentence = split_flag(first[kind])
+        said.append((key or "counter", sentence + (f" ({count}{of}" if len(rows) > 1 else "")))
+    return said
+
+
+def split_flag(flag: str) -> tuple[str, str]:
+    """Split a flag into the key that some begin with for programs, `clocks-disagree: …`, and the sentence for people."""
+    key, colon, sentence = flag.partition(": ")
+    return (key, sentence) if colon and " " not in key and sentence else ("", flag)
+
+
+def time_taken(began_unix_s: float, runs: Iterable[tuple[float, float]]) -> float | None:
+    """Add up the time from the beginning to the end of the last run, without gaps that a person made."""
+    spent, at = 0.0, began_unix_s
+    known = sorted(runs)
+    for started, ended in known:
+        spent += (max(started - at, 0.0) if started - at <= LONGEST_GAP_S else 0.0) + max(ended - max(started, at), 0.0)
+        at = max(at, ended)
+    return spent if known else None
+
+
+def _against_published(
     measured: Measured, run: RunRow | None, reference: Reference | None, margin: float | None
 ) -> AgainstPublished | None:
     """None where no row was asked for, or no run gave a number."""
@@ -216,15 +300,15 @@ def reference_for(request: Request, text: str | None, rows: Sequence[Published])
         return None
     if is_list(request.workload):
         raise SpecError(
-            f"--published holds one rate against one row, and {request.workload} is a list",
-            hint="leave it out: published times stand beside each problem of the list that has any",
+            f"--published compares one rate with one row, but {request.workload} is a list",
+            hint="leave it out: the table shows published times next to each row that has them",
         )
     return find_reference(text, request.workload, request.typed(), unit_of(request.workload), rows)
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One stored run, its numbers computed again from its events."""
+    """One stored run, with numbers recomputed from its events."""
 
     row: RunDetail
     setup: tuple[tuple[str, float], ...]
@@ -243,7 +327,7 @@ def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRu
     if row.status in ("done", "invalid") and not doubts:
         again = judged_again(stream)
         if again is None or not row.rate_per_s or abs(again / row.rate_per_s - 1) > 1e-9:
-            doubts.append(f"the stored rate is {row.rate_per_s}; its events give {again} by the rules of today")
+            doubts.append(f"the stored rate is {row.rate_per_s}, but its events give {again} by today's rules")
     return StoredRun(
         row,
         tuple(setup_parts(stream.events)),

@@ -1,4 +1,4 @@
-"""Runs of the ledger in one picture under the ceilings of their chip: a run or an arm a point, a list a point a row."""
+"""Draw stored runs under the ceilings of their chip: one point per run or arm, one per row for a list."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class _Gathered:
 
 
 def roofline(ledger: Ledger, names: Sequence[str]) -> Roofline:
-    """The runs and experiments that are named, on one chip; a list gives a point a row."""
+    """Place the named runs and experiments of one chip; a list gives one point per row."""
     gathered = _Gathered()
     for name in dict.fromkeys(names):
         if name.lower().startswith("x-"):
@@ -42,13 +42,11 @@ def roofline(ledger: Ledger, names: Sequence[str]) -> Roofline:
         else:
             row = ledger.run(name)
             if row.status != "done":
-                raise SpecError(
-                    f"{row.id} has no place in it: it is {row.status}", hint=f"see: stackmark show {row.id}"
-                )
+                raise SpecError(f"{row.id} cannot be drawn: it is {row.status}", hint=f"see: stackmark show {row.id}")
             _add_runs(gathered, ledger, [row], row.id)
     if not gathered.placed:
         raise SpecError(
-            next(iter(gathered.left_out), "there is nothing to place"), hint="name a run of train/… or op/gemm"
+            next(iter(gathered.left_out), "there is nothing to draw"), hint="name a run of train/… or op/gemm"
         )
     ceilings = _of_one_chip(ledger, [row for row, _ in gathered.placed])
     return Roofline(ceilings, tuple(point for _, point in gathered.placed), tuple(gathered.left_out))
@@ -59,8 +57,8 @@ def _of_one_chip(ledger: Ledger, rows: Sequence[RunDetail]) -> Ceilings:
     if len(set(threads.values())) > 1:
         some = sorted(number or 0 for number in set(threads.values()))
         raise SpecError(
-            f"these runs had {some[0]} and {counted(some[1], 'thread')}: each number has ceilings of its own",
-            hint="draw them apart",
+            f"these runs had {some[0]} and {counted(some[1], 'thread')}: each number has its own ceilings",
+            hint="draw them separately",
         )
     chips = {(row.ran_on, row.chip_uuid, row.device): row for row in rows}
     if len(chips) > 1:
@@ -69,8 +67,8 @@ def _of_one_chip(ledger: Ledger, rows: Sequence[RunDetail]) -> Ceilings:
             f"{row.chip or row.device} of machine {row.ran_on[:8] or 'unknown'} ({row.id})" for row in (one, other)
         ]
         raise SpecError(
-            f"these runs are of {len(chips)} chips: {where[0]}, {where[1]}",
-            hint="a roofline is of one chip: draw them apart",
+            f"these runs are from {len(chips)} chips: {where[0]}, {where[1]}",
+            hint="a roofline shows one chip: draw them separately",
         )
     row = next(iter(chips.values()))
     found = ceilings_for(ledger, row, threads[row.id])
@@ -78,7 +76,7 @@ def _of_one_chip(ledger: Ledger, rows: Sequence[RunDetail]) -> Ceilings:
         number = threads[row.id]
         of_threads = f" with {counted(number, 'thread')}" if number else ""
         raise SpecError(
-            f"no ceilings of {row.chip or row.device or 'this chip'}{of_threads} are kept yet: there is no roof to draw",
+            f"the ceilings of {row.chip or row.device or 'this chip'}{of_threads} are not measured yet, so there is no roof",
             hint=f"measure them on that machine: {MEASURE}{f' --threads {number}' if number else ''}",
         )
     return found
@@ -118,7 +116,7 @@ def _add_runs(gathered: _Gathered, ledger: Ledger, rows: Sequence[RunDetail], na
     if rates and isinstance(ended, Result):
         work = work_of(row.spec, ended, throughput_over_runs(rates).rate_per_s)
     if work is None:
-        gathered.left_out.append(f"{name} ({row.workload}) has no place in it: its operations are not counted")
+        gathered.left_out.append(f"{name} ({row.workload}) cannot be drawn: its operations are not counted")
         return
     params = {key: _said(row.spec.params[key]) for key in DETAILS if key in row.spec.params}
     gathered.placed.append((row, Point(row.workload, work, name, details={**params, **details})))
@@ -148,5 +146,5 @@ def _add_list(gathered: _Gathered, row: RunDetail, result: ListResult, name: str
     gathered.placed += [(row, point) for point in placed]
     if missing := len(result.rows) - len(placed):
         gathered.left_out.append(
-            f"{counted(missing, 'row')} of {name} ({row.workload}) without a place: no time, or no operations are counted"
+            f"{counted(missing, 'row')} of {name} ({row.workload}) not drawn: no time, or operations not counted"
         )

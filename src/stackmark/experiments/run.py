@@ -1,16 +1,19 @@
-"""The kind `run`: one spec in one place, so many fresh processes of it, each stored as it ends."""
+"""The kind `run`: one spec in one place, in several fresh processes, each stored as it ends."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stackmark.errors import SpecError
 from stackmark.events import Event, gathered_facts
-from stackmark.experiments.driver import machine_name
+from stackmark.experiments.driver import OTHER_CHIP, machine_name
+from stackmark.experiments.estimate import of_one_arm
 from stackmark.experiments.judging import Facts, read_stored
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import CUT_OFF, in_common_windows
-from stackmark.experiments.recorder import Position, Recorder, Silent, Watcher, begin, new_experiment
+from stackmark.experiments.recorder import Position, Recorder, Silent, SuiteMember, Watcher, begin, new_experiment
 from stackmark.experiments.remembered import resolve_as_before, say_choices
+from stackmark.experiments.surroundings import KEY as SURROUNDINGS
+from stackmark.experiments.surroundings import Surroundings, look_around
 from stackmark.experiments.trust import Part, parts_of
 from stackmark.ledger.rows import Experiment, Json, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
@@ -55,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class StartedRun:
-    """An experiment of one arm that is stored, and whose first run has not begun."""
+    """An experiment of one arm that is stored but whose first run has not started."""
 
     experiment: Experiment
     resolved: Resolved
@@ -88,12 +91,16 @@ def start(
     command: str,
     *,
     choose_again: bool = False,
+    member: SuiteMember | None = None,
+    around: Surroundings | None = None,
 ) -> StartedRun:
-    """Probe, and store what was asked and chosen: once there is a run, `resume` can go on.
+    """Probe, and store what was requested and chosen: once there is a run, `resume` can continue.
 
-    What was not typed is as it was chosen before, unless it is to be chosen again.
+    What was not typed is as it was chosen before, unless it is to be chosen again. `around` is what was seen on this machine,
+    where somebody looked already.
     """
     chosen_unix_s: float | None = None
+    around = around or look_around(watcher.notice, [place.name])
     if choose_again:
         resolved = resolve(request, place, watcher)
     else:
@@ -101,28 +108,37 @@ def start(
     gpu = str(resolved.spec.params.get("device", "cpu")).startswith("cuda")
     count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
     asked: Json = {**request.model_dump(mode="json"), "runs": count, "choices": {**resolved.choices}}
+    asked[SURROUNDINGS] = around.stored()
     if chosen_unix_s is not None:
         asked["chosen_unix_s"] = chosen_unix_s
-    experiment = new_experiment(command=command, request=asked)
+    experiment = new_experiment(command=command, request=asked, member=member)
     begin(ledger, experiment, [(resolved.spec, place.name, place.options())])
     return StartedRun(experiment, resolved, count)
 
 
 def go_through(
-    started: StartedRun, place: Place, ledger: Ledger, watcher: Watcher, time_limit_s: float | None
+    started: StartedRun,
+    place: Place,
+    ledger: Ledger,
+    watcher: Watcher,
+    time_limit_s: float | None,
+    *,
+    at_most: int | None = None,
 ) -> Measured:
-    """Make the runs, one after another. Interruptions pass through: what was finished is stored."""
+    """Make the runs, one after another; `at_most` of them. Interruptions pass through: what was finished is stored."""
     rows: list[RunRow] = []
     events: tuple[Event, ...] = ()
-    resolved, count = started.resolved, started.runs
+    resolved, count = started.resolved, min(started.runs, at_most or started.runs)
     recorder = Recorder(ledger, started.experiment.id)
+    if expected := of_one_arm(ledger, resolved.spec, place.name, count, resolved.took_s):
+        watcher.expects(expected)
     with recorder.claim():
         for row, seen in run_several(recorder, resolved.spec, place, watcher, count, time_limit_s):
             rows.append(row)
             if row.status == "done":
                 events = tuple(seen)
     if len(rows) < count:
-        watcher.notice(f"the first run failed: the other {count - 1} were not started")
+        watcher.notice(f"the first run failed; the other {count - 1} were not started")
     return _measured(ledger, started.experiment, resolved.spec, resolved.facts, rows, events)
 
 
@@ -133,25 +149,30 @@ def carry_out(
     *,
     time_limit_s: float | None = None,
     anyway: bool = False,
+    at_most: int | None = None,
 ) -> None:
-    """Make the runs that are missing. Interruptions pass through: what was finished is stored."""
+    """Make the runs that are missing, `at_most` of them. Interruptions pass through: what was finished is stored."""
     recorder = Recorder(ledger, experiment.id)
     with recorder.claim():
         like, missing = _open_run(ledger, experiment)
+        missing = min(missing, at_most or missing)
         check_spec(like.spec)
         if missing and not anyway and like.machine_id != machine_name():
             raise SpecError(
-                f"{experiment.id} was begun on another machine: its rate would be of two machines",
-                hint="resume it there, begin anew here, or take --anyway",
+                f"{experiment.id} was started on a different machine: its rate would mix two machines",
+                hint="resume it there, start again here, or use --anyway",
+                kind=OTHER_CHIP,
             )
         place = find_place(like.place, like.place_options)
+        if expected := of_one_arm(ledger, like.spec, like.place, missing):
+            watcher.expects(expected)
         first = recorder.next_number()
         for number in range(first, first + missing):
             recorder.run(like.spec, Position(number=number, of=first + missing), place, watcher, time_limit_s)
 
 
 def parts_in(ledger: Ledger, experiment: Experiment) -> list[Part]:
-    """What of a stored run is not to be run unless it was typed here or confirmed; nothing where no run is missing."""
+    """Return the parts of a stored run that need trust before they run; empty where no run is missing."""
     like, missing = _open_run(ledger, experiment)
     return parts_of([(like.spec, like.place, like.place_options)]) if missing else []
 
@@ -161,7 +182,7 @@ def _open_run(ledger: Ledger, experiment: Experiment) -> tuple[RunDetail, int]:
     rows = [row for row in ledger.runs_of(experiment.id) if row.role == "measured"]
     if not rows or len({row.spec_digest for row in rows}) > 1:
         why = "has runs of several specs" if rows else "has no run yet"
-        raise SpecError(f"{experiment.id} {why}", hint=f"begin anew: {experiment.command or 'stackmark run'}")
+        raise SpecError(f"{experiment.id} {why}", hint=f"start again: {experiment.command or 'stackmark run'}")
     return rows[0], missing_runs(asked_runs(experiment) or 0, rows)
 
 

@@ -1,4 +1,4 @@
-"""The flags of tf_cnn_benchmarks, read as absl reads them.
+"""Parse the flags of tf_cnn_benchmarks as absl does.
 
 The 137 flags stand as data in `data/tf_cnn_flags.csv`, with what each of them does here: it acts, it is accepted
 (ignored, and that is said), or it is refused with what to use instead. The line between the last two: a flag is refused
@@ -51,17 +51,17 @@ class Flag:
 
 @dataclass(frozen=True)
 class Flags:
-    """The value of every flag, and the names of those that were typed, in the order in which they first came."""
+    """The value of every flag, and the names of typed ones, in the order in which they first came."""
 
     values: Mapping[str, Value]
     typed: tuple[str, ...]
 
     def given(self, name: str) -> bool:
-        """Whether the flag was typed with another value than its default."""
+        """Return whether the flag was typed with another value than its default."""
         return name in self.typed and self.values[name] != table()[name].default
 
     def text(self, name: str) -> str:
-        """A string flag; one that was not given is empty."""
+        """Return a string flag; empty if it was not given."""
         value = self.values[name]
         assert value is None or isinstance(value, str)
         return value or ""
@@ -84,7 +84,7 @@ class Flags:
 
 @cache
 def table() -> Mapping[str, Flag]:
-    """All flags by name: the original's 137 and two that old command lines may have."""
+    """Return all flags by name: the original's 137 and two that old command lines may have."""
     text = (files("stackmark.experiments") / "data" / "tf_cnn_flags.csv").read_text(encoding="utf-8")
     flags = [_flag(row) for row in csv.DictReader(text.splitlines())]
     # `flush_stdout` was removed from the original, but stands in Kubeflow's examples; the other is of its main file.
@@ -112,7 +112,7 @@ def _flag(row: dict[str, str]) -> Flag:
 
 
 def parse(argv: Sequence[str]) -> Flags:
-    """The flags of a command line, without the program's name; what is wrong with it is said in a sentence."""
+    """Parse a command line without the program's name; raise a sentence for what is wrong with it."""
     values: dict[str, Value] = {name: flag.default for name, flag in table().items()}
     typed: dict[str, None] = {}
     arguments = list(_with_flagfiles(list(argv), 0))
@@ -158,7 +158,7 @@ def _with_flagfiles(arguments: list[str], depth: int) -> Iterator[str]:
         if not path:
             raise SpecError("--flagfile needs the name of a file", hint="write it like --flagfile=resnet50.flags")
         if depth >= FLAGFILE_DEPTH:
-            raise SpecError(f"--flagfile={path}: flagfiles name one another more than {FLAGFILE_DEPTH} deep")
+            raise SpecError(f"--flagfile={path}: flagfiles are nested more than {FLAGFILE_DEPTH} deep")
         yield from _with_flagfiles(_lines(path), depth + 1)
 
 
@@ -182,7 +182,7 @@ def _split(argument: str) -> tuple[Flag, str | None, bool]:
         if equals:
             raise SpecError(f"--{name} takes no value", hint=f"write --{name}, or --{negated.name}={text}")
         return negated, None, True
-    raise SpecError(f"there is no flag --{name}{nearest_names(name, list(table()))}", hint=HINT)
+    raise SpecError(f"unknown flag --{name}{nearest_names(name, list(table()))}", hint=HINT)
 
 
 def _value(flag: Flag, text: str | None, negated: bool) -> Value:
@@ -220,9 +220,9 @@ def _number(flag: Flag, text: str) -> int | float:
     if not math.isfinite(number):
         raise SpecError(f"--{flag.name}: {text!r} is not {kind}")
     if flag.least is not None and number < flag.least:
-        raise SpecError(f"--{flag.name}: {text} is less than {flag.least:g}, the least it can be")
+        raise SpecError(f"--{flag.name}: must be at least {flag.least:g}, got {text}")
     if flag.most is not None and number > flag.most:
-        raise SpecError(f"--{flag.name}: {text} is more than {flag.most:g}, the most it can be")
+        raise SpecError(f"--{flag.name}: must be at most {flag.most:g}, got {text}")
     return number
 
 
@@ -236,7 +236,7 @@ def _sample(flag: Flag) -> str:
 
 
 def refuse(flags: Flags) -> None:
-    """Refuses what is not here. A refused flag that was typed with its default asks for nothing."""
+    """Refuse what is not supported. A refused flag with its default value asks for nothing."""
     for name in flags.typed:
         flag = table()[name]
         if flag.here == "refused" and flags.given(name):
@@ -244,8 +244,8 @@ def refuse(flags: Flags) -> None:
 
 
 def one_device(flags: Flags) -> None:
-    """More than one device, or more than one worker, is a sentence; one worker of a cluster of one is accepted."""
-    later = "more than one GPU is not measured yet; run it with --num_gpus=1"
+    """Refuse more than one device or worker; a cluster of one worker is accepted."""
+    later = "more than one GPU is not supported yet; use --num_gpus=1"
     gpus = flags.integer("num_gpus") or 0
     if gpus < 1:
         raise SpecError(f"--num_gpus={gpus}: a run needs a device", hint="for a CPU: --num_gpus=1 --device=cpu")
@@ -256,8 +256,8 @@ def one_device(flags: Flags) -> None:
     job = flags.text("job_name")
     if job == "ps":
         raise SpecError(
-            "--job_name=ps: there is no parameter server here, since one worker measures alone",
-            hint="leave the parameter servers out of the job; the worker needs none",
+            "--job_name=ps: parameter servers are not supported; one worker measures alone",
+            hint="leave parameter servers out of the job",
         )
     workers = [host for host in flags.text("worker_hosts").split(",") if host.strip()]
     if job == "controller" or len(workers) > 1 or flags.integer("task_index"):
@@ -265,11 +265,11 @@ def one_device(flags: Flags) -> None:
 
 
 def consistent(flags: Flags) -> None:
-    """The pairs that the original refuses too."""
+    """Refuse the combinations that the original refuses too."""
 
     def exclude(one: str, other: str) -> None:
         if flags.values[one] and flags.values[other]:
-            raise SpecError(f"at most one of --{one} and --{other} can be given", hint=f"leave out --{other}")
+            raise SpecError(f"--{one} and --{other} cannot be combined", hint=f"leave out --{other}")
 
     exclude("num_batches", "num_epochs")
     exclude("num_eval_batches", "num_eval_epochs")
@@ -283,9 +283,9 @@ def consistent(flags: Flags) -> None:
 
 
 def notices(flags: Flags) -> list[str]:
-    """A line for each flag that was typed and changes nothing."""
+    """Return a line for each flag that was typed and changes nothing."""
     return [
-        f"--{name} has no meaning here and was ignored: {table()[name].why}"
+        f"--{name} has no effect here and was ignored: {table()[name].why}"
         for name in flags.typed
         if table()[name].here == "accepted"
     ]
@@ -296,7 +296,7 @@ def asks_for_help(argv: Sequence[str]) -> bool:
 
 
 def help_text() -> str:
-    """Short: an example, and the flags that act. The other ones are in the docs."""
+    """Return short help: an example, and the flags that act. The docs list the others."""
     acting = [flag for flag in table().values() if flag.here == "acts"]
     width = max(len(flag.name) for flag in acting) + 2
     rows = [f"  {'--' + flag.name:<{width}}  {flag.why}{_default(flag)}" for flag in acting]
@@ -312,6 +312,12 @@ def help_text() -> str:
             *rows,
             "",
             f"{others} further flags are accepted or refused with a sentence: docs/tf-cnn.md lists them all.",
+            "",
+            "Where it runs:",
+            f"  {'--on':<{width}}  host, container or pod (default: host)",
+            f"  {'--image':<{width}}  the image of a container or a pod",
+            "",
+            "The other options of places (--shm, --gpus, --mount, --namespace ...) are those of `stackmark run --help`.",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""What a tf_cnn_benchmarks command line means here: flags in, a request and the printer's options out.
+"""Translate a tf_cnn_benchmarks command line: flags in, a request and the printer's options out.
 
 Everything that the original decides before it builds its graph is decided here, with its formulas: the model's default
 batch, steps from epochs, warm-up from the autotune threshold, the data set from the path. So the request leaves nothing to
@@ -11,7 +11,7 @@ kin. fp32 is fp32: no TF32.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from stackmark.errors import SpecError, nearest_names
 from stackmark.experiments.tf_cnn_flags import Flags, consistent, notices, one_device, parse, refuse
 from stackmark.spec import Request, Scalar
 from stackmark.workloads.registry import check_request
+from stackmark.workloads.train.classic import DATA_SETS, MODES, DataSet, TableOptions, header_lines
 from stackmark.workloads.train.zoo import MODELS, Model
 
 DEFAULT_STEPS = 100
@@ -30,49 +31,25 @@ DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
 MOST_PIECES = 1000
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """One of the original's data sets. Sizes are the published ones, whatever a folder holds, as in the original."""
-
-    name: str
-    training_images: int
-    validation_images: int
-    classes: int  # the original has one class more than the data set, for "background"
-
-
-DATA_SETS = {
-    "imagenet": DataSet("imagenet", 1_281_167, 50_000, 1001),
-    "cifar10": DataSet("cifar10", 50_000, 10_000, 11),
-}
 # Of the original's other data sets and models: what to run instead.
 NO_DATA_SET = {
-    "coco": "object detection is not here; measure its backbone's kin with --model=resnet50",
-    "librispeech": "speech is not here; of sequence models, `stackmark run train/bert-large` is the nearest",
+    "coco": "object detection is not supported; measure a network of its backbone's family with --model=resnet50",
+    "librispeech": "speech is not supported; the nearest sequence model is `stackmark run train/bert-large`",
 }
 NO_MODEL = {
     "ssd300": "measure a network of its backbone's family with --model=resnet50",
     "ncf": "it is one step of small matrix products; `stackmark run train/bert-large` is a workload of large ones",
-    "deepspeech2": "of sequence models, `stackmark run train/bert-large` is the nearest",
+    "deepspeech2": "the nearest sequence model is `stackmark run train/bert-large`",
     "nasnetlarge": "--model=nasnet is NASNet-A mobile",
 }
 
-MODES = {"train": "training", "forward": "forward only", "eval": "evaluation"}
-
 
 @dataclass(frozen=True)
-class ClassicOptions:
-    """What the printer and the benchmark log need to know beside the events."""
+class ClassicOptions(TableOptions):
+    """What the table and the benchmark log need besides the events."""
 
     model: str
     dataset: str
-    mode: str
-    batch: int
-    header: tuple[tuple[str, str], ...]
-    display_every: int
-    display_perf_ewma: float | None
-    loss_name: str
-    accuracy: bool
-    trace_file: str
     benchmark_log_dir: str
     benchmark_test_id: str
     run_parameters: tuple[tuple[str, Scalar], ...]
@@ -83,15 +60,26 @@ class ClassicPlan:
     request: Request
     options: ClassicOptions
     notices: list[str]
+    # Whether it runs on the CPU where no GPU is visible, as the original does by soft placement.
+    falls_back: bool
 
 
-def plan(argv: Sequence[str]) -> ClassicPlan:
-    """The one entry: a command line without the program's name. What cannot be is a SpecError with a sentence."""
+def plan(argv: Sequence[str], *, on_cpu: bool = False, own_files: bool = False) -> ClassicPlan:
+    """Plan a run from a command line without the program's name. Raise SpecError for what is not supported.
+
+    `on_cpu` plans the same run where no GPU is visible. `own_files` is for a place that does not have this machine's folders:
+    paths are paths in that place, and nothing can be looked up in them from here.
+    """
     flags = parse(argv)
     refuse(flags)
     one_device(flags)
+    falls_back = _device(flags) == "cuda:0"
+    if on_cpu:
+        flags = _on_cpu(flags)
     consistent(flags)
-    data = data_set(flags)
+    if own_files:
+        _check_paths(flags)
+    data = data_set(flags, own_files=own_files)
     model = find_model(flags.text("model"), data)
     mode = "eval" if flags.on("eval") else "forward" if flags.on("forward_only") else "train"
     batch = flags.integer("batch_size") or model.classic_batch
@@ -115,43 +103,59 @@ def plan(argv: Sequence[str]) -> ClassicPlan:
         trace_file=flags.text("trace_file"),
         benchmark_log_dir=flags.text("benchmark_log_dir"),
         benchmark_test_id=flags.text("benchmark_test_id"),
-        run_parameters=_run_parameters(flags, dict(header), batch, printed_steps * batch / _images(data, mode)),
+        run_parameters=_run_parameters(flags, dict(header), batch, printed_steps * batch / data.images(mode)),
     )
-    return ClassicPlan(request, options, notices(flags) + _remarks(flags, data))
+    return ClassicPlan(request, options, notices(flags) + _remarks(flags, data), falls_back)
 
 
-def data_set(flags: Flags) -> DataSet:
-    """By --data_name; else by the path, as the original guesses; else by what lies in the folder; else ImageNet."""
+def _on_cpu(flags: Flags) -> Flags:
+    """Return the flags of the same run on the CPU. fp16 training is refused: it would measure something else there."""
+    if flags.on("use_fp16") and not flags.on("forward_only") and not flags.on("eval"):
+        raise SpecError(
+            "--use_fp16 trains in fp16, which needs a GPU, so the run does not fall back to the CPU",
+            hint="leave out --use_fp16, or run it where a GPU is visible",
+        )
+    return replace(flags, values={**flags.values, "device": "cpu"})
+
+
+def _check_paths(flags: Flags) -> None:
+    """Refuse relative paths for a place with files of its own: nobody knows what they would be relative to."""
+    for name in ("data_dir", "train_dir", "trace_file"):
+        path = flags.text(name)
+        if path and not path.startswith("/"):
+            raise SpecError(
+                f"--{name}={path}: the path must be absolute, because it is one of the place's own files",
+                hint="give the path as it is there, and mount it: --mount SRC:DST",
+            )
+
+
+def data_set(flags: Flags, *, own_files: bool = False) -> DataSet:
+    """Find the data set by --data_name; else by the path, as the original does; else by the folder's content; else ImageNet."""
     folder, name = flags.text("data_dir"), flags.text("data_name")
-    if folder:
+    if folder and not own_files:
         _check_folder(Path(folder).expanduser())
     if not name and not folder:
         name = "imagenet"
     if not name:
         name = next((known for known in (*DATA_SETS, *NO_DATA_SET) if known in folder), "")
-    if not name and any(Path(folder).expanduser().glob("**/data_batch_1*")):
+    if not name and not own_files and any(Path(folder).expanduser().glob("**/data_batch_1*")):
         name = "cifar10"
     if not name:
         raise SpecError(
-            f"which data set is in {folder} cannot be told from its path",
-            hint="say it: --data_name=imagenet, or --data_name=cifar10",
+            f"the data set in {folder} cannot be guessed from its path",
+            hint="set --data_name=imagenet or --data_name=cifar10",
         )
     if name in NO_DATA_SET:
         raise SpecError(f"--data_name={name}: {NO_DATA_SET[name]}")
     if name not in DATA_SETS:
         close = nearest_names(name, list(DATA_SETS))
-        raise SpecError(f"--data_name: there is no data set {name!r}; there are {', '.join(DATA_SETS)}{close}")
+        raise SpecError(f"--data_name: unknown data set {name!r}; allowed: {', '.join(DATA_SETS)}{close}")
     return DATA_SETS[name]
 
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise SpecError(f"--data_dir: there is no folder {folder}", hint="without --data_dir the data are synthetic")
-    if any(folder.glob("*-of-*")) or any(folder.glob("*.tfrecord*")):
-        raise SpecError(
-            f"--data_dir: {folder} holds TFRecord files, which are not read here",
-            hint="unpack them to an ImageFolder tree (train/CLASS/*.jpg), or give CIFAR-10's own files",
-        )
+        raise SpecError(f"--data_dir: {folder} is not a folder", hint="without --data_dir the data are synthetic")
 
 
 def find_model(name: str, data: DataSet) -> Model:
@@ -162,34 +166,28 @@ def find_model(name: str, data: DataSet) -> Model:
     if name in fitting:
         return fitting[name]
     if name in NO_MODEL:
-        raise SpecError(f"--model={name} is not here: {NO_MODEL[name]}")
+        raise SpecError(f"--model={name} is not supported: {NO_MODEL[name]}")
     if name.startswith("official_resnet"):
         ours = name.removeprefix("official_")
         instead = ours if ours in fitting else "resnet50_v1.5"
-        raise SpecError(f"--model={name} came from another repository and is not here; use --model={instead}")
+        raise SpecError(f"--model={name} came from another repository and is not supported; use --model={instead}")
     if name in models:
         other = "--data_name=cifar10" if models[name].dataset == "cifar10" else "--data_name=imagenet"
-        raise SpecError(f"--model={name} is not a model for {data.name}", hint=f"add {other}, or take another model")
+        raise SpecError(f"--model={name} is not a model for {data.name}", hint=f"add {other}, or use another model")
     if name in MODELS:
         raise SpecError(f"tf_cnn_benchmarks had no model {name}", hint=f"measure it with: stackmark run train/{name}")
     close = nearest_names(name, list(fitting))
-    raise SpecError(
-        f"--model: there is no model {name!r} for {data.name}{close}", hint="list them: stackmark workloads"
-    )
+    raise SpecError(f"--model: unknown model {name!r} for {data.name}{close}", hint="list them: stackmark workloads")
 
 
 def length(flags: Flags, data: DataSet, mode: str, batch: int, evaluated: bool = True) -> int:
-    """Measured steps. `evaluated` takes the --num_eval_… flags where they are given, as --eval itself does."""
+    """Return the measured steps. `evaluated` uses the --num_eval_… flags where given, as --eval itself does."""
     batches, epochs = flags.integer("num_batches"), flags.number("num_epochs")
     if mode == "eval" and evaluated and (flags.values["num_eval_batches"] or flags.values["num_eval_epochs"]):
         batches, epochs = flags.integer("num_eval_batches"), flags.number("num_eval_epochs")
     if epochs:
-        return max(1, int(epochs * _images(data, mode) + batch - 1) // batch)
+        return max(1, int(epochs * data.images(mode) + batch - 1) // batch)
     return batches or DEFAULT_STEPS
-
-
-def _images(data: DataSet, mode: str) -> int:
-    return data.validation_images if mode == "eval" else data.training_images
 
 
 def _params(flags: Flags, model: Model, data: DataSet, mode: str, batch: int, steps: int) -> dict[str, Scalar]:
@@ -265,7 +263,7 @@ def _absolute(path: str) -> str:
 
 
 def learning_rate(flags: Flags, model: Model, batch: int, epochs: float) -> tuple[float, str]:
-    """The rate at the first step, and `LR0;E1;LR1;…`, or nothing where it stays.
+    """Return the rate at the first step, and `LR0;E1;LR1;…`, or an empty text where it stays constant.
 
     It changes no speed, but it decides whether a loss stays finite and what --train_dir ends up holding. The original's
     linear warm-up over the first epochs is left out: the schedule has steps, not ramps.
@@ -302,7 +300,7 @@ def _rate_of_model(flags: Flags, model: Model, batch: int) -> float:
 
 
 def piecewise(schedule: str) -> list[tuple[int, float]]:
-    """`0.3;10;0.2;25;0.1` as (0, 0.3), (10, 0.2), (25, 0.1): from which epoch on, and the rate."""
+    """Parse `0.3;10;0.2;25;0.1` as (0, 0.3), (10, 0.2), (25, 0.1): from which epoch on, and the rate."""
     hint = "write it like --piecewise_learning_rate_schedule='0.3;10;0.2;25;0.1'"
     parts = schedule.split(";")
     if len(parts) % 2 == 0:
@@ -313,14 +311,14 @@ def piecewise(schedule: str) -> list[tuple[int, float]]:
     except ValueError as error:
         raise SpecError(f"--piecewise_learning_rate_schedule: {error}", hint=hint) from error
     if not all(math.isfinite(rate) and rate >= 0 for rate in rates):
-        raise SpecError("--piecewise_learning_rate_schedule: a learning rate is a number of at least 0", hint=hint)
+        raise SpecError("--piecewise_learning_rate_schedule: a learning rate must be a number of at least 0", hint=hint)
     if any(later <= earlier for earlier, later in pairwise(epochs)):
-        raise SpecError("--piecewise_learning_rate_schedule: the epochs must rise", hint=hint)
+        raise SpecError("--piecewise_learning_rate_schedule: the epochs must increase", hint=hint)
     return list(zip(epochs, rates, strict=True))
 
 
 def decaying(first: float, every: float, factor: float, least: float, epochs: float) -> str:
-    """The original's exponential decay in steps, over the epochs that will be run."""
+    """Compute the original's exponential decay in steps, over the epochs that will be run."""
     pieces = min(math.ceil(epochs / every), MOST_PIECES)
     parts = [f"{first:.9g}"]
     for piece in range(1, pieces):
@@ -331,31 +329,26 @@ def decaying(first: float, every: float, factor: float, least: float, epochs: fl
 def _header(
     flags: Flags, model: Model, data: DataSet, mode: str, batch: int, steps: int
 ) -> tuple[tuple[str, str], ...]:
-    """The original's header as (label, value); a line without a label goes on with the one before.
-
-    The line after `Model:` is ours: the name does not say which ResNet it is. In ASCII, for logs of any locale.
-    """
+    """Return the header, with the lines that only these flags decide."""
     update, job = flags.text("variable_update"), flags.text("job_name")
     single_session = update == "distributed_all_reduce"
     name = f"{flags.text('device')}:{_device(flags).partition(':')[2] or 0}"
     device = f"job:worker/replica:0/task0/{name}" if single_session else f"/{name}"
     if job and not single_session:
         device = f"/job:worker/replica:0/task:0/{name}"
-    lines = [("Model", model.classic_printed)]
-    if model.dataset == "imagenet" and model.name.startswith("resnet"):
-        lines.append(("", model.title.replace("×", "x")))
-    lines += [
-        ("Dataset", data.name if flags.text("data_dir") else f"{data.name} (synthetic)"),
-        ("Mode", MODES[mode]),
-        ("SingleSess", str(single_session)),
-        ("Batch size", f"{batch} global"),
-        ("", f"{batch} per device"),
-        ("Num batches", str(steps)),
-        ("Num epochs", f"{steps * batch / _images(data, mode):.2f}"),
-        ("Devices", str([device])),
-        ("NUMA bind", "False"),
-        ("Data format", flags.text("data_format")),
-        ("Optimizer", flags.text("optimizer")),
+    lines = [
+        *header_lines(
+            model,
+            dataset=data.name if flags.text("data_dir") else f"{data.name} (synthetic)",
+            mode=MODES[mode],
+            batch=batch,
+            steps=steps,
+            epochs=steps * batch / data.images(mode),
+            device=device,
+            data_format=flags.text("data_format"),
+            optimizer=flags.text("optimizer"),
+            single_session=single_session,
+        ),
         ("Variables", update),
     ]
     if update in ("replicated", "distributed_all_reduce", "collective_all_reduce"):

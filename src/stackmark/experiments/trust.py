@@ -1,4 +1,4 @@
-"""What of a stored spec may run here without a question: what this user typed on this machine.
+"""Decide which parts of a stored spec may run here without a question: those that this user typed on this machine.
 
 Whoever may write a ledger may change what `check` and `resume` run. So a spec that names a command, a path, an environment, an
 image or rights is run only if the same was typed here before, or is confirmed. The list of what was typed lies outside of every
@@ -25,9 +25,9 @@ from stackmark.errors import SpecError
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.typed import extra_of, pattern_of
 from stackmark.model import FieldInfo
-from stackmark.places.registry import find_kind
+from stackmark.places.registry import find_kind, place_kinds
 from stackmark.spec import Scalar, Spec
-from stackmark.workloads.registry import find
+from stackmark.workloads.registry import families, find
 
 # Far more than anybody types; the oldest are forgotten, and asked about again.
 MOST_REMEMBERED = 20_000
@@ -50,19 +50,19 @@ class Part:
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def lines(self) -> list[str]:
-        """What would be run, for a person who decides about it."""
+        """Describe what would be run, for the person who decides about it."""
         values = {**self.params, **self.options}
         return [f"{self.workload} on {self.place}", *(f"  {name}: {_shown(value)}" for name, value in values.items())]
 
 
 def parts_of(runs: Iterable[tuple[Spec, str, Mapping[str, JsonValue]]]) -> list[Part]:
-    """What needs trust in these specs, each with its place and the place's options; each part once."""
+    """Return what needs trust in these specs, with place and options; each part once."""
     found = [part for spec, place, options in runs if (part := _part(spec, place, options))]
     return list({part.digest: part for part in found}.values())
 
 
 def unknown(parts: Sequence[Part]) -> list[Part]:
-    """Those that were neither typed nor confirmed by this user on this machine."""
+    """Return the parts that this user neither typed nor confirmed on this machine."""
     asked = [part for part in parts if part.digest not in _allowed]
     known = _remembered() if asked else set()
     return [part for part in asked if part.digest not in known]
@@ -74,11 +74,11 @@ def allow(parts: Sequence[Part]) -> None:
 
 
 def require(spec: Spec, place: str, options: Mapping[str, JsonValue]) -> None:
-    """Refuse to run what nobody typed or confirmed: the ledger may have changed since the question was asked."""
+    """Refuse to run what was not typed or confirmed: the ledger may have changed since the question was asked."""
     if new := unknown(parts_of([(spec, place, options)])):
         raise SpecError(
-            f"not run, since it was not typed on this machine: {'; '.join(line.strip() for line in new[0].lines())}",
-            hint="the ledger was changed while this command ran: look at it, and who may write it",
+            f"not run, because it was not typed on this machine: {'; '.join(line.strip() for line in new[0].lines())}",
+            hint="the ledger was changed while this command ran: look at it, and at who can write to it",
         )
 
 
@@ -140,6 +140,21 @@ def _is_plain(info: FieldInfo, value: Scalar) -> bool:
         or (isinstance(plain, list) and value in plain)
         or bool(pattern_of(info))
         or get_origin(info.annotation) is Literal
+    )
+
+
+def is_harmless(name: str, value: Scalar) -> bool | None:
+    """Tell whether a parameter or an option of a place is harmless with this value, wherever it exists; None: it is neither.
+
+    The value is as it was typed: the number of a parameter that takes one may be a text.
+    """
+    fields = [family.params.model_fields[name] for family in families().values() if name in family.params.model_fields]
+    kinds = [kind.options for kind in place_kinds().values() if name in kind.options.model_fields]
+    if not fields and not kinds:
+        return None
+    numbers = (int, float, bool)
+    return all(info.annotation in numbers or _is_plain(info, value) for info in fields) and all(
+        name in options.PLAIN for options in kinds
     )
 
 

@@ -40,7 +40,7 @@ _DISTRUST = "the image is not what it should be: build it again from a recipe th
 
 
 def folder_in(place: Place) -> str:
-    """Return the folder that a program runs in unless somebody typed one: ours, or the place's own where ours is not there."""
+    """Return the folder that a program runs in unless one is typed: ours, or the place's own where ours is not there."""
     return "." if isinstance(place, OwnFiles) and place.has_own_files() else os.getcwd()
 
 
@@ -61,29 +61,31 @@ def verified_spec(request: Request, spec: Spec) -> Spec:
     """
     if (spec.workload, spec.ranks) != (request.workload, request.ranks):
         raise _refused(
-            f"it answered for {spec.workload} with {spec.ranks} ranks, and {request.workload} with {request.ranks} was asked"
+            f"it answered for {spec.workload} with {spec.ranks} ranks, but {request.workload} with {request.ranks} was requested"
         )
     model = find(request.workload)[0].params
     if unknown := sorted(set(spec.params) - set(model.model_fields)):
         raise _refused(f"{request.workload} has no parameter {unknown[0][:80]!r}")
     try:
-        params = model.model_validate(spec.params).model_dump(mode="json")
+        sent = model.model_validate(spec.params)
     except ValidationError as error:
         raise _refused(explain(error)) from error
-    for name, value in params.items():
-        field = model.model_fields[name]
+    params = sent.model_dump(mode="json")
+    for name, field in model.model_fields.items():
+        # A field that the spec leaves out has its default, which is verified too.
+        value = params.get(name, field.default)
         wanted = _typed_value(field, request, name)
         if wanted is None and extra_of(field).get("auto"):
             continue
         expected = field.get_default() if wanted is None else wanted
         if not _same(value, expected):
-            asked = "the default is" if wanted is None else "what was asked is"
-            raise _refused(f"it chose {name} {str(value)[:80]!r}, and {asked} {expected!r}")
+            asked = "the default is" if wanted is None else "the request is"
+            raise _refused(f"it chose {name} {str(value)[:80]!r}, but {asked} {expected!r}")
     return Spec(workload=spec.workload, params=params, ranks=spec.ranks)
 
 
 def _refused(what: str) -> WorkerError:
-    return WorkerError(f"the probe's answer was refused: {what}; nothing was run with it", hint=_DISTRUST)
+    return WorkerError(f"the probe's answer was refused: {what}; nothing was run", hint=_DISTRUST)
 
 
 def _typed_value(field: FieldInfo, request: Request, name: str) -> Scalar:
@@ -124,7 +126,7 @@ def known_kind(kind: str) -> str:
 
 
 def impossible_result(stream: Stream, spec: Spec | None, observed_s: float | None) -> str | None:
-    """Return why a result cannot be: too much time, another unit of work, rows nobody asked for. None where it can.
+    """Return why a result cannot be: too much time, another unit of work, rows that were not requested. None where it can.
 
     `observed_s` is how long the worker was there by the driver's own clock (or the cluster's). Within that time a program that
     lies can still claim any rate; what it cannot do is to have measured longer than it ran.
@@ -150,7 +152,7 @@ def _too_long(stream: Stream, results: Sequence[Result], observed_s: float) -> s
     what, claimed_s = max(claims, key=lambda claim: claim[1])
     if claimed_s <= most_s:
         return None
-    return f"the worker claims {what} of {claimed_s:.3g} s, and it ran for {observed_s:.3g} s by the driver's clock"
+    return f"the worker claims {what} of {claimed_s:.3g} s, but ran for {observed_s:.3g} s by the driver's clock"
 
 
 def _step_seconds(events: Iterable[Event]) -> Iterable[float]:
@@ -178,7 +180,7 @@ def _other_metric(definition: Definition, result: Result) -> str | None:
     if metric is None or (figure and metric == MetricType(figure.name, figure.unit, figure.higher_is_better)):
         return None
     sent = f"{figure.name[:40]!r} in {figure.unit[:40]!r}" if figure else "none"
-    return f"the figure of {definition.name} is {metric.name!r} in {metric.unit}, and the worker sent {sent}"
+    return f"the figure of {definition.name} is {metric.name!r} in {metric.unit}, but the worker sent {sent}"
 
 
 def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | None:
@@ -186,10 +188,10 @@ def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | 
         return None
     count = spec.params.get(definition.samples_per_step)
     if result.figure is not None:
-        return f"{spec.workload} counts {definition.samples} in timed steps, and the worker sent a figure of its own"
+        return f"{spec.workload} counts {definition.samples} in timed steps, but the worker sent its own figure"
     if (result.sample, result.samples_per_step) != (definition.sample, count):
         return (
-            f"a step of {spec.workload} has {count} {definition.samples}, and the worker counted "
+            f"a step of {spec.workload} has {count} {definition.samples}, but the worker counted "
             f"{result.samples_per_step} of {result.sample[:40]!r}"
         )
     return None
@@ -205,14 +207,14 @@ def _other_rows(spec: Spec, events: Sequence[Event]) -> str | None:
             continue
         row = event.row
         if row.index not in wanted:
-            return f"row {row.index} was not asked for"
+            return f"row {row.index} was not requested"
         problem = problem_of(spec, row.index)
         shape = {**problem.shape, **({"ranks": spec.ranks} if "ranks" in problem.shape else {})}
         if row.op != problem.op or dict(row.shape) != shape:
-            return f"row {row.index} is {say_problem(problem.op, problem.shape)}, and the worker timed another problem"
+            return f"row {row.index} is {say_problem(problem.op, problem.shape)}, but the worker timed another problem"
         if row.precision != spec.params.get("precision"):
-            return f"row {row.index} was asked in {spec.params.get('precision')}, and the worker timed {row.precision[:40]!r}"
+            return f"row {row.index} was requested in {spec.params.get('precision')}, but the worker timed {row.precision[:40]!r}"
         counted = operations(problem)
         if row.operations and counted and not counted / COUNTS_DIFFER <= row.operations <= counted * COUNTS_DIFFER:
-            return f"row {row.index} has about {counted:.3g} operations, and the worker counted {row.operations:.3g}"
+            return f"row {row.index} has about {counted:.3g} operations, but the worker counted {row.operations:.3g}"
     return None

@@ -1,1 +1,1 @@
-"""A worker in a pod: the client, the manifest, the log, the place."""
+"""Kubernetes: the client, manifests, pods and logs."""

@@ -1,4 +1,4 @@
-"""The cluster as one person sees it: a context of their kubeconfig, or the account of the pod they are in.
+"""Connect to a cluster as one user: a context of a kubeconfig, or the account of the pod we are in.
 
 The official client reads the configuration, holds the connections and speaks to terminals (exec); what goes to and fro is
 plain JSON. Its generated classes were tried and left: they refuse fields of a newer cluster, take a second for a thousand pods,
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 Query = str | int | bool | None
 # A busy API server answers within seconds; one that does not within this is treated as gone.
 CONNECT_S, READ_S = 5.0, 30.0
-# A followed log is silent while the worker is: after so long without a byte the connection is made anew.
+# A followed log is silent while the worker is: after so long without a byte the connection is made again.
 FOLLOW_READ_S = 60.0
 PAGE = 500
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -48,7 +48,7 @@ class Unreachable(ClusterError):
 
 @dataclass(frozen=True)
 class Executed:
-    """How a command in a container ended; `code` is None where the connection was lost before it did."""
+    """The end of a command in a container; `code` is None where the connection was lost before."""
 
     code: int | None
     out: str
@@ -89,7 +89,7 @@ class Cluster:
         return _object(self._ask("PATCH", path, query, body, content_type=_PATCH[kind]))
 
     def delete(self, path: str, *, grace_s: int | None = None, background: bool = True, **query: Query) -> bool:
-        """Whether it was there. What belongs to it goes with it, soon after (`background`) or before."""
+        """Delete an object and return whether it existed. What it owns goes with it, soon after (`background`) or before."""
         options: Json = {"propagationPolicy": "Background" if background else "Foreground"}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
@@ -109,7 +109,7 @@ class Cluster:
         opened: Callable[[Callable[[], None]], None] | None = None,
         **query: Query,
     ) -> Generator[bytes, None, None]:
-        """The bytes of an answer as they come: a followed log, a watch. Ends when the server ends it; lost connections and a
+        """Yield the bytes of an answer as they come (a followed log, a watch) until the server ends it; lost connections and a
         silence of `read_s` raise Unreachable. `opened` is called once the server has answered, with a function that ends the
         reading from another thread."""
         with self._answer("GET", path, query, None, "application/json", read_s) as answer:
@@ -121,7 +121,7 @@ class Cluster:
     def execute(
         self, namespace: str, pod: str, argv: Sequence[str], *, container: str | None = None, timeout_s: float = READ_S
     ) -> Executed:
-        """Runs a command in a container, as `kubectl exec` does."""
+        """Run a command in a container, as `kubectl exec` does."""
         from kubernetes.client.exceptions import ApiException
         from kubernetes.stream import ws_client
         from websocket import WebSocketException
@@ -154,7 +154,7 @@ class Cluster:
 
     @cached_property
     def version(self) -> str:
-        """v1.34.4"""
+        """Return the server's version, like v1.34.4."""
         return str(self.get("/version").get("gitVersion", "unknown"))
 
     def _ask(
@@ -203,7 +203,7 @@ class Cluster:
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(
                 f"the API server {self.server} does not answer: {_words(error)}",
-                hint=f"is the cluster of the context {self.context!r} up, and reachable from here?",
+                hint=f"check that the cluster of the context {self.context!r} is running and reachable from here",
                 command=f"kubectl --context {self.context} get --raw /readyz",
             ) from error
 
@@ -213,7 +213,7 @@ class Cluster:
 
 
 def connect(context: str | None = None, kubeconfig: str | None = None, namespace: str | None = None) -> Cluster:
-    """By what was named, else `$KUBECONFIG` or ~/.kube/config, else the account of the pod that we are in."""
+    """Connect by the given names, else `$KUBECONFIG` or ~/.kube/config, else the account of the pod that we are in."""
     try:
         from kubernetes import client, config
         from yaml import YAMLError
@@ -233,10 +233,10 @@ def connect(context: str | None = None, kubeconfig: str | None = None, namespace
             return Cluster(client.ApiClient(configuration), "in-cluster", namespace or own)
         if not files:
             raise SpecError(
-                f"there is no kubeconfig {named}"
+                f"the kubeconfig {named} does not exist"
                 if named
-                else "there is no kubeconfig: no ~/.kube/config and no $KUBECONFIG",
-                hint="name it with --kubeconfig FILE or the variable KUBECONFIG",
+                else "no kubeconfig found: neither ~/.kube/config nor $KUBECONFIG",
+                hint="set --kubeconfig FILE or the variable KUBECONFIG",
             )
         joined = os.pathsep.join(files)
         known, current = config.list_kube_config_contexts(config_file=joined)
@@ -247,7 +247,7 @@ def connect(context: str | None = None, kubeconfig: str | None = None, namespace
     except (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise SpecError(f"the kubeconfig {named or files} cannot be read: {_words(error)}") from error
     except YAMLError as error:
-        raise SpecError(f"the kubeconfig {named or files} is no YAML: {_words(error)}") from error
+        raise SpecError(f"the kubeconfig {named or files} is not YAML: {_words(error)}") from error
     inside = (chosen.get("context") or {}).get("namespace")
     return Cluster(client.ApiClient(configuration), str(chosen["name"]), namespace or inside or "default")
 
@@ -257,7 +257,7 @@ def _context(wanted: str | None, known: list[Json], current: Json | None, file: 
     if wanted is None:
         if not current:
             raise SpecError(
-                f"the kubeconfig {file} has no current context", hint=f"name one with --context: {', '.join(names)}"
+                f"the kubeconfig {file} has no current context", hint=f"choose one with --context: {', '.join(names)}"
             )
         return current
     found = next((one for one in known if one.get("name") == wanted), None)
@@ -273,7 +273,7 @@ def _object(data: bytes) -> Json:
     try:
         made = json.loads(data or b"{}")
     except ValueError as error:
-        raise ClusterError(f"the API server's answer is no JSON: {data[:80]!r}") from error
+        raise ClusterError(f"the API server's answer is not JSON: {data[:80]!r}") from error
     return made if isinstance(made, dict) else {"value": made}
 
 

@@ -1,4 +1,4 @@
-"""Events of the cluster: what happened to a pod or a Job, in the cluster's own words."""
+"""Read events of the cluster: what happened to a pod or a Job, in the cluster's own words."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def events_of(cluster: Cluster, thing: Json) -> list[Json]:
 
 
 def moment_s(event: Json) -> float:
-    """When an event happened last; events of the older kind know whole seconds only."""
+    """Return when an event happened last; older events only have whole seconds."""
     times = (
         (event.get("series") or {}).get("lastObservedTime"),
         event.get("lastTimestamp"),
@@ -36,7 +36,7 @@ def moment_s(event: Json) -> float:
 
 
 def latest(events: Sequence[Json], *reasons: str) -> Json:
-    """The newest event of any of these reasons; empty where there is none."""
+    """Return the newest event of any of these reasons; empty where there is none."""
     return max((one for one in events if one.get("reason") in reasons), key=moment_s, default={})
 
 

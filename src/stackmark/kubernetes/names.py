@@ -1,4 +1,4 @@
-"""What everything that we create in a cluster carries: labels by which it is found again, and removed.
+"""Names and labels of everything that we create in a cluster, by which it is found again and removed.
 
 A label's value has 63 characters of `[A-Za-z0-9._-]`, and a name is lower case; our ids fit both.
 """
@@ -25,6 +25,10 @@ SELECTOR = f"{MANAGED_BY}={OURS}"
 # The container in which the worker, or the command, runs.
 CONTAINER = "worker"
 
+# How the API server wants an object's name: a DNS subdomain, of which this is one label.
+DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+OBJECT_NAME = re.compile(rf"(?=.{{1,253}}\Z){DNS_LABEL}(\.{DNS_LABEL})*")
+
 Kind = Literal["run", "probe", "doctor", "check", "fault", "sweep", "canary"]
 
 
@@ -33,18 +37,18 @@ def labels(kind: Kind, mark: str) -> dict[str, str]:
 
 
 def object_name(mark: str) -> str:
-    """The name of a run's Job, and of what belongs to it."""
-    assert is_mark(mark), f"{mark} makes no name of an object"
+    """Return the name of a run's Job and of what belongs to it."""
+    assert is_mark(mark), f"{mark} cannot be the name of an object"
     return f"stackmark-{mark.lower()}"
 
 
 def mark_of(name: str) -> str:
-    """The mark in the name of an object of ours."""
+    """Return the mark in the name of one of our objects."""
     return name.removeprefix("stackmark-")
 
 
 def is_mark(text: str) -> bool:
-    """Whether an object can be named after it."""
+    """Return whether an object can be named after it."""
     return bool(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", f"stackmark-{text.lower()}"))
 
 
@@ -55,13 +59,13 @@ def driver_label(pid: int | None = None) -> str:
 
 
 def machine_word() -> str:
-    """A word for the processes that can be seen from here: this boot, this pid namespace, and this user, since /proc may hide
+    """Return a word for the processes visible from here: this boot, this pid namespace, and this user, since /proc may hide
     the processes of others."""
     return _word(f"{socket.gethostname()}:{boot_id()}:{pid_namespace()}:{os.getuid()}")
 
 
 def living_drivers() -> set[str]:
-    """The labels of all processes that can be seen from here, ours among them."""
+    """Return the labels of all visible processes, including ours."""
     here = machine_word()
     return {f"{here}-{_process_word(int(entry.name))}" for entry in PROC.iterdir() if entry.name.isdigit()}
 

@@ -1,4 +1,4 @@
-"""Nodes: reading one node's JSON, and asking which nodes there are and which of them is this machine.
+"""Read nodes: one node's JSON, which nodes there are, and which of them is this machine.
 
 Labels by NFD (node-feature-discovery), GFD (NVIDIA's gpu-feature-discovery, docs/gpu-feature-discovery of k8s-device-plugin) and
 AMD's labeller; each may be missing, since each is a program that somebody has to install.
@@ -22,7 +22,7 @@ from stackmark.machine import host as machine
 PCI_VENDORS = {"nvidia": "10de", "amd": "1002"}
 NFD = "feature.node.kubernetes.io/"
 WHAT_WORKS = (
-    "run stackmark on a node of the cluster; from elsewhere, arms in one place can be compared: "
+    "run stackmark on a node of the cluster; from elsewhere, only pods can be compared: "
     "--arm pod --arm pod,KEY=VALUE, which run on one node"
 )
 
@@ -37,7 +37,7 @@ class Node:
 
     @property
     def known(self) -> bool:
-        """Whether its record could be read; else it is a name that somebody typed."""
+        """Return whether its record could be read; else it is only a typed name."""
         return "status" in self.data
 
     @cached_property
@@ -54,7 +54,7 @@ class Node:
 
     @property
     def machine_id(self) -> str | None:
-        """The name that this machine has in a ledger."""
+        """Return this machine's name in a ledger."""
         try:
             key = bytes.fromhex(self.info.get("machineID", "").replace("-", ""))
         except ValueError:
@@ -63,7 +63,7 @@ class Node:
 
     @property
     def runtime(self) -> str | None:
-        """The container runtime and its version: `containerd://1.6.20`."""
+        """Return the container runtime and its version: `containerd://1.6.20`."""
         return self.info.get("containerRuntimeVersion") or None
 
     @property
@@ -97,11 +97,11 @@ class Node:
         return any(one.get("type") == "Ready" and one.get("status") == "True" for one in self.conditions)
 
     def capacity(self, resource: str) -> int | None:
-        """None where no device plugin has ever registered it."""
+        """Return the capacity; None where no device plugin has ever registered it."""
         return _count((self._status.get("capacity") or {}).get(resource))
 
     def offers(self, resource: str) -> int | None:
-        """How many devices can be had of it now; None where the node has never heard of such a device."""
+        """Return how many devices are allocatable now; None where the node has never offered such a device."""
         return _count((self._status.get("allocatable") or {}).get(resource))
 
     def allocatable(self, resource: str) -> int:
@@ -112,7 +112,7 @@ class Node:
         return self.allocatable(resource) - int(sum(one.count for one in holders_among(pods, resource, self.name)))
 
     def others(self, resource: str) -> dict[str, int]:
-        """Devices of the same domain under other names: MIG slices, shared GPUs."""
+        """Return devices of the same domain under other names: MIG slices, shared GPUs."""
         domain = resource.partition("/")[0]
         return {
             name: count
@@ -127,7 +127,7 @@ class Node:
         return _count(self.labels.get(label))
 
     def pci_labels(self, vendor: str) -> list[str]:
-        """`pci-10de.present`, or by class and vendor `pci-0302_10de.present`: NFD has it both ways, by its configuration."""
+        """Return labels like `pci-10de.present`, or by class and vendor `pci-0302_10de.present`, as NFD is configured."""
         known = PCI_VENDORS.get(vendor)
         found = [
             key.removeprefix(NFD)
@@ -144,7 +144,7 @@ class Node:
         return any(key.startswith(NFD) for key in self.labels)
 
     def says_gpu(self, vendor: str, resource: str) -> bool:
-        """Whether anything on the node's own record speaks for a GPU."""
+        """Return whether the node's record indicates a GPU."""
         return bool(
             self.pci_labels(vendor)
             or self.capacity(resource)
@@ -154,7 +154,7 @@ class Node:
         )
 
     def driver_label(self) -> str | None:
-        """As GFD writes it today, or as it did before."""
+        """Return the driver's label as GFD writes it today, or as it did before."""
         full = self.labels.get("nvidia.com/cuda.driver-version.full")
         if full:
             return full
@@ -171,12 +171,12 @@ def _count(value: object) -> int | None:
 
 
 def holders(pods: Sequence[Json], node: str, resource: str) -> list[tuple[str, int]]:
-    """Who holds devices of a node, most first: `namespace/pod` and how many."""
+    """Return which pods hold devices of a node, most first: `namespace/pod` and how many."""
     return [(f"{one.namespace}/{one.pod}", int(one.count)) for one in holders_among(pods, resource, node)]
 
 
 def untolerated(taints: Sequence[Mapping[str, str]], tolerations: Sequence[Mapping[str, str]]) -> list[str]:
-    """Taints that keep our pods away, as `key=value:Effect`."""
+    """Return taints that repel our pods, as `key=value:Effect`."""
     return [say_taint(taint) for taint in keeping_away(map(dict, taints), [dict(one) for one in tolerations])]
 
 
@@ -184,7 +184,7 @@ def untolerated(taints: Sequence[Mapping[str, str]], tolerations: Sequence[Mappi
 
 
 def find_node(cluster: Cluster, name: str) -> Node | None:
-    """The node of that name, or None where there is none or one may not look."""
+    """Return the node of that name, or None where it does not exist or you may not look."""
     try:
         return Node(cluster.get(f"/api/v1/nodes/{name}"))
     except ApiError as error:
@@ -202,7 +202,7 @@ def runtime_of(cluster: Cluster, name: str | None) -> str | None:
 
 
 def is_missing(cluster: Cluster, name: str) -> bool:
-    """Whether the cluster says that it has no such node. Who may not look goes on: the scheduler tells."""
+    """Return whether the cluster says that it has no such node. Without the right to look, the scheduler will tell."""
     try:
         cluster.get(f"/api/v1/nodes/{name}")
     except ApiError as error:
@@ -214,7 +214,7 @@ def is_missing(cluster: Cluster, name: str) -> bool:
 
 
 def nodes_here(cluster: Cluster) -> list[Node]:
-    """The nodes that are this machine: none or one, and more where a test cluster keeps several on one."""
+    """Return the nodes that are this machine: none or one, and more where a test cluster runs several on one."""
     try:
         found = [Node(data) for data in cluster.items("/api/v1/nodes")]
     except ApiError as error:
@@ -226,25 +226,25 @@ def nodes_here(cluster: Cluster) -> list[Node]:
 
 
 def this_node(cluster: Cluster, wanted: str | None, why: str) -> Node:
-    """The node that this machine is; `why` says what it is needed for. Refused where it is none."""
+    """Return the node that this machine is; refuse where it is not a node. `why` says what it is needed for."""
     here = nodes_here(cluster)
     if wanted is not None:
         node = find_node(cluster, wanted)
         if node is None:
             raise PlaceError(
-                f"the cluster has no node {wanted!r} that one may see",
+                f"the cluster has no node {wanted!r}, or you may not see it",
                 command=f"kubectl --context {cluster.context} get nodes",
             )
         if node.boot_id != machine.boot_id():
-            raise PlaceError(f"{why}, and the node {wanted} is another machine than this one", hint=WHAT_WORKS)
+            raise PlaceError(f"{why}, but the node {wanted} is not this machine", hint=WHAT_WORKS)
         return node
     if not here:
-        raise PlaceError(f"{why}, and this machine is no node of the cluster {cluster.server}", hint=WHAT_WORKS)
+        raise PlaceError(f"{why}, but this machine is not a node of the cluster {cluster.server}", hint=WHAT_WORKS)
     return here[0]
 
 
 def smallest_image(node: Node) -> str | None:
-    """An image to put the host's folders into: one that is there already. The sandbox's own holds next to nothing."""
+    """Return an image to mount the host's folders into: one that is already there. The sandbox's own is nearly empty."""
     named = [(size, name) for name, size in node.images if "@" not in name and "<none>" not in name]
     pause = [pair for pair in named if "pause" in pair[1].rpartition("/")[2]]
     return min(pause or named)[1] if named else None

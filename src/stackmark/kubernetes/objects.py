@@ -1,4 +1,4 @@
-"""Reading the JSON of pods, nodes and Jobs: fields, quantities, and which nodes a pod may go to.
+"""Read the JSON of pods, nodes and Jobs: fields, quantities, and which nodes a pod may run on.
 
 Whatever is missing from an object, or is not what it should be, is simply not there. Selectors, affinity and taints are read as
 the scheduler reads them.
@@ -52,14 +52,14 @@ def has_ended(pod: Json) -> bool:
 
 
 def container_status(pod: Json, container: str = CONTAINER) -> Json:
-    """That of the container; of the only one where there is just one by another name."""
+    """Return the container's status; where there is only one under another name, that one's."""
     known: list[Json] = status(pod).get("containerStatuses") or []
     found = next((one for one in known if one.get("name") == container), None)
     return found or (known[0] if len(known) == 1 else {})
 
 
 def state(pod: Json, kind: str, container: str = CONTAINER) -> Json:
-    """`waiting`, `running` or `terminated`; empty where the container is in another state."""
+    """Return `waiting`, `running` or `terminated`; empty where the container is in another state."""
     return (container_status(pod, container).get("state") or {}).get(kind) or {}
 
 
@@ -74,7 +74,7 @@ def condition(pod: Json, kind: str) -> Json:
 
 
 def unix_s(text: object) -> float | None:
-    """The moment of a time as the API writes it."""
+    """Parse a time in the API's format."""
     try:
         return datetime.fromisoformat(str(text)).timestamp() if text else None
     except (ValueError, OverflowError):
@@ -82,13 +82,13 @@ def unix_s(text: object) -> float | None:
 
 
 def words(text: object) -> str:
-    """Somebody's message on one line, not endless."""
+    """Return a message on one line, shortened."""
     line = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", " ".join(str(text or "").split())).strip()
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…"
 
 
 def describe(pod: Json) -> str:
-    """The command that shows a person the same, also when the pod is removed: its events stay for an hour."""
+    """Return the command that shows the same, also after the pod is removed: its events stay for an hour."""
     return f"kubectl -n {namespace(pod)} get events --field-selector involvedObject.name={name(pod)}"
 
 
@@ -96,7 +96,7 @@ def describe(pod: Json) -> str:
 
 
 def quantity(text: object) -> float:
-    """A quantity as a number; 0 where it is none."""
+    """Parse a quantity; 0 where it is invalid."""
     match = _QUANTITY.fullmatch(str(text).strip())
     try:
         return float(match[1]) * _FACTORS.get(match[2] or "", 1.0) if match else 0.0
@@ -105,18 +105,18 @@ def quantity(text: object) -> float:
 
 
 def requests(pod: Json) -> dict[str, float]:
-    """What the scheduler counts: the containers together, or the most that an init container wants."""
+    """Return what the scheduler counts: the containers together, or the most that an init container requests."""
     held: dict[str, float] = {}
     _add(held, spec(pod).get("containers") or ())
-    beside: dict[str, float] = {}
+    restartable: dict[str, float] = {}
     most: dict[str, float] = {}
     for one in spec(pod).get("initContainers") or ():
-        # Those that are told to stay run beside all that come after them.
-        now = dict(beside)
+        # Restartable ones run together with all that come after them.
+        now = dict(restartable)
         _add(now, [one])
         most = {name: max(most.get(name, 0.0), now.get(name, 0.0)) for name in {*most, *now}}
         if one.get("restartPolicy") == "Always":
-            beside = now
+            restartable = now
             _add(held, [one])
     held = {name: max(held.get(name, 0.0), most.get(name, 0.0)) for name in {**held, **most}}
     for name, asked in (spec(pod).get("overhead") or {}).items():
@@ -125,7 +125,7 @@ def requests(pod: Json) -> dict[str, float]:
 
 
 def say_amount(resource: str, amount: float, free: bool = False) -> str:
-    """`2 nvidia.com/gpu`, `62.7 GiB of memory`, `1.5 CPUs`."""
+    """Format like `2 nvidia.com/gpu`, `62.7 GiB of memory`, `1.5 CPUs`."""
     word = "free " if free else ""
     if resource == "cpu":
         return f"{amount:g} {word}CPU{'' if amount == 1 else 's'}"
@@ -150,7 +150,7 @@ def _add(held: dict[str, float], containers: Iterable[Json]) -> None:
 
 
 def matches(node: Json, pod: Json) -> bool:
-    """Whether the pod's node selector and its required affinity allow the node."""
+    """Return whether the pod's node selector and its required affinity allow the node."""
     labels = metadata(node).get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec(pod).get("nodeSelector") or {}).items()):
         return False
@@ -172,12 +172,12 @@ def say_requirements(pod: Json) -> str:
 
 
 def untolerated(node: Json, pod: Json) -> list[Json]:
-    """The taints of the node that keep the pod away."""
+    """Return the taints of the node that repel the pod."""
     return keeping_away(spec(node).get("taints") or (), spec(pod).get("tolerations") or ())
 
 
 def keeping_away(taints: Iterable[Json], tolerations: Collection[Json]) -> list[Json]:
-    """Those of the taints that nothing tolerates. PreferNoSchedule keeps nobody away."""
+    """Return the taints that are not tolerated. PreferNoSchedule repels no pod."""
     return [
         taint
         for taint in taints
@@ -186,7 +186,7 @@ def keeping_away(taints: Iterable[Json], tolerations: Collection[Json]) -> list[
 
 
 def say_taint(taint: Json) -> str:
-    """As --toleration takes it: `nodetype=gpu:NoSchedule`."""
+    """Format as --toleration takes it: `nodetype=gpu:NoSchedule`."""
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint.get('key')}{value}:{taint.get('effect')}"
 

@@ -1,4 +1,4 @@
-"""Jobs whose driver is gone: a note on this machine for each Job that we create, and how what was left is found and removed.
+"""Find and remove Jobs whose driver has ended, by a note on this machine for each Job that we create.
 
 A ledger knows runs, but no probes, and a run that was interrupted while the API server was away is finished there although its
 Job lives on. So a small file is written before the Job is created and removed after it: what a driver that is dead, or could not
@@ -33,7 +33,7 @@ _DRIVEN = f"{names.SELECTOR},{names.DRIVER_LABEL},{names.KIND_LABEL} in (run,pro
 
 
 class JobNote(Frozen):
-    """Where a Job is, and who created it."""
+    """The location of a Job, and the process that created it."""
 
     mark: str
     namespace: str
@@ -52,7 +52,7 @@ class JobNote(Frozen):
 
     @property
     def is_orphan(self) -> bool:
-        """Whether nobody waits for the Job. A home folder may be shared: of another machine's driver nothing is known."""
+        """Return whether no process waits for the Job. A home folder may be shared: other machines' drivers are unknown."""
         if self.machine != machine.machine_id():
             return False
         same_boot = self.boot == machine.boot_id()
@@ -62,7 +62,7 @@ class JobNote(Frozen):
 
 
 def folder() -> Path:
-    """`$XDG_STATE_HOME/stackmark/jobs`, that is ~/.local/state/stackmark/jobs."""
+    """Return `$XDG_STATE_HOME/stackmark/jobs`, usually ~/.local/state/stackmark/jobs."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path(os.environ.get("HOME") or "/") / ".local" / "state"
@@ -97,13 +97,13 @@ def give_up(mark: str) -> None:
 
 
 def forget(mark: str) -> None:
-    """The Job is removed."""
+    """Forget a Job that was removed."""
     with suppress(OSError):
         (folder() / f"{mark}.json").unlink(missing_ok=True)
 
 
 def orphans() -> list[JobNote]:
-    """The Jobs that nobody waits for. Without one this takes no more than a look into a folder."""
+    """List the Jobs that no process waits for. Without one this only looks into a folder."""
     found = []
     with suppress(OSError):
         for path in sorted(folder().glob("*.json")):
@@ -141,7 +141,9 @@ def remove_orphans(server: str | None = None) -> list[str]:
 
 def removed_sentence(count: int, namespace: str, context: str) -> str:
     was = "was" if count == 1 else "were"
-    return f"{counted(count, 'Job')} that an earlier stackmark left in the namespace {namespace} of {context} {was} removed"
+    return (
+        f"{counted(count, 'Job')} left by an earlier stackmark in the namespace {namespace} of {context} {was} removed"
+    )
 
 
 def _removed(notes: Iterable[JobNote]) -> int:

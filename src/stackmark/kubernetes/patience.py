@@ -1,4 +1,4 @@
-"""How long an API server that is away is waited for: the same within a run, between two runs, and in a sweep."""
+"""Wait for an API server that is away: equally long within a run, between two runs, and in a sweep."""
 
 import time
 from collections.abc import Callable
@@ -19,14 +19,14 @@ Say = Callable[[str], None]
 
 
 def may_pass(error: ClusterError) -> bool:
-    """Whether it is worth asking again: nobody answered, or the server has trouble of its own, or too much to do."""
+    """Return whether it is worth asking again: no answer, an error of the server, or too many requests."""
     return isinstance(error, Unreachable) or (
         isinstance(error, ApiError) and (error.status == 429 or error.status >= 500)
     )
 
 
 def is_there(error: ClusterError) -> bool:
-    """Whether something could not be created because it exists: the answer to the try before was lost."""
+    """Return whether something could not be created because it exists: the answer to the try before was lost."""
     return isinstance(error, ApiError) and error.reason == "AlreadyExists"
 
 

@@ -1,4 +1,4 @@
-"""Pods of one namespace: created, looked at, waited for, explained, and removed; one pod or a thousand.
+"""Create, watch, await, explain and remove pods of one namespace; one pod or a thousand.
 
 Pods that belong together share a label, and each carries the mark of what it was made for: one list shows all of them. A
 thousand pods that wait for one reason are not a thousand questions to the API server, so a pod that does not start is looked at
@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Awaited:
-    """A pod that is waited for: since when, and what was seen of it last."""
+    """A pod that is awaited: since when, and its last known state."""
 
     # What the pod was made for; its label, and in its name.
     mark: str
@@ -70,7 +70,7 @@ class Explanation:
 
 
 class NotReached(ClusterError):
-    """A pod did not become what was waited for. `waiting` is how many did not; `timed_out`: they might have, with more time."""
+    """A pod did not reach the awaited state. `waiting` is how many did not; `timed_out`: they might have, with more time."""
 
     def __init__(self, one: Awaited, failure: PlaceFailure, waiting: int, *, timed_out: bool = False) -> None:
         super().__init__(failure.message, hint=failure.hint or None, command=at.describe(one.pod) if one.pod else None)
@@ -79,7 +79,7 @@ class NotReached(ClusterError):
 
 @dataclass(frozen=True)
 class Closeness:
-    """When a pod that does not run is looked at more closely, how often, and how many of them at one look at all."""
+    """When and how often a pod that does not run is examined, and how many of them at once."""
 
     first_s: float = 0.5
     again_s: float = 1.0
@@ -222,7 +222,9 @@ class Pods:
                 if time.monotonic() - waiting[0].began > within_s:
                     raise NotReached(waiting[0], self.overdue(waiting[0]), len(waiting), timed_out=True)
             if stop():
-                raise NotReached(awaited[0], PlaceFailure("given_up", "it was given up"), len(awaited), timed_out=True)
+                raise NotReached(
+                    awaited[0], PlaceFailure("given_up", "the wait was given up"), len(awaited), timed_out=True
+                )
             time.sleep(pause_s)
             pause_s = max(pause_s, min(slowest_s, pause_s * 1.2))
 
@@ -281,7 +283,7 @@ class Pods:
     def _without_pod(self, one: Awaited) -> Explanation:
         """A Job whose pods are refused (a quota, Pod Security, a missing account) says so in its events."""
         if not one.by_job:
-            failure = PlaceFailure("deleted", f"the pod {names.object_name(one.mark)} is gone: somebody removed it")
+            failure = PlaceFailure("deleted", f"the pod {names.object_name(one.mark)} was deleted by someone else")
             return Explanation(failure.message, failure)
         job: Json = {}
         try:
@@ -303,7 +305,7 @@ class Pods:
     def failure(self, one: Awaited) -> PlaceFailure | None:
         """Say why a pod that has ended failed; None where it did not, or its worker has said so itself."""
         if one.pod is None:
-            return PlaceFailure("deleted", "the pod is gone before it was seen", "somebody removed it, or a quota did")
+            return PlaceFailure("deleted", "the pod disappeared before it was seen", "a user or a quota removed it")
         return failure_of_pod(self.cluster, one.pod, gone=one.phase == "gone")
 
     def nodes_and_others(self) -> tuple[list[Json], list[Json]]:
@@ -328,7 +330,7 @@ class Pods:
     def last_words(self, name: str) -> str:
         """Return the end of a pod's log on one line, for a sentence."""
         try:
-            return " / ".join(self.log(name, last=3, timeout_s=5).splitlines())[:300] or "it said nothing"
+            return " / ".join(self.log(name, last=3, timeout_s=5).splitlines())[:300] or "it printed nothing"
         except ClusterError as error:
             return f"its log cannot be read: {error.message}"
 
@@ -386,7 +388,7 @@ def remove_run(cluster: Cluster, namespace: str, mark: str, *, grace_s: int | No
 
 
 def each(things: Sequence[Thing], do: Callable[[Thing], Result]) -> list[Result]:
-    """Do it for several at once, in order; the first error is raised once those that had begun have ended."""
+    """Do it for several at once, in order; raise the first error once those that had started have ended."""
     if len(things) <= 1:
         return [do(one) for one in things]
     with ThreadPoolExecutor(min(AT_ONCE, len(things))) as threads:

@@ -1,4 +1,4 @@
-"""What the API server says when it refuses, in a sentence with the cause and what to do next.
+"""Explain refusals of the API server in a sentence with the cause and what to do next.
 
 The server's own words stay in it: they name the object, the quota, the rule. The table is in the order of looking: a refusal by
 an admission rule comes as 403 too, so that it is looked for before a missing right.
@@ -35,36 +35,36 @@ KNOWN = (
     _known(
         r"exceeded quota: (?P<quota>[^,]+), requested: (?P<requested>.*), used: (?P<used>.*), limited: (?P<limited>.*)",
         "quota",
-        "the quota {quota} of the namespace {namespace} is used up: asked for {requested}, used {used}, limit {limited}",
-        "wait until others are done, ask for less (--gpus, --cpus, --memory), or ask who runs the cluster for more",
+        "the quota {quota} of the namespace {namespace} is used up: requested {requested}, used {used}, limit {limited}",
+        "wait for other pods to end, request less (--gpus, --cpus, --memory), or ask the cluster's administrator for more",
         "kubectl -n {namespace} describe resourcequota {quota}",
     ),
     _known(
         r"failed quota: (?P<quota>[^:]+): must specify (?P<what>.*)",
         "quota",
-        "the quota {quota} of the namespace {namespace} wants to be told {what}",
-        "give --cpus and --memory",
+        "the quota {quota} of the namespace {namespace} requires {what}",
+        "set --cpus and --memory",
         "kubectl -n {namespace} describe resourcequota {quota}",
     ),
     _known(
         r"because it is being terminated",
         "namespace_ends",
-        "the namespace {namespace} is being deleted, and takes nothing new",
-        "wait until it is gone and make it again, or take another with --namespace",
+        "the namespace {namespace} is being deleted and accepts no new objects",
+        "wait until it is gone and create it again, or use another --namespace",
         "kubectl get namespace {namespace}",
     ),
     _known(
         r'namespaces "(?P<missing>[^"]+)" not found',
         "no_namespace",
         "the cluster has no namespace {missing}",
-        "make it (kubectl create namespace {missing}), or name another with --namespace",
+        "create it (kubectl create namespace {missing}), or use another --namespace",
         "kubectl get namespaces",
     ),
     _known(
         r'violates PodSecurity "(?P<level>[^"]+)": (?P<what>.*)',
         "forbidden_by_policy",
         "the namespace {namespace} enforces Pod Security {level}, which forbids: {what}",
-        "leave out what it names (hostPath is the host's own software: give an --image; see --host-network, --cap), or take a "
+        "leave out what it names (hostPath is the host's software: use --image; see --host-network, --cap), or use a "
         "namespace that allows it",
         "kubectl get namespace {namespace} --show-labels",
     ),
@@ -72,7 +72,7 @@ KNOWN = (
         r"unable to validate against any security context constraint: (?P<what>.*)",
         "forbidden_by_policy",
         "no security context constraint of OpenShift allows this pod: {what}",
-        "take --openshift, and leave out --host-network, --cap and the host's own software; or let the service account use one "
+        "use --openshift without --host-network, --cap and the host's software; or let the service account use one "
         "that allows it",
         "oc -n {namespace} get scc",
     ),
@@ -80,47 +80,47 @@ KNOWN = (
         r'admission webhook "(?P<webhook>[^"]+)" denied the request:? ?(?P<what>.*)',
         "forbidden_by_policy",
         "a rule of this cluster ({webhook}) refuses it: {what}",
-        "do as it says, by an option or --patch; who runs the cluster knows the rule",
+        "follow it with an option or --patch; the cluster's administrator knows the rule",
     ),
     _known(
         r"ValidatingAdmissionPolicy '(?P<webhook>[^']+)'.* denied request: (?P<what>.*)",
         "forbidden_by_policy",
         "a rule of this cluster ({webhook}) refuses it: {what}",
-        "do as it says, by an option or --patch; who runs the cluster knows the rule",
+        "follow it with an option or --patch; the cluster's administrator knows the rule",
     ),
     _known(
         r'failed calling webhook "(?P<webhook>[^"]+)"',
         "webhook_down",
-        "a rule of this cluster ({webhook}) cannot be asked, and without it nothing is taken",
-        "what serves it must run: see the pods of its service",
+        "the admission webhook {webhook} does not answer, and without it the cluster accepts nothing",
+        "check the pods of the webhook's service",
         "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
     ),
     _known(
         r"(?P<what>(maximum|minimum) \S+ usage per (Container|Pod) is .*)",
         "limit_range",
         "a LimitRange of the namespace {namespace} refuses it: {what}",
-        "ask for what it allows with --cpus and --memory",
+        "request what it allows with --cpus and --memory",
         "kubectl -n {namespace} describe limitrange",
     ),
     _known(
         r'serviceaccount "(?P<account>[^"]+)" not found',
         "no_service_account",
         "the namespace {namespace} has no service account {account}",
-        "name another with --service-account, or make it: kubectl -n {namespace} create serviceaccount {account}",
+        "use another --service-account, or create it: kubectl -n {namespace} create serviceaccount {account}",
         "kubectl -n {namespace} get serviceaccounts",
     ),
     _known(
         r"no PriorityClass with name (?P<priority>\S+) was found",
         "no_priority_class",
         "the cluster has no priority class {priority}",
-        "name one that it has with --priority-class",
+        "use one that it has: --priority-class",
         "kubectl get priorityclasses",
     ),
     _known(
         r'RuntimeClass.*"(?P<runtime>[^"]+)" not found',
         "no_runtime_class",
         "the cluster has no runtime class {runtime}",
-        "leave --runtime-class out, or name one that it has",
+        "leave out --runtime-class, or use one that it has",
         "kubectl get runtimeclasses",
     ),
     _known(
@@ -128,7 +128,7 @@ KNOWN = (
         r'(?: in the namespace "(?P<inside>[^"]+)")?',
         "no_right",
         "{user} may not {verb} {resource}{where}",
-        "ask who runs the cluster for the right to {verb} {resource}{where}, or take another --context or --namespace",
+        "ask the cluster's administrator for the right to {verb} {resource}{where}, or use another --context or --namespace",
         "kubectl auth can-i {verb} {asked}{option}",
     ),
 )  # fmt: skip
@@ -137,24 +137,24 @@ KNOWN = (
 BY_STATUS = {
     401: (
         "not_known",
-        "the cluster does not know who asks: the kubeconfig's token or certificate has run out",
+        "the cluster does not accept your credentials: the kubeconfig's token or certificate has expired",
         "log in again (oc login, aws eks update-kubeconfig, gcloud container clusters get-credentials …)",
     ),
-    403: ("no_right", "it is forbidden", "see the rules of the namespace, and one's rights: kubectl auth can-i --list"),
-    404: ("not_found", "it is not there", "is the name right, and does this cluster have such things?"),
+    403: ("no_right", "it is forbidden", "see the namespace's rules and your rights: kubectl auth can-i --list"),
+    404: ("not_found", "it does not exist", "check the name, and whether this cluster supports it"),
     409: (
         "conflict",
-        "there is one already, or it was changed meanwhile",
-        "try again; what an earlier run left goes with: stackmark cluster clean",
+        "it already exists, or it was changed meanwhile",
+        "try again; remove what an earlier run left: stackmark cluster clean",
     ),
-    413: ("too_large", "it is too large for the API server", "hand large data in by a volume"),
-    422: ("invalid", "the cluster finds a mistake in it", "see the option that it names, and --patch if there is one"),
-    429: ("busy", "the API server has too much to do", "try again in a while"),
+    413: ("too_large", "it is too large for the API server", "use a volume for large data"),
+    422: ("invalid", "the cluster found an error in it", "see the option that it names, and --patch if you use it"),
+    429: ("busy", "the API server is overloaded", "try again later"),
 }
 
 
 def explained(error: ClusterError, doing: str) -> PlaceError:
-    """The error as a person is told it; `doing` is what was being done: `the Job x is created`."""
+    """Explain the error for people; `doing` is what was being done: `the Job x is created`."""
     if not isinstance(error, ApiError):
         return PlaceError(f"{doing}: {error.message}", hint=error.hint, command=error.command)
     known = refusal(error.message, "", error.status, error.reason)
@@ -162,7 +162,7 @@ def explained(error: ClusterError, doing: str) -> PlaceError:
 
 
 def refusal(message: str, namespace: str = "", status: int = 0, reason: str = "") -> Refusal:
-    """What a refusal means; of one that nobody foresaw, the server's own words."""
+    """Explain a refusal; an unforeseen one in the server's own words."""
     # The object's own name in it may hold anything; the rule that refuses comes last.
     for known in KNOWN:
         if match := known.pattern.search(message):
@@ -173,8 +173,8 @@ def refusal(message: str, namespace: str = "", status: int = 0, reason: str = ""
         kind, cause, hint = BY_STATUS[status]
         return Refusal(kind, f"{cause}: {said}", hint)
     if status >= 500:
-        return Refusal("api_error", f"the API server is in trouble ({status}): {said}", "try again in a while")
-    return Refusal("refused", said or reason or "the cluster gave no reason", "see the words of the cluster")
+        return Refusal("api_error", f"the API server failed ({status}): {said}", "try again later")
+    return Refusal("refused", said or reason or "the cluster gave no reason", "see the cluster's message")
 
 
 def _filled(known: KnownRefusal, fill: dict[str, str], namespace: str) -> Refusal:

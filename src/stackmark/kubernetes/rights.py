@@ -1,5 +1,5 @@
-"""Rights in a cluster: those that a run in a pod uses, written once (docs/pods.md shows them as a Role), and how they are asked
-for before anything is created."""
+"""Rights in a cluster: those that a run in a pod needs, written once (docs/pods.md shows them as a Role), and how to ask
+for them before anything is created."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Right:
-    """One verb on one kind of object; in the namespace that one works in, in a named one, or (None) in the whole cluster."""
+    """One verb on one kind of object; in the current namespace, in a named one, or (None) in the whole cluster."""
 
     verb: str
     group: str
@@ -26,7 +26,7 @@ class Right:
 
     @property
     def name(self) -> str:
-        """As kubectl writes it: `jobs.batch`, `pods/log`."""
+        """Return the name as kubectl writes it: `jobs.batch`, `pods/log`."""
         group = f".{self.group}" if self.group else ""
         part = f"/{self.subresource}" if self.subresource else ""
         return f"{self.resource}{group}{part}"
@@ -101,6 +101,6 @@ def check_rights(cluster: Cluster, rights: Iterable[Right]) -> None:
     part = f" --subresource={first.subresource}" if first.subresource else ""
     raise PlaceError(
         f"the context {cluster.context} may not {', '.join(map(str, missing))} in the namespace {cluster.namespace}",
-        hint="ask for the Role that docs/pods.md shows, or take a namespace in which you have these rights: --namespace",
+        hint="ask for the Role in docs/pods.md, or use a namespace where you have these rights: --namespace",
         command=f"kubectl --context {cluster.context} auth can-i {first.verb} {resource}{part} -n {cluster.namespace}",
     )

@@ -1,6 +1,6 @@
-"""What the JSON of a pod says: where it stands, when what happened, and how its container ended.
+"""Read a pod's status: its phase, when what happened, and how its container ended.
 
-All are functions of what somebody has listed; nothing is asked here. The API's times are whole seconds, so a part that took
+All are functions of what was listed; nothing is asked here. The API's times are whole seconds, so a part that took
 less than one may come out as 0 or 1; only the image's pull is told finer, in the words of an event. How a pod failed and why it
 waits is in why.py.
 """
@@ -23,7 +23,7 @@ _PULL_TROUBLE = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "Regis
 
 @dataclass(frozen=True)
 class Timeline:
-    """Moments in unix seconds, and what lies between them in seconds; None where it has not happened, or nobody said."""
+    """Moments in unix seconds, and the seconds between them; None where it has not happened, or is unknown."""
 
     created: float | None = None
     scheduled: float | None = None
@@ -66,7 +66,7 @@ def timeline(pod: Json, events: Sequence[Json], job: Json | None = None, contain
 
 
 def phase_of(pod: Json | None, container: str = CONTAINER, events: Sequence[Json] = ()) -> Phase:
-    """Where a pod stands. `gone`: there is none, or its node is lost. With its events a pull is told from other waiting."""
+    """Return the phase of a pod. `gone`: it does not exist, or its node is lost. Its events show whether it is pulling."""
     if pod is None or status(pod).get("phase") == "Unknown" or _overdue(pod):
         return "gone"
     if has_ended(pod) or state(pod, "terminated", container):
@@ -82,7 +82,7 @@ def phase_of(pod: Json | None, container: str = CONTAINER, events: Sequence[Json
 
 
 def has_begun(pod: Json, container: str = CONTAINER) -> bool:
-    """Whether the container ever ran, so that there may be a log of it."""
+    """Return whether the container ever ran, so that it may have a log."""
     ended, known = state(pod, "terminated", container), container_status(pod, container)
     ran = bool(ended) and unix_s(ended.get("startedAt")) != 0
     return bool(ran or state(pod, "running", container) or known.get("lastState"))
@@ -94,7 +94,7 @@ def exit_code(pod: Json, container: str = CONTAINER) -> int | None:
 
 
 def image_id(pod: Json, container: str = CONTAINER) -> str | None:
-    """The image that really ran, with its digest."""
+    """Return the image that really ran, with its digest."""
     return container_status(pod, container).get("imageID") or None
 
 

@@ -1,4 +1,4 @@
-"""Why a pod failed, or why it waits, and what to do next.
+"""Explain why a pod failed, or why it waits, and what to do next.
 
 A failure has a kind, a cause from the pod's own status and events, and a hint: only what the worker cannot say itself, since a
 worker that ends with a code of its own has said why in its last event. A pod that still waits has failed only where waiting
@@ -6,7 +6,7 @@ longer would not help.
 
 Of a pod that waits, the scheduler says `0/2 nodes are available: 2 Insufficient nvidia.com/gpu`, which names neither the nodes
 nor who is on them. Both are in the cluster's own lists, so the sum is done here; where one may not see them, the scheduler's
-words stand. Nothing is asked here: all are functions of what somebody has listed.
+words stand. Nothing is asked here: all are functions of what was listed.
 """
 
 import re
@@ -79,9 +79,12 @@ NODES_NAMED, PODS_NAMED = 4, 6
 ACTIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+[\w])")
 _VOLUMES = re.compile(
-    r"persistentvolumeclaim|PersistentVolume|volume node affinity|resourceclaim|cannot allocate all claims",
+    r"persistentvolume|persistent volumes? to bind|volume node affinity|resourceclaim|cannot allocate all claims",
     re.IGNORECASE,
 )
+_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|\w+)', re.IGNORECASE)
+_UNBOUND = re.compile(r"unbound|persistent volumes? to bind", re.IGNORECASE)
+_WRONG_HOST_PATH = re.compile(r"hostPath type check failed: (\S+) is (not a \w+)")
 # What a preemption would bring says nothing to who waits.
 _AFTERTHOUGHT = re.compile(r"[.,]? *(?:no new claims to deallocate[.,]? *)?preemption: ")
 _SICK = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -91,13 +94,13 @@ _PRESSED = re.compile(r"node\.kubernetes\.io/(memory|disk|pid)-pressure")
 def failure_of(
     pod: Json | None, events: Sequence[Json], *, gone: bool = False, container: str = CONTAINER
 ) -> PlaceFailure | None:
-    """None where it has not failed, or has said itself why. `gone`: the pod is not there any more, and this is its last state."""
+    """Explain a failure; None where it has not failed or reported why. `gone`: the pod was deleted; this is its last state."""
     if pod is None:
         return _deleted({}, events)
     ended = at.state(pod, "terminated", container)
     if ended.get("exitCode") == 0 and ended.get("reason") != "OOMKilled":
         return None
-    for look in (_by_pod_reason, _by_disruption, _by_memory, _by_start, _by_waiting):
+    for look in (_by_pod_reason, _by_disruption, _by_memory, _by_start, _by_volume, _by_waiting):
         found = look(pod, events, container)
         if found:
             return found
@@ -115,7 +118,7 @@ def failure_of(
 
 
 def job_refused(job: Json, events: Sequence[Json]) -> PlaceFailure | None:
-    """Why a Job that was accepted gets no pod: a quota, Pod Security, a missing account. The Job's own events say it."""
+    """Explain why an accepted Job gets no pod: a quota, Pod Security, a missing account. The Job's events say it."""
     said = latest(events, "FailedCreate")
     if not said:
         return None
@@ -142,11 +145,11 @@ def _by_memory(pod: Json, events: Sequence[Json], container: str) -> PlaceFailur
     if at.state(pod, "terminated", container).get("reason") != "OOMKilled":
         return None
     limit = ((at.container_spec(pod, container).get("resources") or {}).get("limits") or {}).get("memory")
-    cause = f"its limit of {limit} was too low" if limit else "the node has no more"
+    cause = f"its limit of {limit} was too low" if limit else "the node ran out of memory"
     return PlaceFailure(
         "out_of_host_memory",
-        f"the kernel's OOM killer struck in the pod: {cause}",
-        "raise --memory, or take a smaller --batch or fewer --data-workers; what is in /dev/shm counts too (--shm)",
+        f"the kernel's OOM killer ended a process in the pod: {cause}",
+        "raise --memory, or use a smaller --batch or fewer --data-workers; /dev/shm counts too (--shm)",
     )
 
 
@@ -160,9 +163,13 @@ def _by_start(pod: Json, events: Sequence[Json], container: str) -> PlaceFailure
     message = at.words(said.get("message")) or at.words(latest(events, "Failed").get("message"))
     if _FOREIGN.search(message):
         return _other_architecture(pod, container)
-    hint = "is the program in the image, and may it be run?" if "exec" in message else "see what else the node says"
+    hint = (
+        "check that the program is in the image and executable"
+        if "exec" in message
+        else "see the node's other messages"
+    )
     if 'exec: "sh"' in message:
-        hint = "the image has no shell, by which its Python is found: name it with --python PATH"
+        hint = "the image has no shell to find its Python: give its path with --python PATH"
     return PlaceFailure("start_error", f"the container could not be started: {message}", f"{hint} ({at.describe(pod)})")
 
 
@@ -170,8 +177,21 @@ def _other_architecture(pod: Json, container: str) -> PlaceFailure:
     image, node = at.container_spec(pod, container).get("image"), at.spec(pod).get("nodeName")
     return PlaceFailure(
         "other_architecture",
-        f"the programs of the image {image} are for another architecture than the node {node}'s",
-        "name an image for the node's, or take a node of the image's: --node-selector kubernetes.io/arch=…",
+        f"the image {image} is for a different architecture than the node {node}",
+        "use an image for the node's architecture, or another node: --node-selector kubernetes.io/arch=…",
+    )
+
+
+def _by_volume(pod: Json, events: Sequence[Json], container: str) -> PlaceFailure | None:
+    """A folder of the node that is not there, or is a file: the kubelet would ask again for ever."""
+    told = str(latest(events, "FailedMount").get("message") or "") if at.state(pod, "waiting", container) else ""
+    wrong = _WRONG_HOST_PATH.search(told)
+    if wrong is None:
+        return None
+    return PlaceFailure(
+        "bad_container_config",
+        f"the node {at.spec(pod).get('nodeName')} cannot mount {wrong[1]}: it is {wrong[2]} there",
+        "correct the path of --mount, or choose a node that has it: --node",
     )
 
 
@@ -216,15 +236,13 @@ def _image_pull(pod: Json, events: Sequence[Json], container: str, message: str)
     if "no match for platform" in cause:
         return _other_architecture(pod, container)
     if at.state(pod, "waiting", container).get("reason") == "ErrImageNeverPull":
-        cause, hint = "it is not on the node, and --pull Never forbids to get it", "load it there, or leave --pull out"
+        cause, hint = "it is not on the node, and --pull Never forbids pulling it", "load it there, or leave out --pull"
     elif at.state(pod, "waiting", container).get("reason") == "InvalidImageName":
         hint = "write --image as registry/name:tag, in lower case"
     elif _REFUSED_PULL.search(cause):
-        hint = (
-            "the registry refuses: correct the name with --image, or give a secret that may pull it: --pull-secret NAME"
-        )
+        hint = "the registry denies access: correct the name with --image, or use a secret that may pull it: --pull-secret NAME"
     elif _UNREACHED_PULL.search(cause):
-        hint = "the node cannot reach the registry: name another with --image, or load the image on the nodes"
+        hint = "the node cannot reach the registry: use another with --image, or load the image on the nodes"
     else:
         # Some registries say "not found" of what they do not show to everybody.
         hint = "correct the name or the tag with --image; an image that is not public needs --pull-secret NAME"
@@ -247,17 +265,17 @@ def _deleted(pod: Json, events: Sequence[Json]) -> PlaceFailure:
     named = f"the pod {at.name(pod)}" if pod else "the pod"
     return PlaceFailure(
         "deleted",
-        f"{named} was deleted before its work was done",
-        "somebody removed it, or its Job or namespace; the audit log of the cluster knows who",
+        f"{named} was deleted before it finished",
+        "someone deleted it, its Job or its namespace; the cluster's audit log shows who",
     )
 
 
 def _say_evicted(pod: Json, cause: str, events: Sequence[Json]) -> PlaceFailure:
-    hint = "ask for what it needs, so that it is not the first to go: --memory; or take a node with less on it: --node"
+    hint = "request what it needs, so that it is not evicted first: --memory; or use a less busy node: --node"
     if "EmptyDir" in cause or "emptyDir" in cause:
-        hint = "the volume was too small for what was written to it: raise --shm"
+        hint = "the volume was too small: raise --shm"
     elif "ephemeral" in cause:
-        hint = "it wrote more to its own disk than it may: write less, or ask for ephemeral-storage with --patch"
+        hint = "it exceeded its ephemeral storage: write less, or request more ephemeral-storage with --patch"
     return PlaceFailure("evicted", f"the pod was evicted: {cause}", hint)
 
 
@@ -265,7 +283,7 @@ def _say_preempted(pod: Json, cause: str, events: Sequence[Json]) -> PlaceFailur
     told = at.words(latest(events, "Preempted").get("message"))
     return PlaceFailure(
         "preempted",
-        f"the pod had to make room for one of higher priority: {told or cause}",
+        f"a pod of higher priority preempted the pod: {told or cause}",
         "run it when the cluster is less busy, or with a higher --priority-class (kubectl get priorityclasses)",
     )
 
@@ -284,17 +302,17 @@ def _say_node_lost(pod: Json, cause: str, events: Sequence[Json]) -> PlaceFailur
     return PlaceFailure(
         "node_lost",
         f"the node {node} was lost, or left the cluster, while the pod was on it: {cause}",
-        f"see what it says: kubectl describe node {node}",
+        f"see its state: kubectl describe node {node}",
     )
 
 
 def _say_refused(pod: Json, cause: str, events: Sequence[Json]) -> PlaceFailure:
     node, reason = at.spec(pod).get("nodeName"), at.status(pod).get("reason")
-    hint = f"see what the node has left: kubectl describe node {node}"
+    hint = f"see what is free on the node: kubectl describe node {node}"
     if reason == "TopologyAffinityError":
-        hint = "its topology policy wants all on one NUMA node: ask for fewer --cpus or --gpus, or take another --node"
+        hint = "its topology policy requires one NUMA node for everything: request fewer --cpus or --gpus, or use another --node"
     elif reason == "UnexpectedAdmissionError":
-        hint = f"its device plugin could not give the devices: is it healthy? stackmark cluster doctor --node {node}"
+        hint = f"its device plugin could not assign the devices; examine it: stackmark cluster doctor --node {node}"
     return PlaceFailure("refused_by_node", f"the node {node} refused the pod ({reason}): {cause}", hint)
 
 
@@ -312,7 +330,7 @@ _SAY: dict[str, Callable[[Json, str, Sequence[Json]], PlaceFailure]] = {
 
 @dataclass(frozen=True)
 class Holder:
-    """A pod that has so much of a resource."""
+    """A pod that holds an amount of a resource."""
 
     pod: str
     namespace: str
@@ -324,7 +342,7 @@ class Holder:
 
 
 def holders_among(pods: Sequence[Json], resource: str, node: str | None = None) -> list[Holder]:
-    """The pods with a node and not at their end that ask for the resource; those with most of it first."""
+    """Return the running pods that request the resource, those with most of it first."""
     found = [
         Holder(at.name(pod), at.namespace(pod), str(at.spec(pod)["nodeName"]), count)
         for pod in pods
@@ -336,7 +354,7 @@ def holders_among(pods: Sequence[Json], resource: str, node: str | None = None) 
 
 
 def hopeless_sentence(pod: Json, nodes: Sequence[Json], events: Sequence[Json] = ()) -> str | None:
-    """Why no node of the cluster could ever take the pod, even if all others went; None where one could, or nobody knows."""
+    """Explain why no node could ever accept the pod, even an empty one; None where one could, or it is unknown."""
     if at.spec(pod).get("nodeName") or not nodes or latest(events, "TriggeredScaleUp"):
         return None
     fitting = [node for node in nodes if matches(node, pod)]
@@ -351,7 +369,7 @@ def hopeless_sentence(pod: Json, nodes: Sequence[Json], events: Sequence[Json] =
         if amount > has and (has > 0 or unknown or resource in BASIC):
             among = f"node that has {say_requirements(pod)}" if len(fitting) < len(nodes) else "node"
             if unknown:
-                return f"no {among} offers {resource}: its device plugin was never there, or the name is another"
+                return f"no {among} offers {resource}: its device plugin is not installed, or the name is wrong"
             largest = f"the largest, {at.name(most)}, has {say_amount(resource, has)}"
             return f"no {among} could ever give it {say_amount(resource, amount)}: {largest}"
     whole = [
@@ -359,14 +377,14 @@ def hopeless_sentence(pod: Json, nodes: Sequence[Json], events: Sequence[Json] =
     ]
     if not whole:
         together = " and ".join(say_amount(one, amount) for one, amount in asked.items() if one in BASIC)
-        return f"no node has {together} at once, though some have the one and some the other"
+        return f"no node has {together} together, though some nodes have each of them"
     return None
 
 
 def waiting_sentence(
     pod: Json, events: Sequence[Json], nodes: Sequence[Json] = (), others: Sequence[Json] = (), job: Json | None = None
 ) -> str:
-    """Why a pod does not run yet. `others` are all pods that one may see."""
+    """Explain why a pod does not run yet. `others` are all visible pods."""
     queue = (at.metadata(job or pod).get("labels") or {}).get(at.KUEUE_QUEUE)
     gates = [str(one.get("name")) for one in at.spec(pod).get("schedulingGates") or ()]
     if gates or at.spec(job or {}).get("suspend"):
@@ -379,11 +397,27 @@ def waiting_sentence(
     scheduled = at.condition(pod, "PodScheduled")
     told = str(scheduled.get("message") or latest(events, "FailedScheduling").get("message") or "")
     if _VOLUMES.search(told):
-        return f"a claim of it, for a volume or a device, is not there or not bound yet; {_scheduler_says(told)}"
+        return _claim_says(pod, told)
     if not nodes:
         return _scheduler_says(told)
     found = hopeless_sentence(pod, nodes, events) or _nodes_say(pod, told, nodes, others)
     return found or _scheduler_says(told)
+
+
+def _claim_says(pod: Json, told: str) -> str:
+    """Name the claim that a pod waits for, and what is wrong with it."""
+    namespace, named = at.namespace(pod), _CLAIM.search(told)
+    look = f"kubectl -n {namespace} get pvc"
+    if named and named[2] == "not found":
+        return f"the namespace {namespace} has no claim {named[1]} for a volume ({look})"
+    if named:
+        return f"the claim {named[1]} for a volume cannot be used ({look}); {_scheduler_says(told)}"
+    mine = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in at.spec(pod).get("volumes") or ()]
+    claims = [str(name) for name in mine if name]
+    if claims and _UNBOUND.search(told):
+        which = f"claim {claims[0]}" if len(claims) == 1 else f"claims {_listed(claims, PODS_NAMED)}"
+        return f"no volume is bound yet to the {which} of the pod ({look}); {_scheduler_says(told)}"
+    return f"a claim of the pod, for a volume or a device, does not exist or is not bound yet; {_scheduler_says(told)}"
 
 
 def _nodes_say(pod: Json, told: str, nodes: Sequence[Json], others: Sequence[Json]) -> str:
@@ -401,7 +435,7 @@ def _nodes_say(pod: Json, told: str, nodes: Sequence[Json], others: Sequence[Jso
     said += [_kept_off_says(names, reason) for reason, names in kept.items()]
     left = len(nodes) - len(fitting)
     if left and any(said):
-        said.append(f"{left} other node{'s' if left > 1 else ''} cannot be it, for want of {say_requirements(pod)}")
+        said.append(f"{left} other node{'s' if left > 1 else ''} cannot run it without {say_requirements(pod)}")
     return "; ".join(one for one in said if one)
 
 
@@ -441,8 +475,8 @@ def _short(pod: Json, told: str, nodes: Sequence[Json], others: Sequence[Json]) 
     resource = ranked[0]
     head = f"no node has {say_amount(resource, asked[resource], free=True)}"
     details = [_node_says(node, resource, others) for node in nodes[:NODES_NAMED]]
-    more = f"; and {len(nodes) - NODES_NAMED} more nodes are as full" if len(nodes) > NODES_NAMED else ""
-    also = f"; nor enough {' or '.join(ranked[1:])}" if ranked[1:] else ""
+    more = f"; {len(nodes) - NODES_NAMED} more nodes are equally full" if len(nodes) > NODES_NAMED else ""
+    also = f"; there is also not enough {' or '.join(ranked[1:])}" if ranked[1:] else ""
     return f"{head}: {'; '.join(details)}{more}{also}"
 
 
@@ -450,13 +484,13 @@ def _node_says(node: Json, resource: str, others: Sequence[Json]) -> str:
     name, has = at.name(node), quantity((at.status(node).get("allocatable") or {}).get(resource))
     if has == 0 and resource not in BASIC:
         could = _size(node, resource)
-        return f"{name} offers none now" + (f" of its {could:g}: its device plugin is not well" if could else "")
+        return f"{name} offers none now" + (f" of its {could:g}: its device plugin is unhealthy" if could else "")
     who = holders_among(others, resource, name)
     held = sum(one.count for one in who)
     if resource in BASIC:
         return f"{name} has {say_amount(resource, max(0.0, has - held))} of {say_amount(resource, has)} free"
     if not who:
-        return f"{name} has {has:g}" + ("" if others else ", and who holds them cannot be seen")
+        return f"{name} has {has:g}" + ("" if others else "; which pods hold them is unknown")
     pods = f"pod{'s' if len(who) > 1 else ''} {_listed([str(one) for one in who], PODS_NAMED)}"
     return f"{name} has {has:g}, {held:g} of them held by {pods}"
 
@@ -472,8 +506,8 @@ def _starting(pod: Json, events: Sequence[Json]) -> str:
     if trouble is not None and moment_s(trouble) >= moment_s(newest) - 1:
         return f"{node} says: {at.words(trouble.get('message'))}"
     if newest.get("reason") == "Pulling":
-        return f"{node} pulls the image {at.container_spec(pod).get('image')}"
-    return f"{node} makes the container"
+        return f"{node} is pulling the image {at.container_spec(pod).get('image')}"
+    return f"{node} is creating the container"
 
 
 def _scheduler_says(told: str) -> str:

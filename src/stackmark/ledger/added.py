@@ -1,4 +1,4 @@
-"""Published rows that a user added: they live in the ledger, beside the runs that they are held against.
+"""Store published rows that a user added, next to the runs that they are compared with.
 
 A row's id is made from what it says, so that the same row is the same row, whoever adds it and however often; two people who
 share a ledger cannot add it twice. What is stored is the row's cells as the table writes them, and they are checked again
@@ -30,7 +30,7 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class Added:
-    """A row as the ledger has it: its id is in `row.added`."""
+    """A row of the ledger; its id is in `row.added`."""
 
     row: Published
     added_unix_s: float
@@ -38,7 +38,7 @@ class Added:
 
 
 def cells_of(row: Published) -> list[str]:
-    """The row as the table writes it: a value as short as it can be said without changing it."""
+    """Format the row as the table does: a value as short as possible without changing it."""
     value = str(int(row.value)) if row.value.is_integer() and row.value < 1e15 else repr(row.value)
     extra = json.dumps(dict(row.extra), sort_keys=True, ensure_ascii=False) if row.extra else ""
     other = {"value": value, "extra": extra, "batch": "" if row.batch is None else str(row.batch)}
@@ -52,7 +52,7 @@ def id_of(row: Published) -> str:
 
 
 def entries(ledger: Ledger) -> tuple[list[Added], list[str]]:
-    """Everything that was added, the oldest first; and the ids of what cannot be read."""
+    """Return all added rows, the oldest first, and the ids of unreadable ones."""
 
     def work(connection: Connection) -> tuple[list[Added], list[str]]:
         query = select(published).order_by(published.c.added_unix_s, published.c.id)
@@ -83,7 +83,7 @@ def _read(identifier: str, entry: object) -> Published | None:
 
 
 def add(ledger: Ledger, new: Sequence[Published], file: str) -> int:
-    """Stores rows, all of them or none; how many were not there yet."""
+    """Store rows, all of them or none; return how many were new."""
     by_id = {id_of(row): row for row in new}
     now = time.time()
 
@@ -106,7 +106,7 @@ def add(ledger: Ledger, new: Sequence[Published], file: str) -> int:
 
 
 def find(ledger: Ledger, prefixes: Sequence[str]) -> list[str]:
-    """The ids that begin like these; one that fits none or several is a sentence."""
+    """Find the ids that start with these; raise a sentence for one that matches none or several."""
 
     def work(connection: Connection) -> list[str]:
         return list(dict.fromkeys(_one(connection, text, ledger.where) for text in prefixes))
@@ -122,12 +122,12 @@ def _one(connection: Connection, text: str, where: str) -> str:
         found = [str(row.id) for row in connection.execute(query.limit(_CANDIDATES + 1))]
     if not found:
         raise SpecError(
-            f"there is no added row {text!r} in the ledger {where}",
+            f"the ledger {where} has no added row {text!r}",
             hint="only rows that were added can be removed; `stackmark published search` shows their ids",
         )
     if len(found) > 1:
         some = ", ".join(found[:_CANDIDATES]) + (", …" if len(found) > _CANDIDATES else "")
-        raise SpecError(f"{text!r} is the beginning of several rows: {some}", hint="type more of it")
+        raise SpecError(f"{text!r} matches several rows: {some}", hint="use a longer id")
     return found[0]
 
 
@@ -143,6 +143,6 @@ def remove(ledger: Ledger, identifiers: Sequence[str]) -> int:
 
 
 def of_file(ledger: Ledger, name: str) -> list[str]:
-    """The ids of all rows that came from a file of this name."""
+    """Return the ids of all rows from a file of this name."""
     query = select(published.c.id).where(published.c.file == storable(name)).order_by(published.c.id)
     return ledger.reading(lambda connection: [str(row.id) for row in connection.execute(query)])

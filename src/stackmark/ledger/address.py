@@ -1,4 +1,4 @@
-"""Where the ledger is: a path or a URL becomes an engine.
+"""Locate the ledger: a path or a URL becomes an engine.
 
 SQLite unless a URL says PostgreSQL. Three choices for SQLite:
 
@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
 from stackmark.errors import LedgerError, SpecError
+from stackmark.ledger.glance import default_file as default_file
 from stackmark.ledger.masking import is_ambiguous, is_connection_string, render
 from stackmark.spec import LEDGER_VARIABLE as VARIABLE
 
@@ -33,11 +34,13 @@ BUSY_S = 15.0
 # PostgreSQL: our tables live in a schema of their own, so that they can share a database with anybody's.
 POSTGRES_SCHEMA = "stackmark"
 _CONNECT_S = 10
+# Of a value in a ledger that is imported: the longest stream (streams.py), and a row around it.
+LARGEST_VALUE = 176 << 20
 
 
 @dataclass(frozen=True)
 class Address:
-    """One of `file` and `url` is set. `shown` is how messages name the ledger: without a password."""
+    """A ledger's address: `file` or `url` is set. `shown` is its name in messages, without a password."""
 
     shown: str
     file: Path | None = None
@@ -45,17 +48,19 @@ class Address:
 
 
 def find(where: str | None, environment: Mapping[str, str] | None = None) -> Address:
-    """The ledger meant by `--ledger`, else by STACKMARK_LEDGER, else the default file."""
+    """Find the ledger: `--ledger`, else STACKMARK_LEDGER, else the default file."""
     environment = os.environ if environment is None else environment
     text = where or environment.get(VARIABLE) or str(default_file(environment))
     if text == ":memory:":
-        raise SpecError("a ledger in memory would forget its runs", hint="give a file or a PostgreSQL URL")
+        raise SpecError("a ledger in memory would lose its runs", hint="use a file or a PostgreSQL URL")
     if "://" not in text:
         if is_connection_string(text):
-            raise SpecError("the ledger is named neither by a path nor by a URL", hint=_FORMS)
+            raise SpecError("the ledger's name is neither a path nor a URL", hint=_FORMS)
         return _file(Path(text))
     if is_ambiguous(text) and not text.lower().startswith("sqlite"):
-        raise SpecError("the ledger's URL holds several @", hint=f"write an @ in a user or password as %40; {_FORMS}")
+        raise SpecError(
+            "the ledger's URL contains several @", hint=f"write an @ in a user or password as %40; {_FORMS}"
+        )
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -63,10 +68,10 @@ def find(where: str | None, environment: Mapping[str, str] | None = None) -> Add
     kind = url.drivername.split("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:":
-            raise SpecError("the ledger's URL names no file", hint=_FORMS)
+            raise SpecError("the ledger's URL contains no file", hint=_FORMS)
         return _file(Path(url.database))
     if kind not in ("postgresql", "postgres"):
-        raise SpecError(f"a ledger cannot be kept in {kind!r}", hint=_FORMS)
+        raise SpecError(f"{kind!r} is not supported for a ledger", hint=_FORMS)
     url = url.set(drivername="postgresql+psycopg")
     return Address(shown=render(url).replace("+psycopg", ""), url=url)
 
@@ -78,24 +83,8 @@ def _file(path: Path) -> Address:
     try:
         file = path.expanduser().absolute()
     except RuntimeError as error:
-        raise SpecError(f"{path} names a home folder that does not exist") from error
+        raise SpecError(f"the home folder in {path} does not exist") from error
     return Address(shown=str(file), file=file)
-
-
-def default_file(environment: Mapping[str, str]) -> Path:
-    """`$XDG_DATA_HOME/stackmark/ledger.sqlite3`; the XDG specification says to ignore a path that is not absolute."""
-    data = Path(environment.get("XDG_DATA_HOME", ""))
-    if not data.is_absolute():
-        home = Path(environment.get("HOME", ""))
-        if not home.is_absolute():
-            try:
-                home = Path.home()
-            except RuntimeError as error:  # a UID without a name, as containers have
-                raise LedgerError(
-                    "there is no home folder to keep the ledger in", hint=f"set {VARIABLE} or give --ledger FILE"
-                ) from error
-        data = home / ".local" / "share"
-    return data / "stackmark" / "ledger.sqlite3"
 
 
 def make_private(file: Path) -> None:
@@ -123,14 +112,14 @@ def _default_or_none() -> Path | None:
 
 
 def is_read_only(file: Path) -> bool:
-    """SQLite writes a journal beside its file, so a folder that cannot be written makes the file read-only too."""
+    """Return whether the ledger is read-only: SQLite writes a journal next to its file, so the folder must be writable too."""
     return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
 
-def make_engine(address: Address, *, busy_s: float = BUSY_S) -> Engine:
-    """An engine that has not connected yet."""
+def make_engine(address: Address, *, busy_s: float = BUSY_S, untouched: bool = False) -> Engine:
+    """Make an engine that has not connected yet. `untouched`: of a file that somebody else wrote, which is only read."""
     if address.file is not None:
-        return _sqlite(address.file, busy_s)
+        return _sqlite(address.file, busy_s, untouched)
     assert address.url is not None
     try:
         engine = create_engine(
@@ -148,9 +137,9 @@ def make_engine(address: Address, *, busy_s: float = BUSY_S) -> Engine:
     return engine
 
 
-def _sqlite(file: Path, busy_s: float) -> Engine:
+def _sqlite(file: Path, busy_s: float, untouched: bool = False) -> Engine:
     options = "?mode=rwc"
-    if is_read_only(file):
+    if untouched or is_read_only(file):
         # Without a -wal file nobody is writing, and `immutable` lets SQLite read where it cannot make its -shm file.
         options = "?mode=ro" if file.with_name(file.name + "-wal").exists() else "?immutable=1"
     uri = f"file:{quote(os.fsencode(file))}{options}"  # a name may hold bytes that are not UTF-8
@@ -159,7 +148,7 @@ def _sqlite(file: Path, busy_s: float) -> Engine:
         return sqlite3.connect(uri, uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False)
 
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
-    event.listen(engine, "connect", _configure)
+    event.listen(engine, "connect", _distrust if untouched else _configure)
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -168,6 +157,15 @@ def _configure(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
+
+
+def _distrust(connection: sqlite3.Connection, _record: object) -> None:
+    """Read a file that may have been made to do harm: its schema calls no functions, and no value is larger than a stream."""
+    connection.isolation_level = None
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
 
 
 def _begin(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Named sets of experiments that a later one is held against: what was measured before the upgrade.
+"""Named sets of experiments that a later one is compared with: what was measured before the upgrade.
 
 A baseline holds experiments, not numbers: each is (part of) one series of one workload, and everything is computed from its
 runs. An experiment that is deleted leaves its baselines too, by the database's own rule. A check is an experiment of the kind
@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 class Listed(Frozen):
-    """A baseline as a list shows it."""
+    """A baseline in a list."""
 
     name: str
     experiments: int
@@ -32,14 +32,14 @@ class Listed(Frozen):
 def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise SpecError(
-            f"{name!r} is no name for a baseline",
-            hint="letters, digits, . _ and -, a letter or digit first, at most 80: before-driver-580",
+            f"{name!r} is not a valid name for a baseline",
+            hint="use letters, digits, . _ and -, starting with a letter or digit, at most 80: before-driver-580",
         )
     return name
 
 
 def save(ledger: Ledger, name: str, experiment_id: str) -> bool:
-    """Adds an experiment to a baseline; False where it is in it already."""
+    """Add an experiment to a baseline; False where it already contains it."""
     check_name(name)
 
     def work(connection: Connection) -> bool:
@@ -59,7 +59,7 @@ def exists(ledger: Ledger, name: str) -> bool:
 
 
 def experiments_of(ledger: Ledger, name: str) -> list[str]:
-    """The experiments of a baseline, in the order in which they were saved; a name nobody saved is a sentence."""
+    """Return the experiments of a baseline, in the order saved; raise a sentence for an unknown name."""
     query = (
         select(baselines.c.experiment_id)
         .where(baselines.c.name == name)
@@ -69,14 +69,14 @@ def experiments_of(ledger: Ledger, name: str) -> list[str]:
     if not found:
         known = [one.name for one in every(ledger)]
         raise SpecError(
-            f"there is no baseline {name!r} in the ledger {ledger.where}{nearest_names(name, known)}",
+            f"the ledger {ledger.where} has no baseline {name!r}{nearest_names(name, known)}",
             hint=f"save one with: stackmark baseline save {name if NAME.fullmatch(name) else 'NAME'} train/resnet50",
         )
     return found
 
 
 def every(ledger: Ledger) -> list[Listed]:
-    """All baselines, by name."""
+    """Return all baselines, by name."""
 
     def work(connection: Connection) -> list[Listed]:
         query = select(
@@ -104,14 +104,14 @@ def every(ledger: Ledger) -> list[Listed]:
 
 
 def remove(ledger: Ledger, name: str) -> int:
-    """Forgets a baseline; its experiments and their runs stay in the ledger. Gives how many it held."""
+    """Forget a baseline and return how many experiments it had; they and their runs stay in the ledger."""
     count = len(experiments_of(ledger, name))
     ledger.writing(lambda connection: connection.execute(delete(baselines).where(baselines.c.name == name)))
     return count
 
 
 def checked_runs(ledger: Ledger, name: str, spec_digest: str) -> list[RunDetail]:
-    """The good runs of a spec that checks of a baseline made, oldest first."""
+    """Return the successful runs of a spec that checks of a baseline made, oldest first."""
     query = (
         select(runs)
         .join(experiments, experiments.c.id == runs.c.experiment_id)

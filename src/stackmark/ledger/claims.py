@@ -3,7 +3,7 @@
 A claim is a row with a random token and an end. Its driver renews it from a thread while it waits for workers, and with every
 run that it starts (`Ledger.start`), in the transaction that adds the run: a driver that was suspended while another one took
 over cannot add a run any more. Between machines the lease decides; a driver whose process can be seen is believed to be alive
-or dead by that alone, so that nobody waits for the lease of a killed one.
+or dead by that alone, so that no process waits for the lease of a killed one.
 """
 
 import secrets
@@ -29,7 +29,7 @@ RENEW_EVERY_S = 15.0
 
 
 class Driver(Frozen):
-    """What tells one driver's process from all others."""
+    """The identity of a driver's process."""
 
     host: str
     machine_id: str
@@ -72,9 +72,7 @@ class Claim:
         # Locks the experiment, so that of two drivers the second finds the first one's claim.
         found = select(experiments.c.id).where(experiments.c.id == self._experiment_id).with_for_update()
         if connection.execute(found).first() is None:
-            raise LedgerError(
-                f"the experiment {self._experiment_id} is not in the ledger {self._ledger.where} any more"
-            )
+            raise LedgerError(f"the experiment {self._experiment_id} is no longer in the ledger {self._ledger.where}")
         now = clock(connection)
         held = (
             connection.execute(select(claims).where(claims.c.experiment_id == self._experiment_id)).mappings().first()
@@ -112,8 +110,8 @@ def renew(connection: Connection, experiment_id: str, token: str) -> bool:
 
 def lost(experiment_id: str) -> LedgerError:
     return LedgerError(
-        f"another driver took over {experiment_id} while this one did not answer: no further run is started",
-        hint="see what is stored when the other driver has ended: stackmark verdict " + experiment_id,
+        f"another stackmark took over {experiment_id} while this one did not answer: no further run is started",
+        hint="see the result when the other has ended: stackmark verdict " + experiment_id,
     )
 
 
@@ -128,9 +126,9 @@ def _held(experiment_id: str, holder: Driver, left_s: float | None) -> LedgerErr
     who = f"process {holder.driver_pid} on {holder.host}"
     if left_s is None:
         return LedgerError(
-            f"{experiment_id} is being run already, by {who}", hint="wait for it, or end that process first"
+            f"{experiment_id} is already being run by {who}", hint="wait for it, or end that process first"
         )
     return LedgerError(
-        f"{experiment_id} is being run already, by {who}, which cannot be seen from here",
-        hint=f"wait for it; if that process is gone, its claim ends in {max(1, round(left_s))} s",
+        f"{experiment_id} is already being run by {who}, which is not visible from here",
+        hint=f"wait for it; if that process has ended, its claim expires in {max(1, round(left_s))} s",
     )

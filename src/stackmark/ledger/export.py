@@ -1,7 +1,7 @@
-"""Runs for other programs: CSV, JSON, JSON lines, Parquet.
+"""Export runs for other programs: CSV, JSON, JSON lines, Parquet.
 
 Rows come from the ledger in batches and leave in batches, so a million runs need no more memory than a few thousand. A
-file appears whole or not at all: it is written beside its name and then renamed. JSON keeps the spec and the options as
+file appears whole or not at all: it is written next to its name and then renamed. JSON keeps the spec and the options as
 objects; CSV and Parquet keep them as JSON text, because their keys differ from workload to workload.
 """
 
@@ -23,11 +23,14 @@ from stackmark.figures import figure_fields
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.schema import JsonText, runs
 from stackmark.ledger.store import Ledger
+from stackmark.ranks import MOST_DEVICES
+from stackmark.schemas import schema_name, with_schema
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
 FIGURE = tuple(figure_fields(None, None))
-COLUMNS = [*(column.name for column in runs.c), *FIGURE]
+RANKS = "ranks"
+COLUMNS = [*(column.name for column in runs.c), *FIGURE, RANKS]
 _AS_JSON = {column.name for column in runs.c if isinstance(column.type, JsonText)}
 # Rows in one Parquet row group: enough to compress well, a few MiB in memory.
 _ROW_GROUP = 10_000
@@ -36,30 +39,35 @@ Row = Mapping[str, object]
 
 
 def export_to_file(ledger: Ledger, wanted: RunFilter, form: Format, path: Path) -> int:
-    """Writes the runs that are meant into a file, atomically; gives their number."""
+    """Write the selected runs into a file, atomically; return their number."""
+    # A link stays a link, to the new file; a pipe or a device is written, not replaced.
+    target = Path(os.path.realpath(path))
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        if target.exists() and not target.is_file():
+            with target.open("wb") as device:
+                return export_to_stream(ledger, wanted, form, device)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as out:
                 written = export_to_stream(ledger, wanted, form, out)
                 out.flush()
                 os.fsync(out.fileno())
             os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
+            os.replace(name, target)
         except BaseException:
             os.unlink(name)
             raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise SpecError(f"cannot write {path}: {error.strerror}", hint="give another file with -o") from error
+        raise SpecError(f"cannot write {path}: {error.strerror}", hint="use another file with -o") from error
     except OSError as error:
         raise LedgerError(
-            f"cannot write {path}: {error.strerror}; no file was left", hint="make room on the disk", kind="full"
+            f"cannot write {path}: {error.strerror}; no file was left", hint="free space on the disk", kind="full"
         ) from error
     return written
 
 
 def export_to_stream(ledger: Ledger, wanted: RunFilter, form: Format, out: BinaryIO) -> int:
-    """Writes the runs that are meant, oldest first, to a binary stream such as standard output; gives their number."""
+    """Write the selected runs, oldest first, to a binary stream such as standard output; return their number."""
     rows = (_with_figure(row) for row in ledger.every(wanted))
     if form == "parquet":
         return _parquet(rows, out)
@@ -74,8 +82,11 @@ def export_to_stream(ledger: Ledger, wanted: RunFilter, form: Format, out: Binar
 
 
 def _with_figure(row: Row) -> Row:
-    """Add the figure in its own terms behind the columns of the ledger, of which it is computed."""
-    return {**row, **figure_fields(row["rate_per_s"], row["rate_unit"])}
+    """Add the figure in its own terms and the ranks behind the columns of the ledger, from which both are computed."""
+    spec = row["spec"]
+    ranks = spec.get("ranks") if isinstance(spec, dict) else None
+    said = type(ranks) is int and 0 < ranks <= MOST_DEVICES
+    return {**row, **figure_fields(row["rate_per_s"], row["rate_unit"]), RANKS: ranks if said else 1}
 
 
 def _csv(rows: Iterator[Row], out: io.TextIOWrapper) -> int:
@@ -84,7 +95,7 @@ def _csv(rows: Iterator[Row], out: io.TextIOWrapper) -> int:
     writer.writerow(COLUMNS)
     count = 0
     for row in rows:
-        writer.writerow([_not_a_formula(_flat(name, row[name])) for name in COLUMNS])
+        writer.writerow([not_a_formula(_flat(name, row[name])) for name in COLUMNS])
         count += 1
     return count
 
@@ -105,11 +116,11 @@ def _json(rows: Iterator[Row], out: io.TextIOWrapper, *, lines: bool) -> int:
 
 def _object(row: Row) -> str:
     try:
-        return json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
+        return json.dumps(with_schema("export-row", row), ensure_ascii=False, allow_nan=False)
     except ValueError as error:
         raise LedgerError(
-            f"the run {row['id']} has a number that is not finite, which JSON cannot hold",
-            hint=f"the ledger was changed by hand; export another format, or: stackmark delete {row['id']}",
+            f"the run {row['id']} contains a non-finite number, which JSON cannot hold",
+            hint=f"the ledger was edited manually; export another format, or: stackmark delete {row['id']}",
         ) from error
 
 
@@ -122,13 +133,14 @@ def _parquet(rows: Iterator[Row], out: BinaryIO) -> int:
             "writing Parquet needs the package pyarrow, which is not installed", hint="pip install 'stackmark[parquet]'"
         ) from error
     if out.isatty():
-        raise SpecError("Parquet is not for a terminal", hint="give a file with -o, or use --format csv")
+        raise SpecError("Parquet cannot be printed on a terminal", hint="write a file with -o, or use --format csv")
     kinds = {Double: pyarrow.float64(), BigInteger: pyarrow.int64(), Integer: pyarrow.int64()}
     fields = [
         pyarrow.field(c.name, kinds.get(type(c.type), pyarrow.string()), nullable=bool(c.nullable)) for c in runs.c
     ]
     figure = zip(FIGURE, (pyarrow.float64(), pyarrow.string(), pyarrow.bool_()), strict=True)
-    table = pyarrow.schema([*fields, *(pyarrow.field(name, kind) for name, kind in figure)])
+    computed = [*(pyarrow.field(name, kind) for name, kind in figure), pyarrow.field(RANKS, pyarrow.int64())]
+    table = pyarrow.schema([*fields, *computed], metadata={"schema": schema_name("export-row")})
     count = 0
     with pyarrow.parquet.ParquetWriter(
         pyarrow.PythonFile(_Forward(out), mode="w"), table, compression="zstd"
@@ -170,7 +182,7 @@ def _flat(name: str, value: object) -> object:
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
-def _not_a_formula(value: object) -> object:
+def not_a_formula(value: object) -> object:
     """Put a quote before a text that a spreadsheet would run as a formula; numbers stay numbers.
 
     A text that has such quotes already gets one more, so that taking one off where `'+[=+-@…]` begins it gives the text back.

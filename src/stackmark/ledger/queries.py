@@ -1,4 +1,4 @@
-"""The questions that are asked of many runs, made so that a million of them answer in a tenth of a second.
+"""Queries over many runs, written so that a million runs answer in a tenth of a second.
 
 Every index of `runs` is (a filter's column, started_unix_s, id), which is the order of the list: with one value in a
 filter, a page is one walk along one index, and the next page continues it at a cursor (no OFFSET, which would count
@@ -10,24 +10,40 @@ BY` instead makes SQLite read and sort every run that matches.
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, and_, func, literal, select, tuple_, union_all
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    and_,
+    func,
+    literal,
+    select,
+    tuple_,
+    type_coerce,
+    union_all,
+)
 
 from stackmark.ledger.rows import Cursor, RunFilter
 from stackmark.ledger.schema import experiments, runs, streams
 
 WITHOUT_SPEC = [column for column in runs.c if column.name != "spec"]
+# The spec as text, which nobody parses: a list needs one number of it, and may hold runs whose spec was damaged.
+SPEC_TEXT = "spec_text"
+LISTED = [*WITHOUT_SPEC, type_coerce(runs.c.spec, Text).label(SPEC_TEXT)]
 NEWEST_FIRST = (runs.c.started_unix_s.desc(), runs.c.id.desc())
 GLOBBED = ("workload", "chip", "place")
 # SQLite compiles at most 500 parts of a UNION; past a few dozen, one scan is no slower.
 _WALKS = 50
-# So many runs are read by an index in a few hundredths of a second.
+# This many runs are read by an index in a few hundredths of a second.
 _FEW_RUNS = 20_000
 
 Values = dict[str, list[str]]
 
 
 def distinct(connection: Connection, column: Column[str]) -> list[str]:
-    """The values of an indexed column, each found by one hop: SELECT DISTINCT would read the whole index."""
+    """Return the values of an indexed column, each found by one hop: SELECT DISTINCT would read the whole index."""
     hop = select(func.min(column).label("value")).cte("hop", recursive=True)
     following = select(func.min(column)).where(column > hop.c.value).scalar_subquery()
     hop = hop.union_all(select(following).where(hop.c.value.is_not(None)))
@@ -35,7 +51,7 @@ def distinct(connection: Connection, column: Column[str]) -> list[str]:
 
 
 def resolve(connection: Connection, wanted: RunFilter) -> Values:
-    """What each glob stands for in this ledger. A name that matches nothing is an empty list."""
+    """Resolve each glob in this ledger. A name that matches nothing gives an empty list."""
     patterns: dict[str, str | None] = {name: getattr(wanted, name) for name in GLOBBED}
     return {name: matching(connection, runs.c[name], text) for name, text in patterns.items() if text is not None}
 
@@ -63,32 +79,34 @@ def conditions(wanted: RunFilter, values: Values) -> list[ColumnElement[bool]]:
 
 
 def page(wanted: RunFilter, values: Values, limit: int, before: Cursor | None) -> Select[tuple[object, ...]]:
-    """One page of runs, newest first, without their specs."""
+    """Return one page of runs, newest first, without their specs."""
     older = [] if before is None else [tuple_(*_ORDER) < tuple_(*map(literal, before))]
     split = next((name for name in values if 1 < len(values[name]) <= _WALKS), None)
     if split is None:
         where = and_(True, *conditions(wanted, values), *older)
-        return select(*WITHOUT_SPEC).where(where).order_by(*NEWEST_FIRST).limit(limit)
+        return select(*LISTED).where(where).order_by(*NEWEST_FIRST).limit(limit)
     walks = []
     for value in values[split]:
         where = and_(True, *conditions(wanted, {**values, split: [value]}), *older)
         walk = select(runs.c.id).where(where).order_by(*NEWEST_FIRST).limit(limit).subquery()
         walks.append(select(walk.c.id))
-    return select(*WITHOUT_SPEC).where(runs.c.id.in_(union_all(*walks))).order_by(*NEWEST_FIRST).limit(limit)
+    return select(*LISTED).where(runs.c.id.in_(union_all(*walks))).order_by(*NEWEST_FIRST).limit(limit)
 
 
 _ORDER = (runs.c.started_unix_s, runs.c.id)
 
 
 def experiments_page(connection: Connection, workload: str | None, limit: int) -> Select[tuple[object, ...]]:
-    """One page of experiments, newest first: an id begins with its time, so this is one walk along the primary key.
+    """Return one page of experiments, newest first: an id begins with its time, so this is one walk along the primary key.
+
+    The rows of a suite are not listed, the suite is; with a filter both may be.
 
     With a filter, each experiment on the way is asked whether it has such a run: where many have one, the page is soon full.
     Where few have one, their runs are found by the index of workloads first.
     """
     query = select(experiments).order_by(experiments.c.id.desc()).limit(limit)
     if workload is None:
-        return query
+        return query.where(experiments.c.suite_id.is_(None))
     of_workload = runs.c.workload.in_(matching(connection, runs.c.workload, workload))
     some = select(literal(1)).select_from(runs).where(of_workload).limit(_FEW_RUNS).subquery()
     if connection.execute(select(func.count()).select_from(some)).scalar_one() < _FEW_RUNS:
@@ -97,7 +115,7 @@ def experiments_page(connection: Connection, workload: str | None, limit: int) -
 
 
 def runs_counted(experiment_ids: Sequence[str]) -> Select[tuple[object, ...]]:
-    """How many runs of each workload, place and status experiments have, and how much is stored of their output."""
+    """Count the runs of experiments by workload, place and status, and the stored output."""
     together = (runs.c.experiment_id, runs.c.workload, runs.c.place, runs.c.status, runs.c.role)
     size = func.coalesce(func.sum(func.length(streams.c.data)), 0)
     return (
@@ -109,5 +127,5 @@ def runs_counted(experiment_ids: Sequence[str]) -> Select[tuple[object, ...]]:
 
 
 def starts_with(column: Column[str], prefix: str) -> ColumnElement[bool]:
-    """A prefix as a range along the primary key. `~` sorts after every character of an id."""
+    """Express a prefix as a range along the primary key. `~` sorts after every character of an id."""
     return and_(column >= prefix, column < prefix + "~")

@@ -1,4 +1,4 @@
-"""Runs whose end could not be stored: each waits in a file until the ledger can be written again.
+"""Save runs whose end could not be stored: each waits in a file until the ledger is writable again.
 
 A disk that is full or a server that is gone must not cost what was measured. The file holds the run's id, its end and its
 output, so that `recover` stores it as the run itself would have been. It lies next to the ledger's file; where that disk is full,
@@ -47,7 +47,7 @@ class Header(Frozen):
 
 @dataclass(frozen=True)
 class Recovery:
-    """What became of a file: `trouble` says why its run was not stored. An end that was stored has no file any more."""
+    """The fate of a file: `trouble` says why its run was not stored. A stored run's file is removed."""
 
     path: Path
     run_id: str
@@ -65,7 +65,7 @@ def finish_or_rescue(ledger: Ledger, run_id: str, end: RunEnd, lines: Lines) -> 
         path = next((path for folder in folders(ledger) if (path := _save(folder, header, lines))), None)
         if path is None:
             raise
-        saved = f"what was measured is saved in {path}; the next command stores it, or `stackmark recover`"
+        saved = f"the measurement is saved in {path}; the next command or `stackmark recover` stores it"
         hint = "; ".join(filter(None, (saved, error.hint)))
         raise LedgerError(error.message, hint=hint, command=error.command, kind=error.kind) from error
 
@@ -105,7 +105,7 @@ def recover_file(ledger: Ledger, path: Path) -> Recovery:
 
 
 def folders(ledger: Ledger) -> Iterator[Path]:
-    """Where such files may lie, the best place first."""
+    """Return where such files may be, the best place first."""
     if ledger.file is not None:
         yield ledger.file.with_name(f"{ledger.file.name}.rescued")
     with suppress(LedgerError):  # no home
@@ -149,7 +149,7 @@ def _open(path: Path) -> IO[str]:
     if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid():
         return stream
     stream.close()
-    raise ValueError("it is another user's, or no plain file")
+    raise ValueError("it belongs to another user, or is not a regular file")
 
 
 def _lines(stream: IO[str]) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _lines(stream: IO[str]) -> Iterator[str]:
     while text := stream.readline(budget.left_bytes):
         line = json.loads(text)
         if not isinstance(line, str):
-            raise ValueError("a line of output is no text")
+            raise ValueError("a line of output is not text")
         budget.take(line)
         yield line
 
@@ -174,12 +174,12 @@ class WholeRun:
 
 
 def add_whole(ledger: Ledger, experiment: Experiment, found: Sequence[WholeRun]) -> None:
-    """The experiment with all its runs and their streams."""
+    """Add the experiment with all its runs and their streams."""
     ledger.writing(lambda connection: _insert(connection, experiment, found))
 
 
 def add_new(ledger: Ledger, experiment: Experiment, found: Sequence[WholeRun]) -> list[str]:
-    """The experiment with those of its runs that the ledger does not have; their ids. Nothing where it has them all."""
+    """Add the experiment with those of its runs that the ledger does not have, and return their ids; empty if it has them all."""
 
     def work(connection: Connection) -> list[str]:
         ids = [run.start.id for run in found]
@@ -193,7 +193,7 @@ def add_new(ledger: Ledger, experiment: Experiment, found: Sequence[WholeRun]) -
 
 
 def known_runs(ledger: Ledger, key: str, values: Sequence[str]) -> set[str]:
-    """Which of these values stand under that key in the handle of some run in a pod."""
+    """Return which of these values are under that key in the handle of a run in a pod."""
     wanted = set(values)
 
     def work(connection: Connection) -> set[str]:
@@ -214,7 +214,7 @@ def _insert(connection: Connection, experiment: Experiment, found: Sequence[Whol
 
 
 def imported_before(ledger: Ledger, digests: Sequence[str]) -> dict[str, list[str]]:
-    """By the SHA-256 of a file, the runs that were made of it; files that are new are not in it."""
+    """Return by the SHA-256 of a file the runs imported from it; new files are left out."""
     wanted = set(digests)
 
     def work(connection: Connection) -> dict[str, list[str]]:

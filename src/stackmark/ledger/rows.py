@@ -1,4 +1,4 @@
-"""What the ledger keeps of an experiment and of a run, as frozen data.
+"""The ledger's records of experiments and runs, as frozen data.
 
 A run is written twice: `RunStart` when it begins (the row is `running`), `RunEnd` when it ends. What stands in the spec
 (device, precision, batch, tuning) is taken from the spec here, so that a column can never disagree with it; what is
@@ -6,6 +6,7 @@ derived from the stream (rate, percentiles, steadiness) is the caller's to deriv
 stream, which is kept whole. `RunRow` is a row without its spec, for lists; `RunDetail` has the spec too.
 """
 
+import re
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import (
@@ -31,7 +32,7 @@ IMPORT = "import"
 
 
 def storable(text: str) -> str:
-    """Text as every database takes it: PostgreSQL has no NUL, and neither stores half of a surrogate pair.
+    """Return text that every database accepts: PostgreSQL has no NUL, and neither stores half of a surrogate pair.
 
     Messages hold what a crashed library printed, and names of files may hold bytes that are not UTF-8, which Python keeps as
     half a pair. A run must not be lost over either; such a byte is stored as it is shown, `\\udcff`.
@@ -39,9 +40,9 @@ def storable(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# What an experiment is: one arm; arms in blocks; the same arm twice; somebody's log; a workload held against a baseline;
-# a run during which a part of its cluster was stopped; one run on every device of a cluster.
-Kind = Literal["run", "compare", "noise", "import", "check", "sweep", "fault"]
+# What an experiment is: one arm; arms in blocks; the same arm twice; an imported log; a workload compared with a baseline;
+# a run during which a part of its cluster was stopped; one run on every device of a cluster; a table of other experiments.
+Kind = Literal["run", "compare", "noise", "import", "check", "sweep", "fault", "suite"]
 # A primer fills the caches that all arms share: it is stored, and is part of no statistic.
 Role = Literal["measured", "primer"]
 Text = Annotated[str, AfterValidator(storable)]
@@ -54,7 +55,7 @@ Natural = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Experiment(Frozen):
-    """Runs that were asked for together. `request` is what the person asked; `note` is theirs to write."""
+    """Runs that were requested together. `request` is what the person asked for; `note` is free text."""
 
     id: str = Field(pattern=r"^x-[0-9a-z]{26}$")
     created_unix_s: float
@@ -62,13 +63,15 @@ class Experiment(Frozen):
     request: Json = {}
     note: Text = ""
     kind: Kind = "run"
-    # The dump of experiments.design.Design; None where there is one arm and no order to keep. Of a sweep: its plan. Of a fault:
-    # what was done and seen.
+    # The dump of experiments.design.Design; None where there is one arm and no order to keep. Of a sweep or a suite: its plan. Of
+    # a fault: what was done and seen.
     design: Json | None = None
+    # The suite that it is a row of.
+    suite_id: Text | None = None
 
 
 class RunStart(Frozen):
-    """A run as it begins. `handle` is what its place needs to find the worker again, and may come later."""
+    """A run at its start. `handle` is what its place needs to find the worker again, and may come later."""
 
     id: str = Field(pattern=r"^r-[0-9a-z]{26}$")
     experiment_id: str
@@ -93,8 +96,8 @@ class RunStart(Frozen):
 
 
 class RunEnd(Frozen):
-    """How a run ended. A failure is never a number, so a failed run has a kind and no rate; an invalid one keeps its
-    rate, which is no result."""
+    """A run's end. A failure is never a number, so a failed run has a kind and no rate; an invalid one keeps its
+    rate, which is not a result."""
 
     status: Ended
     ended_unix_s: float
@@ -123,9 +126,9 @@ class RunEnd(Frozen):
     @model_validator(mode="after")
     def _a_failure_is_never_a_number(self) -> "RunEnd":
         if self.status == "failed" and (self.failure_kind is None or self.rate_per_s is not None):
-            raise ValueError("a failed run has a failure_kind and no rate_per_s")
+            raise ValueError("a failed run must have a failure_kind and no rate_per_s")
         if self.status == "done" and self.failure_kind is not None:
-            raise ValueError("a run that is done has no failure_kind")
+            raise ValueError("a run with status done cannot have a failure_kind")
         return self
 
 
@@ -134,14 +137,14 @@ OWN_COLUMNS = frozenset({"slot", "suspect", "pass_number", "piece"})
 
 
 class Cursor(NamedTuple):
-    """Where a page of a list ended: the next page is what lies before it."""
+    """The end of a page of a list: the next page is what comes before it."""
 
     started_unix_s: float
     id: str
 
 
 class RunRow(Frozen):
-    """One run as the ledger has it, without its spec."""
+    """One run of the ledger, without its spec."""
 
     id: str
     experiment_id: str
@@ -191,10 +194,12 @@ class RunRow(Frozen):
     suspect: Natural | None = None
     pass_number: Natural | None = None
     piece: Natural | None = None
+    # As the spec has it, which is where it is stored: on how many devices the run was made.
+    ranks: int = Field(default=1, ge=1)
 
     @property
     def place_in_order(self) -> tuple[int, int | None, int]:
-        """The run's arm, block and attempt as JSON has them, where a sweep and an operator list have none of their own."""
+        """Return the run's arm, block and attempt as in JSON, where a sweep and an operator list have none."""
         if self.slot is not None:
             attempt = self.suspect + 1 if self.suspect is not None else self.pass_number or 0
             return self.slot, self.block, attempt
@@ -217,7 +222,7 @@ class RunRow(Frozen):
 
     @property
     def ran_on(self) -> str:
-        """The machine that the worker ran on: the driver's own, unless a pod's node is another (by the kernel's boot id)."""
+        """Return the machine that the worker ran on: the driver's own, unless a pod's node differs (by the kernel's boot id)."""
         node = self.handle.get("node")
         if node is None or self.handle.get("node_boot_id") == self.boot_id:
             return self.machine_id
@@ -225,7 +230,7 @@ class RunRow(Frozen):
 
 
 class ExperimentRow(Frozen):
-    """One experiment of a list, with what its runs say of it."""
+    """One experiment of a list, with facts from its runs."""
 
     experiment: Experiment
     # Of its runs, in the order of the alphabet.
@@ -242,9 +247,16 @@ class RunDetail(RunRow):
 
     spec: Spec
 
+    @model_validator(mode="before")
+    @classmethod
+    def _ranks_of_the_spec(cls, columns: object) -> object:
+        spec = columns.get("spec") if isinstance(columns, dict) else None
+        ranks = spec.get("ranks", 1) if isinstance(spec, dict) else getattr(spec, "ranks", 1)
+        return {**columns, "ranks": ranks} if isinstance(columns, dict) else columns
+
 
 class RunFilter(Frozen):
-    """Which runs are meant: all conditions together. `workload`, `chip` and `place` may be globs (`train/*`)."""
+    """A filter of runs: all conditions apply. `workload`, `chip` and `place` may be globs (`train/*`)."""
 
     workload: str | None = None
     since_unix_s: float | None = None
@@ -255,8 +267,18 @@ class RunFilter(Frozen):
     experiment_id: str | None = None
 
 
+# A spec's last field, in the JSON that the ledger keeps of it.
+_RANKS = re.compile(r'"ranks":\s*([1-9][0-9]{0,8})\s*\}\s*$')
+
+
+def ranks_in(spec_text: str) -> int:
+    """Return the number of ranks in a spec's JSON; 1 where it does not say, or is damaged."""
+    found = _RANKS.search(spec_text[-40:])
+    return int(found[1]) if found else 1
+
+
 def of_spec(spec: Spec) -> dict[str, Scalar]:
-    """The columns that repeat the spec, for lists and filters; empty where a workload has no such parameter."""
+    """Return the columns that repeat the spec, for lists and filters; empty where a workload has no such parameter."""
     params = spec.params
     batch = params.get("batch")
     return {

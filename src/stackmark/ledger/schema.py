@@ -1,4 +1,4 @@
-"""The ledger's tables, and how a ledger comes to have them: numbered SQL files, applied in order, in one transaction.
+"""The ledger's tables, and their migrations: numbered SQL files, applied in order, in one transaction.
 
 Alembic was considered. It brings a second configuration and a template engine for what is here: read files in order,
 run them, write the number down. The files are SQL that a database administrator can read; the three words that SQLite
@@ -10,6 +10,7 @@ write lock, an advisory lock in PostgreSQL) and then finds nothing left to do.
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ experiments = Table(
     Column("request", JsonText, nullable=False),
     Column("kind", Text, nullable=False),
     Column("design", JsonText, nullable=False),
+    Column("suite_id", Text),
 )
 
 runs = Table(
@@ -188,14 +190,14 @@ class Migration:
     sql: str
 
     def statements(self, dialect: str) -> list[str]:
-        """The file's statements in a database's own words. A statement ends in `;` at the end of a line."""
+        """Return the file's statements in a database's dialect. A statement ends in `;` at the end of a line."""
         spelled = Template(self.sql).substitute(_WORDS[dialect])
         bare = re.sub(r"^\s*--.*$", "", spelled, flags=re.MULTILINE)
         return [part.strip() for part in re.split(r";\s*$", bare, flags=re.MULTILINE) if part.strip()]
 
 
 def migrations(folder: Traversable | None = None) -> list[Migration]:
-    """The numbered files (`0001_ledger.sql`) in order; a gap or a repeated number is a mistake of ours."""
+    """Return the numbered files (`0001_ledger.sql`) in order; a gap or a repeated number is a mistake of ours."""
     folder = folder or files(__package__) / "migrations"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     found = [
@@ -207,7 +209,7 @@ def migrations(folder: Traversable | None = None) -> list[Migration]:
 
 
 def version_of(connection: Connection, shown: str) -> int:
-    """The version of the ledger behind a connection; 0 for an empty database. Somebody else's database is refused."""
+    """Return the version of the ledger behind a connection; 0 for an empty database. Refuse another program's database."""
     sqlite = connection.dialect.name == "sqlite"
     present = set(inspect(connection).get_table_names(schema=None if sqlite else POSTGRES_SCHEMA))
     if not present:
@@ -218,8 +220,8 @@ def version_of(connection: Connection, shown: str) -> int:
     if not ours:
         kind = "a database" if sqlite else f"a schema {POSTGRES_SCHEMA!r}"
         raise LedgerError(
-            f"{shown} holds {kind} of another program, not a ledger; it was left as it is",
-            hint="give another place with --ledger, or set STACKMARK_LEDGER",
+            f"{shown} contains {kind} of another program, not a ledger; it was not changed",
+            hint="use another place with --ledger, or set STACKMARK_LEDGER",
             kind="foreign",
         )
     return int(connection.execute(text("SELECT max(version) FROM schema_versions")).scalar() or 0)
@@ -228,14 +230,42 @@ def version_of(connection: Connection, shown: str) -> int:
 def refuse_newer(version: int, newest: int, shown: str) -> None:
     if version > newest:
         raise LedgerError(
-            f"the ledger {shown} has version {version}; stackmark {stackmark.__version__} knows up to {newest}",
-            hint="use the newer stackmark that wrote it (pip install -U stackmark), or give another --ledger",
+            f"the ledger {shown} has version {version}; stackmark {stackmark.__version__} supports versions up to {newest}",
+            hint="use the newer stackmark that wrote it (pip install -U stackmark), or use another --ledger",
             kind="newer",
         )
 
 
+def check_copyable(connection: Connection, shown: str) -> None:
+    """Refuse a ledger of another version, and an SQLite file whose tables compute what they return: views, virtual tables."""
+    version, newest = version_of(connection, shown), len(migrations())
+    if version == 0:
+        raise LedgerError(f"{shown} is empty, not a ledger", hint="name a ledger's file", kind="foreign")
+    refuse_newer(version, newest, shown)
+    if version < newest:
+        raise LedgerError(
+            f"the ledger {shown} has version {version}, this stackmark imports version {newest}",
+            hint=f"update it first, or a copy of it: stackmark results --ledger {shlex.quote(shown)}",
+            kind="older",
+        )
+    if connection.dialect.name != "sqlite":
+        return
+    for table in (experiments, runs, streams):
+        query = text("SELECT type, sql FROM sqlite_master WHERE name = :name")
+        found = connection.execute(query, {"name": table.name}).first()
+        columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({table.name})").mappings().all()
+        plain = found is not None and found.type == "table" and not str(found.sql).upper().startswith("CREATE VIRTUAL")
+        names = {column["name"] for column in columns if column["hidden"] == 0}
+        if not plain or len(names) != len(columns) or not names >= set(table.c.keys()):
+            raise LedgerError(
+                f"{shown} is not a ledger that stackmark wrote: its {table.name} are not a plain table",
+                hint="import the ledger of somebody you know",
+                kind="foreign",
+            )
+
+
 def migrate(connection: Connection, shown: str, wanted: Sequence[Migration]) -> list[int]:
-    """Brings a ledger up to date within the connection's write transaction; gives the numbers that were applied."""
+    """Migrate a ledger within the connection's write transaction; return the numbers applied."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})

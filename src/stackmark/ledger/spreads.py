@@ -1,4 +1,4 @@
-"""How far runs and series of one thing spread, by all that a ledger holds: what stands in where a comparison has too few."""
+"""Estimate how far runs and series vary, from the whole ledger, for comparisons with too few of their own."""
 
 from sqlalchemy import Connection, func, select
 

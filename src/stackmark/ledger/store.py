@@ -1,4 +1,4 @@
-"""The ledger: what was run and what was seen.
+"""The ledger: stores runs, experiments and streams, and reads them back.
 
 A run is a row `running` from the moment it begins, and becomes whole in one transaction, with its stream, when it ends;
 no transaction is open in between. So a process that is killed loses at most the run in flight, and the row that it
@@ -11,6 +11,7 @@ seen only where it runs. Should a run end after all when it was already called l
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -47,6 +48,7 @@ from stackmark.ledger.rows import (
     RunRow,
     RunStart,
     of_spec,
+    ranks_in,
     storable,
 )
 from stackmark.ledger.schema import experiments, runs, streams
@@ -65,11 +67,11 @@ _EVERYTHING = RunFilter()
 
 
 class NotOpen(LedgerError):
-    """A run that was deleted or has already ended, so that its end cannot be stored."""
+    """The run was deleted or has already ended, so that its end cannot be stored."""
 
 
 class Ledger:
-    """A ledger that is open. Safe to use from several threads; to be closed, or used in a `with`."""
+    """An open ledger. Safe to use from several threads; close it, or use it in a `with`."""
 
     def __init__(self, engine: Engine, address: Address, *, read_only: bool = False) -> None:
         self._engine = engine
@@ -85,7 +87,7 @@ class Ledger:
 
     @classmethod
     def open(cls, where: str | None = None, *, create: bool = True, busy_s: float = BUSY_S) -> Self:
-        """Opens the ledger at a path or URL, else at STACKMARK_LEDGER, else the default file.
+        """Open the ledger at a path or URL, else at STACKMARK_LEDGER, else the default file.
 
         A missing file is made, with its folder, unless `create` is off: only this user can read and write them. An older
         ledger is migrated.
@@ -95,14 +97,14 @@ class Ledger:
         if file is not None:
             if not file.exists() and not create:
                 raise LedgerError(
-                    f"there is no ledger at {file}",
-                    hint="`stackmark run` makes one; --ledger names another place",
+                    f"the ledger {file} does not exist",
+                    hint="`stackmark run` creates one; --ledger selects another",
                     kind="no-ledger",
                 )
             try:
                 file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
-                raise trouble.cannot_open(file, f"its folder cannot be made: {error.strerror}") from error
+                raise trouble.cannot_open(file, f"its folder cannot be created: {error.strerror}") from error
             addresses.make_private(file)
         ledger = cls(
             addresses.make_engine(address, busy_s=busy_s),
@@ -116,6 +118,31 @@ class Ledger:
             ledger._engine.dispose()
             raise
         return ledger
+
+    @classmethod
+    def open_to_copy(cls, where: str) -> Self:
+        """Open somebody else's ledger to read it, without changing anything: it is neither migrated nor made private."""
+        address = addresses.find(where)
+        if address.file is not None and not address.file.is_file():
+            raise LedgerError(f"the ledger {address.file} does not exist", hint="name its file", kind="no-ledger")
+        ledger = cls(addresses.make_engine(address, untouched=True), address, read_only=True)
+        try:
+            with ledger.saying(), ledger.snapshot() as connection:
+                schema.check_copyable(connection, address.shown)
+        except BaseException:
+            ledger._engine.dispose()
+            raise
+        return ledger
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """Read the ledger as it is now, in one transaction. Errors are those of the database (see `saying`)."""
+        with self._engine.connect().execution_options(writes=False) as connection, connection.begin():
+            yield connection
+
+    def saying(self) -> AbstractContextManager[None]:
+        """Turn errors of the database, and of rows that cannot be read, into sentences about this ledger."""
+        return trouble.said(self._address)
 
     def __enter__(self) -> Self:
         return self
@@ -152,27 +179,27 @@ class Ledger:
         return token is None or claims.renew(connection, experiment_id, token)
 
     def set_design(self, experiment_id: str, design: Json) -> None:
-        """What an experiment is about, where that is known whole only at its end: what was done to a cluster, and seen."""
+        """Set what an experiment is about, where that is complete only at its end: what was done to a cluster, and observed."""
 
         def work(connection: Connection) -> None:
             change = update(experiments).where(experiments.c.id == experiment_id).values(design=design)
             if _changed(connection.execute(change)) == 0:
-                raise LedgerError(f"the experiment {experiment_id} is not in the ledger {self.where} any more")
+                raise LedgerError(f"the experiment {experiment_id} is no longer in the ledger {self.where}")
 
         self.writing(work)
 
     def set_handle(self, run_id: str, handle: Json) -> None:
-        """What the place needs to find the worker again, once it knows."""
+        """Set what the place needs to find the worker again."""
 
         def work(connection: Connection) -> None:
             change = update(runs).where(runs.c.id == run_id, runs.c.status == "running").values(handle=handle)
             if _changed(connection.execute(change)) == 0:
-                raise LedgerError(f"the run {run_id} is not running any more: it was deleted or called lost")
+                raise LedgerError(f"the run {run_id} is no longer running: it was deleted or marked lost")
 
         self.writing(work)
 
     def finish(self, run_id: str, end: RunEnd, lines: Lines) -> None:
-        """Makes a run whole, with its output, in one transaction. The same end may be written twice."""
+        """Finish a run with its output, in one transaction. The same end may be written twice."""
         stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
 
         def work(connection: Connection) -> None:
@@ -184,7 +211,7 @@ class Ledger:
                 return
             stored = connection.execute(select(runs.c.status, runs.c.ended_unix_s).where(runs.c.id == run_id)).first()
             if stored is None:
-                raise NotOpen(f"the run {run_id} is not in the ledger {self.where} any more: somebody deleted it")
+                raise NotOpen(f"the run {run_id} is no longer in the ledger {self.where}: it was deleted")
             if tuple(stored) != (end.status, end.ended_unix_s):
                 raise NotOpen(f"the run {run_id} has already ended, with status {stored.status}")
 
@@ -196,12 +223,12 @@ class Ledger:
         experiment_id = connection.execute(of_run).scalar() if self.claimed else None
         if experiment_id is None or self._still_claimed(connection, experiment_id):
             return end.model_dump()
-        message = f"another driver took over {experiment_id} while this run was under way"
+        message = f"another stackmark took over {experiment_id} during this run"
         cut = RunEnd(status="failed", ended_unix_s=end.ended_unix_s, failure_kind=LOST, failure_message=message)
         return cut.model_dump()
 
     def keep(self, run_id: str, lines: Lines) -> None:
-        """What a run has said so far, while it runs: with its driver killed, no more is lost than what came after."""
+        """Store a run's output so far: if its driver is killed, only what came later is lost."""
         stream = {"run_id": run_id, "lines": len(lines), "data": pack_lines(lines)}
 
         def work(connection: Connection) -> None:
@@ -214,7 +241,7 @@ class Ledger:
         self.writing(work, patient=False)
 
     def abandoned(self, *, machine_id: str, alive: Callable[[RunRow], bool]) -> list[RunRow]:
-        """The rows `running` of this machine whose driver is gone, as `alive` tells."""
+        """Return the rows `running` of this machine whose driver has ended, according to `alive`."""
         query = (
             select(*queries.WITHOUT_SPEC)
             .where(runs.c.status == "running", runs.c.machine_id == machine_id)
@@ -224,7 +251,7 @@ class Ledger:
         return [row for row in rows if not alive(row)]
 
     def mark_lost(self, run_id: str, message: str, *, hint: str | None = None) -> bool:
-        """Ends a run that was abandoned; False where somebody else was quicker."""
+        """Mark an abandoned run as lost; False where another process was faster."""
         lost = {
             "status": "failed",
             "ended_unix_s": time.time(),
@@ -236,7 +263,7 @@ class Ledger:
         return self.writing(lambda connection: _changed(connection.execute(change)) == 1)
 
     def delete(self, run_ids: Sequence[str], *, force: bool = False) -> int:
-        """Deletes runs with their streams, and the experiments that they leave empty. All of them, or none.
+        """Delete runs with their streams, and the experiments that they leave empty. All of them, or none.
 
         A run that is still running is refused unless forced; whether its process lives is the caller's to know.
         """
@@ -248,7 +275,7 @@ class Ledger:
         for run_id in dict.fromkeys(run_ids):
             row = connection.execute(select(runs.c.status, runs.c.experiment_id).where(runs.c.id == run_id)).first()
             if row is None:
-                raise SpecError(f"there is no run {run_id} in the ledger {self.where}; nothing was deleted")
+                raise SpecError(f"the ledger {self.where} has no run {run_id}; nothing was deleted")
             if row.status == "running" and not force:
                 raise SpecError(f"the run {run_id} is still running; nothing was deleted", hint="end it first")
             connection.execute(delete(runs).where(runs.c.id == run_id))
@@ -261,16 +288,20 @@ class Ledger:
     def delete_together(self, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> int:
         """Delete runs, and experiments with all their runs, also those without any; return the number of runs.
 
+        The rows of a suite are deleted with it.
+
         All of them, or none: a run that is still running is refused, also one of an experiment.
         """
 
         def work(connection: Connection) -> int:
             wanted = [*run_ids]
-            for experiment_id in experiment_ids:
+            of_suites = select(experiments.c.id).where(experiments.c.suite_id.in_(experiment_ids))
+            every = [*experiment_ids, *(str(row.id) for row in connection.execute(of_suites))]
+            for experiment_id in every:
                 mine = select(runs.c.id).where(runs.c.experiment_id == experiment_id)
                 wanted += [str(run_id) for (run_id,) in connection.execute(mine)]
             deleted = self._delete(connection, wanted, force=False)
-            connection.execute(delete(experiments).where(experiments.c.id.in_(experiment_ids)))
+            connection.execute(delete(experiments).where(experiments.c.id.in_(every)))
             return deleted
 
         return self.writing(work)
@@ -278,7 +309,7 @@ class Ledger:
     # Reading
 
     def runs(self, wanted: RunFilter = _EVERYTHING, *, limit: int = 50, before: Cursor | None = None) -> list[RunRow]:
-        """One page of runs, newest first; `before` is the cursor of the last row of the page before."""
+        """Return one page of runs, newest first; `before` is the cursor of the previous page's last row."""
 
         def work(connection: Connection) -> list[RunRow]:
             query = queries.page(wanted, queries.resolve(connection, wanted), limit, before)
@@ -293,19 +324,26 @@ class Ledger:
 
         return self.reading(work)
 
-    def every(self, wanted: RunFilter = _EVERYTHING) -> Iterator[Mapping[str, object]]:
-        """All columns of all runs that are meant, oldest first, a batch in memory at a time; for exports.
+    def values_of(self, column: str) -> list[str]:
+        """Return the values of an indexed column of runs: workload, chip or place."""
+        return self.reading(lambda connection: queries.distinct(connection, runs.c[column]))
 
-        Reads one snapshot: what is written meanwhile is not in it.
+    def every(
+        self, wanted: RunFilter = _EVERYTHING, *, within: Mapping[str, Sequence[str]] | None = None
+    ) -> Iterator[Mapping[str, object]]:
+        """Yield all columns of the selected runs, oldest first, one batch in memory at a time; for exports.
+
+        `within` names the values that indexed columns may have. Reads one snapshot: what is written meanwhile is not in it.
         """
         with trouble.said(self._address), self._engine.connect() as connection:
             where = queries.conditions(wanted, queries.resolve(connection, wanted))
+            where += [runs.c[name].in_(values) for name, values in (within or {}).items()]
             query = select(runs).where(*where).order_by(runs.c.started_unix_s, runs.c.id)
             for row in connection.execution_options(yield_per=_BATCH).execute(query).mappings():
                 yield {str(name): value for name, value in row.items()}
 
     def run(self, prefix: str) -> RunDetail:
-        """The run whose id begins like this, or the `last` one."""
+        """Return the run whose id starts like this, or the `last` one."""
 
         def work(connection: Connection) -> RunDetail:
             run_id = self._one(connection, runs, ids.RUN, prefix)
@@ -315,11 +353,11 @@ class Ledger:
         return self.reading(work)
 
     def run_id(self, prefix: str) -> str:
-        """The id that begins like this, or that of the `last` run; the row itself may be unreadable."""
+        """Return the id that starts like this, or that of the `last` run; the row itself may be unreadable."""
         return self.reading(lambda connection: self._one(connection, runs, ids.RUN, prefix))
 
     def experiment(self, prefix: str) -> Experiment:
-        """The experiment whose id begins like this, or the `last` one."""
+        """Return the experiment whose id starts like this, or the `last` one."""
 
         def work(connection: Connection) -> Experiment:
             found = self._one(connection, experiments, ids.EXPERIMENT, prefix)
@@ -329,20 +367,29 @@ class Ledger:
         return self.reading(work)
 
     def experiment_id(self, prefix: str) -> str:
-        """The id that begins like this, or that of the `last` experiment; the row itself may be unreadable."""
+        """Return the id that starts like this, or that of the `last` experiment; the row itself may be unreadable."""
         return self.reading(lambda connection: self._one(connection, experiments, ids.EXPERIMENT, prefix))
 
     def experiments(self, *, workload: str | None = None, limit: int = 50) -> list[ExperimentRow]:
-        """One page of experiments, newest first; `workload` may be a glob."""
+        """Return one page of experiments, newest first; `workload` may be a glob."""
 
         def work(connection: Connection) -> list[ExperimentRow]:
             page = connection.execute(queries.experiments_page(connection, workload, limit)).mappings().all()
-            counted: dict[str, list[RowMapping]] = {}
-            for first in range(0, len(page), _IDS):
-                some = [str(row["id"]) for row in page[first : first + _IDS]]
-                for group in connection.execute(queries.runs_counted(some)).mappings():
-                    counted.setdefault(str(group["experiment_id"]), []).append(group)
-            return [_listed(row, counted.get(str(row["id"]), [])) for row in page]
+            return _with_counts(connection, page)
+
+        return self.reading(work)
+
+    def rows_of(self, suite_id: str) -> list[ExperimentRow]:
+        """Return the rows of a suite as they are listed: with how many runs of which status each has."""
+        mine = select(experiments).where(experiments.c.suite_id == suite_id).order_by(experiments.c.id)
+        return self.reading(lambda connection: _with_counts(connection, connection.execute(mine).mappings().all()))
+
+    def experiments_of(self, suite_id: str) -> list[Experiment]:
+        """Return the experiments that are rows of a suite, the oldest first."""
+        mine = select(experiments).where(experiments.c.suite_id == suite_id).order_by(experiments.c.id)
+
+        def work(connection: Connection) -> list[Experiment]:
+            return [Experiment.model_validate(dict(row)) for row in connection.execute(mine).mappings()]
 
         return self.reading(work)
 
@@ -351,7 +398,7 @@ class Ledger:
         return self.reading(lambda connection: connection.execute(query).first() is not None)
 
     def runs_of(self, experiment_id: str) -> list[RunDetail]:
-        """All runs of an experiment with their specs, in the order in which they began."""
+        """Return all runs of an experiment with their specs, in the order started."""
 
         def work(connection: Connection) -> list[RunDetail]:
             query = (
@@ -364,7 +411,7 @@ class Ledger:
         return self.reading(work)
 
     def stream(self, run_id: str) -> list[str]:
-        """A run's whole output, line by line; of one that was lost or still runs, what was kept meanwhile."""
+        """Yield a run's whole output, line by line; for one that was lost or still runs, what is stored so far."""
 
         def work(connection: Connection) -> list[str]:
             size = select(streams.c.lines, func.length(streams.c.data).label("size")).where(streams.c.run_id == run_id)
@@ -381,8 +428,8 @@ class Ledger:
             return self.reading(work)
         except TooLong as error:
             raise LedgerError(
-                f"the run {run_id} of the ledger {self.where} cannot be read whole: {error}",
-                hint="no real run has that much: the ledger was changed or damaged; `stackmark delete RUN` removes a run",
+                f"the run {run_id} of the ledger {self.where} cannot be read completely: {error}",
+                hint="the ledger was edited or damaged; `stackmark delete RUN` removes a run",
                 kind="too-long",
             ) from error
 
@@ -391,9 +438,13 @@ class Ledger:
     def _one(self, connection: Connection, table: Table, letter: str, text: str) -> str:
         if text.strip().lower() == "last":
             when = table.c.started_unix_s if table is runs else table.c.created_unix_s
-            last = connection.execute(select(table.c.id).order_by(when.desc(), table.c.id.desc()).limit(1)).scalar()
+            newest = select(table.c.id).order_by(when.desc(), table.c.id.desc()).limit(1)
+            # The last experiment of a suite is the suite: its rows belong to it.
+            last = connection.execute(
+                newest if table is runs else newest.where(experiments.c.suite_id.is_(None))
+            ).scalar()
             if last is None:
-                raise SpecError(f"the ledger {self.where} is empty", hint="`stackmark run train/resnet50` makes a run")
+                raise SpecError(f"the ledger {self.where} is empty", hint="`stackmark run train/resnet50` adds a run")
             return str(last)
         prefix = ids.as_prefix(text, letter)
         found: list[str] = []
@@ -407,13 +458,15 @@ class Ledger:
         if not found and table is experiments and text.strip().lower().startswith("r-") and run_prefix:
             of_run = select(runs.c.experiment_id).where(queries.starts_with(runs.c.id, run_prefix)).limit(1)
             if meant := connection.execute(of_run).scalar():
-                raise SpecError(f"{text!r} is a run, and an experiment is asked for", hint=f"its experiment is {meant}")
+                raise SpecError(
+                    f"{text!r} is a run, but this command needs an experiment", hint=f"its experiment is {meant}"
+                )
         if not found:
             raise SpecError(
-                f"there is no {name} {text!r} in the ledger {self.where}", hint="`stackmark results` lists the runs"
+                f"the ledger {self.where} has no {name} {text!r}", hint="`stackmark results` lists the runs"
             )
         some = ", ".join(found[:_CANDIDATES]) + (", …" if len(found) > _CANDIDATES else "")
-        raise SpecError(f"{text!r} is the beginning of several {name}s: {some}", hint="type more of it")
+        raise SpecError(f"{text!r} matches several {name}s: {some}", hint="use a longer id")
 
     def _prepare(self, wanted: list[schema.Migration], busy_s: float) -> None:
         with self._engine.connect() as connection:
@@ -493,7 +546,18 @@ def _insert_once(connection: Connection, table: Table, row: Mapping[str, object]
 
 def _run(row: RowMapping) -> RunRow:
     with trouble.naming(row["id"]):
-        return RunRow.model_validate(dict(row))
+        columns = dict(row)
+        ranks = ranks_in(columns.pop(queries.SPEC_TEXT, ""))
+        return RunRow.model_validate({**columns, "ranks": ranks})
+
+
+def _with_counts(connection: Connection, page: Sequence[RowMapping]) -> list[ExperimentRow]:
+    counted: dict[str, list[RowMapping]] = {}
+    for first in range(0, len(page), _IDS):
+        some = [str(row["id"]) for row in page[first : first + _IDS]]
+        for group in connection.execute(queries.runs_counted(some)).mappings():
+            counted.setdefault(str(group["experiment_id"]), []).append(group)
+    return [_listed(row, counted.get(str(row["id"]), [])) for row in page]
 
 
 def _listed(row: RowMapping, groups: Sequence[RowMapping]) -> ExperimentRow:

@@ -17,11 +17,11 @@ _PIECE = 1 << 20
 
 
 class TooLong(Exception):
-    """The output takes more memory than is allowed for one run."""
+    """The output needs more memory than allowed for one run."""
 
 
 class Budget:
-    """Counts what lines of text take in memory, with their place in a list."""
+    """Counts the memory of text lines, including their slot in a list."""
 
     def __init__(self) -> None:
         self.left_bytes = MOST_MEMORY
@@ -33,7 +33,7 @@ class Budget:
 
 
 class Lines(Protocol):
-    """A run's output: a list, or lines that lie in a file."""
+    """A run's output: a list, or lines in a file."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[str]: ...
@@ -53,7 +53,7 @@ def pack_lines(lines: Iterable[str]) -> bytes:
 def check_stored(size_bytes: int) -> None:
     """Refuse a compressed stream before it is read."""
     if size_bytes > MOST_STORED:
-        raise TooLong(f"its output has {size_bytes >> 20} MiB compressed, and {MOST_STORED >> 20} MiB are read")
+        raise TooLong(f"its output has {size_bytes >> 20} MiB compressed; the limit is {MOST_STORED >> 20} MiB")
 
 
 def unpack_lines(data: bytes) -> list[str]:

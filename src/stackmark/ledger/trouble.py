@@ -1,4 +1,4 @@
-"""Every trouble a database can make, as a sentence. The one place where a database's exceptions are caught.
+"""Turn database errors into sentences. The one place where a database's exceptions are caught.
 
 SQLite names its errors (`SQLITE_BUSY`), PostgreSQL numbers them (SQLSTATE), and libpq has only text for a connection
 that was never made: the text is matched for the two cases that have their own remedy, and otherwise shown.
@@ -22,7 +22,7 @@ from stackmark.spec import explain
 
 @contextmanager
 def said(address: Address) -> Iterator[None]:
-    """Turns what the database raises inside into a LedgerError."""
+    """Turn database errors inside into a LedgerError."""
     try:
         yield
     except DBAPIError as error:
@@ -40,7 +40,7 @@ def said(address: Address) -> Iterator[None]:
 
 @contextmanager
 def naming(run_id: object) -> Iterator[None]:
-    """Says which run it was that could not be read."""
+    """Add to an error which run could not be read."""
     try:
         yield
     except (pydantic.ValidationError, ValidationError) as error:
@@ -84,8 +84,8 @@ def _sqlite(file: Path, error: BaseException | None) -> LedgerError:
         return read_only(str(file))
     if name.startswith("FULL"):
         return LedgerError(
-            f"the disk is full: the ledger {file} was not written; what it held before is intact",
-            hint=f"make room (`df -h {file.parent}`), or give another --ledger",
+            f"the disk is full: the ledger {file} was not written; its earlier content is intact",
+            hint=f"free space (`df -h {file.parent}`), or use another --ledger",
             kind="full",
         )
     if name.startswith("IOERR"):
@@ -113,20 +113,20 @@ def _postgres(address: Address, error: BaseException | None) -> LedgerError:
     if state == "3D000" or ("database" in line and "does not exist" in line):
         return LedgerError(
             f"the database of the ledger {shown} does not exist",
-            hint="make it with `createdb`, or correct its name",
+            hint="create it with `createdb`, or correct its name",
             kind="no-database",
         )
     if state == "42501":
         return LedgerError(
             f"the user of the ledger {shown} may not do this: {line}",
-            hint="an owner of the database can say: CREATE SCHEMA stackmark AUTHORIZATION the_user",
+            hint="the database's owner can grant it: CREATE SCHEMA stackmark AUTHORIZATION the_user",
             kind="no-right",
         )
     if state == "25006":
         return read_only(shown)
     if state.startswith("53"):
         return LedgerError(
-            f"the PostgreSQL server of the ledger {shown} has no room: {line}; nothing was written", kind="full"
+            f"the PostgreSQL server of the ledger {shown} is out of space: {line}; nothing was written", kind="full"
         )
     if state.startswith("23"):
         return LedgerError(f"the ledger {shown} refused a row: {line}", kind="refused-row")
@@ -141,8 +141,8 @@ def _postgres(address: Address, error: BaseException | None) -> LedgerError:
 
 def damaged(file: Path, reason: str) -> LedgerError:
     return LedgerError(
-        f"the ledger {file} is damaged, or is not a ledger: {reason}; it was left as it is",
-        hint=f"put a backup in its place, or save what can be read: sqlite3 {file} .recover | sqlite3 NEW.sqlite3",
+        f"the ledger {file} is damaged, or is not a ledger: {reason}; it was not changed",
+        hint=f"restore a backup, or save what can be read: sqlite3 {file} .recover | sqlite3 NEW.sqlite3",
         kind="damaged",
     )
 
@@ -150,7 +150,7 @@ def damaged(file: Path, reason: str) -> LedgerError:
 def read_only(shown: str) -> LedgerError:
     return LedgerError(
         f"the ledger {shown} is read-only; nothing was written",
-        hint="get the right to write the file and its folder, or give another --ledger",
+        hint="make the file and its folder writable, or use another --ledger",
         kind="read-only",
     )
 
@@ -158,7 +158,7 @@ def read_only(shown: str) -> LedgerError:
 def cannot_open(file: Path, reason: str) -> LedgerError:
     return LedgerError(
         f"the ledger {file} cannot be opened: {reason}",
-        hint="give another place with --ledger, or set STACKMARK_LEDGER",
+        hint="use another place with --ledger, or set STACKMARK_LEDGER",
         kind="cannot-open",
     )
 
@@ -166,7 +166,7 @@ def cannot_open(file: Path, reason: str) -> LedgerError:
 def _unreadable_row(address: Address, reason: str, run_id: str = "") -> LedgerError:
     return LedgerError(
         f"{f'the run {run_id}' if run_id else 'a row'} of the ledger {address.shown} cannot be read: {reason}",
-        hint=f"it was changed by hand or damaged; `stackmark delete {run_id or 'RUN'}` removes a run",
+        hint=f"it was edited manually or damaged; `stackmark delete {run_id or 'RUN'}` removes a run",
         kind="unreadable-row",
     )
 
@@ -174,7 +174,7 @@ def _unreadable_row(address: Address, reason: str, run_id: str = "") -> LedgerEr
 def unreadable_design(experiment_id: str, reason: str) -> LedgerError:
     return LedgerError(
         f"the design of {experiment_id} cannot be read: {reason}",
-        hint="it was changed by hand or damaged: measure anew; `stackmark results` lists its runs",
+        hint="it was edited manually or damaged: measure again; `stackmark results` lists its runs",
         kind="unreadable-design",
     )
 

@@ -1,4 +1,4 @@
-"""`python -m stackmark.machine [UUID]`: all facts of this machine as one JSON object, for checking by hand."""
+"""`python -m stackmark.machine [UUID]`: print all facts of this machine as one JSON object."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""AMD GPUs, from the kernel's own files: no library of AMD's is needed for facts.
+"""Read AMD GPUs from the kernel's own files: facts need no library of AMD's.
 
 Read as the amdgpu driver documents them (kernel.org, "GPU Power/Thermal Controls and Monitoring"); tried only on a tree
 written by hand after that page, since we have no such card.

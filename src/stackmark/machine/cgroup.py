@@ -1,4 +1,4 @@
-"""What the control groups allow this process: version 1, version 2, and both at once (hybrid).
+"""Read what the control groups allow this process: version 1, version 2, and both at once (hybrid).
 
 A limit may stand at any level between the process's group and the root that is visible from here; a Kubernetes pod's
 stands one above its container's. So each limit is read along the whole path, and the tightest wins. What is above the
@@ -71,7 +71,7 @@ def read(root: Path = ROOT, process: str = SELF) -> Reading:
 
 
 def memberships(root: Path = ROOT, process: str = SELF) -> dict[str, str]:
-    """Path by controller; the empty name is version 2's single hierarchy."""
+    """Return the path by controller; the empty name is version 2's single hierarchy."""
     paths: dict[str, str] = {}
     for line in need(root / "proc" / process / "cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -106,7 +106,7 @@ def version(root: Path = ROOT) -> str:
 
 
 def levels(controller: str, root: Path = ROOT, process: str = SELF) -> tuple[int, list[Path]]:
-    """The version that governs a controller, and the folders from the process's own group up to the mount.
+    """Return the version that governs a controller, and the folders from the process's own group up to the mount.
 
     In a hybrid set-up a controller belongs to version 1 where it is mounted there, else to version 2.
     """
@@ -122,12 +122,12 @@ def levels(controller: str, root: Path = ROOT, process: str = SELF) -> tuple[int
 
 
 def cpu_limit_cpus(root: Path = ROOT, process: str = SELF) -> float | None:
-    """The CPU time allowed, in CPUs: 150000 µs in every 100000 µs are 1.5."""
+    """Return the CPU time allowed, in CPUs: 150000 µs in every 100000 µs are 1.5."""
     return _least(root, process, "cpu", {2: _quota_v2, 1: _quota_v1})
 
 
 def cpuset(root: Path = ROOT, process: str = SELF) -> frozenset[int]:
-    """The CPUs this group may run on; empty where there is no such controller."""
+    """Return the CPUs this group may run on; empty where there is no such controller."""
     _, path = levels("cpuset", root, process)
     for folder in path:
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
@@ -138,7 +138,7 @@ def cpuset(root: Path = ROOT, process: str = SELF) -> frozenset[int]:
 
 
 def read_throttled(root: Path = ROOT, process: str = SELF) -> Throttled | None:
-    """How often, and for how long, a CPU quota on the path stopped its group. None without a cpu controller."""
+    """Return how often and for how long a CPU quota on the path stopped its group. None without a cpu controller."""
     _, path = levels("cpu", root, process)
     stats = [numbers(text(folder / "cpu.stat")) for folder in path]
     counted = [stat for stat in stats if "nr_throttled" in stat]
@@ -150,7 +150,7 @@ def read_throttled(root: Path = ROOT, process: str = SELF) -> Throttled | None:
 
 
 def read_oom_kills(root: Path = ROOT, process: str = SELF) -> int | None:
-    """Processes of this group that the kernel killed for want of memory. Version 2's counter includes its children."""
+    """Return how many processes of this group the kernel killed because memory ran out. Version 2's counter includes children."""
     _, path = levels("memory", root, process)
     for folder in path[:1]:
         for name in ("memory.events", "memory.oom_control"):

@@ -1,13 +1,13 @@
-"""Which layers are around this process: a container engine, Kubernetes, Slurm.
+"""Find the layers around this process: a container engine, Kubernetes, Slurm.
 
-There is no one mark of a container, so each known mark is looked for, and the one that was found is stored beside the
+There is no one mark of a container, so each known mark is looked for, and the one that was found is stored next to the
 answer. The service account's token lies next to the namespace's name that is read here; it is never opened.
 """
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stackmark.machine.reading import ROOT, Facts, Reading, table, text
@@ -27,13 +27,20 @@ POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]
 WHOLE_UID_MAP = ["0", "0", "4294967295"]
 # What the place may tell of itself; anything else in its variable is nobody's business.
 TOLD = ("engine_version", "software", "image", "image_digest", "gpus_by", "kubernetes_version")
+# What is found at a path where the place was to mount something.
+READ_ONLY, WRITABLE, NOT_MOUNTED = "read-only", "writable", "not mounted"
+MOST_MOUNTS = 32
 
 
 def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading:
     environ = os.environ if environ is None else environ
     cgroups = text(root / "proc/self/cgroup") or ""
     engine, mark = _engine(root, environ, cgroups)
-    told = _told(environ)
+    about = _about(environ)
+    told = {name: about[name] for name in TOLD if isinstance(about.get(name), str)}
+    if (asked := about.get("mounts")) and isinstance(asked, list):
+        paths = [path for path in asked if isinstance(path, str)][:MOST_MOUNTS]
+        told["mounts"] = mounts_at(paths, text(root / "proc/self/mountinfo") or "")
     secrets = root / "var/run/secrets/kubernetes.io"
     marks = ("KUBERNETES_SERVICE_HOST", "STACKMARK_NODE")
     kubernetes = secrets.is_dir() or any(name in environ for name in marks) or "kubepods" in cgroups
@@ -60,13 +67,27 @@ def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading
     return Reading(facts)
 
 
-def _told(environ: Mapping[str, str]) -> Facts:
+def _about(environ: Mapping[str, str]) -> Facts:
     """What only the place that started us knows: it put it into our environment."""
     try:
         told = json.loads(environ.get(ABOUT_VARIABLE, "{}"))
     except ValueError:
         return {}
-    return {name: told[name] for name in TOLD if isinstance(told.get(name), str)} if isinstance(told, dict) else {}
+    return told if isinstance(told, dict) else {}
+
+
+def mounts_at(paths: Iterable[str], mountinfo: str) -> Facts:
+    """Tell for each path whether something is mounted there, and how, from the kernel's table of mounts."""
+    found: dict[str, str] = {}
+    for line in mountinfo.splitlines():
+        mount, _, volume = line.partition(" - ")
+        words, rest = mount.split(), volume.split()
+        if len(words) > 5 and rest:
+            # A mount and the file system below it each have options; either makes it read-only. Spaces are octal.
+            options = {*words[5].split(","), *rest[-1].split(",")}
+            path = re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits[1], 8)), words[4])
+            found[path] = READ_ONLY if "ro" in options else WRITABLE
+    return {path: found.get(path, NOT_MOUNTED) for path in paths}
 
 
 def read_of(process: str, root: Path = ROOT) -> Reading:

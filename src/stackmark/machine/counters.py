@@ -1,4 +1,4 @@
-"""Hardware counters before and after a run: what broke during it, and what held it back.
+"""Read hardware counters before and after a run: errors during it, and what limited it.
 
 METHOD.md: an error that happened during a run invalidates it; throttling flags it. Drawn here between errors that the
 hardware could not repair (an XID, an uncorrectable bit, a memory row taken out of use, a GPU that stopped answering,
@@ -22,6 +22,7 @@ from stackmark.machine import cgroup
 from stackmark.machine.nvml import CLOCK_MEMORY, CLOCK_SM, NoDriver, Nvml, XidWatch, find, session
 from stackmark.machine.reading import ROOT, Metric, cpu_set, mib, number, scaled, text
 from stackmark.remarks import Remark
+from stackmark.units import say_percent
 
 __all__ = ["Counters", "CpuCounters", "Findings", "GpuCounters", "XidWatch", "Zone", "compare", "read"]
 
@@ -36,7 +37,7 @@ ENERGY_WINDOW_S = 5.0
 
 XIDS = {
     13: "a kernel faulted in the graphics engine",
-    31: "a kernel touched memory it does not have",
+    31: "a kernel accessed invalid memory",
     43: "the GPU stopped working for one process",
     45: "a process's work was cleaned up after an error",
     48: "an uncorrectable memory error",
@@ -55,7 +56,7 @@ XIDS = {
 
 @dataclass(frozen=True)
 class GpuCounters:
-    """One GPU's. A value that this chip or driver cannot give is None, or not in its table."""
+    """One GPU's counters. A value that this chip or driver cannot give is None, or missing in its table."""
 
     ecc_corrected_volatile: int | None = None
     ecc_corrected_aggregate: int | None = None
@@ -88,7 +89,7 @@ class Zone:
 
 @dataclass(frozen=True)
 class CpuCounters:
-    """The host's side. `quota_*` and `oom_kills` are the process's control group's, `steal_s` is the hypervisor's."""
+    """The host's counters. `quota_*` and `oom_kills` are the process's control group's, `steal_s` is the hypervisor's."""
 
     quota_stops: int | None = None
     quota_stopped_s: float | None = None
@@ -100,7 +101,7 @@ class CpuCounters:
 
 @dataclass(frozen=True)
 class Counters:
-    """One reading of everything, at one time."""
+    """One reading of all counters."""
 
     time_s: float = 0.0  # monotonic
     uuid: str | None = None
@@ -113,7 +114,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Findings:
-    """Sentences that make a run invalid, sentences that flag it, numbers, and what could not be known."""
+    """Sentences that make a run invalid, sentences that flag it, numbers, and what is unknown."""
 
     invalid: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
@@ -136,7 +137,7 @@ def _unit(name: str) -> str:
 
 
 def read(uuid: str | None = None, watch: XidWatch | None = None, root: Path = ROOT, module: object = None) -> Counters:
-    """All counters now. `uuid` is that of the GPU under test, as torch or the driver writes it; None for a CPU."""
+    """Read all counters. `uuid` is the GPU under test, as torch or the driver writes it; None for a CPU."""
     gpu, problem = _read_gpu(uuid, module) if uuid is not None else (None, None)
     xids = watch.poll() if watch is not None else None
     return Counters(
@@ -243,29 +244,29 @@ BROKEN = {
     "ecc_uncorrected_aggregate": "{n} uncorrectable memory error(s) in the GPU's lifetime count are new",
     "rows_remapped_correctable": "{n} memory row(s) of the GPU were remapped after corrected errors",
     "rows_remapped_uncorrectable": "{n} memory row(s) of the GPU were remapped after uncorrectable errors",
-    "row_remap_pending": "a row of the GPU's memory now waits to be remapped: reset the GPU before the next run",
+    "row_remap_pending": "a row of the GPU's memory now has to be remapped: reset the GPU before the next run",
     "row_remap_failed": "remapping a memory row failed: the GPU is due for replacement",
 }
 REPAIRED = {
     "ecc_corrected_volatile": "{n} memory error(s) on the GPU were corrected",
-    "pcie_replays": "{n} PCIe packet(s) were sent again: look at the slot, the riser or the cable",
+    "pcie_replays": "{n} PCIe packet(s) were resent: look at the slot, the riser or the cable",
 }
 STANDING = {
-    "row_remap_pending": "a row of the GPU's memory waited to be remapped before the run: reset the GPU",
+    "row_remap_pending": "a row of the GPU's memory had to be remapped before the run: reset the GPU",
     "row_remap_failed": "remapping a memory row had failed before the run: the GPU is due for replacement",
 }
 LIMITED = {
     "power_cap": "held down by the power limit, which is normal at full load but makes the limit part of the result",
     "thermal": "held down by temperature: look at cooling and neighbours",
-    "sync_boost": "held down to another GPU's (sync boost)",
+    "sync_boost": "held down to match another GPU (sync boost)",
     "board_limit": "held down by the board's power delivery",
-    "reliability": "held down by the voltage that is reliable",
+    "reliability": "held down by the reliable voltage",
 }
 SLOWDOWNS = ("hardware slowdown", "thermal slowdown", "hardware thermal slowdown", "hardware power brake")
 
 
 def compare(before: Counters, after: Counters) -> Findings:
-    """What happened between two readings of the same machine."""
+    """Compare two readings of the same machine."""
     elapsed_s = after.time_s - before.time_s
     metrics: dict[str, float] = {"counters_elapsed_s": elapsed_s}
     notes: list[str] = []
@@ -273,7 +274,7 @@ def compare(before: Counters, after: Counters) -> Findings:
     flags = [*_gpu_flags(before.gpu, after.gpu, elapsed_s, metrics), *_cpu_flags(before, after, elapsed_s, metrics)]
     _energy(before, after, elapsed_s, metrics, notes)
     if before.uuid is not None and (after.xids is None or after.xids_problem):
-        why = after.xids_problem or "no watch was set"
+        why = after.xids_problem or "watching did not start"
         notes.append(Remark(f"XIDs were not watched to the end: {why}", "xids-not-watched"))
     if before.uuid is not None and before.gpu is None:
         notes.append(Remark(f"the GPU's counters could not be read: {before.gpu_problem}", "gpu-not-read"))
@@ -287,18 +288,18 @@ def _errors(before: Counters, after: Counters) -> Iterator[Remark]:
     if before.uuid != after.uuid:
         yield Remark(f"the GPU changed during the run, from {before.uuid} to {after.uuid}", "gpu-changed")
     elif before.gpu is not None and after.gpu is None:
-        yield Remark(f"the GPU could not be read any more after the run: {after.gpu_problem}", "gpu-lost")
+        yield Remark(f"the GPU could not be read after the run: {after.gpu_problem}", "gpu-lost")
     elif before.gpu is not None and after.gpu is not None:
         for name, sentence in BROKEN.items():
             risen = _risen(before.gpu, after.gpu, name)
             if risen > 0:
                 yield Remark(sentence.format(n=risen), _kind(name))
         if any(_risen(before.gpu, after.gpu, name) < 0 for name in ("ecc_uncorrected_volatile", "pcie_replays")):
-            reset = "a counter of the GPU went back to zero: it was reset, or its driver loaded again, during the run"
+            reset = "a counter of the GPU went back to zero: during the run the GPU was reset or its driver reloaded"
             yield Remark(reset, "gpu-reset")
     kills = (after.cpu.oom_kills or 0) - (before.cpu.oom_kills or 0) if before.cpu.oom_kills is not None else 0
     if kills > 0:
-        yield Remark(f"the kernel killed {kills} process(es) of this control group for want of memory", "oom-kills")
+        yield Remark(f"the kernel killed {kills} process(es) of this control group because memory ran out", "oom-kills")
 
 
 def _kind(counter: str) -> str:
@@ -328,7 +329,7 @@ def _gpu_flags(
         share = max(0.0, after.limited_s[name] - before.limited_s[name]) / elapsed_s if elapsed_s > 0 else 0.0
         metrics[f"limited_{name}_share"] = min(share, 1.0)
         if share >= SHARE_WORTH_A_FLAG:
-            text = f"for {min(share, 1.0):.1%} of the time the GPU's clocks were {LIMITED[name]}"
+            text = f"for {say_percent(min(share, 1.0), 1)} of the time the GPU's clocks were {LIMITED[name]}"
             yield Remark(text, _kind(f"limited_{name}"))
     for reason in after.clock_reasons:
         if reason in SLOWDOWNS:
@@ -362,7 +363,7 @@ def _cpu_flags(before: Counters, after: Counters, elapsed_s: float, metrics: dic
         stolen = (new.steal_s - old.steal_s) / elapsed_s
         metrics["cpu_stolen_cpus"] = stolen
         if stolen >= 0.01:  # a hundredth of one CPU: as much as a verdict's margin
-            text = f"the hypervisor took {stolen:.2g} CPUs' time for others: the machine is shared"
+            text = f"the hypervisor gave the time of {stolen:.2g} CPUs to other machines: the machine is shared"
             yield Remark(text, "cpu-stolen")
 
 
@@ -374,7 +375,7 @@ def _energy(before: Counters, after: Counters, elapsed_s: float, metrics: dict[s
     if zones:
         used["cpu_energy_j"] = sum(_zone_j(before.cpu.energy[name], after.cpu.energy[name]) for name in zones)
     if used and elapsed_s < ENERGY_WINDOW_S:
-        text = f"no energy is given for {elapsed_s:.1f} s: its counter is read over {ENERGY_WINDOW_S:.0f} s or more"
+        text = f"energy is not reported for {elapsed_s:.1f} s: its counter needs {ENERGY_WINDOW_S:.0f} s or more"
         notes.append(Remark(text, "no-energy"))
     else:
         metrics.update({name: joules for name, joules in used.items() if joules >= 0})

@@ -1,4 +1,4 @@
-"""The processor: what it is, and what of it is switched on.
+"""Read the processor: its model, and its settings.
 
 Cores are counted from the kernel's topology in /sys rather than from /proc/cpuinfo, which names cores by different
 fields on different architectures; cpuinfo is the fallback for kernels that hide the topology.
@@ -40,7 +40,7 @@ def read(root: Path = ROOT) -> Reading:
 
 
 def model(info: dict[str, str]) -> str | None:
-    """The marketing name, or maker and part number where the kernel has no name."""
+    """Return the marketing name, or maker and part number where the kernel has no name."""
     if "model name" in info:
         return info["model name"]
     if "CPU part" in info:

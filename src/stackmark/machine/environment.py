@@ -1,12 +1,15 @@
-"""The environment's settings: only names on a list are stored, each written out in full.
+"""Read the environment's settings: only names on a list, and those that the user typed, are stored, each in full.
 
-A pattern such as NCCL_* would one day catch somebody's secret, and a ledger is shared more freely than a shell.
+A pattern such as NCCL_* would one day catch somebody's secret, and a ledger is shared more freely than a shell. A variable that
+was typed in an arm (`env=NAME=VALUE`) is stored with that arm anyway; one whose name looks secret is not.
 """
 
 import os
 from collections.abc import Mapping
 
 from stackmark.machine.reading import Facts, Reading
+from stackmark.secrets_masking import looks_secret
+from stackmark.spec import TYPED_VARIABLE
 
 NAMES = """
 # threads
@@ -51,7 +54,8 @@ VALUE_CHARACTERS = 200
 
 def read(environ: Mapping[str, str] | None = None) -> Reading:
     environ = os.environ if environ is None else environ
-    facts: Facts = {name: environ[name][:VALUE_CHARACTERS] for name in sorted(ALLOWED) if name in environ}
+    typed = {name for name in environ.get(TYPED_VARIABLE, "").split(",") if not looks_secret(name)}
+    facts: Facts = {name: environ[name][:VALUE_CHARACTERS] for name in sorted(ALLOWED | typed) if name in environ}
     # What is preloaded may be anything, from jemalloc to a licence server's path; that something is, is the fact.
     facts["LD_PRELOAD_is_set"] = bool(environ.get("LD_PRELOAD"))
     return Reading(facts)

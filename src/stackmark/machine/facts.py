@@ -1,4 +1,4 @@
-"""What the stack is, as the worker sees it from where it stands.
+"""Collect the facts of the stack, as the worker sees it.
 
 Small collectors, one subject each, in one static table; any of them may fail alone, and then its subject says so in a
 sentence while the others stand. This is the only place where a collector's exceptions are caught, and they are named:
@@ -81,7 +81,7 @@ COLLECTORS: Mapping[str, Collector] = {
 def collect(
     device: str | None = None, uuid: str | None = None, collectors: Mapping[str, Collector] = COLLECTORS
 ) -> Iterator[Subject]:
-    """All subjects, one after another, as they are read.
+    """Yield all subjects, one after another, as they are read.
 
     `device` is the one under test as torch names it (`cuda:0`, `cpu`); `uuid` is its UUID as torch gives it, with or
     without `GPU-`, which is the only name that torch and the driver's library share.

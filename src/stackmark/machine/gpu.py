@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, as the driver's library shows them from here.
+"""Read NVIDIA GPUs, as the driver's library shows them here.
 
 The device under test comes first and in full. The others are told in a line each: they explain it (shared power,
 shared bus, a neighbour at work), and sixteen full records would not fit into one event. A rank tells its own in full.
@@ -30,7 +30,7 @@ def read(
     module: object = None,
     environ: Mapping[str, str] | None = None,
 ) -> Reading:
-    """`module` stands in for pynvml in tests of hardware that is not there."""
+    """Read the GPUs. `module` replaces pynvml in tests of hardware that is not there."""
     try:
         with session(module) as nvml:
             return _read(nvml, device, uuid, root, os.environ if environ is None else environ)
@@ -45,7 +45,7 @@ def _read(nvml: Nvml, device: str | None, uuid: str | None, root: Path, environ:
     records: list[Json] = [_full(nvml, told, root)] if told else []
     records += [_brief(nvml, other) for other in shown if told is None or other.uuid != told.uuid]
     if not shown:
-        problems = (*problems, "the NVIDIA driver is here but shows no GPU: try `nvidia-smi`, look into `dmesg`")
+        problems = (*problems, "the NVIDIA driver is installed but shows no GPU: try `nvidia-smi` and `dmesg`")
     cuda = nvml.count("nvmlSystemGetCudaDriverVersion_v2") or nvml.count("nvmlSystemGetCudaDriverVersion")
     facts: Facts = {
         "driver": nvml.word("nvmlSystemGetDriverVersion"),
@@ -59,7 +59,7 @@ def _read(nvml: Nvml, device: str | None, uuid: str | None, root: Path, environ:
 
 
 def device_nodes(root: Path = ROOT) -> list[Json]:
-    """The GPUs' nodes: what a container was given, whether or not its software can use it."""
+    """Return the GPUs' nodes: what a container was given, whether or not its software can use it."""
     names = [path.name for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal()]
     return [f"/dev/{name}" for name in sorted(names, key=lambda name: int(name[6:]))]
 
@@ -89,7 +89,7 @@ def _is_shown(nvml: Nvml, shown: list[Device], name: str) -> bool:
 def under_test(
     nvml: Nvml, shown: list[Device], device: str | None, uuid: str | None, environ: Mapping[str, str]
 ) -> tuple[Device | None, tuple[str, ...]]:
-    """The GPU that torch means by `device`, and what is doubtful about that."""
+    """Return the GPU that torch means by `device`, and what is doubtful about that."""
     if uuid is not None:
         found = find(nvml, uuid)
         if found is None:
@@ -107,7 +107,7 @@ def under_test(
     certain = len(shown) == 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if certain and int(entry) < len(shown):
         return shown[int(entry)], ()
-    return None, (f"which of {len(shown)} GPUs {device} is cannot be said: set CUDA_DEVICE_ORDER=PCI_BUS_ID",)
+    return None, (f"it is unknown which of {len(shown)} GPUs {device} is: set CUDA_DEVICE_ORDER=PCI_BUS_ID",)
 
 
 def _brief(nvml: Nvml, device: Device) -> Facts:

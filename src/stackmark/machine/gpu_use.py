@@ -1,4 +1,4 @@
-"""Which GPUs a program used, seen from outside while it ran, and what their counters say of it.
+"""Find the GPUs that a program used, from outside while it runs, and read their counters.
 
 A user's own program says nothing of its GPU, so NVML's lists of processes are sampled in a thread, and compared with the
 program's own processes. Where those lists show other numbers than ours (a container that sees the host's) or nothing (most
@@ -42,9 +42,9 @@ class GpuUse:
     gpu_uuid: str
     name: str | None
     evidence: Evidence
-    # Of the program's processes; where they cannot be told apart, by how much the memory in use rose.
+    # Of the program's processes; where they cannot be distinguished, by how much the memory in use rose.
     memory_peak_mib: float | None = None
-    # The most programs that were there at once and are not ours; None where nobody can say.
+    # The most programs that were there at once and are not ours; None where it is unknown.
     other_processes: int | None = None
 
 
@@ -85,7 +85,7 @@ class _Unit:
 
 
 class GpuWatch:
-    """Sample the GPUs' process lists from entry to exit, in a thread of its own.
+    """Samples the GPUs' process lists from entry to exit, in a separate thread.
 
     `pids` returns the numbers of the program's processes as of now; it is asked only when a list shows one that was not
     seen before. Without a driver nothing is started, and `problem` says why.
@@ -114,7 +114,7 @@ class GpuWatch:
 
     @property
     def visible(self) -> tuple[str, ...]:
-        """The UUIDs of all GPUs and slices that are watched."""
+        """Return the UUIDs of all GPUs and slices that are watched."""
         return tuple(unit.uuid for unit in self._units)
 
     def __enter__(self) -> "Self":
@@ -188,7 +188,7 @@ class GpuWatch:
 
 
 class ProgramWatch:
-    """Around a program: the counters of all visible GPUs before and after, and `GpuWatch` in between.
+    """Surrounds a program: the counters of all visible GPUs before and after, and `GpuWatch` in between.
 
     After exit `uses` says which GPUs it used, and `findings` what happened to those and to the host.
     """

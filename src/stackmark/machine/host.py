@@ -1,4 +1,4 @@
-"""The machine: its names (machine.py says what they mean), its kernel, and whether it is a machine at all."""
+"""Read the machine: its names (machine.py explains them), its kernel, and whether it is virtual."""
 
 import hashlib
 import hmac
@@ -26,7 +26,7 @@ def boot_id(root: Path = ROOT) -> str | None:
 
 
 def machine_id(root: Path = ROOT) -> str | None:
-    """The machine's name in our ledgers, or None where it has none (most container images)."""
+    """Return the machine's name in our ledgers, or None where it has none (most container images)."""
     raw = _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
     try:
         key = bytes.fromhex(raw or "")
@@ -36,7 +36,7 @@ def machine_id(root: Path = ROOT) -> str | None:
 
 
 def app_specific_id(machine: bytes, application: bytes) -> str:
-    """HMAC-SHA256 keyed with the machine id over the application's, cut to 128 bits and marked as a random UUID."""
+    """Compute HMAC-SHA256 keyed with the machine id over the application's, cut to 128 bits and marked as a random UUID."""
     digest = bytearray(hmac.new(machine, application, hashlib.sha256).digest()[:16])
     digest[6] = (digest[6] & 0x0F) | 0x40
     digest[8] = (digest[8] & 0x3F) | 0x80
@@ -71,7 +71,7 @@ DETECT_VIRT_SECONDS = 2.0
 
 
 def read(root: Path = ROOT, detect_virt: str | None = "systemd-detect-virt") -> Reading:
-    """`detect_virt` is the program that knows better than we do, where it is installed; None does without it."""
+    """Read the host. `detect_virt` is a program that knows virtualisation better than we do, if installed; None skips it."""
     kernel = root / "proc/sys/kernel"
     load = (text(root / "proc/loadavg") or "").split()
     release = _os_release(root)

@@ -1,6 +1,6 @@
-"""What else the machine did while a run was measured: the CPU time of the run itself, and that of everybody else.
+"""Read what else the machine did during a run: the CPU time of the run itself, and that of all others.
 
-Beside the counters of counters.py, which find errors and limits, these explain: a run whose neighbours were busy, or that
+Besides the counters of counters.py, which find errors and limits, these explain: a run whose neighbours were busy, or that
 was taken off its CPU a thousand times, was slower for that. They flag nothing, they only become metrics; whether two arms
 met different neighbours is for a verdict to say. In a container /proc shows the whole machine's load, which is what is wanted.
 """
@@ -51,7 +51,7 @@ def read_of(process: str, root: Path = ROOT) -> HostCounters:
 
 
 def between(before: HostCounters, after: HostCounters) -> list[Metric]:
-    """What happened between two readings. What either of them could not see is left out."""
+    """Return what happened between two readings, without what either could not see."""
     elapsed_s = after.time_s - before.time_s
     found = []
     if before.involuntary_switches is not None and after.involuntary_switches is not None:

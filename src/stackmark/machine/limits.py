@@ -1,4 +1,4 @@
-"""What the kernel lets this process do: its limits, its privileges, its share of the CPUs.
+"""Read what the kernel allows this process: its limits, its privileges, its share of the CPUs.
 
 A container changes these silently (64 MiB of /dev/shm, eight million open files, a seccomp filter on every system
 call), and each has made a benchmark slower or broken. The limits are read from /proc/self/limits rather than with
@@ -99,7 +99,7 @@ def _effective(ids: str | None) -> int | None:
 
 
 def capabilities(mask: str | None, last: int | None) -> str | None:
-    """The effective capabilities in words: `none`, `all`, `all but sys_admin`, or their names."""
+    """Return the effective capabilities in words: `none`, `all`, `all but sys_admin`, or their names."""
     if mask is None:
         return None
     bits = int(mask, 16)

@@ -1,4 +1,4 @@
-"""Memory, and how it is spread over NUMA nodes."""
+"""Read memory, and how it is spread over NUMA nodes."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def read(root: Path = ROOT) -> Reading:
 
 
 def read_numa(root: Path = ROOT) -> Reading:
-    """Nodes by number, each with its CPUs, its memory, and its distances to all nodes (10 is itself)."""
+    """Read the nodes by number, each with its CPUs, its memory, and its distances to all nodes (10 is itself)."""
     nodes: dict[str, Json] = {}
     for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         nodes[folder.name[4:]] = _node(folder)
@@ -38,7 +38,7 @@ def read_numa(root: Path = ROOT) -> Reading:
         "balancing": number(root / "proc/sys/kernel/numa_balancing"),
         "node": nodes,
     }
-    problems = () if nodes else ("the kernel shows no NUMA nodes: near and far memory cannot be told apart",)
+    problems = () if nodes else ("the kernel shows no NUMA nodes: near and far memory cannot be distinguished",)
     return Reading(facts, problems)
 
 

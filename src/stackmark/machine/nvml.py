@@ -1,4 +1,4 @@
-"""A careful hand on NVIDIA's management library: every call alone may be unsupported.
+"""Wrap NVIDIA's management library: each single call may be unsupported.
 
 Which calls work depends on chip, driver, MIG, virtualisation and permissions, so a call answers with its value or with
 None, and nothing here assumes that two calls that work on one machine both work on the next. The library is asked by
@@ -42,7 +42,7 @@ REASONS = {
 }
 # By error number; `nvmlInit` says no more than these.
 NO_START = {
-    9: "the NVIDIA library is here but the kernel driver is not loaded: try `nvidia-smi`, then `modprobe nvidia`",
+    9: "the NVIDIA library is installed but the kernel driver is not loaded: try `nvidia-smi`, then `modprobe nvidia`",
     12: "no NVIDIA driver library found (libnvidia-ml.so.1): install the driver, or give the container or pod a GPU",
     18: "the NVIDIA library and the loaded kernel driver are of different versions: reboot, or reload the driver",
 }
@@ -51,7 +51,7 @@ ERRORS_OF_A_LOST_GPU = (15, 16)
 
 
 class NoDriver(OSError):
-    """There is no NVIDIA driver to ask; the text says what to do about it."""
+    """There is no NVIDIA driver; the text says what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Device:
 
 
 class Nvml:
-    """The library, open. `lost` is why a GPU stopped answering, where one did."""
+    """The open library. `lost` is why a GPU stopped answering, if one did."""
 
     def __init__(self, module: object) -> None:
         self._module = module
@@ -76,11 +76,11 @@ class Nvml:
         self.last_error_number: int | None = None
 
     def ask(self, name: str, *arguments: object) -> object:
-        """The call's value, or None where this chip, driver or package cannot say."""
+        """Return the call's value, or None where this chip, driver or package does not have it."""
         return self._call(name, arguments)[1]
 
     def do(self, name: str, *arguments: object) -> bool:
-        """A call that answers nothing: whether it worked. `last_error` says why not."""
+        """Make a call without an answer and return whether it worked. `last_error` says why not."""
         return self._call(name, arguments)[0]
 
     def _call(self, name: str, arguments: tuple[object, ...]) -> tuple[bool, object]:
@@ -102,12 +102,12 @@ class Nvml:
         return value.decode(errors="replace") if isinstance(value, bytes) else value if isinstance(value, str) else None
 
     def several(self, name: str, *arguments: object) -> list[int]:
-        """A call that answers with a tuple or list of integers; empty where it cannot."""
+        """Make a call that answers with a tuple or list of integers; empty where it fails."""
         value = self.ask(name, *arguments)
         return [int(part) for part in value] if isinstance(value, list | tuple) else []
 
     def fields(self, handle: object, ids: tuple[int, ...]) -> dict[int, int]:
-        """Field values by id, in one call; those the driver does not have are left out."""
+        """Return field values by id, in one call; without those the driver does not have."""
         answers = self.ask("nvmlDeviceGetFieldValues", handle, list(ids))
         found: dict[int, int] = {}
         for answer in answers if answers is not None else ():  # type: ignore[attr-defined]
@@ -121,14 +121,14 @@ class Nvml:
         return newer if newer is not None else self.count("nvmlDeviceGetTemperature", handle, TEMPERATURE_GPU)
 
     def reasons(self, handle: object) -> list[str] | None:
-        """Why the clocks are not higher now, in words."""
+        """Return why the clocks are not higher now, in words."""
         bits = self.count("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if bits is None:
             bits = self.count("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         return None if bits is None else [word for bit, word in REASONS.items() if bits & bit]
 
     def memory_bytes(self, handle: object) -> tuple[int | None, int | None]:
-        """Total and used."""
+        """Return total and used bytes."""
         info = self.ask("nvmlDeviceGetMemoryInfo", handle)
         return getattr(info, "total", None), getattr(info, "used", None)
 
@@ -142,12 +142,12 @@ class Nvml:
 
 @contextmanager
 def session(module: object = None) -> Iterator[Nvml]:
-    """The library between its init and its shutdown (which count, so sessions may nest). Raises NoDriver."""
+    """Open the library between its init and shutdown (which count, so sessions may nest). Raises NoDriver."""
     if module is None:
         try:
             module = importlib.import_module("pynvml")
         except ImportError as error:
-            raise NoDriver("no GPU can be read without the Python package: pip install nvidia-ml-py") from error
+            raise NoDriver("reading GPUs needs a Python package: pip install nvidia-ml-py") from error
     try:
         module.nvmlInit()  # type: ignore[attr-defined]
     except _error_class(module) as error:
@@ -163,12 +163,12 @@ def session(module: object = None) -> Iterator[Nvml]:
 
 
 def bare(uuid: str) -> str:
-    """A UUID without `GPU-` or `MIG-`: torch leaves them off, the driver puts them on."""
+    """Return a UUID without `GPU-` or `MIG-`: torch leaves them off, the driver puts them on."""
     return uuid.strip().lower().removeprefix("gpu-").removeprefix("mig-")
 
 
 def devices(nvml: Nvml) -> list[Device]:
-    """All GPUs the driver shows here, in its own order (by bus address)."""
+    """Return all GPUs the driver shows here, in its own order (by bus address)."""
     found = []
     for index in range(nvml.count("nvmlDeviceGetCount") or 0):
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
@@ -179,7 +179,7 @@ def devices(nvml: Nvml) -> list[Device]:
 
 
 def find(nvml: Nvml, uuid: str) -> Device | None:
-    """The GPU with this UUID, or the GPU that the MIG slice with this UUID is cut from."""
+    """Find the GPU with this UUID, or the GPU that the MIG slice with this UUID belongs to."""
     everything = devices(nvml)
     for device in everything:
         if bare(device.uuid) == bare(uuid):
@@ -192,7 +192,7 @@ def find(nvml: Nvml, uuid: str) -> Device | None:
 
 
 def slices(nvml: Nvml, device: Device) -> Iterator[tuple[str, object]]:
-    """Yield UUID and handle of the MIG slices of a GPU that are to be seen here."""
+    """Yield UUID and handle of the visible MIG slices of a GPU."""
     for position in range(nvml.count("nvmlDeviceGetMaxMigDeviceCount", device.handle) or 0):
         part = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, position)
         name = nvml.word("nvmlDeviceGetUUID", part) if part is not None else None
@@ -243,7 +243,7 @@ class XidWatch:
         self._held.close()
 
     def poll(self) -> tuple[int, ...] | None:
-        """All XIDs since entry, without waiting for any. None where they were never watched."""
+        """Return all XIDs since entry, without waiting. None where they were never watched."""
         if not self._watched:
             return None
         while self._nvml is not None and len(self._seen) < MOST_XIDS:

@@ -1,4 +1,4 @@
-"""Finding what a run left behind: every process of a run carries the run's id in its environment.
+"""Find what a run left behind: every process of a run carries the run's id in its environment.
 
 A process group is ended as a group, but a child may have left it (a compiler's helper, a daemon), and after kill -9 of the
 driver nobody ended anything. The mark in the environment is inherited by all of them, unless one was given another
@@ -22,7 +22,7 @@ HOST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def marked(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
-    """Processes of a run. Only our own can be looked at, and only our own can be ours.
+    """Return the processes of a run. Only our own can be read, and only our own can be ours.
 
     Not process 1: where it carries the mark, it is a container's first, which no signal of ours ends from inside, and which
     goes with the worker anyway.
@@ -59,7 +59,7 @@ def started_by_us(mark: str) -> set[int]:
 
 
 def end_marked(mark: str, variable: str = MARK_VARIABLE) -> int:
-    """Kills what is left of a run, and says how many processes that were."""
+    """Kill what is left of a run, and says how many processes that were."""
     ended: set[int] = set()
     deadline = time.monotonic() + KILL_WAIT_S
     # Again and again: between a look and a kill a process may have had a child.
@@ -73,7 +73,7 @@ def end_marked(mark: str, variable: str = MARK_VARIABLE) -> int:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process began, in ticks since boot: with the pid, a name that is never given twice. None: it is dead."""
+    """Return when a process started, in ticks since boot: with the pid, a name that is never reused. None: it is dead."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -85,7 +85,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def pid_namespace() -> int | None:
-    """The kernel's number of the pid namespace that this process is in."""
+    """Return the kernel's number of the pid namespace that this process is in."""
     try:
         return os.stat(PROC / "self/ns/pid").st_ino
     except OSError:

@@ -1,4 +1,4 @@
-"""GPUs on the PCI bus, and the kernel's drivers for them, whether or not any library of theirs is here.
+"""Read GPUs on the PCI bus and their kernel drivers, with or without their libraries.
 
 The kernel shows its bus and its modules to every container, also to one that was given no GPU: so a GPU that is in the machine
 and cannot be used is told from one that is not there. Seen from a virtual machine it is the machine's own bus.
@@ -35,7 +35,7 @@ def read(root: Path = ROOT) -> Reading:
 
 
 def device_nodes(root: Path = ROOT) -> list[Json]:
-    """What of GPUs is in /dev here: what a container was handed, by whatever vendor."""
+    """Return the GPU nodes in /dev: what a container was given, of any vendor."""
     found = [path for pattern in NODES for path in sorted((root / "dev").glob(pattern))]
     return [f"/{path.relative_to(root)}" for path in found[:MOST_GPUS]]
 

@@ -1,4 +1,4 @@
-"""How a collector reads: small files of /proc and /sys, each of which may be missing.
+"""Read small files of /proc and /sys, each of which may be missing.
 
 A fact that is not there is `None`, not an exception: kernels, containers and permissions differ in which files they
 show, and one unreadable file must not cost its whole subject. Only what a subject cannot do without is read with
@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 
 
 class Reading(NamedTuple):
-    """What one collector found, and what it could not find out (whole sentences)."""
+    """A collector's facts, and what it could not find out (whole sentences)."""
 
     facts: Facts
     problems: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that was measured next to the figure of a run: by the machine, or by a workload of itself."""
+    """A number measured in addition to a run's figure: by the machine, or by the workload itself."""
 
     name: str
     value: float
@@ -40,12 +40,12 @@ class Metric:
 
 
 def need(path: Path) -> str:
-    """The text of a file; raises OSError where there is none. Odd bytes are replaced: a fact is for reading."""
+    """Return the text of a file; raise OSError where it is missing. Odd bytes are replaced: a fact is for reading."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def text(path: Path) -> str | None:
-    """The stripped text of a file, or None where it is missing, unreadable or empty."""
+    """Return the stripped text of a file, or None where it is missing, unreadable or empty."""
     try:
         return need(path).strip("\0 \n\t") or None
     except OSError:
@@ -53,7 +53,7 @@ def text(path: Path) -> str | None:
 
 
 def number(path: Path) -> int | None:
-    """The one integer in a file; `max`, text and absence are None."""
+    """Return the one integer in a file; None for `max`, text and absence."""
     try:
         return int(text(path) or "")
     except ValueError:
@@ -61,7 +61,7 @@ def number(path: Path) -> int | None:
 
 
 def first_number(line: str | None) -> int | None:
-    """The integer a line begins with: `32768 kB` is 32768."""
+    """Return the integer that a line starts with: `32768 kB` is 32768."""
     try:
         return int((line or "").split()[0])
     except (ValueError, IndexError):
@@ -69,7 +69,7 @@ def first_number(line: str | None) -> int | None:
 
 
 def table(source: str | None, separator: str | None = ":") -> dict[str, str]:
-    """`key: value` lines (or `key value` with None) as a dict; the first of a repeated key wins."""
+    """Parse `key: value` lines (or `key value` with None) as a dict; the first of a repeated key wins."""
     found: dict[str, str] = {}
     for line in (source or "").splitlines():
         key, *value = line.split(separator, 1)
@@ -79,12 +79,12 @@ def table(source: str | None, separator: str | None = ":") -> dict[str, str]:
 
 
 def numbers(source: str | None) -> dict[str, int]:
-    """`key 123` lines, as in cpu.stat and memory.events."""
+    """Parse `key 123` lines, as in cpu.stat and memory.events."""
     return {key: int(value) for key, value in table(source, None).items() if value.isdecimal()}
 
 
 def cpu_set(listed: str | None) -> frozenset[int]:
-    """The kernel's list format: `0-3,8` is {0, 1, 2, 3, 8}."""
+    """Parse the kernel's list format: `0-3,8` is {0, 1, 2, 3, 8}."""
     cpus: set[int] = set()
     for part in (listed or "").replace("\n", "").split(","):
         if part.strip():
@@ -94,7 +94,7 @@ def cpu_set(listed: str | None) -> frozenset[int]:
 
 
 def cpu_list(cpus: Iterable[int]) -> str:
-    """The inverse of `cpu_set`: {0, 1, 2, 3, 8} is `0-3,8`. Short, also on a server of 512 threads."""
+    """Format the inverse of `cpu_set`: {0, 1, 2, 3, 8} is `0-3,8`. Short, also on a server of 512 threads."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:
@@ -105,10 +105,10 @@ def cpu_list(cpus: Iterable[int]) -> str:
 
 
 def mib(octets: int | float | None) -> float | None:
-    """Bytes as MiB, to a KiB."""
+    """Return bytes as MiB, to a KiB."""
     return None if octets is None else round(octets / MIB, 3)
 
 
 def scaled(value: int | None, divisor: float) -> float | None:
-    """kHz to MHz, mW to W, and the like."""
+    """Scale kHz to MHz, mW to W, and the like."""
     return None if value is None else round(value / divisor, 3)

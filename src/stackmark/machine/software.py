@@ -1,4 +1,4 @@
-"""The software on top: Python, torch and its libraries, packages, and ourselves.
+"""Read the software: Python, torch and its libraries, packages, and ourselves.
 
 Torch is taken from the modules that are already loaded, never imported: facts must not change what they describe, and a
 worker whose workload needs no torch must not pay for it.
@@ -15,6 +15,7 @@ from types import ModuleType
 
 import stackmark
 from stackmark.machine.reading import Facts, Json, Reading, text
+from stackmark.version import RELEASE
 
 CONFIG = re.compile(r"\b(BLAS_INFO|BUILD_TYPE|LAPACK_INFO|USE_MKL|USE_MKLDNN|USE_NCCL|USE_OPENMP)=([^,\s]+)")
 CAPABILITY = re.compile(r"CPU capability usage: (\S+)")
@@ -115,7 +116,7 @@ def _version(package: str) -> str | None:
 
 
 def read_packages() -> Reading:
-    """Every installed distribution's version, by its normalised name."""
+    """Return every installed distribution's version, by its normalised name."""
     found: dict[str, Json] = {}
     nameless = 0
     for distribution in importlib.metadata.distributions():
@@ -137,9 +138,8 @@ def bundle_file() -> Path | None:
 
 
 def read_stackmark(package: Path | None = None) -> Reading:
-    """Our own version, and the commit where we run from a checkout. Whether that is changed git alone could say."""
+    """Read our own version, and the commit where we run from a checkout. Only git could say whether it is modified."""
     package = package or Path(stackmark.__file__).resolve().parent
-    version = _version("stackmark") or getattr(stackmark, "__version__", None)
     # Only in `<checkout>/src/stackmark`: a parent of site-packages may be a checkout too, but of something else.
     checkout = package.parent.parent / ".git" if package.parent.name == "src" else None
     present = checkout is not None and checkout.exists()
@@ -147,11 +147,11 @@ def read_stackmark(package: Path | None = None) -> Reading:
     problems = ("this is a checkout, but its commit could not be read",) if present and commit is None else ()
     bundle = bundle_file()
     sha256 = hashlib.sha256(bundle.read_bytes()).hexdigest() if bundle else None
-    return Reading({"version": version, "commit": commit, "checkout": present, "bundle_sha256": sha256}, problems)
+    return Reading({"version": RELEASE, "commit": commit, "checkout": present, "bundle_sha256": sha256}, problems)
 
 
 def git_commit(git: Path) -> str | None:
-    """The commit that HEAD is at, from git's own files: a worker's image has no git."""
+    """Return the commit that HEAD is at, from git's own files: a worker's image has no git."""
     if git.is_file():  # a worktree or submodule: "gitdir: <path>"
         git = git.parent / (text(git) or "").removeprefix("gitdir:").strip()
     shared = git / (text(git / "commondir") or ".")

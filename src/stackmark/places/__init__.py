@@ -1,1 +1,1 @@
-"""Where a worker runs. A place only launches the worker and hands on what it says."""
+"""Places: where a worker runs. A place only launches the worker and passes on its output."""

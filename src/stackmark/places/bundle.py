@@ -1,4 +1,4 @@
-"""The worker as one zip file, made from our own files: what is mounted into an image, and what travels to a pod.
+"""Build the worker as one zip file from our own files: it is mounted into an image, and sent to a pod.
 
 Any image that has Python runs it, so nothing of ours has to be in the image. The file holds the contracts, `machine/`, `worker/`
 and `workloads/`, and NVIDIA's Python module for NVML, which is one file of pure Python. The same sources give the same bytes on
@@ -23,10 +23,10 @@ FOLDER = "/opt/stackmark"
 TARGET = f"{FOLDER}/{NAME}"
 # A ConfigMap holds 1 MiB.
 LIMIT_BYTES = 2**20
-# The layers that a worker is made of; beside them all modules that lie in the package itself, which are contracts.
+# The layers that a worker is made of; besides them all modules that lie in the package itself, which are contracts.
 LAYERS = ("machine", "worker", "workloads")
-# The driver's own: the command line, and its models on pydantic.
-DRIVERS = ("__main__.py", "frozen.py")
+# The driver's own: the command line, its models on pydantic, and the names of what it prints.
+DRIVERS = ("__main__.py", "frozen.py", "schemas.py")
 # Written so that any Python reads it, and an old one says that it is too old.
 MAIN = "worker/zip_main.py"
 # What a worker reads at run time. Notes, and what an editor leaves in a checkout, are not packed.
@@ -39,7 +39,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Bundle:
-    """The zip file's bytes and their SHA-256, by which a run says what it was measured with."""
+    """The zip file's bytes and their SHA-256, which identifies it in a run."""
 
     content: bytes = field(repr=False)
     sha256: str
@@ -64,7 +64,9 @@ def worker_bundle(package: Path = PACKAGE_ROOT / "stackmark") -> Bundle:
             archive.writestr(entry, content, compresslevel=9)
     packed = store.getvalue()
     if len(packed) >= LIMIT_BYTES:
-        raise PlaceError(f"the worker's zip file has {len(packed):,} bytes, and a ConfigMap holds {LIMIT_BYTES:,}")
+        raise PlaceError(
+            f"the worker's zip file has {len(packed):,} bytes, but a ConfigMap holds at most {LIMIT_BYTES:,}"
+        )
     return Bundle(packed, hashlib.sha256(packed).hexdigest())
 
 

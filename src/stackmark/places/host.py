@@ -1,4 +1,4 @@
-"""The bare host: the worker as a child of ours, in a process group of its own.
+"""Run on the bare host: the worker is our child, in its own process group.
 
 Its standard input is a lifeline: it stays open while we live, and the kernel closes it when we die, even by kill -9. Its
 output is read as it comes. It is ended as a group: politely first, so that it can say its last event, then for good.
@@ -9,31 +9,61 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, JsonValue, field_validator
 
-from stackmark.errors import PlaceError
+from stackmark.errors import PlaceError, SpecError
 from stackmark.failures import killed
 from stackmark.machine.gpu import not_here
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
-from stackmark.places.place import Facts, Outcome, PlaceOptions, Watch, cache_variables
+from stackmark.places.mounts import MOUNT, Mount, read_mounts, refuse_cluster_sources, require_sources
+from stackmark.places.place import Facts, Outcome, PlaceOptions, Several, Watch, cache_variables
 from stackmark.places.process import oom_kills, start, supervise, worker_environment
-from stackmark.spec import AUTO, SCRATCH_VARIABLE, Spec, Task
+from stackmark.places.variables import VARIABLES_HELP, Variables, WithVariables
+from stackmark.spec import AUTO, SCRATCH_VARIABLE, TYPED_VARIABLE, Spec, Task
 from stackmark.units import counted
 
 NOT_NAMED = (AUTO, "all", "none")
 
 
-class HostOptions(PlaceOptions):
-    """What is there is what runs; only which GPUs are seen can be said."""
+class HostOptions(WithVariables, PlaceOptions):
+    """The host's options: which GPUs are visible, and variables of the environment.
+
+    A mount of a path at itself is accepted and does nothing: then a path like /data may be named for all arms at once.
+    """
 
     PLAIN: ClassVar[frozenset[str]] = frozenset({"gpus"})
 
-    gpus: str = Field(default=AUTO, description="which GPUs: numbers or UUIDs (0,1); auto: all")
+    gpus: str = Field(default=AUTO, description="GPUs: numbers or UUIDs (0,1); auto: all")
+    mount: Several = MOUNT
+    env: Variables = Field(default=(), description=VARIABLES_HELP)
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        return read_mounts(self.mount)
+
+    def _checks(self) -> tuple[Callable[[], None], ...]:
+        return (self._mounts_are_there, self._check_variables)
+
+    def _mounts_are_there(self) -> None:
+        refuse_cluster_sources(self.mounts, "host")
+        for mount in self.mounts:
+            if mount.source != mount.target:
+                raise SpecError(
+                    f"mount: {mount.text!r}: on the host a path stays where it is, and {mount.source} is not {mount.target}",
+                    hint=f"name the host's own path ({mount.source}), or give the mount to one arm: --arm container,mount=…",
+                )
+
+    def _check_variables(self) -> None:
+        names = {*self.variables, *self.named_variables}
+        if self.gpus != AUTO and "CUDA_VISIBLE_DEVICES" in names:
+            raise SpecError(
+                "gpus and env=CUDA_VISIBLE_DEVICES both say which GPUs are seen", hint="give one of the two"
+            )
 
     @field_validator("gpus", mode="before")
     @classmethod
@@ -42,7 +72,7 @@ class HostOptions(PlaceOptions):
         names = [] if text in NOT_NAMED else text.split(",")
         if wrong := [name for name in names if not re.fullmatch(r"\s*(\d{1,3}|(GPU|MIG)-[0-9a-fA-F-]{8,40})\s*", name)]:
             raise ValueError(
-                f"{wrong[0]!r} is no GPU; write all, none, numbers (0,1) or UUIDs, as nvidia-smi -L shows them"
+                f"{wrong[0]!r} is not a GPU; write all, none, numbers (0,1) or UUIDs, as nvidia-smi -L shows them"
             )
         return text
 
@@ -59,12 +89,15 @@ class HostPlace:
     ) -> None:
         self._python = python
         self._options = options or HostOptions()
-        self._environment = {**(os.environ if environment is None else environment), **cache_variables(cache)}
+        around = os.environ if environment is None else environment
+        self._environment = {**around, **cache_variables(cache), **self._options.all_variables(around)}
+        self._environment.pop(TYPED_VARIABLE, None)
+        self._environment |= self._options.typed_names
         if self._options.gpus not in (AUTO, "all"):
             self._environment["CUDA_VISIBLE_DEVICES"] = "" if self._options.gpus == "none" else self._options.gpus
 
     def options(self) -> dict[str, JsonValue]:
-        """As they were typed."""
+        """Return the options as typed."""
         return self._options.model_dump(mode="json", exclude_unset=True)
 
     def command(self) -> list[str]:
@@ -76,6 +109,7 @@ class HostPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         self._require_gpus()
+        require_sources(self._options.mounts)
         if not runs_own_program(task):
             return self._run(task, watch, mark, time_limit_s, {})
         with private_folder(mark) as folder:
@@ -118,7 +152,7 @@ class HostPlace:
             return start(self.command(), {**worker_environment(self._environment), **more})
         except OSError as error:
             raise PlaceError(
-                f"no worker could be started on the host: {error}", command=" ".join(self.command())
+                f"the worker cannot be started on the host: {error}", command=" ".join(self.command())
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Which Python of somebody's image runs the worker's zip file: one shell script, for a container and for a pod.
+"""Find the Python of a user's image that runs the worker's zip file: one shell script, for a container and for a pod.
 
 Images keep torch in different Pythons: Debian's and NVIDIA's `python3`, conda's `/opt/conda/bin/python`, which need not be in
 the PATH, or a virtual environment. Only a look inside tells, and a container of its own for the look would cost as much as the
@@ -15,8 +15,8 @@ from stackmark.spec import PYTHONS_VARIABLE
 PYTHONS = ("python3", "python", "/opt/conda/bin/python", "/opt/venv/bin/python")
 # The exit code of the script where none of these can be started: `no configuration` in sysexits.h, and no code of a worker.
 NO_PYTHON_EXIT = 78
-NO_PYTHON = f"no Python was found in the image: none of {', '.join(PYTHONS)} can be started"
-NO_PYTHON_HINT = "take an image with Python 3.10 or newer, or name the image's Python: --python PATH"
+NO_PYTHON = f"the image has no usable Python: none of {', '.join(PYTHONS)} can be started"
+NO_PYTHON_HINT = "use an image with Python 3.10 or newer, or give the path of its Python: --python PATH"
 
 # Codes that no other program under the name of a Python ends with: it has torch, it is new enough, it is too old.
 _TORCH, _NEW, _OLD = 71, 72, 73

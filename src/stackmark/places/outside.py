@@ -1,4 +1,4 @@
-"""A user's program in an image, watched from outside: what is seen of it becomes the events that a worker would have sent.
+"""Watch a user's program in an image from outside: what is observed becomes the events that a worker would have sent.
 
 Nothing of ours runs in the image, so the image may hold a single static binary and nothing else. The engine or the kubelet starts
 the program, its output is read from its log, and its time is the engine's own time stamps. Recorder, ledger and verdict read the
@@ -18,7 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from stackmark import __version__, events
+from stackmark import events
 from stackmark.errors import SEE_HELP, SpecError
 from stackmark.machine import cgroup, container, host_counters, limits
 from stackmark.machine.counters import Findings
@@ -28,12 +28,14 @@ from stackmark.machine.reading import Metric
 from stackmark.model import ValidationError
 from stackmark.places.place import Handle, Watch
 from stackmark.spec import Request, Spec, explain
+from stackmark.units import say_percent
+from stackmark.version import RELEASE
 from stackmark.workloads.command.definition import CommandParams, complete, split_command, variables_in
 from stackmark.workloads.command.output import WALL_TIME, ProgramOutput
 from stackmark.workloads.registry import is_own_program
 from stackmark.workloads.workload import WorkloadFailure
 
-NOT_SEEN = "not known: the program was watched from outside"
+NOT_SEEN = "unknown: the program was watched from outside"
 # What the driver reads of its own machine, and what it reads of the container's first process while that runs.
 OF_MACHINE = ("host", "cpu", "numa", "memory", "gpu", "gpu_amd", "pci")
 OF_PROCESS: Mapping[str, Callable[..., Reading]] = {
@@ -60,8 +62,8 @@ def words_of(params: CommandParams) -> list[str]:
     words = split_command(params.cmd) if params.cmd else []
     if names := variables_in(words):
         raise SpecError(
-            f"--cmd refers to {{env:{names[0]}}}, which stackmark's worker replaces, and none runs in an image",
-            hint=f"let the image's shell do it: --env {names[0]} --cmd 'sh -c \"… ${names[0]}\"'",
+            f"--cmd refers to {{env:{names[0]}}}, which only stackmark's worker replaces; an image runs without it",
+            hint=f"let the image's shell replace it: --env {names[0]} --cmd 'sh -c \"… ${names[0]}\"'",
         )
     return words
 
@@ -90,13 +92,13 @@ def coarse_clock(wall_s: float, tick_s: float, whose: str) -> list[str]:
     """Flag a time that its time stamps do not say well enough."""
     if wall_s * COARSE >= tick_s:
         return []
-    share = f", so this time is known to ±{tick_s / wall_s:.1%}" if wall_s > tick_s else ""
-    return [f"coarse-clock: {whose} time stamps are good to {tick_s:g} s{share}"]
+    share = f", so this time is known to ±{say_percent(tick_s / wall_s, 1)}" if wall_s > tick_s else ""
+    return [f"coarse-clock: {whose} time stamps are precise to {tick_s:g} s{share}"]
 
 
 @dataclass(frozen=True)
 class OutsideEnd:
-    """How a program ended, by the time stamps of whoever started it. A negative code is the signal that ended it."""
+    """A program's end, by the time stamps of the process that started it. A negative code is the signal that ended it."""
 
     code: int
     wall_s: float
@@ -109,7 +111,7 @@ class OutsideEnd:
 
 
 class OutsideRun:
-    """Writes a run's events to a watch, and takes in what the program prints: in bytes, or in lines as a watch itself."""
+    """Writes a run's events to a watch, and reads what the program prints: in bytes, or in lines as a watch itself."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -191,8 +193,8 @@ class OutsideRun:
             if figure.name == WALL_TIME and ended.wall_s <= ended.tick_s:
                 raise WorkloadFailure(
                     "no_figure",
-                    f"the program ended within {ended.tick_s:g} s, and time stamps from outside do not tell less",
-                    "let it run longer, or print a figure and give a --metric",
+                    f"the program ended within {ended.tick_s:g} s, the resolution of time stamps from outside",
+                    "let it run longer, or let it print a figure and use --metric",
                 )
         except WorkloadFailure as failure:
             self._event(events.Failed, kind=failure.kind, message=failure.message, hint=failure.hint)
@@ -215,7 +217,7 @@ class OutsideRun:
 
     def not_started(self, program: str, why: str) -> None:
         """Say that the program could not be started, as a worker says it."""
-        hint = "no shell looks for it: give its path in the image, or a name that stands in the image's PATH"
+        hint = "give its path in the image, or a name that is in the image's PATH"
         message = f"the image cannot start the program {program!r}: {why}"
         self._event(events.Failed, kind="command_failed", message=message, hint=hint)
 
@@ -232,7 +234,7 @@ class OutsideRun:
 
     def _hello(self) -> None:
         # Nobody in the image answers: the process is the driver's own.
-        self._event(events.Hello, time_unix_s=time.time(), pid=os.getpid(), versions={"stackmark": __version__})
+        self._event(events.Hello, time_unix_s=time.time(), pid=os.getpid(), versions={"stackmark": RELEASE})
 
     def _event(self, kind: type[events.Event], /, **fields: Any) -> None:
         made = kind(seq=self._seq, rank=0, t=round(time.monotonic() - self._begin, 6), **fields)
@@ -267,11 +269,11 @@ def facts_of_container(told: Mapping[str, Any]) -> Subject:
 
 
 def facts_about_us() -> Subject:
-    return Subject("stackmark", {"version": __version__, "outside": True})
+    return Subject("stackmark", {"version": RELEASE, "outside": True})
 
 
 class ProcessWatch:
-    """Looks at a container's first process while it runs, from a thread: its limits, and the CPU time of its group.
+    """Observes a container's first process from a thread while it runs: its limits, and the CPU time of its group.
 
     A program that ends before it could be looked at has unknown limits.
     """

@@ -1,4 +1,4 @@
-"""What a place is: one method that matters.
+"""The interface of a place: one method that matters.
 
 A place starts a worker with a task, hands on each line as it comes, and says at the end what the worker could not say
 itself: that it was killed, by whom, or that its time was up. Lines are handed on as text: reading them is the recorder's
@@ -8,9 +8,9 @@ business, so that a recorded stream can be played back through the same door.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, Self, runtime_checkable
 
-from pydantic import JsonValue, model_validator
+from pydantic import BeforeValidator, JsonValue, model_validator
 
 from stackmark.errors import SpecError
 from stackmark.failures import PlaceFailure
@@ -31,6 +31,14 @@ CACHE_VARIABLES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "PYTORCH_KERNEL_CACHE_PATH": "torch-kernels",
 }
+
+
+def _texts(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+# An option that may be given several times.
+Several = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
 class PlaceOptions(Frozen):
@@ -65,12 +73,12 @@ def missing_facts(facts: Facts) -> list[str]:
     missing = [subject for subject in SUBJECTS if subject not in facts]
     if not missing:
         return []
-    text = f"the worker sent no facts about {', '.join(missing)}: what was asked of the place cannot be verified"
+    text = f"the worker sent no facts about {', '.join(missing)}: the place's options cannot be verified"
     return [Remark(text, "missing-facts")]
 
 
 def cache_variables(cache: Path | None) -> dict[str, str]:
-    """What a worker's environment says of the shared cache; nothing where there is none."""
+    """Return the variables of the shared cache for a worker's environment; empty without one."""
     return {name: str(cache / folder) for name, folder in CACHE_VARIABLES.items()} if cache else {}
 
 
@@ -81,18 +89,18 @@ class Outcome:
     stderr: tuple[str, ...] = ()
     # Ctrl-C or SIGTERM in the driver: raised again by the driver once the run is stored.
     interruption: BaseException | None = field(default=None, compare=False)
-    # Whether the worker ran while the driver waited; the times of a recording cannot be held against the driver's clock.
+    # Whether the worker ran while the driver waited; the times of a recording cannot be compared with the driver's clock.
     live: bool = True
 
 
 class Watch(Protocol):
-    """Who listens while a worker runs."""
+    """An observer of a running worker."""
 
     def started(self, handle: Handle) -> None:
-        """What the place knows of the run, for the ledger; again whenever it knows more."""
+        """Report what the place knows about the run, for the ledger; again whenever it knows more."""
 
     def waiting(self, sentence: str) -> None:
-        """Why nothing happens yet: a queue, a shortage, an image that is fetched."""
+        """Report why nothing happens yet: a queue, a shortage, an image that is being pulled."""
 
     def line(self, text: str) -> None: ...
     def stderr(self, text: str) -> None: ...
@@ -102,18 +110,18 @@ class Place(Protocol):
     name: str
 
     def options(self) -> dict[str, JsonValue]:
-        """The place's options, as they are stored with a run."""
+        """Return the place's options, as they are stored with a run."""
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
-        """Runs one worker to its end. `mark` is the run's id: whatever the place leaves behind carries it."""
+        """Run one worker to its end. `mark` is the run's id: whatever the place leaves behind carries it."""
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
-        """What was asked of the place and is not so, as the worker saw it from inside; a sentence each."""
+        """Return what was requested from the place but is not in effect, as the worker saw it; one sentence each."""
 
 
 @runtime_checkable
 class Prepared(Protocol):
-    """A place that can tell before its first run whether it can be had: `prepare` raises a PlaceError where it cannot."""
+    """A place that can tell before its first run whether it is available: `prepare` raises a PlaceError if not."""
 
     def prepare(self) -> object: ...
 
@@ -130,12 +138,27 @@ class Keeps(Protocol):
     """A place that keeps what a run left (a pod with its log) until everything is stored, and then removes it."""
 
     def stored(self, mark: str) -> str | None:
-        """Removes it; where that failed, a sentence that says what is left."""
+        """Remove what the run left; where that failed, return a sentence about what is left."""
+
+
+@runtime_checkable
+class OffersGpus(Protocol):
+    """A place that can tell before a worker runs there whether it gives one a GPU."""
+
+    def offers_gpus(self) -> bool: ...
+
+
+@runtime_checkable
+class PrintsTable(Protocol):
+    """A place whose log people read: a worker there can print the table of tf_cnn_benchmarks into it."""
+
+    def print_table(self, table: Mapping[str, object]) -> None:
+        """Set what that table needs besides the spec."""
 
 
 @dataclass(frozen=True)
 class PlaceKind:
-    """`make` gets the options that were read, and the folder that all arms keep their compilers' caches in, or None."""
+    """A kind of place. `make` gets the parsed options, and the folder for the arms' shared compiler caches, or None."""
 
     name: str
     options: type[PlaceOptions]

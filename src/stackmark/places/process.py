@@ -1,4 +1,4 @@
-"""A worker as a child process of ours, whatever it is wrapped in: its output is read as it comes, and it is ended as a group.
+"""Run a worker as our child process, whatever it is wrapped in: read its output as it comes, and end it as a group.
 
 The bare host starts the worker itself, a container's place starts an engine's client; from there on both are the same: two
 pipes that are read line by line, a lifeline, and an end that is polite first, so that the worker can say its last event, and
@@ -21,7 +21,7 @@ from stackmark.errors import Terminated, how_ended
 from stackmark.events import LINE_LIMIT_BYTES
 from stackmark.failures import PlaceFailure
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
-from stackmark.spec import LEDGER_VARIABLE, SPEC_VARIABLE, Task
+from stackmark.spec import LEDGER_VARIABLE, LOG_VARIABLE, SPEC_VARIABLE, Task
 from stackmark.units import say_seconds
 from stackmark.workloads.registry import is_own_program
 
@@ -34,15 +34,17 @@ DRAIN_S = 0.5
 SILENCE_S = 30 * 60.0
 # Of a user's own program only what it prints is heard, and some print at their end alone.
 PROGRAM_SILENCE_S = 24 * 3600.0
-# A spec that asks for longer stretches gets more: so many times the seconds that it asks for.
+# A spec that asks for longer stretches gets more: this many times the seconds that it asks for.
 SILENCE_TIMES = 5.0
 _SPANS = ("seconds", "warmup_seconds", "timeout")
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which a worker of this Python finds the same stackmark as we are."""
-    made = {name: value for name, value in environment.items() if name not in (SPEC_VARIABLE, LEDGER_VARIABLE)}
+    """Return the environment in which a worker of this Python finds the same stackmark as we are."""
+    made = {
+        name: value for name, value in environment.items() if name not in (SPEC_VARIABLE, LEDGER_VARIABLE, LOG_VARIABLE)
+    }
     if not PACKAGE_ROOT.name.endswith("-packages"):
         # A checkout. Where we are installed the worker finds us, and the folder would come before Python's own.
         paths = [str(PACKAGE_ROOT), *filter(None, [made.get("PYTHONPATH")])]
@@ -65,7 +67,7 @@ def start(argv: Sequence[str], environment: Mapping[str, str], folder: Path | No
 
 
 class RawWatch(Protocol):
-    """Takes in what a program prints as it comes, without looking for lines: a program that floods its output is not held up."""
+    """Reads a program's output as it comes, without looking for lines, so that a flood of output does not block the program."""
 
     def out(self, data: bytes) -> None: ...
     def err(self, data: bytes) -> None: ...
@@ -73,7 +75,7 @@ class RawWatch(Protocol):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a worker ended. `failure` says why, where it was we who ended it."""
+    """A worker's end. `failure` says why, if we ended it."""
 
     reading: "Reading"
     failure: PlaceFailure | None
@@ -125,7 +127,7 @@ def _send(process: subprocess.Popen[bytes], task: Task) -> None:
 
 
 def silence_limit_s(task: Task, time_limit_s: float | None) -> float | None:
-    """How long a worker may say nothing; None where the user said how long a run may take, or that it may take for ever."""
+    """Return how long a worker may be silent; None where the user set a time limit, or none."""
     if time_limit_s is not None:
         return None
     asked = task.spec or task.request
@@ -137,7 +139,7 @@ def silence_limit_s(task: Task, time_limit_s: float | None) -> float | None:
 
 
 class Reading:
-    """Reads a worker's two streams line by line until it is gone, it was silent for too long, or its time is up."""
+    """Reads a worker's two streams line by line until it ended, was silent for too long, or its time is up."""
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class Reading:
             self._selector.register(stream, selectors.EVENT_READ, reader)
 
     def until_exit(self, limit_s: float | None) -> bool:
-        """True when the worker ended by itself, False when its time was up or it was silent for too long."""
+        """Wait for the worker: True when it ended by itself, False when its time was up or it was silent for too long."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while self._process.poll() is None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -272,14 +274,14 @@ def _end(
 def ended_from_outside(
     interruption: BaseException | None, in_time: bool, time_limit_s: float | None, silence_s: float | None = None
 ) -> PlaceFailure | None:
-    """Where it was us who ended the worker: why. `silence_s` is how long it had said nothing, where that was the reason."""
+    """Return why we ended the worker, if we did. `silence_s` is how long it had been silent, where that was the reason."""
     if interruption is not None:
         return PlaceFailure(*how_ended(interruption))
     if silence_s is not None:
         return PlaceFailure(
             "silent",
-            f"the worker said nothing for {say_seconds(silence_s)} and was ended",
-            "give a run more time with --time-limit 2d, or without end with --time-limit none",
+            f"the worker was silent for {say_seconds(silence_s)} and was killed",
+            "allow more time with --time-limit 2d, or unlimited time with --time-limit none",
         )
     if not in_time:
         return PlaceFailure(
@@ -294,7 +296,7 @@ def _polite_signal(interruption: BaseException | None) -> signal.Signals:
 
 
 def oom_kills() -> int:
-    """How often the kernel's OOM killer struck since boot, on the whole machine."""
+    """Return how many processes the kernel's OOM killer has ended since boot, on the whole machine."""
     try:
         text = Path("/proc/vmstat").read_text()
     except OSError:

@@ -63,9 +63,7 @@ def find_kind(name: str) -> PlaceKind:
     known = place_kinds()
     if name not in known:
         extensions(GROUP, PlaceKind).require(name)
-        raise SpecError(
-            f"there is no place {name!r}{nearest_names(name, list(known))}", hint=f"places: {', '.join(known)}"
-        )
+        raise SpecError(f"unknown place {name!r}{nearest_names(name, list(known))}", hint=f"places: {', '.join(known)}")
     return known[name]
 
 

@@ -1,4 +1,4 @@
-"""A recorded stream, played back through the same door as a live one: for tests, and for looking at a run again."""
+"""Play back a recorded stream like a live one: for tests, and for examining a run again."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from stackmark.spec import Spec, Task
 
 
 class ReplayPlace:
-    """Hands on the lines of the runs it was given, one run after another; the last one again when there are no more."""
+    """Passes on the lines of the given runs, one run after another; the last one again when there are no more."""
 
     name = "replay"
 

@@ -1,1 +1,1 @@
-"""What others printed: the table, the search, the nearest neighbour."""
+"""Published results: the table, the search, the nearest neighbour."""

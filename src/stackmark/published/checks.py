@@ -1,4 +1,4 @@
-"""Which published rows cannot be true, or cannot be used: the reasons, each with the line that it stands in.
+"""Find published rows that cannot be true or cannot be used, with the reason and the line of each.
 
 Refusing is for what is impossible, not for what is surprising. The one physical check is scaling: n devices that do more
 than n times the work of one, in the same table, with the same recipe, mean that one of the two numbers is another thing than
@@ -15,7 +15,7 @@ from itertools import repeat
 from stackmark.published.table import Published
 
 # How far n devices may lie above n times one: caches and clocks give some per cent, a rounded table some more. The most in
-# the shipped table is 4.9 %, beside a number printed as 23.
+# the shipped table is 4.9 %, next to a number printed as 23.
 SCALING_TOLERANCE = 0.05
 RATES = frozenset({"images/s", "sequences/s", "samples/s", "tokens/s", "queries/s", "samples/query", "TFLOP/s"})
 _RECIPE = ("source", "model", "task", "chip", "framework", "precision", "batch", "unit", "data")
@@ -28,25 +28,25 @@ _DISTINCT = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a row: `line` of the file, or 0 where the row came from none."""
+    """An error in a row: `line` of the file, or 0 where the row came from none."""
 
     line: int
     reason: str
 
 
 def too_fast(
-    rows: Sequence[Published], beside: Iterable[Published] = (), *, lines: Sequence[int] = ()
+    rows: Sequence[Published], others: Iterable[Published] = (), *, lines: Sequence[int] = ()
 ) -> Iterator[Finding]:
-    """Of `rows`, those that cannot stand beside a row of the same recipe with another number of devices.
+    """Return those of `rows` that are too fast for a row of the same recipe with another number of devices.
 
-    That other row may be one of `rows` or of `beside`; where it is the one of `beside` that is too fast, the new row is
+    That other row may be one of `rows` or of `others`; where it is the one of `others` that is too fast, the new row is
     refused all the same, since it is the new one that can still be put right.
     """
     recipes: dict[tuple[object, ...], list[Published]] = defaultdict(list)
     older: dict[tuple[object, ...], list[Published]] = defaultdict(list)
     for row in rows:
         recipes[_recipe(row)].append(row)
-    for row in beside:
+    for row in others:
         older[_recipe(row)].append(row)
     for row, line in zip(rows, lines or repeat(0), strict=False):
         if row.unit not in RATES:
@@ -89,13 +89,13 @@ def _recipe(row: Published) -> tuple[object, ...]:
 
 
 def date_trouble(text: str, *, now: datetime | None = None) -> str | None:
-    """Why a date (YYYY-MM or YYYY-MM-DD) cannot be that of a publication, or None."""
+    """Return why a date (YYYY-MM or YYYY-MM-DD) cannot be that of a publication, or None."""
     try:
         first = date.fromisoformat(text if len(text) > 7 else f"{text}-01")
     except ValueError:
         return f"date {text!r} is not YYYY-MM or YYYY-MM-DD"
     if first.year < 2000:
-        return f"date {text!r} is before there was anything of this kind: a clock that was not set?"
+        return f"date {text!r} is too early: was a clock not set?"
     # Somewhere it is tomorrow already.
     if first > (now or datetime.now(UTC)).date() + timedelta(days=1):
         return f"date {text!r} is in the future"

@@ -1,4 +1,4 @@
-"""One name for one chip, whoever wrote it down.
+"""Normalise chip names: one name for one chip, whoever wrote it.
 
 NVML says "Tesla V100-SXM2-16GB", a vendor's table "NVIDIA DGX-1 (8x V100 16G)", a benchmark's CSV "LambdaCloud V100
 16GB"; a look-up needs them to be equal. A table of all spellings would be out of date with the next driver, so a name
@@ -66,17 +66,17 @@ class Chip:
 
     @property
     def short(self) -> str:
-        """The name as people say it: a GPU without its vendor."""
+        """Return the short name: a GPU without its vendor."""
         return str(self).removeprefix("NVIDIA ").removeprefix("AMD ") if self.kind == "gpu" else str(self)
 
     @property
     def named(self) -> bool:
-        """Whether it is known which chip this is: two unnamed CPUs are not the same CPU."""
+        """Return whether the chip is known: two unnamed CPUs are not the same CPU."""
         return not self.model.startswith("unnamed")
 
     @property
     def generation(self) -> int | None:
-        """Where the chip stands in the row of NVIDIA's architectures, or None where that is not known."""
+        """Return the chip's position among NVIDIA's architectures, or None where unknown."""
         if self.vendor != "NVIDIA":
             return None
         places = (place for place, (_, like) in enumerate(_GENERATIONS) if re.fullmatch(like, self.model))
@@ -84,17 +84,17 @@ class Chip:
 
     @property
     def has_tf32(self) -> bool:
-        """Whether "fp32" on this chip may silently mean TF32 arithmetic."""
+        """Return whether "fp32" on this chip may silently mean TF32 arithmetic."""
         return self.generation is not None and self.generation >= _FIRST_WITH_TF32
 
 
 def normalise_chip(name: str) -> str:
-    """The one name of the chip that `name` (from NVML, /proc/cpuinfo or a table) stands for."""
+    """Return the one name of the chip that `name` (from NVML, /proc/cpuinfo or a table) stands for."""
     return str(parse_chip(name))
 
 
 def parse_chip(name: str) -> Chip:
-    """Takes a chip's name apart. Never fails: a name that says nothing to us is kept as it is, of kind `unknown`."""
+    """Parse a chip's name. Never fails: an unknown name is kept as it is, of kind `unknown`."""
     text = re.sub(r"\((?:R|TM)\)|[®™]", " ", name, flags=re.I)
     text = re.sub(r"\s+", " ", text.replace("_", " ")).strip()
     if unnamed := re.fullmatch(r"(?:unnamed )?([CG]PU)(?: \(not named\))?", text, re.I):
@@ -153,7 +153,7 @@ def _parse_cpu(text: str) -> Chip:
 
 
 def chip_distance(chip: Chip | None, other: Chip) -> int:
-    """How far apart two chips are, for ranking only: 0 the same, 1 the same model, then by architecture and kind."""
+    """Return how far apart two chips are, for ranking only: 0 the same, 1 the same model, then by architecture and kind."""
     if chip is None or chip.kind == "unknown" or other.kind == "unknown":
         return 30
     if chip.kind != other.kind:

@@ -1,4 +1,4 @@
-"""A user's file of published rows: the columns of the shipped table, in any order, in what spelling people use.
+"""Read a user's file of published rows: the columns of the shipped table, in any order and in people's spellings.
 
 The reader is generous about spelling (`img/s`, `Tesla V100-SXM2-16GB`, `amp`) and strict about what makes a number worth
 keeping: a unit, a source, a date, how many devices. It does not stop at the first thing wrong: a file is repaired quicker
@@ -49,7 +49,7 @@ TEMPLATE_ROWS = (
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file holds: its good rows with their lines, and what is wrong with the others."""
+    """The content of a file: its good rows with their lines, and the errors of the others."""
 
     rows: tuple[Published, ...]
     lines: tuple[int, ...]
@@ -65,7 +65,7 @@ def template() -> str:
 
 
 def read_file(path: Path, workloads: Collection[str]) -> Reading:
-    """`workloads` are the names that a row may give; a file that is no such table is a sentence."""
+    """Read a file of rows. `workloads` are the allowed names; raise a sentence for a file that is not such a table."""
     text = _text(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[Published] = []
@@ -78,7 +78,7 @@ def read_file(path: Path, workloads: Collection[str]) -> Reading:
                 continue
             line = reader.line_num
             if len(lines) + len(findings) >= MOST_ROWS:
-                raise SpecError(f"{path} has more than the {MOST_ROWS:,} rows that are read", hint="split it")
+                raise SpecError(f"{path} has more than {MOST_ROWS:,} rows, the limit", hint="split the file")
             if len(cells) != len(columns):
                 findings.append(Finding(line, f"{len(cells)} cells instead of the header's {len(columns)}"))
                 continue
@@ -91,7 +91,7 @@ def read_file(path: Path, workloads: Collection[str]) -> Reading:
     except csv.Error as error:
         raise SpecError(f"{path}, line {reader.line_num}: {error}", hint=_TEMPLATE) from error
     if not rows and not findings:
-        raise SpecError(f"{path} has a header and no rows", hint=_TEMPLATE)
+        raise SpecError(f"{path} has a header but no rows", hint=_TEMPLATE)
     return Reading(tuple(rows), tuple(lines), tuple(findings))
 
 
@@ -102,18 +102,18 @@ def _text(path: Path) -> str:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise SpecError(f"{path} is no file", hint=_TEMPLATE)
+            raise SpecError(f"{path} is not a file", hint=_TEMPLATE)
         if about.st_size > MOST_BYTES:
-            raise SpecError(f"{path} has {about.st_size:,} bytes; {MOST_BYTES:,} are read at most", hint="split it")
+            raise SpecError(f"{path} has {about.st_size:,} bytes; the limit is {MOST_BYTES:,}", hint="split the file")
         data = path.read_bytes()
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name
-        raise SpecError(f"{str(path)!r} is no file name: {error}") from error
+        raise SpecError(f"{str(path)!r} is not a file name: {error}") from error
     if not data.strip():
         raise SpecError(f"{path} is empty", hint=_TEMPLATE)
     if b"\0" in data:
-        raise SpecError(f"{path} is no text: it holds bytes that no CSV file has", hint=_TEMPLATE)
+        raise SpecError(f"{path} is not text: it contains bytes that CSV files do not have", hint=_TEMPLATE)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -129,12 +129,12 @@ def _columns(header: list[str], path: Path) -> list[str]:
     unknown = [name for name in columns if name not in FIELDS]
     missing = [name for name in NEEDED if name not in columns]
     if unknown and len(unknown) == len(columns):
-        raise SpecError(f"{path}, line 1: this is no header of a table of published results", hint=_TEMPLATE)
+        raise SpecError(f"{path}, line 1: this is not the header of a table of published results", hint=_TEMPLATE)
     if unknown:
         near = nearest_names(unknown[0], [name for name in FIELDS if name not in columns])
-        raise SpecError(f"{path}, line 1: there is no column {unknown[0][:80]!r}{near}", hint=_TEMPLATE)
+        raise SpecError(f"{path}, line 1: unknown column {unknown[0][:80]!r}{near}", hint=_TEMPLATE)
     if len(set(columns)) != len(columns):
-        raise SpecError(f"{path}, line 1: a column stands there twice", hint=_TEMPLATE)
+        raise SpecError(f"{path}, line 1: a column appears twice", hint=_TEMPLATE)
     if missing:
         raise SpecError(
             f"{path}, line 1: the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
@@ -171,7 +171,7 @@ def _wrong(cell: Mapping[str, str], workloads: Collection[str]) -> Iterator[str]
     for name in FIELDS:
         most = MOST_EXTRA if name == "extra" else MOST_CHARACTERS
         if len(cell[name]) > most:
-            yield f"{name} has {len(cell[name]):,} characters; {most:,} are kept at most"
+            yield f"{name} has {len(cell[name]):,} characters; the limit is {most:,}"
             return
     for name in NEEDED:
         if not cell[name]:
@@ -179,12 +179,12 @@ def _wrong(cell: Mapping[str, str], workloads: Collection[str]) -> Iterator[str]
     for name, allowed in _CHOICES.items():
         if cell[name] and cell[name] not in allowed:
             near = nearest_names(cell[name], sorted(allowed)).removesuffix("?")
-            yield f"{name} {cell[name]!r} is none of {', '.join(sorted(allowed))}{near}{'?' if near else ''}"
+            yield f"{name} must be one of {', '.join(sorted(allowed))}, got {cell[name]!r}{near}{'?' if near else ''}"
     if cell["date"] and (trouble := date_trouble(cell["date"])):
         yield trouble
     if cell["workload"] and cell["workload"] not in workloads:
         near = nearest_names(cell["workload"], sorted(workloads))
-        yield f"there is no workload {cell['workload']!r}{near or '; leave it empty where we measure no such thing'}"
+        yield f"unknown workload {cell['workload']!r}{near or '; leave it empty if stackmark has no such workload'}"
     for name in ("count", "batch"):
         if cell[name] and not (cell[name].isascii() and cell[name].isdigit() and cell[name].strip("0")):
             yield f"{name} {cell[name]!r} is not a whole number above 0"

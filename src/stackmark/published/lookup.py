@@ -1,8 +1,8 @@
-"""A result beside what others published: the nearest rows, and one row that a user asked to be held against.
+"""Look up published rows for a result: the nearest ones, and the one row that a user asked to compare with.
 
 The rows are those that ship and those that the user added to the ledger. A comparison with a published number is one-sample:
 our runs have a spread, the printed number has none that anybody knows. So the margin is wide and stated, everything that
-differs stands beside it, and where the recipe differs the ratio is called context.
+differs stands next to it, and where the recipe differs the ratio is called context.
 """
 
 import math
@@ -29,17 +29,17 @@ from stackmark.verdict.unpaired import PUBLISHED_MARGIN, compare_published
 from stackmark.workloads.registry import definitions, known
 
 UNCERTAINTY = "published value of unknown uncertainty"
-# So many chips are named where none fits; the rest is counted.
+# This many chips are named where none fits; the rest is counted.
 _CHIPS_NAMED = 12
 
 
 def known_rows(ledger: Ledger | None, *, operators: bool = False) -> tuple[Published, ...]:
-    """What ships, and what the user added. The long table of single operators only where it is asked for."""
+    """Return the shipped rows and those the user added. The long table of operators only on request."""
     return (load_all() if operators else load()) + (added.rows(ledger) if ledger is not None else ())
 
 
 def known_operators(ledger: Ledger | None) -> OperatorIndex:
-    """All published times of single operators, by problem."""
+    """Return all published times of single operators, by problem."""
     return OperatorIndex(known_rows(ledger, operators=True))
 
 
@@ -47,7 +47,7 @@ def known_operators(ledger: Ledger | None) -> OperatorIndex:
 
 
 def published_name(workload: str, params: Mapping[str, Scalar]) -> str:
-    """The table's name of what was measured: a forward pass is not training."""
+    """Return the table's name of what was measured: a forward pass is not training."""
     if params.get("mode") in ("forward", "eval"):
         return f"infer/{workload.partition('/')[2]}"
     return workload
@@ -61,7 +61,7 @@ def near(
     rows: Sequence[Published] | None = None,
     limit: int = 3,
 ) -> list[Match]:
-    """The published rows nearest to a spec as it ran."""
+    """Return the published rows nearest to a spec as it ran."""
     return nearest(
         load() if rows is None else rows,
         workload=published_name(spec.workload, spec.params),
@@ -98,7 +98,7 @@ def neighbours(
     *,
     arm: str = "",
 ) -> tuple[PublishedNeighbour, ...]:
-    """The same, as a report shows it: with the ratio of our rate to theirs, which is context."""
+    """Return the nearest rows for a report, with the ratio of our rate to theirs as context."""
     return tuple(
         PublishedNeighbour(
             value=match.row.value,
@@ -116,43 +116,44 @@ def neighbours(
 
 
 def say_row(row: Published) -> str:
-    """`resnet50, 8 × NVIDIA H200, fp16, batch 256`."""
+    """Format like `resnet50, 8 × NVIDIA H200, fp16, batch 256`."""
     chips = f"{row.count} × {row.chip}" if row.count != 1 else row.chip
     batch = f", batch {row.batch}" if row.batch else ""
-    return f"{row.model}, {chips}, {row.precision}{batch}" + (" (added by you)" if row.added else "")
+    precision = "precision not stated" if row.precision == "unknown" else row.precision
+    return f"{row.model}, {chips}, {precision}{batch}" + (" (added by you)" if row.added else "")
 
 
 def how_sure(match: Match) -> str:
-    """What the row is worth beside the result, in one sentence."""
+    """Say in one sentence how comparable the row is to the result."""
     related, chip_far, *_ = match.distance
     if not parse_chip(match.row.chip).named:
-        worth = "a chip that is not named: it tells the size of the number and no more"
+        worth = "an unnamed chip: only the order of magnitude can be compared"
     elif chip_far:
-        worth = "another chip: it tells the size of the number and no more"
+        worth = "a different chip: only the order of magnitude can be compared"
     elif related:
-        worth = "the same chip, but a relation of the workload"
+        worth = "the same chip, but a related workload"
     elif match.differs:
-        worth = f"the same chip and workload; {len(match.differs)} of the recipe differ or are not stated"
+        worth = f"the same chip and workload; {len(match.differs)} settings differ or are not stated"
     else:
-        worth = "the same recipe, as far as it is stated"
+        worth = "the same recipe, as far as stated"
     spread = spread_of(match.row)
     return f"{worth}; {spread}" if spread else worth
 
 
 def spread_of(row: Published) -> str:
-    """Where the source gives its single runs, how far they lie apart."""
+    """Return how far the source's single runs differ, where it gives them."""
     runs_s = row.extra.get("runs_s")
     if not isinstance(runs_s, list) or len(runs_s) < 2:
         return ""
     return f"its {len(runs_s)} runs lie between {min(runs_s) / 60:.4g} and {max(runs_s) / 60:.4g} min"
 
 
-# --- one row to be held against -----------------------------------------------------------------------------------------
+# --- one row to be compared with -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What `--published TEXT` named, found before anything is measured: the rows that may be meant."""
+    """The candidate rows of `--published TEXT`, found before anything is measured."""
 
     text: str
     rows: tuple[Published, ...]
@@ -160,7 +161,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class AgainstPublished:
-    """Our runs against one published row. `context` says that the recipe differs, so that the ratio is no verdict."""
+    """Our runs compared with one published row. `context` says that the recipe differs, so that the ratio is not a verdict."""
 
     match: Match
     comparison: Comparison
@@ -171,7 +172,7 @@ class AgainstPublished:
 def find_reference(
     text: str, workload: str, params: Mapping[str, Scalar], unit: str, rows: Sequence[Published] | None = None
 ) -> Reference:
-    """The rows of this workload, or a close relation of it, that fit the text; where there is none, what there is."""
+    """Find the rows of this workload, or a related one, that match the text; raise a sentence with the alternatives."""
     name = published_name(workload, params)
     known = load() if rows is None else rows
     matches = nearest(
@@ -180,8 +181,8 @@ def find_reference(
     of_workload = [match.row for match in matches]
     if not of_workload:
         raise SpecError(
-            f"nobody's result for {name} in {unit} is in the table of published results",
-            hint="look at what there is with: stackmark published search WORDS; add a row with: stackmark published add FILE.csv",
+            f"the table of published results has no row for {name} in {unit}",
+            hint="search the table: stackmark published search WORDS; add a row: stackmark published add FILE.csv",
         )
     hits = search(of_workload, understand(text, of_workload))
     if not text.strip() or not hits:
@@ -196,7 +197,7 @@ def find_reference(
 
 
 def choose(reference: Reference, spec: Spec, unit: str, chip: str | None, framework: str | None) -> Match | None:
-    """Of the rows that may be meant, the one whose recipe is nearest to what ran; the chip is the one that was asked for.
+    """Choose of the candidate rows the one whose recipe is nearest to what ran; the chip is the requested one.
 
     None where the probe chose to measure something that these rows are not of: a forward pass instead of training.
     """
@@ -214,7 +215,7 @@ def choose(reference: Reference, spec: Spec, unit: str, chip: str | None, framew
 
 
 def against(label: str, rates: Sequence[float], match: Match, margin: float = PUBLISHED_MARGIN) -> AgainstPublished:
-    """One-sample: the logarithms of our rates against one constant."""
+    """Compare the logarithms of our rates with one constant (one-sample)."""
     row = match.row
     comparison = compare_published(
         label, [math.log(rate) for rate in rates], row.value, margin=margin, what=f"{say_rate(row.value)} {row.unit}"
@@ -237,7 +238,7 @@ class Source:
 
 
 def sources(rows: Sequence[Published]) -> list[Source]:
-    """Each source once, the largest first; what a user added under the same name is a source of its own."""
+    """Return each source once, the largest first; rows a user added under the same name are a separate source."""
     of: dict[tuple[str, bool], list[Published]] = defaultdict(list)
     for row in rows:
         of[row.source, bool(row.added)].append(row)
@@ -254,7 +255,7 @@ def sources(rows: Sequence[Published]) -> list[Source]:
 
 @dataclass(frozen=True)
 class AddReport:
-    """What came of a file: rows that are new, rows that were there already, and what was refused (then none is new)."""
+    """The result of adding a file: new rows, known rows, and what was refused (then none is new)."""
 
     added: int
     duplicates: int
@@ -262,13 +263,13 @@ class AddReport:
 
 
 def workload_names() -> frozenset[str]:
-    """What a row may call its workload: ours, their forward passes, and what the shipped table names besides."""
+    """Return the allowed workload names of a row: ours, their forward passes, and the shipped table's others."""
     ours = {name for one in definitions() for name in (one.name, *one.published_as)}
     return frozenset(ours | {row.workload for row in load() if row.workload})
 
 
 def add_file(path: Path, ledger: Ledger) -> AddReport:
-    """Adds the rows of a file, all of them or none."""
+    """Add the rows of a file, all of them or none."""
     reading = read_file(path, workload_names())
     known = known_rows(ledger, operators=True)
     seen = set(known)

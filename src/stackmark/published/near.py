@@ -1,6 +1,6 @@
-"""Which published rows come nearest to a result, and what differs between the two.
+"""Find the published rows nearest to a result, and what differs between the two.
 
-A published number almost never has the recipe of the run it is put beside. So `nearest` gives no ratio and no verdict: it
+A published number almost never has the recipe of the run it is compared with. So `nearest` gives no ratio and no verdict: it
 gives the row, and in words everything about it that is different or was not stated. Refusing all rows but exact matches was
 the alternative; it would leave nearly everybody with nothing, and tell them less.
 """
@@ -25,7 +25,7 @@ _chip = cache(parse_chip)
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A published row beside a result: `differs` says in words what is not the same, each with the field as its kind; `distance`
+    """A published row next to a result: `differs` says in words what differs, each with the field as its kind; `distance`
     only ranks."""
 
     row: Published
@@ -59,7 +59,7 @@ def nearest(
     sequence_length: int | None = None,
     limit: int = 3,
 ) -> list[Match]:
-    """The rows nearest to a result, nearest first, each with what differs.
+    """Find the rows nearest to a result, nearest first, each with what differs.
 
     The same workload comes first, then its close relations; within them the same chip, count, precision and batch; the
     newest where those are equal. Only rows of the same unit are taken. If a relation was measured on a nearer chip than
@@ -123,7 +123,7 @@ def _relation(workload: str, row: Published) -> str | None:
         return None
     mine = asked[3] or "v1"
     if not row.workload and row.task == "training" and family == "train" and row.model == asked[1]:
-        return f"{asked[1]} of a variant that was not stated instead of {mine}"
+        return f"{asked[1]} of an unstated variant instead of {mine}"
     its = re.fullmatch(rf"{family}/{asked[1]}(?:_(v1\.5|v2))?", row.workload)
     return _variant_words(asked[2], mine, its[1] or "v1") if its else None
 
@@ -159,12 +159,13 @@ def _differences(wanted: _Query, row: Published, chip: Chip, related: str) -> It
     elif row.precision != wanted.precision:
         its = {"mixed": "mixed (AMP)", "unknown": "precision not stated,"}.get(row.precision, row.precision)
         may_be = " (may be TF32, not stated)" if row.extra.get("may_be_tf32") else ""
-        yield Remark(f"{its}{may_be} instead of {wanted.precision}", "precision")
+        mine = "(the precision here is unknown)" if wanted.precision == "unknown" else f"instead of {wanted.precision}"
+        yield Remark(f"{its}{may_be} {mine}", "precision")
     length = row.extra.get("sequence_length")
     if length is None and row.unit == "sequences/s":
         yield Remark("sequence length not stated", "sequence-length-not-stated")
     elif length is not None and length != wanted.sequence_length:
-        yield Remark(f"{length} tokens a sequence" + _instead_of(wanted.sequence_length), "sequence-length")
+        yield Remark(f"{length} tokens per sequence" + _instead_of(wanted.sequence_length), "sequence-length")
     if row.batch is None:
         yield Remark("batch not stated", "batch-not-stated")
     elif row.batch != wanted.batch:
@@ -178,7 +179,7 @@ def _instead_of(mine: str | int | None) -> str:
 
 def _chip_words(wanted: _Query, row: Published, chip: Chip) -> Iterator[Remark]:
     if wanted.chip is None:
-        yield Remark(f"{chip.short} (the chip here is not known)", "chip")
+        yield Remark(f"{chip.short} (the chip here is unknown)", "chip")
     elif chip_distance(wanted.chip, chip) == 1 and wanted.chip.memory and not chip.memory:
         yield Remark(f"{chip.short} (memory not stated) instead of {wanted.chip.short}", "chip-memory")
     elif chip_distance(wanted.chip, chip):

@@ -1,4 +1,4 @@
-"""Published times of single operators: those of exactly one problem, and the ones to stand beside a measurement of it.
+"""Look up published times of single operators: those of exactly one problem, to show next to a measurement.
 
 A problem is an operator with its shape; a row has its shape in `extra`, in the names that the problems have. Nothing near is
 taken for the same: a product with one more column may run another kernel and take twice the time. The exceptions are sizes that
@@ -38,8 +38,8 @@ Key = tuple[Scalar, ...]
 
 
 @dataclass(frozen=True)
-class BesidePublished:
-    """A published time of the same problem. `caveats` are everything that keeps it from being compared to the per cent."""
+class NearPublished:
+    """A published time of the same problem. `caveats` are the reasons why it cannot be compared precisely."""
 
     chip: str
     seconds: float
@@ -59,12 +59,12 @@ class OperatorIndex:
                 self._by_problem[operator.name, problem_key(operator.name, shape)].append(row)
 
     def of(self, op: str, shape: Mapping[str, Scalar]) -> Sequence[Published]:
-        """The rows of exactly this problem, in the order of their tables."""
+        """Return the rows of exactly this problem, in the order of their tables."""
         return self._by_problem.get((op, problem_key(op, shape)), ())
 
 
 def problem_of(row: Published) -> dict[str, Scalar] | None:
-    """The shape of a row that is a time of one problem of an operator; a user's own may be a rate, or say no shape."""
+    """Return the shape of a row with one problem's time; a user's own row may be a rate, or have no shape."""
     operator = operator_of(row.workload)
     if operator is None or not operator.fields or row.unit not in _SECONDS:
         return None
@@ -77,7 +77,7 @@ def seconds_of(row: Published) -> float:
 
 
 def shape_of(operator: Operator, row: Published) -> dict[str, Scalar]:
-    """The sizes of a row in the order of its operator's, in its own numbers; None for one that it should have and has not."""
+    """Return the sizes of a row in its operator's order, in its own numbers; None for a missing one."""
     values = {name: row.extra.get(name, axis.default) for name, axis in operator.fields.items()}
     return {name: value if isinstance(value, _SCALARS) else None for name, value in values.items()}
 
@@ -86,7 +86,7 @@ _SCALARS = (str, int, float)
 
 
 def problem_key(op: str, shape: Mapping[str, Scalar]) -> Key:
-    """Equal for what is the same problem, in whatever order and spelling."""
+    """Return a key that is equal for the same problem, in whatever order and spelling."""
     operator = known_operator(op)
     if operator is None:
         return ()
@@ -96,33 +96,33 @@ def problem_key(op: str, shape: Mapping[str, Scalar]) -> Key:
 
 
 def as_listed(operator: Operator, name: str, value: Scalar) -> Scalar:
-    """A size in the list's own number where sheets have another."""
+    """Return a size in the list's own number where sheets have another."""
     return operator.deepbench.spelled.get(name, {}).get(value, value) if isinstance(value, int) else value
 
 
 def caveats_of(row: Published) -> tuple[str, ...]:
-    """What is known to be wrong with a row, in words: its note, without the precision as it was printed."""
+    """Describe what is known to be wrong with a row: its note, without the precision as printed."""
     said = row.note.partition(PRINTED_AS)[0]
     words = [part.strip() for part in said.split(";") if part.strip()]
     place = row.extra.get("place")
     return (*words, f"measured in a {place}") if place and place != "host" else tuple(words)
 
 
-CHIPS_BESIDE = ("P100", "V100")
+CHIPS_SHOWN = ("P100", "V100")
 # Columns of published times in the table of a list.
-COLUMNS_BESIDE = 2
+COLUMNS_SHOWN = 2
 
 
-def beside(
+def published_for(
     rows: OperatorIndex | Sequence[Published],
     op: str,
     shape: Mapping[str, Scalar],
     precision: str,
     chip: str | None,
-    chips: Sequence[str] = CHIPS_BESIDE,
+    chips: Sequence[str] = CHIPS_SHOWN,
     limit: int | None = None,
-) -> list[BesidePublished]:
-    """Published times of this very problem to stand beside one measured on `chip`, one of each chip.
+) -> list[NearPublished]:
+    """Return published times of exactly this problem next to one measured on `chip`, one per chip.
 
     The same chip comes first, then those of its vendor and kind, then those of its kind (the only CPU for a CPU), then all
     others; among equals `chips` in their order, so that a list has the same ones in every row as far as they were published,
@@ -142,24 +142,24 @@ def beside(
     chosen.sort(key=lambda row: _distance(row.chip, chip, tuple(chips)))
     most = limit if limit is not None else max(len(chips), 2)
     return [
-        BesidePublished(row.chip, seconds_of(row), row.precision, tuple(_caveats(row, op, shape, precision)), row)
+        NearPublished(row.chip, seconds_of(row), row.precision, tuple(_caveats(row, op, shape, precision)), row)
         for row in chosen[:most]
     ]
 
 
-def beside_list(
+def published_for_list(
     index: OperatorIndex,
     op: str,
     shapes: Sequence[Mapping[str, Scalar]],
     precision: str,
     chip: str | None,
-) -> tuple[tuple[str, ...], list[dict[str, BesidePublished]]]:
-    """The same for a list, as a table shows it: the chips that are its columns, and each row's times by them.
+) -> tuple[tuple[str, ...], list[dict[str, NearPublished]]]:
+    """Return the published times for a list as a table shows them: the chips of its columns, and each row's times.
 
-    Columns are chosen for the whole list, in the order of `beside`. A chip that has a time for few of the problems (of less
+    Columns are chosen for the whole list, in the order of `published_for`. A chip that has a time for few of the problems (less
     than half as many as the one that has most) comes after all others: a column of a few cells says little of a list.
     """
-    of_rows = [beside(index, op, shape, precision, chip, limit=_ALL) for shape in shapes]
+    of_rows = [published_for(index, op, shape, precision, chip, limit=_ALL) for shape in shapes]
     covered: dict[str, int] = defaultdict(int)
     newest: dict[str, str] = defaultdict(str)
     for found in (one for of_row in of_rows for one in of_row):
@@ -167,8 +167,8 @@ def beside_list(
         newest[found.chip] = max(newest[found.chip], found.row.date)
     names = sorted(newest, key=lambda name: newest[name], reverse=True)
     most = max(covered.values(), default=0)
-    names.sort(key=lambda name: (2 * covered[name] < most, *_distance(name, chip, CHIPS_BESIDE)))
-    columns = {name: _chip(name).short for name in names[:COLUMNS_BESIDE]}
+    names.sort(key=lambda name: (2 * covered[name] < most, *_distance(name, chip, CHIPS_SHOWN)))
+    columns = {name: _chip(name).short for name in names[:COLUMNS_SHOWN]}
     by_column = [{columns[one.chip]: one for one in of_row if one.chip in columns} for of_row in of_rows]
     return tuple(columns.values()), by_column
 

@@ -1,4 +1,4 @@
-"""Published rows by a few words: `resnet50 V100`, `8x H200 llama2`, `bert amp NVIDIA 2023`.
+"""Search published rows by a few words: `resnet50 V100`, `8x H200 llama2`, `bert amp NVIDIA 2023`.
 
 Every word has to fit a row. A chip is not compared letter by letter but taken apart as everywhere else, so that `V100` finds
 what was measured on a `Tesla V100-SXM2-16GB`, and `H100` also finds the PCIe card, behind the plain one. Everything else is
@@ -32,7 +32,7 @@ _PRECISIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What was asked, taken apart: the chip and the number of them where the words name one, and the other words."""
+    """A parsed query: the chip and the number of them where the words name one, and the other words."""
 
     words: tuple[str, ...]
     chip: Chip | None
@@ -42,17 +42,17 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A row that fits, and how well: the higher the better; it only ranks."""
+    """A matching row and its score: higher is better; only for ranking."""
 
     row: Published
     score: float
 
 
 def understand(text: str, rows: Iterable[Published], *, unit: str | None = None) -> Query:
-    """Takes a query apart. A word is a chip only if some row has that chip."""
+    """Parse a query. A word is a chip only if some row has that chip."""
     words = [part for word in text.split() for part in _split_count(word)]
     if len(words) > MOST_WORDS:
-        raise SpecError(f"{len(words)} words are more than the {MOST_WORDS} that are searched for")
+        raise SpecError(f"at most {MOST_WORDS} words can be searched for, got {len(words)}")
     count = None
     rest: list[str] = []
     for word in words:
@@ -96,19 +96,19 @@ _chip = cache(parse_chip)
 
 
 def read_unit(text: str | None) -> str | None:
-    """A unit as somebody typed it; one that no row can have is a sentence with those that are near."""
+    """Parse a unit; raise a sentence with similar ones for a unit that no row can have."""
     if text is None:
         return None
     unit = UNIT_SPELLINGS.get(text.strip(), text.strip())
     by_case = {known.lower(): known for known in UNITS}
     if unit.lower() not in by_case:
         near = nearest_names(unit, sorted(UNITS))
-        raise SpecError(f"there is no unit {text!r}{near}", hint=f"units are {', '.join(sorted(UNITS))}")
+        raise SpecError(f"unknown unit {text!r}{near}", hint=f"units are {', '.join(sorted(UNITS))}")
     return by_case[unit.lower()]
 
 
 def search(rows: Sequence[Published], query: Query) -> list[Hit]:
-    """The rows that fit all of it, the best first: the exact name, fewer devices, the newest."""
+    """Find the rows that match everything, the best first: the exact name, fewer devices, the newest."""
     hits = [Hit(row, score) for row in rows if (score := _score(query, row)) is not None]
     hits.sort(key=lambda hit: hit.row.date, reverse=True)
     hits.sort(key=lambda hit: (-hit.score, hit.row.count))  # stable: the newest stay first among equals
@@ -198,7 +198,7 @@ def _squash(text: str) -> str:
 
 
 def why_nothing(rows: Sequence[Published], query: Query) -> str:
-    """A sentence on what would have been found, where nothing was."""
+    """Say what would have been found, where nothing was."""
     unknown = [word for word in query.words if not any(_fit(word, row) for row in rows)]
     if unknown:
         known = _vocabulary(rows)
@@ -212,7 +212,7 @@ def why_nothing(rows: Sequence[Published], query: Query) -> str:
     if query.unit is not None:
         alone.append((query.unit, sum(row.unit == query.unit for row in rows)))
     counts = ", ".join(f"{name} {counted(number, 'row')}" for name, number in alone)
-    return f"no row has all of it; alone: {counts}"
+    return f"no row has all words; separately: {counts}"
 
 
 def _vocabulary(rows: Iterable[Published]) -> list[str]:

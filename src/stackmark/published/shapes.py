@@ -1,4 +1,4 @@
-"""Published times of operators by their sizes: what `published search op/gemm --m 7680 …` asks for, and its table.
+"""Search published times of operators by their sizes, as in `published search op/gemm --m 7680 …`, and show a table.
 
 Sizes that were not typed may be anything, so that the three of a matrix product find it with either operand transposed. What
 all rows of the answer have in common is said once, above the table; what they differ in stands in a column.
@@ -31,7 +31,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class ShapeQuery:
-    """An operator, some of its sizes, a set; `words` are what else was typed."""
+    """An operator, some of its sizes, a set; `words` are the other words typed."""
 
     op: str
     sizes: Mapping[str, Scalar]
@@ -42,24 +42,24 @@ class ShapeQuery:
 def read_asked(
     words: Sequence[str], sizes: Mapping[str, str | None], shape: str | None, set_name: str | None
 ) -> ShapeQuery | None:
-    """None where no size and no set was typed: then it is a search by words. What is wrong is a sentence."""
+    """Read sizes and set; None where none was typed: then it is a search by words. Raise a sentence for errors."""
     typed: dict[str, Scalar] = {name: value for name, value in sizes.items() if value is not None}
     if not typed and shape is None and set_name is None:
         return None
     named = next((word for word in words if word.startswith(f"{NAME}/")), None)
     if named is None:
-        raise SpecError("sizes and sets are those of an operator, and none was named", hint=f"like this: {EXAMPLE}")
+        raise SpecError("sizes and sets need an operator", hint=f"for example: {EXAMPLE}")
     op = named.removeprefix(f"{NAME}/")
     check_set(op, set_name if set_name is not None else sets_of(op)[0])
     fields = find_operator(op).fields
     if not fields:
-        raise SpecError(f"op/{op} has no sizes to look for")
+        raise SpecError(f"op/{op} has no sizes to search for")
     values = read_values(op, shape or "")
     if shape is not None and not values:
-        raise SpecError("--shape names no size", hint=f"sizes of op/{op} are {', '.join(fields)}")
+        raise SpecError("--shape must not be empty", hint=f"sizes of op/{op} are {', '.join(fields)}")
     for name, value in values.items():
         if name in typed:
-            raise SpecError(f"{name} was typed twice: --{name} {typed[name]} and --shape {name}={value}")
+            raise SpecError(f"{name} is given twice: --{name} {typed[name]} and --shape {name}={value}")
         typed[name] = value
     return ShapeQuery(op, _checked(op, typed), set_name, tuple(word for word in words if word != named))
 
@@ -74,7 +74,7 @@ def _checked(op: str, typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def matching(rows: Iterable[Published], asked: ShapeQuery) -> list[Published]:
-    """The times of these sizes: shape by shape, the newest first, of those the shortest."""
+    """Return the times of these sizes by shape, newest first, shortest first."""
     operator = find_operator(asked.op)
     wanted = {name: as_listed(operator, name, value) for name, value in asked.sizes.items()}
     found: list[tuple[tuple[str, ...], Published]] = []
@@ -91,18 +91,18 @@ def matching(rows: Iterable[Published], asked: ShapeQuery) -> list[Published]:
 
 
 def why_none(rows: Iterable[Published], asked: ShapeQuery) -> str:
-    """A sentence on what there is, where no row has these sizes, or none of those that have them fits the words."""
+    """Say what there is, where no row has these sizes or none of them matches the words."""
     if of_sizes := matching(rows, asked):
         return f"of the {counted(len(of_sizes), 'row')} of these sizes, none fits {' '.join(asked.words)!r}"
     of_op = matching(rows, replace(asked, sizes={}))
     if not of_op:
         its_set = f", set {asked.set_name}," if asked.set_name else ""
-        return f"nobody's times of op/{asked.op}{its_set} are in the table"
+        return f"the table has no times for op/{asked.op}{its_set}"
     alone = {name: len(matching(of_op, replace(asked, sizes={name: value}))) for name, value in asked.sizes.items()}
     missing = [name for name, number in alone.items() if not number]
     if not missing:
         counts = (f"{name}={_say(asked.sizes[name])} {counted(number, 'row')}" for name, number in alone.items())
-        return f"no row of op/{asked.op} has all of these sizes; alone: {', '.join(counts)}"
+        return f"no row of op/{asked.op} has all of these sizes; separately: {', '.join(counts)}"
     said = [f"{name}={_say(asked.sizes[name])}{_nearest(name, asked.sizes[name], of_op)}" for name in missing]
     return f"no row of op/{asked.op} has {' or '.join(said)}"
 
@@ -125,7 +125,7 @@ def _nearest(name: str, value: Scalar, rows: Iterable[Published]) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One time in words: in milliseconds, on which chip, and which of the table's notes bear on it."""
+    """One time in words: in milliseconds, on which chip, and which of the table's notes apply."""
 
     ms: str
     chip: str
@@ -140,7 +140,7 @@ class Line:
 
 @dataclass(frozen=True)
 class OperatorTable:
-    """`title` says what all rows have in common; `notes` are letters and what they stand for."""
+    """A table of times. `title` says what all rows have in common; `notes` are letters and their meanings."""
 
     title: str
     lines: tuple[Line, ...]
@@ -152,7 +152,7 @@ def is_timing(row: Published) -> bool:
 
 
 def table_of(rows: Sequence[Published]) -> OperatorTable:
-    """Of rows of one operator."""
+    """Make a table of the rows of one operator."""
     operator = operator_of(rows[0].workload)
     assert operator is not None, rows[0].workload
     shapes = [problem_of(row) or {} for row in rows]

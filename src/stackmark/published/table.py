@@ -1,4 +1,4 @@
-"""What others printed: the shipped tables of published results, one row a number, each with its source.
+"""Read the shipped tables of published results, one number per row, each with its source.
 
 A table is read with the csv module from the package's own data, because the first is consulted at the end of every run, on
 machines where nothing but the driver is installed. Reading all of it takes some tens of milliseconds, so it is neither
@@ -60,7 +60,7 @@ NAME, OPERATORS_NAME = "published.csv", "published_deepbench.csv"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One printed number. `batch` is per device; `value` is of all `count` devices together.
+    """One printed number. `batch` is per device; `value` is the sum over all `count` devices.
 
     `added` is the id of a row that a user added, and empty in a row that ships.
     """
@@ -90,26 +90,26 @@ FIELDS = tuple(column.name for column in fields(Published) if column.name != "ad
 
 
 def as_json(row: Published) -> dict[str, object]:
-    """By its columns; `added` is None for a row that ships."""
+    """Return the row by its columns; `added` is None for a shipped row."""
     said: dict[str, object] = {name: getattr(row, name) for name in FIELDS}
     return said | {"extra": dict(row.extra), "added": row.added or None}
 
 
 @cache
 def load() -> tuple[Published, ...]:
-    """The table of whole workloads that ships with the package."""
+    """Return the table of whole workloads that ships with the package."""
     return _load(NAME)
 
 
 @cache
 def load_operators() -> tuple[Published, ...]:
-    """The table of single operators' times that ships with the package."""
+    """Return the table of single operators' times that ships with the package."""
     return _load(OPERATORS_NAME)
 
 
 @cache
 def load_all() -> tuple[Published, ...]:
-    """Both."""
+    """Load both tables."""
     return load() + load_operators()
 
 
@@ -125,7 +125,7 @@ _REINSTALL = "the file belongs to the package: install stackmark again"
 
 
 def parse(text: str, name: str) -> tuple[Published, ...]:
-    """Reads and checks a table; the first thing wrong is a `LedgerError` with the line it stands in."""
+    """Read and validate a table; raise a `LedgerError` with the line of the first error."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[Published] = []
     try:
@@ -139,7 +139,7 @@ def parse(text: str, name: str) -> tuple[Published, ...]:
 
 
 def row_of(cells: list[str]) -> Published:
-    """A row from its cells in the order of FIELDS; what is wrong with it is a `ValueError` with the sentence."""
+    """Make a row from its cells in the order of FIELDS; raise `ValueError` with what is wrong."""
     if len(cells) != len(FIELDS):
         raise ValueError(f"{len(cells)} cells instead of {len(FIELDS)}")
     (workload, model, task, chip, system, count, framework, precision, batch, value, unit, data, date, source, at, note,
@@ -151,7 +151,7 @@ def row_of(cells: list[str]) -> Published:
         ("task", task, TASKS), ("precision", precision, PRECISIONS), ("unit", unit, UNITS), ("data", data, DATA)
     ):  # fmt: skip
         if cell not in allowed:
-            raise ValueError(f"{name} {cell!r} is none of {', '.join(sorted(allowed))}")
+            raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {cell!r}")
     if one_name(chip) != chip:
         raise ValueError(f"chip {chip!r} is not a normalised name ({one_name(chip)!r} is)")
     if not _DATE.fullmatch(date):
@@ -195,6 +195,6 @@ def _refuse(_constant: str) -> None:
     raise ValueError
 
 
-# NaN is no JSON. One decoder for all rows: json.loads would make one for each.
+# NaN is not JSON. One decoder for all rows: json.loads would make one for each.
 _JSON = json.JSONDecoder(parse_constant=_refuse)
 _NOTHING: Mapping[str, object] = MappingProxyType({})

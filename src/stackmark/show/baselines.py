@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from stackmark.experiments.baseline import ADVICE, ENOUGH, HeldWorkload, SeriesResult
-from stackmark.figures import say_figure
+from stackmark.figures import figure_unit, say_figure
 from stackmark.ledger.baselines import Listed
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import Column, print_table
@@ -32,6 +32,13 @@ def say_series(series: SeriesResult) -> str:
 def holds_lines(name: str, holds: Sequence[HeldWorkload]) -> list[str]:
     """Say what a baseline holds, and what to do next."""
     lines = [f"{name} has {counted(one.series, 'series')} of {safe_line(one.label)}" for one in holds]
+    for one in holds:
+        if ratio := one.departure:
+            change = figure_unit(one.rows[0].rate_unit).say_shift(ratio)[0]
+            lines.append(
+                f"the last series of {safe_line(one.label)} is {change} against those before: a baseline of two states hides the "
+                f"change between them; to take it out: stackmark delete {one.rows[-1].experiment_id}"
+            )
     if any(one.series < ENOUGH for one in holds):
         lines.append(f"{ADVICE}: stackmark baseline save {name}")
     return [*lines, f"check with: stackmark check {name}"] if holds else lines

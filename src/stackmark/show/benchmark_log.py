@@ -2,7 +2,7 @@
 
 metric.log has one JSON object a line and grows from run to run, as in the original. benchmark_run.log is one object about
 the run; the original overwrites it, which loses what metric.log's earlier lines belong to. So the name stays that of the
-newest run, and older files are kept beside it as benchmark_run.log.1, .2 and so on, the highest number being the youngest.
+newest run, and older files are kept next to it as benchmark_run.log.1, .2 and so on, the highest number being the youngest.
 
 Two things differ on purpose: evaluation results are logged (the original drops them by a mistake), and no environment
 variables are stored.
@@ -19,8 +19,8 @@ from pydantic import JsonValue
 from stackmark.errors import SpecError, StackmarkError
 from stackmark.events import Event, Facts, Failed, Metric, Phase, Result, Steps
 from stackmark.experiments.tf_cnn_mapping import ClassicOptions
-from stackmark.show.tf_cnn import EVALUATION, Rows
-from stackmark.spec import Scalar, Spec
+from stackmark.spec import Scalar
+from stackmark.workloads.train.classic import EVALUATION, Rows
 
 METRIC_LOG = "metric.log"
 RUN_LOG = "benchmark_run.log"
@@ -34,7 +34,7 @@ class BenchmarkLog:
     def __init__(self, options: ClassicOptions, folder: str | Path) -> None:
         self._options = options
         self._folder = Path(folder).expanduser()
-        self._rows = Rows(options, options.batch)
+        self._rows = Rows(options)
         self._facts: dict[str, dict[str, JsonValue]] = {}
         self._metrics: dict[str, float] = {}
         self._version = ""
@@ -48,10 +48,7 @@ class BenchmarkLog:
                 hint="give a folder that you may write to",
             ) from error
 
-    def start(self, spec: Spec, framework_version: str) -> None:
-        batch = spec.params["batch"]
-        assert isinstance(batch, int)
-        self._rows = Rows(self._options, batch)
+    def start(self, framework_version: str) -> None:
         self._version = framework_version
 
     def event(self, event: Event) -> None:

@@ -10,7 +10,7 @@ from stackmark.experiments.ceilings import MeasuredCeilings
 from stackmark.show.facts import say_stack
 from stackmark.show.safe import safe, safe_line
 from stackmark.show.terminal import Column, Line, grid, is_screen, print_table
-from stackmark.units import counted, say_count, say_moment, say_rate, say_seconds
+from stackmark.units import counted, say_count, say_local, say_percent, say_rate, say_seconds
 from stackmark.verdict.ceilings import BYTES_PER_S, COLD, LAUNCH, MATRIX, OPERATIONS_PER_S, TRANSFER, Ceilings, Limit
 
 COLUMNS = (
@@ -55,12 +55,12 @@ def _place(limit: Limit) -> tuple[int, int]:
 
 
 def _cells(limit: Limit, cold: Limit | None) -> list[str]:
-    share = f"{limit.vendor_share:.0%}" if limit.vendor_share else ""
+    share = say_percent(limit.vendor_share, 0) if limit.vendor_share else ""
     if limit.what == MATRIX and cold and cold.vendor_share and limit.state != COLD:
-        share += f" (cold {cold.vendor_share:.0%})"
+        share += f" (cold {say_percent(cold.vendor_share, 0)})"
     vendor = say_value(limit.vendor, limit) if limit.vendor else ""
     if limit.what == TRANSFER and limit.allowed:
-        vendor, share = f"{say_value(limit.allowed, limit)} (link)", f"{limit.value / limit.allowed:.0%}"
+        vendor, share = f"{say_value(limit.allowed, limit)} (link)", say_percent(limit.value / limit.allowed, 0)
     return [
         name_of(limit),
         say_value(limit.value, limit) if limit.state != COLD else "",
@@ -144,7 +144,7 @@ def _where(kept: MeasuredCeilings) -> list[Line]:
     """Say what it was measured on and where it is kept."""
     ceilings = kept.ceilings
     threads = f", {counted(ceilings.threads, 'thread')}" if ceilings.threads else ""
-    stored = f"{say_moment(ceilings.measured_unix_s)}, experiment {kept.experiment_id}, run {ceilings.run_id}"
+    stored = f"{say_local(ceilings.measured_unix_s)}, experiment {kept.experiment_id}, run {ceilings.run_id}"
     lines: list[Line] = [
         ("chip", f"{ceilings.chip or 'unknown'}{threads}"),
         ("place", kept.place),

@@ -13,13 +13,13 @@ from rich.table import Column as Cell
 from stackmark.cluster.checks.suite import Suite
 from stackmark.cluster.checks.work import Case, Checked
 from stackmark.cluster.cleaning import Left
+from stackmark.schemas import schema_name
 from stackmark.show.junit import Case as JunitCase
 from stackmark.show.junit import Outcome
 from stackmark.show.live import ScreenBar
 from stackmark.show.terminal import Column, Line, Voice, is_screen, print_grid, print_table, standard_error
 from stackmark.units import counted, say_seconds
 
-SCHEMA = 1
 COLOURS = {"passed": "green", "failed": "bold red", "left out": "yellow"}
 OUTCOMES: dict[str, Outcome] = {"passed": "passed", "failed": "failure", "left out": "skipped"}
 COLUMNS = (
@@ -161,7 +161,7 @@ def junit_case(line: Checked) -> JunitCase:
 
 def checks_json(suite: Suite) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
+        "schema": schema_name("cluster-check"),
         "context": suite.context,
         "server": suite.server,
         "version": suite.version,

@@ -1,4 +1,4 @@
-"""Print a doctor's report: diagnostics by nodes at a glance, what was seen on each, then what is wrong and what to do.
+"""Print a doctor's report: the answer, diagnostics by nodes at a glance, what was seen on each, what is wrong and what to do.
 
 Nodes that fared alike share a column and a line: of a hundred nodes the three that differ are what one wants to see. Advice
 that holds for several nodes is given once, with their names.
@@ -13,7 +13,7 @@ from stackmark.cluster.doctor.results import Finding, Report, Result
 from stackmark.show.junit import Case
 from stackmark.show.junit import Outcome as JunitOutcome
 from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, is_screen, print_table
+from stackmark.show.terminal import NAME_WIDTH, Column, answer_last, is_screen, print_table
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim", "unknown": "magenta"}
 MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "unknown": "?"}
@@ -24,15 +24,25 @@ CLUSTER = "cluster"
 
 
 def print_doctor(report: Report, console: Console) -> None:
-    if len(report.nodes) > 1:
-        _print_matrix(report, console)
+    """Print the answer first, and again at the end where a screen does not hold everything."""
+
+    def answer() -> None:
+        _line(console, sentence(report), STYLES[report.status])
+
+    def answer_again() -> None:
         _line(console, "")
-    _print_seen(report, console)
-    for finding in _findings(report):
+        answer()
+
+    with answer_last(console, answer_again):
+        answer()
         _line(console, "")
-        _print_finding(console, *finding)
-    _line(console, "")
-    _line(console, sentence(report), STYLES[report.status])
+        if len(report.nodes) > 1:
+            _print_matrix(report, console)
+            _line(console, "")
+        _print_seen(report, console)
+        for finding in _findings(report):
+            _line(console, "")
+            _print_finding(console, *finding)
 
 
 def sentence(report: Report) -> str:

@@ -1,6 +1,7 @@
 """A list of stored experiments: a line each, for people and for programs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from stackmark.experiments.kinds import OPERATOR_LIST
 from stackmark.experiments.overview import ListedExperiment
 from stackmark.show.runs import short_length
 from stackmark.show.terminal import Column, is_screen, print_table
-from stackmark.units import say_moment
+from stackmark.units import say_moment, say_zone
 
 COLUMNS = (
     Column("experiment", style="cyan"),
@@ -23,7 +24,8 @@ COLUMNS = (
 )
 # The kind as a person types and reads it; the column has room for one word.
 SHORT_KINDS = {OPERATOR_LIST.name: "list"}
-STYLES = {"EQUIVALENT": "green", "FASTER": "green", "SLOWER": "red", "LIKELY SLOWER": "red"}
+_GOOD, _BAD = ("EQUIVALENT", "FASTER", "BETTER"), ("SLOWER", "LIKELY SLOWER", "WORSE", "LIKELY WORSE")
+STYLES = dict.fromkeys(_GOOD, "green") | dict.fromkeys(_BAD, "red")
 NOT_COMPUTED = "not computed"
 
 
@@ -31,7 +33,9 @@ def print_experiments(found: Sequence[ListedExperiment], console: Console) -> No
     """On a screen ids are as short as they can be; elsewhere they are whole."""
     length = short_length([one.id for one in found]) if is_screen(console) else None
     cells = [_cells(one, one.id[:length]) for one in found]
-    print_table(console, COLUMNS, cells, [STYLES.get(say_verdicts(one), "") for one in found])
+    zone = say_zone(max((one.created_unix_s for one in found), default=0.0))
+    columns = [replace(one, name=f"date ({zone})") if one.name == "date" and zone else one for one in COLUMNS]
+    print_table(console, columns, cells, [STYLES.get(say_verdicts(one), "") for one in found])
 
 
 def _cells(one: ListedExperiment, shown_id: str) -> list[str]:

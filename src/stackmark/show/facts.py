@@ -8,6 +8,7 @@ from rich.text import Text
 
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import standard_output
+from stackmark.spec import Spec
 from stackmark.verdict.fact_values import say_cudnn as say_cudnn
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
@@ -70,3 +71,12 @@ def print_facts(facts: Facts, problems: Sequence[str]) -> None:
                     line(f"    {key:<28} {say_fact(inner)}")
     for problem in problems:
         line(f"note: {problem}", "yellow")
+
+
+def say_chip(chip: str | None, spec: Spec, facts: Facts) -> str:
+    """A CPU's name says little without the number of its cores."""
+    cpu = facts.get("cpu", {})
+    # A user's own program may have used a GPU or none, whatever its spec leaves open.
+    on_cpu = spec.params.get("device") == "cpu" or (chip is not None and chip == cpu.get("model"))
+    cores = cpu.get("cores") if on_cpu else None
+    return f"{chip or 'unknown'}, {cores} core{'' if cores == 1 else 's'}" if cores else chip or "unknown"

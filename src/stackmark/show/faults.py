@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from stackmark.errors import SpecError
+from stackmark.schemas import with_schema
 from stackmark.show.plot import png_of, whole
 from stackmark.show.report.charts.shapes import (
     Scale,
@@ -186,7 +187,7 @@ def fault_json(found: FaultFinding) -> dict[str, Any]:
     """All of it; the ends of the steps are in the run's events, and are left out."""
     told = asdict(found)
     del told["step_ends_t"]
-    return told
+    return with_schema("cluster-fault", told)
 
 
 # --- the picture: step times over time, with the time of the fault shaded -----------------------------------------------

@@ -1,6 +1,7 @@
-"""A check as JUnit XML: one test case a workload, for whatever shows test results.
+"""A check as JUnit XML: one test case for each workload, for whatever shows test results.
 
-A verdict that was asked to fail is a failure; a workload that failed, or could not be compared, is an error: it was not checked.
+A verdict that --fail-on names is a failure; without --fail-on, that is SLOWER (LIKELY SLOWER, WORSE …): a file without failures
+must not hide a slow machine. A workload that failed, or could not be compared, is an error: it was not checked.
 A case of a cluster's check that does not apply (no GPU there) is skipped, with its reason.
 There is no standard, but two schemas that people validate with (Jenkins' and Ant's). Neither knows properties of a test case, so
 the numbers stand in its output, and what changed in the stack in the properties of the suite.
@@ -15,6 +16,8 @@ from xml.etree import ElementTree
 from stackmark.show.safe import safe
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
+# The verdicts that are failures where --fail-on names none.
+FAILURES = ("slower",)
 # What XML 1.0 has no way to write, not even escaped; `safe` has taken the control characters out before.
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -18,6 +18,7 @@ from stackmark.experiments.operator_list import ListedRuns, Pass
 from stackmark.experiments.result import ListRunResult
 from stackmark.ledger.rows import RunRow
 from stackmark.medians import median_of
+from stackmark.schemas import schema_name
 from stackmark.show.facts import say_stack
 from stackmark.show.operators import PublishedTimes, bandwidths_over, print_rows
 from stackmark.show.result import run_flags, say_chip, say_memory, say_setup, say_throughput, throughput_json
@@ -45,7 +46,7 @@ ROWS_FAILED = "rows-failed"
 # So many failed rows are named under the table; all of them stand in it.
 FAILED_NAMED = 3
 BANDWIDTHS = (
-    "algorithm: bytes of the array over the time; bus: what each rank's own link carries, to be held against the link; "
+    "algorithm: bytes of the array over the time; bus: what each rank's own link carries, to compare with the link; "
     "DeepBench's is bytes × ranks / time, which no link carries"
 )
 KNOWN_BY = {
@@ -300,6 +301,7 @@ def list_json(found: ListRunResult) -> dict[str, JsonValue]:
     listed, result = found.listed, found.listed.result
     near = PublishedTimes.of(listed, found.published).json(result)
     made = {
+        "schema": schema_name("list"),
         "experiment": listed.experiment.id,
         "workload": listed.spec.workload,
         "spec": listed.spec.model_dump(mode="json"),

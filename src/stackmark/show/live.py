@@ -1,4 +1,7 @@
-"""While it runs: a bar with phase, live rate and time left on a screen; plain lines where there is none.
+"""While it runs: one bar for the whole experiment with phase, live rate and time left on a screen; plain lines elsewhere.
+
+Before the first run it says how long all of them will take, where earlier runs or the settings tell. In a pipe each run is one
+line; with `-v` its phases are lines too.
 
 In an experiment each line says block and arm, and the rates of finished runs stand there as they end. The ratio so far is not
 shown: whoever sees it stops when it looks good, and a ratio that was watched lies (experiments/design.py has the stopping rule).
@@ -9,7 +12,7 @@ may it harm: a reader of the progress who goes away ends the progress, not the m
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -17,16 +20,19 @@ from statistics import fmean
 from typing import Literal, Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress_bar import ProgressBar
 from rich.table import Column
 from rich.text import Text
 
 from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
-from stackmark.experiments.recorder import Silent, Watcher
+from stackmark.experiments.estimate import Estimate
+from stackmark.experiments.recorder import Silent
+from stackmark.experiments.recorder import Watcher as Watcher
 from stackmark.figures import say_figure
 from stackmark.ledger.rows import RunRow
-from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
+from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line, short_id
 from stackmark.show.terminal import Voice, is_screen, standard_error
 from stackmark.spec import Request, Spec
 from stackmark.units import counted, say_rate, say_seconds
@@ -45,8 +51,24 @@ LABEL_AT_LEAST, ROOM_BESIDE_LABEL = 9, 52
 ROWS_EVERY_S = 10.0
 # Of a problem's name on the bar: room beside it for the bar, the rate and the time left.
 ROOM_BESIDE_PROBLEM, PROBLEM_AT_LEAST = 60, 12
-# Of a finished run's line beside block and arm: its id, a rate, a class of steadiness.
-ROOM_BESIDE_WHERE = 70
+# Of a finished run's line next to block and arm: a short id, a rate, a class of steadiness.
+ROOM_BESIDE_WHERE = 54
+QUIET, VERBOSE = -1, 1
+
+
+def say_estimate(estimate: Estimate) -> str:
+    """`about 3 min for 5 runs, as long as before on this machine`."""
+    least = "at most " if estimate.at_most else ""
+    before = ", as long as before on this machine" if estimate.measured_before else ""
+    return f"{least}{say_about(estimate.seconds)} for {counted(estimate.runs, 'run')}{before}"
+
+
+def say_about(seconds: float) -> str:
+    """`about 40 s`, `about 3 min`, `about 2 h 10 min`: a forecast is not known to the second."""
+    if seconds < 99.5:
+        return f"about {max(1, round(seconds, -1 if seconds > 20 else 0)):.0f} s"
+    minutes = max(2, round(seconds / 60))
+    return f"about {minutes} min" if minutes < 100 else f"about {minutes // 60} h {minutes % 60} min"
 
 
 def say_row(row: OpRow) -> str:
@@ -78,7 +100,7 @@ def say_run(
     row: RunRow, number: int, of: int, where: str = "", *, with_id: bool = True, rows: ListProgress | None = None
 ) -> str:
     """`where` is the block and the arm of an experiment; `rows` is what was seen of a list."""
-    head = f"{where or f'run {number}/{of}'}{f'  {row.id}' if with_id else ''}"
+    head = f"{where or f'run {number}/{of}'}{f'  {short_id(row.id)}' if with_id else ''}"
     if row.rate_per_s is None:
         kept = f" (kept: {rows})" if rows and rows.done else ""
         return f"{head}  failed: {safe_line(row.failure_message or 'no reason is known')}{kept}"
@@ -112,10 +134,11 @@ class Notices(Voice, Silent):
 
 
 class PlainLines(Notices):
-    """One line a thing that happened, for logs and pipes."""
+    """For logs and pipes: a line for the probe and one for each run. `phases` adds a line for each part of a run."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, *, phases: bool = False) -> None:
         super().__init__(out)
+        self._phases = phases
         self._prefix, self._in_words, self._where = "", "", Where()
         self._rows, self._said_s = ListProgress(), 0.0
 
@@ -124,11 +147,16 @@ class PlainLines(Notices):
 
     def probing(self, request: Request) -> None:
         self._prefix = "probe"
-        self._say(f"probe    {request.workload}: choosing what was not typed for this machine")
+        if self._phases:
+            self._say(f"probe    {request.workload}: choosing for this machine what was not typed")
+
+    def expects(self, estimate: Estimate) -> None:
+        self._say(say_estimate(estimate))
 
     def probed(self, probe: Probe) -> None:
         params = probe.spec.params
-        self._say(f"probe    {', '.join(f'{name} {params[name]}' for name in CHOSEN if name in params)}")
+        chosen = ", ".join(f"{name} {params[name]}" for name in CHOSEN if name in params)
+        self._say(f"probe    {probe.spec.workload}{f': {chosen}' if chosen else ''}")
         if guess := say_guess(params, probe.choices):
             self._say(f"probe    {guess}")
 
@@ -146,7 +174,7 @@ class PlainLines(Notices):
             self._rows, self._said_s = ListProgress(), time.monotonic()
         elif isinstance(event, Row):
             self._row(event)
-        elif isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
+        elif self._phases and isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
             note = f" ({event.note})" if event.note else ""
             self._say(f"{self._prefix}  {event.phase} {say_seconds(event.seconds)}{note}")
 
@@ -164,11 +192,15 @@ class PlainLines(Notices):
         self._say(say_run(row, number, of, self._in_words, rows=self._rows))
 
 
+# A run that takes longer than the one before is not done before it ends.
+MOST_WITHIN = 0.99
+
+
 class TimeLeft:
     """How long all runs of an experiment still take, from how long this one takes, or the one before it took.
 
-    Nothing is known before the first run has come to its measured part: a compiler says nothing about its end. Arms may take
-    very different times, so each is remembered by its name.
+    Before the first run has come to its measured part only a forecast may be known: a compiler says nothing about its end. Arms
+    may take very different times, so each is remembered by its name.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -176,15 +208,28 @@ class TimeLeft:
         self._began = 0.0
         self._after = 0
         self._arm: str | None = ""
+        self._number = self._of = 0
         self._run_s: dict[str, float] = {}
         self._this_s: float | None = None
 
     def forget(self) -> None:
-        self._run_s, self._this_s = {}, None
+        self._run_s, self._this_s, self._number, self._of = {}, None, 0, 0
+
+    def expect(self, run_s: Mapping[str, float]) -> None:
+        """Take a forecast of what a run of each arm takes, until one was made."""
+        self._run_s = {**run_s}
+
+    def share(self) -> float | None:
+        """Return how much of the whole experiment is done; None where nothing tells how far the first run is."""
+        if not self._of or (self._number == 1 and self._this_s is None):
+            return None
+        within = (self._clock() - self._began) / self._this_s if self._this_s else 0.0
+        return (self._number - 1 + min(max(within, 0.0), MOST_WITHIN)) / self._of
 
     def run_begins(self, number: int, of: int, arm: str | None = "") -> None:
         """`arm` is None for a run that is not like the others: a primer says nothing about how long they take."""
         self._began, self._after, self._arm = self._clock(), of - number, arm
+        self._number, self._of = number, of
         self._this_s = self._run_s.get(arm) if arm is not None else None
 
     def run_needs(self, seconds: float) -> None:
@@ -222,10 +267,34 @@ class _Left(ProgressColumn):
 
 
 class _Share(ProgressColumn):
-    """Nothing where the end is not known: a compiler at "0 %" looks stuck."""
+    """How much of the whole is done. Nothing where the end is not known: a compiler at "0 %" looks stuck."""
+
+    def __init__(self, left: TimeLeft) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._left = left
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.percentage:3.0f} %" if task.total else "", style="progress.percentage")
+        share = self._left.share()
+        # Rounded down: nothing is at 100 % before it has ended.
+        return Text(f"{int(100 * share):3d} %" if share is not None else "", style="progress.percentage")
+
+
+class _Whole(ProgressColumn):
+    """The bar of the whole experiment; it moves with the time that runs take, also between two events."""
+
+    def __init__(self, left: TimeLeft) -> None:
+        super().__init__()
+        self._left = left
+
+    def render(self, task: Task) -> ProgressBar:
+        share = self._left.share()
+        return ProgressBar(
+            total=1.0 if share is not None else None,
+            completed=share or 0.0,
+            width=None,
+            pulse=share is None,
+            animation_time=task.get_time(),
+        )
 
 
 def _columns(width: int, left: TimeLeft) -> list[ProgressColumn]:
@@ -238,8 +307,8 @@ def _columns(width: int, left: TimeLeft) -> list[ProgressColumn]:
         TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=ratio)),
     ]
     if width >= BAR_FROM:
-        shown.append(BarColumn(bar_width=None))
-    shown.append(_Share(Column(no_wrap=True)))
+        shown.append(_Whole(left))
+    shown.append(_Share(left))
     if width >= RATE_FROM:
         shown.append(rate)
     shown.append(_Left(left))
@@ -279,14 +348,20 @@ class ScreenBar:
 class LiveBar(ScreenBar):
     """One bar; what is finished scrolls up as a line. `unit_of` says what a workload's samples are called."""
 
-    def __init__(self, console: Console, unit_of: Callable[[str], str]) -> None:
+    def __init__(
+        self, console: Console, unit_of: Callable[[str], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._unit_of = unit_of
-        self._left = TimeLeft()
+        self._left = TimeLeft(clock)
         super().__init__(console, *_columns(console.width, self._left))
         self._task = self._progress.add_task("", total=None, rate="")
         self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
         self._batch, self._steps, self._done, self._rows = 0, 0, 0, ListProgress()
         self._common, self._probed = "", ""
+
+    def expects(self, estimate: Estimate) -> None:
+        self._left.expect(estimate.run_s)
+        self._line(say_estimate(estimate), "cyan")
 
     def probing(self, request: Request) -> None:
         self._head, self._in_words = "probe", ""
@@ -338,12 +413,8 @@ class LiveBar(ScreenBar):
 
     def _reset(self, what: str, total: int | None = None) -> None:
         self._done, self._steps = 0, total or 0
-        # A new task, since rich takes a total of None for "as before", and a compiler has none.
         gap = " " if self._in_words else "  "
-        before = self._task
-        self._task = self._progress.add_task(f"{self._head}{gap}{safe_line(what)}", total=total, rate="")
-        # Afterwards: a signal may come in the middle, and the events of the worker's end still need a task.
-        self._progress.remove_task(before)
+        self._progress.update(self._task, description=f"{self._head}{gap}{safe_line(what)}", rate="")
 
     def event(self, event: Event) -> None:
         if isinstance(event, Phase) and event.state == "begin":
@@ -371,7 +442,7 @@ class LiveBar(ScreenBar):
             self._line(f"{self._head}  {event.done}/{event.of} {name}  failed: {row.failure_message}", "red")
         room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_BESIDE_PROBLEM)
         what = f"{self._head} {event.done}/{event.of} {cut_middle(name, room)}"
-        self._progress.update(self._task, completed=event.done, total=event.of, rate=say_row(row), description=what)
+        self._progress.update(self._task, rate=say_row(row), description=what)
 
     def _took(self, event: Steps) -> None:
         self._done += len(event.step_s)
@@ -379,7 +450,7 @@ class LiveBar(ScreenBar):
         if not event.step_s or not seconds:
             return
         rate = f"{say_rate(self._batch * len(event.step_s) / seconds)} {self._unit}/s" if self._batch else ""
-        self._progress.update(self._task, completed=self._done, rate=rate)
+        self._progress.update(self._task, rate=rate)
         if self._steps:
             self._left.run_needs(max(0, self._steps - self._done) * seconds / len(event.step_s))
 
@@ -387,22 +458,27 @@ class LiveBar(ScreenBar):
 
     def run_ended(self, row: RunRow, number: int, of: int) -> None:
         self._left.run_ended()
-        # A line that wraps is no line of a table; who wants the id of a good run finds it with `stackmark results`.
+        # Lines that wrap are hard to read as a table; `stackmark results` has the id of a good run.
         room = len(self._in_words) + ROOM_BESIDE_WHERE <= self._console.width
         said = say_run(row, number, of, self._in_words, with_id=room or not self._in_words or row.status != "done",
                        rows=self._rows)  # fmt: skip
-        self._line(said, "green" if row.status == "done" else "red")
+        self._line(said, "" if row.status == "done" else "red")
 
 
 @contextmanager
-def watching(quiet: bool) -> Iterator[Watcher]:
-    """Progress goes to standard error, so that standard output holds the result and nothing else."""
+def watching(quiet: bool, verbosity: int = 0) -> Iterator[Watcher]:
+    """Progress goes to standard error, so that standard output holds the result and nothing else.
+
+    `quiet` is for `--json`: no lines of progress in a pipe. `verbosity` is -1 for warnings alone, 1 for the phases of runs too.
+    """
     console = standard_error()
-    if is_screen(console):
+    if verbosity <= QUIET:
+        yield Notices(sys.stderr)
+    elif is_screen(console):
         with LiveBar(console, unit_of=lambda workload: find(workload)[1].samples) as bar:
             yield bar
     else:
-        yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr)
+        yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr, phases=verbosity >= VERBOSE)
 
 
 # --- for a Python callback ----------------------------------------------------------------------------------------------

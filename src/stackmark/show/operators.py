@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stackmark.experiments.operator_list import ListedRuns
-from stackmark.published.operators import BesidePublished, OperatorIndex, beside_list
+from stackmark.published.operators import NearPublished, OperatorIndex, published_for_list
 from stackmark.show.safe import safe_line
 from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen
 from stackmark.units import say_rate, say_seconds, scale_rate
@@ -41,7 +41,7 @@ class PublishedTimes:
     """What was published for the problems of a list: the head of the column of each chip, and what each row has by chip."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    found: Sequence[Mapping[str, BesidePublished]] = ()
+    found: Sequence[Mapping[str, NearPublished]] = ()
 
     @classmethod
     def of(cls, listed: ListedRuns, known: OperatorIndex) -> "PublishedTimes":
@@ -49,7 +49,7 @@ class PublishedTimes:
         if not shown:
             return cls({}, [{} for _ in shown])
         run, first = listed.shown_run(), shown[0]
-        chips, found = beside_list(
+        chips, found = published_for_list(
             known, first.op, [row.shape for row in shown], first.precision, run.chip if run else None
         )
         columns = {}
@@ -76,7 +76,7 @@ class PublishedTimes:
                 f"{row.source}, {row.date}, {row.framework or 'library not stated'}" for row in rows
             )
             said.append(f"{column}: {len(rows)} of {len(self.found)} problems; {'; '.join(sources)}")
-        context = "beside each time, how many times as fast this is; another recipe, so it is context"
+        context = "next to each time, how many times as fast this is; another recipe, so it is context"
         return [("published", "\n".join([*said, context]))] if said else []
 
     def json(self, result: ListResult) -> list[list[dict[str, JsonValue]]]:
@@ -93,7 +93,7 @@ class PublishedTimes:
         ]  # fmt: skip
 
 
-def caveats_of(one: BesidePublished, column: str) -> tuple[str, ...]:
+def caveats_of(one: NearPublished, column: str) -> tuple[str, ...]:
     """What one has to know of it. The head of its column has the precision, where all rows of it have the same."""
     said = f"{one.precision} instead of"
     known = column.endswith(one.precision)
@@ -111,7 +111,7 @@ class _Row:
     """A row, and what was published for it by the head of its column."""
 
     result: RowResult
-    beside: Mapping[str, BesidePublished]
+    beside: Mapping[str, NearPublished]
 
 
 @dataclass(frozen=True)

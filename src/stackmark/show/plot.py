@@ -8,12 +8,13 @@ draws the same picture, and not one without words. Letters that the font lacks c
 from importlib.resources import as_file, files
 
 from stackmark.errors import SpecError
+from stackmark.show.answer import answers, title_of
 from stackmark.show.report.charts import forest, rates
 from stackmark.show.report.charts.shapes import box, fitted, sign, words, wrapped
 from stackmark.show.report.html import arm_rules
 from stackmark.show.report.markup import Markup, element, join, number
 from stackmark.show.sections import Headline, Sections
-from stackmark.show.wording import LETTERS, say_arm_rate
+from stackmark.show.wording import LETTERS, say_arm_rate, stopped
 from stackmark.verdict.examined import Examined
 
 WIDTH, SIDE = 860.0, 28.0
@@ -31,14 +32,18 @@ def plot_svg(examined: Examined) -> str:
     parts: list[Markup] = []
     y = 34.0
     sections = Sections(examined)
+    parts.append(words(0, y, fitted(title_of(examined), WIDTH, 15), "strong", size=15))
+    y += 30
     heads = [Headline(sections.words, "", "plain", "")] if sections.is_summed_up else sections.headlines
-    for head in heads:
+    told = answers(sections)
+    for place, head in enumerate(heads):
         parts.append(words(0, y, head.word, f"word {head.colour}", size=18))
-        for line in wrapped(head.sentence, WIDTH, 13):
+        said = told[place] if len(told) == len(heads) else ". ".join(told)
+        for line in wrapped(stopped(said), WIDTH, 13):
             y += 20
             parts.append(words(0, y, line, size=13))
         y += 28
-    parts.append(words(0, y - 4, fitted(f"{examined.workload} · {examined.scope}", WIDTH, 11), "quiet", size=11))
+    parts.append(words(0, y - 4, fitted(examined.scope, WIDTH, 11), "quiet", size=11))
     y += 14
     for arm in examined.arms:
         said = fitted(f"{LETTERS[arm.index % 9]}  {arm.label}: {say_arm_rate(arm)}", WIDTH - 20)
@@ -47,7 +52,7 @@ def plot_svg(examined: Examined) -> str:
     y += 12
     for title, drawn, height in _charts(examined):
         parts.append(words(0, y + 8, title, "strong", size=13))
-        parts.append(_moved(drawn, y + 20))
+        parts.append(moved(drawn, y + 20))
         y += 20 + height + 18
     return whole(join(parts), y)
 
@@ -56,29 +61,29 @@ def _charts(examined: Examined) -> list[tuple[str, Markup, float]]:
     found = []
     if examined.comparisons:
         drawn = forest.forest(examined)
-        found.append(("Ratio, with 90 % (thick) and 95 % (thin) interval", drawn, _height(drawn)))
+        found.append(("Ratio, with 90 % (thick) and 95 % (thin) interval", drawn, picture_height(drawn)))
     if any(run.counted and run.rate_per_s for run in examined.runs):
         drawn = rates.rates(examined)
-        found.append(("Every run", drawn, _height(drawn)))
+        found.append(("Every run", drawn, picture_height(drawn)))
     return found
 
 
-def _height(drawn: Markup) -> float:
-    """Of a picture, from its own first attributes."""
+def picture_height(drawn: Markup) -> float:
+    """Return the height of a picture, from its own first attributes."""
     return float(drawn.split(' height="', 1)[1].split('"', 1)[0])
 
 
-def _moved(drawn: Markup, y: float) -> Markup:
-    """A picture inside a picture: nested SVG, from y on."""
+def moved(drawn: Markup, y: float) -> Markup:
+    """Place a picture inside another, from y on: nested SVG."""
     return Markup(drawn.replace("<svg ", f'<svg y="{number(y)}" ', 1))
 
 
-def whole(content: Markup, height: float) -> str:
-    """An SVG file of its own around what was drawn."""
+def whole(content: Markup, height: float, rules: str = "") -> str:
+    """Return an SVG file around what was drawn. `rules` are those of the style sheet that only this picture needs."""
     width = WIDTH + 2 * SIDE
     inner = element("g", content, transform=f"translate({number(SIDE)} 0)")
     file = element(
-        "svg", Markup(f"<style>{_style()}</style>"), box(0, 0, width, height, "paper"), inner,
+        "svg", Markup(f"<style>{_style()}{rules}</style>"), box(0, 0, width, height, "paper"), inner,
         xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {number(width)} {number(height)}", width=width, height=height,
     )  # fmt: skip
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{file}\n'

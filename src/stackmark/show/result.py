@@ -1,68 +1,82 @@
-"""The end of a measurement: one table that a person can defend before an expert, and one object for programs.
+"""The end of a measurement: ten lines (run_summary.py), everything that is known of it (`--details`), and one object for
+programs.
 
-What is printed can be recomputed from what is stored; where a number could be doubted, its scope stands beside it. The
-command to repeat it stands outside the panel, in one piece, so that it can be copied.
+What is printed can be recomputed from what is stored; where a number could be doubted, its scope stands next to it. The
+command to repeat it is printed in one piece, so that it can be copied.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from stackmark.errors import StackmarkError
 from stackmark.events import Metric, Result
 from stackmark.experiments.judging import setup_parts
-from stackmark.experiments.result import RunResult
+from stackmark.experiments.result import RunResult, flags_of_runs, split_flag
+from stackmark.experiments.surroundings import KEY as SURROUNDINGS
 from stackmark.figures import figure_unit
 from stackmark.ledger.rows import RunRow
 from stackmark.published.lookup import UNCERTAINTY, AgainstPublished
 from stackmark.published.near import Match
 from stackmark.published.table import Published, as_json
-from stackmark.show.facts import Facts, say_stack
+from stackmark.schemas import schema_name, with_schema
+from stackmark.show.facts import say_chip as say_chip
+from stackmark.show.facts import say_stack
 from stackmark.show.roofline import standing_json
-from stackmark.show.safe import safe_line
-from stackmark.show.terminal import Line, is_screen, print_lines
-from stackmark.show.wording import say_spread
-from stackmark.spec import Request, Spec
-from stackmark.units import counted, say_count, say_seconds, say_size
+from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, print_summary
+from stackmark.show.stacks import say_stack_lines
+from stackmark.show.terminal import Line, answer_last, print_named
+from stackmark.show.wording import say_spread, width_style
+from stackmark.spec import Request
+from stackmark.units import counted, say_count, say_percent, say_seconds, say_size
+from stackmark.verdict.cautions import INTERFERENCE
 from stackmark.verdict.throughput import Throughput, worth_of_runs
-from stackmark.workloads.command.definition import say_guess
+from stackmark.workloads.command.definition import WALL_TIME, metric_name, say_guess
 from stackmark.workloads.registry import find
 
 STYLES = {
-    "rate": "bold green",
-    "figure": "bold green",
+    UNUSABLE: "bold red",
     "failed": "red",
     "not done": "yellow",
+    "warning": "yellow",
     "flag": "yellow",
     "published": "dim",
+    "stacks": "dim",
     "chosen": "dim",
+    "repeat": "dim",
 }
 # Of which settings it is said why they were chosen; all settings are in the spec: stackmark show RUN.
 REASONED = ("device", "batch", "precision", "tune")
 QUALITY = ("top_1_accuracy", "top_5_accuracy")
-_NUMBERS = re.compile(r"[\d.,]+")
 
 
-def print_result(result: RunResult, console: Console) -> None:
-    repeat, workload = safe_line(result.repeat), result.measured.spec.workload
-    if is_screen(console):
-        print_lines(console, workload, result_lines(result), STYLES)
-        console.print(Text(f"repeat: {repeat}", style="dim"), soft_wrap=True)
-    else:
-        print_lines(console, workload, [*result_lines(result), ("repeat", repeat)], STYLES)
+def print_result(result: RunResult, console: Console, *, details: bool = False, ledger: str = "") -> None:
+    """Print the ten lines of a measurement, or everything about it and the rate again.
+
+    `ledger` is the option that names it in commands to type next.
+    """
+    if not details:
+        print_summary(result, console, ledger)
+        return
+    colour = "bold red" if result.unusable else width_style(result.throughput)
+    styles = {**STYLES, "rate": colour, "figure": colour}
+    with answer_last(console, lambda: print_named(console, answer_lines(result), styles)):
+        head = [("workload", result.measured.spec.workload), *result_lines(result), ("repeat", result.repeat)]
+        print_named(console, head, styles, COMMANDS)
 
 
 def result_lines(result: RunResult) -> list[Line]:
     """Name and text of each line, in the order in which a person asks."""
     measured = result.measured
     lines: list[Line] = [("what", find(measured.spec.workload)[1].title)]
+    if result.unusable:
+        lines.append((UNUSABLE, result.unusable.text))
     if measured.throughput:
         lines += _rate(result, measured.throughput)
+    lines += [("warning", one.text) for one in result.cautions if one.kind == INTERFERENCE]
     if measured.missing:
         go_on = f"go on with: stackmark resume {measured.experiment.id}"
         asked = measured.asked or 0
@@ -71,7 +85,9 @@ def result_lines(result: RunResult) -> list[Line]:
     lines += _steps(result)
     quality = [event for event in measured.events if isinstance(event, Metric) and event.name in QUALITY]
     if quality:
-        lines.append(("quality", ", ".join(f"{event.name.replace('_', ' ')} {event.value:.2%}" for event in quality)))
+        lines.append(
+            ("quality", ", ".join(f"{event.name.replace('_', ' ')} {say_percent(event.value, 2)}" for event in quality))
+        )
     lines += _settings(result)
     lines += _where(result)
     if setup := setup_parts(measured.events):
@@ -88,13 +104,20 @@ def result_lines(result: RunResult) -> list[Line]:
         lines.append(("against", _against(result.against)))
     if measured.throughput:
         lines.append(("published", _published(result.published)))
+        if result.published_stack:
+            lines.append(("stacks", "\n".join(say_stack_lines(result.published_stack))))
+    if (took_s := result.took_s) is not None:
+        lines.append(("took", say_seconds(took_s)))
     seen = f"; look at one: stackmark show {measured.runs[-1].id}" if measured.runs else ""
     lines.append(("stored", f"experiment {measured.experiment.id}, {counted(len(measured.runs), 'run')}{seen}"))
     return lines
 
 
 def _rate(result: RunResult, throughput: Throughput) -> list[Line]:
-    lines = [rate_line(throughput, result.unit)]
+    name, said = rate_line(throughput, result.unit)
+    called = metric_name(result.measured.spec.params)
+    # Where a program prints only its unit, that is its name too.
+    lines = [(name, said if called in ("", WALL_TIME, figure_unit(result.unit).name) else f"{called} {said}")]
     if throughput.runs < 5:
         lines.append(("note", worth_of_runs(throughput.runs)))
     found = next((event for event in result.measured.events if isinstance(event, Result)), None)
@@ -183,32 +206,14 @@ def say_data(share: float) -> str:
     return f"{100 * share:.1f} % of the time the loop waited for its next batch"
 
 
-def say_chip(chip: str | None, spec: Spec, facts: Facts) -> str:
-    """A CPU's name says little without the number of its cores."""
-    cpu = facts.get("cpu", {})
-    # A user's own program may have used a GPU or none, whatever its spec leaves open.
-    on_cpu = spec.params.get("device") == "cpu" or (chip is not None and chip == cpu.get("model"))
-    cores = cpu.get("cores") if on_cpu else None
-    return f"{chip or 'unknown'}, {cores} core{'' if cores == 1 else 's'}" if cores else chip or "unknown"
-
-
 def say_flag(flag: str) -> str:
-    """Some flags begin with a key for programs, `clocks-disagree: …`; people get the sentence."""
-    key, colon, sentence = flag.partition(": ")
-    return sentence if colon and " " not in key and sentence else flag
+    """Return the sentence of a flag for people: some begin with a key for programs."""
+    return split_flag(flag)[1]
 
 
 def run_flags(rows: Sequence[RunRow], without: str = " ") -> list[str]:
-    """Each flag once, with how many runs had it. The sentence is the first run's; its numbers differ from run to run.
-
-    `without` is the key of a flag that is said in another way."""
-    kinds = [
-        {_NUMBERS.sub("#", flag): flag for flag in row.flags if not flag.startswith(f"{without}:")} for row in rows
-    ]
-    counts = Counter(kind for of_run in kinds for kind in of_run)
-    first = {kind: flag for of_run in reversed(kinds) for kind, flag in of_run.items()}
-    of = f" of {len(rows)} runs)"
-    return [say_flag(first[kind]) + (f"  ({count}{of}" if len(rows) > 1 else "") for kind, count in counts.items()]
+    """Return the sentences of runs' flags. `without` is the kind of a flag that is said in another way."""
+    return [said for kind, said in flags_of_runs(rows) if kind != without]
 
 
 def _published(found: Sequence[Match]) -> str:
@@ -246,12 +251,21 @@ def _against(found: AgainstPublished) -> str:
 def result_json(result: RunResult) -> dict[str, Any]:
     measured, run = result.measured, result.shown_run
     return {
+        "schema": schema_name("measurement"),
         "experiment": measured.experiment.id,
         "workload": measured.spec.workload,
         "spec": measured.spec.model_dump(mode="json"),
         "spec_digest": measured.spec.digest,
         "choices": measured.choices,
-        "throughput": throughput_json(measured.throughput, run.rate_unit if run else None),
+        "throughput": throughput_json(
+            measured.throughput, run.rate_unit if run else None, metric_name(measured.spec.params)
+        ),
+        "usable": measured.throughput is not None and result.unusable is None,
+        "why": why_not(result),
+        "cause": result.unusable.cause if result.unusable else None,
+        "warnings": [asdict(one) for one in result.cautions],
+        "took_s": result.took_s,
+        "surroundings": measured.experiment.request.get(SURROUNDINGS),
         "runs": [row.model_dump(mode="json") for row in measured.runs],
         "runs_asked": measured.asked,
         "setup_s": dict(setup_parts(measured.events)),
@@ -262,13 +276,21 @@ def result_json(result: RunResult) -> dict[str, Any]:
             for m in result.published
         ],
         "against_published": _against_json(result.against) if result.against else None,
+        "published_stack": [asdict(line) for line in result.published_stack],
         "roofline": standing_json(result.limits.standing) if result.limits.standing else None,
         "command": result.command,
         "repeat": result.repeat,
     }  # fmt: skip
 
 
-def throughput_json(throughput: Throughput | None, unit: str | None) -> dict[str, Any] | None:
+def why_not(result: RunResult) -> str | None:
+    """Say why a result is not usable; None where it is."""
+    if result.measured.throughput is None:
+        return "no run gave a number"
+    return result.unusable.text if result.unusable else None
+
+
+def throughput_json(throughput: Throughput | None, unit: str | None, name: str = "") -> dict[str, Any] | None:
     if throughput is None:
         return None
     return {
@@ -279,18 +301,18 @@ def throughput_json(throughput: Throughput | None, unit: str | None) -> dict[str
         "runs": throughput.runs,
         "cv": throughput.cv,
         "unit": unit,
-        "figure": figure_json(throughput, unit),
+        "figure": figure_json(throughput, unit, name),
     }
 
 
-def figure_json(throughput: Throughput | None, rate_unit: str | None) -> dict[str, Any] | None:
-    """Make the figure in its own terms, with the ends of its 95 % interval."""
+def figure_json(throughput: Throughput | None, rate_unit: str | None, name: str = "") -> dict[str, Any] | None:
+    """Make the figure in its own terms, with the ends of its 95 % interval; `name` is that of a user's own metric."""
     if throughput is None:
         return None
     unit, low, high = figure_unit(rate_unit), None, None
     if throughput.low_per_s is not None and throughput.high_per_s is not None:
         low, high = unit.bounds(throughput.low_per_s, throughput.high_per_s)
-    told = {"unit": unit.name, "higher_is_better": unit.higher_is_better}
+    told = {"name": name or None, "unit": unit.name, "higher_is_better": unit.higher_is_better}
     return {"value": unit.value(throughput.rate_per_s), "low": low, "high": high, **told}
 
 
@@ -313,4 +335,5 @@ def _against_json(found: AgainstPublished) -> dict[str, Any]:
 
 
 def error_json(request: Request, error: StackmarkError) -> dict[str, Any]:
-    return {"request": request.model_dump(mode="json"), "error": error.message, "hint": error.hint}
+    told = {"request": request.model_dump(mode="json"), "error": error.message, "hint": error.hint}
+    return with_schema("error", told)

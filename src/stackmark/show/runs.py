@@ -10,14 +10,16 @@ from rich.console import Console
 from stackmark.experiments.result import StoredRun
 from stackmark.figures import name_of_figures, say_figure
 from stackmark.ledger.rows import RunDetail, RunRow
+from stackmark.schemas import with_schema
 from stackmark.show.facts import Facts, say_stack
 from stackmark.show.lists import row_json
 from stackmark.show.operators import print_rows
 from stackmark.show.result import rate_line, say_data, say_flag, say_memory, say_setup, say_steps
 from stackmark.show.roofline import say_limits, standing_json
-from stackmark.show.terminal import Column, Line, is_screen, print_lines, print_table, standard_output
+from stackmark.show.safe import SHORT_ID
+from stackmark.show.terminal import Column, Line, answer_last, is_screen, print_named, print_table, standard_output
 from stackmark.spec import AUTO
-from stackmark.units import say_moment, say_seconds
+from stackmark.units import say_local, say_moment, say_seconds, say_zone
 from stackmark.verdict.throughput import throughput_over_runs
 from stackmark.workloads.command.definition import telling_params
 
@@ -29,6 +31,7 @@ COLUMNS = (
     Column("workload"),
     Column("place", drop=1),
     Column("chip", drop=3),
+    Column("ranks", right=True, drop=2),
     Column("batch", right=True, drop=4),
     Column("precision", drop=4),
     Column("tune", drop=2),
@@ -36,8 +39,6 @@ COLUMNS = (
     Column("state"),
 )
 ROWS_FAILED = "rows-failed: "
-# Ten characters of an id are its time to the millisecond: with the letter, enough to tell runs apart by.
-SHORT_ID = 12
 
 
 def print_runs(rows: Sequence[RunRow]) -> None:
@@ -47,14 +48,21 @@ def print_runs(rows: Sequence[RunRow]) -> None:
     whole = short_length(sorted({row.experiment_id for row in rows})) if is_screen(console) else None
     cells = [_cells(row, row.id[:length], row.experiment_id[:whole]) for row in rows]
     name = name_of_figures([row.rate_unit for row in rows])
-    columns = [replace(one, name=name) if one.name == "rate" else one for one in COLUMNS]
-    print_table(console, columns, cells, [STYLES.get(row.status, "") for row in rows])
+    zone = say_zone(max((row.started_unix_s for row in rows), default=0.0))
+    names = {"rate": name, "started": f"started ({zone})" if zone else "started"}
+    # Most lists have only runs of one rank, and then the column says nothing.
+    shown = [i for i, one in enumerate(COLUMNS) if one.name != "ranks" or any(row.ranks > 1 for row in rows)]
+    columns = [replace(COLUMNS[i], name=names.get(COLUMNS[i].name, COLUMNS[i].name)) for i in shown]
+    print_table(
+        console, columns, [[row[i] for i in shown] for row in cells], [STYLES.get(row.status, "") for row in rows]
+    )
 
 
 def _cells(row: RunRow, shown_id: str, experiment_id: str) -> list[str]:
     rate = say_figure(row.rate_per_s, row.rate_unit) if row.rate_per_s else ""
     return [
-        shown_id, experiment_id, say_moment(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.batch or ""),
+        shown_id, experiment_id, say_moment(row.started_unix_s), row.workload, row.place, row.chip or "", str(row.ranks),
+        str(row.batch or ""),
         row.precision or "", row.tune or "", rate, say_state(row),
     ]  # fmt: skip
 
@@ -82,19 +90,16 @@ def short_length(ids: Sequence[str]) -> int:
 
 
 def print_run(run: StoredRun, console: Console) -> None:
-    """Print a run; of an operator list its table first."""
+    """Print a run, of an operator list its table first; where a screen does not hold it, its rate and state again."""
     row = run.row
-    if run.listed:
-        print_rows(run.listed, console)
-        print(file=console.file)
-    styles = {
-        "rate": "bold green",
-        "figure": "bold green",
-        "state": STYLES.get(row.status, ""),
-        "flag": "yellow",
-        "doubt": "red",
-    }
-    print_lines(console, row.workload, run_lines(run), styles)
+    styles = {"state": STYLES.get(row.status, ""), "flag": "yellow", "doubt": "red"}
+    lines = run_lines(run)
+    answer = [line for line in lines if line[0] in ("rate", "figure", "state")]
+    with answer_last(console, lambda: print_named(console, answer, styles)):
+        if run.listed:
+            print_rows(run.listed, console)
+            print(file=console.file)
+        print_named(console, [("workload", row.workload), *lines], styles)
 
 
 def run_lines(run: StoredRun) -> list[Line]:
@@ -118,8 +123,8 @@ def run_lines(run: StoredRun) -> list[Line]:
 
 def run_json(run: StoredRun) -> dict[str, Any]:
     standing = standing_json(run.limits.standing) if run.limits.standing else None
-    shown: dict[str, Any] = {"run": run.row.model_dump(mode="json"), "setup_s": dict(run.setup), "facts": run.facts}
-    shown |= {"doubts": list(run.doubts), "roofline": standing}
+    shown = with_schema("stored-run", {"run": run.row.model_dump(mode="json"), "setup_s": dict(run.setup)})
+    shown |= {"facts": run.facts, "doubts": list(run.doubts), "roofline": standing}
     return {**shown, "rows": [row_json(one) for one in run.listed.rows]} if run.listed else shown
 
 
@@ -160,9 +165,9 @@ def _when(row: RunDetail, facts: Facts) -> list[Line]:
     if log := facts.get("import"):
         where = f"{log.get('file')}, lines {log.get('first_line')} to {log.get('last_line')}, by {log.get('program')}"
         said = [("it says", str(log["figure"]))] if log.get("figure") else []
-        return [*said, ("imported", say_moment(row.started_unix_s)), ("from", where)]
+        return [*said, ("imported", say_local(row.started_unix_s)), ("from", where)]
     took = f", for {say_seconds(row.ended_unix_s - row.started_unix_s)}" if row.ended_unix_s else ""
-    return [("started", f"{say_moment(row.started_unix_s)}{took}")]
+    return [("started", f"{say_local(row.started_unix_s)}{took}")]
 
 
 def _names(row: RunDetail) -> list[Line]:

@@ -4,6 +4,8 @@ import unicodedata
 
 # Of an arm's label beside its numbers: with an id and a rate that fills a line of a hundred.
 LABEL_AT_MOST = 44
+# Ten characters of an id are its time to the millisecond: with the letter, enough to tell runs of one machine apart.
+SHORT_ID = 12
 
 
 def safe(text: str) -> str:
@@ -25,3 +27,8 @@ def cut_middle(text: str, room: int) -> str:
         return text
     end = (room - 1) // 2
     return f"{text[: room - 1 - end]}…{text[len(text) - end :]}"
+
+
+def short_id(id_: str) -> str:
+    """The beginning of an id, which commands take for the whole."""
+    return id_[:SHORT_ID]

@@ -20,6 +20,7 @@ from stackmark.show.wording import (
     letter,
     measured_runs,
     percentiles,
+    say_answer,
     say_arm_rate,
     say_bad_run_shares,
     say_in_own_terms,
@@ -30,10 +31,12 @@ from stackmark.show.wording import (
     setup_total_s,
     stopped,
 )
-from stackmark.units import counted, say_minute_utc, say_seconds
+from stackmark.units import counted, say_minute, say_seconds
+from stackmark.verdict.cautions import Caution, caution, in_order
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import BY_NAME
 from stackmark.verdict.examined import CovariateLine, Examined, ExaminedArm, ExaminedRun, FactDifference
+from stackmark.verdict.noise import noise_floor
 from stackmark.verdict.rules import say_rules
 
 # Beside each word a sign that needs no colour, and the name of its colour in the page.
@@ -43,11 +46,18 @@ SIGNS = {
     "FASTER": ("▲", "faster"),
     "LIKELY SLOWER": ("▼", "slower"),
     "LIKELY FASTER": ("▲", "faster"),
+    "WORSE": ("▼", "slower"),
+    "BETTER": ("▲", "faster"),
+    "LIKELY WORSE": ("▼", "slower"),
+    "LIKELY BETTER": ("▲", "faster"),
     "INCONCLUSIVE": ("?", "open"),
 }
 # More comparisons than these are summed up.
 MOST_HEADLINES = 3
 NO_REASON = "no reason is known"
+EQUAL_ARMS_DIFFER = (
+    "the two equal arms differ by more than chance allows in 95 of 100 experiments: is the machine shared?"
+)
 _NUMBERS = re.compile(r"[\d.,]+")
 
 
@@ -131,6 +141,27 @@ class Sections:
     def sentence(self, comparison: Comparison) -> str:
         """Return the sentence of a comparison, in the terms of its arms' figures."""
         return say_in_own_terms(comparison, figure_unit(next((arm.unit for arm in self.examined.arms), "")))
+
+    def answer(self, comparison: Comparison) -> str:
+        """Return the verdict with its word first, in one plain sentence."""
+        return say_answer(comparison, figure_unit(next((arm.unit for arm in self.examined.arms), "")))
+
+    @cached_property
+    def cautions(self) -> tuple[Caution, ...]:
+        """What speaks against the result, interference first, then by severity."""
+        found = [caution(getattr(said, "kind", "") or "note", said) for said in self.examined.warnings]
+        found += [
+            caution("not-usable", f"{arm.label} is NOT USABLE: {arm.unusable.text}")
+            for arm in self.examined.arms
+            if arm.unusable
+        ]
+        # What runs that were not measured in blocks cannot show.
+        found += [
+            caution("not-in-blocks", note) for c in self.examined.comparisons if c.kind == "runs" for note in c.notes
+        ]
+        if self.examined.kind == "noise" and (floor := noise_floor(self.examined)) and floor.differs:
+            found.append(caution("equal-arms-differ", EQUAL_ARMS_DIFFER))
+        return in_order(Caution(one.kind, one.severity, str(one.text)) for one in found)
 
     def _after_word(self, comparison: Comparison) -> str:
         return stopped(self.sentence(comparison).removeprefix(f"{comparison.word} "))
@@ -252,7 +283,7 @@ class Sections:
             again = f"; {counted(examined.blocks_repeated, 'block')} repeated" if examined.blocks_repeated else ""
             facts.append(f"{examined.blocks_whole} of {counted(examined.blocks_planned, 'block')} whole{again}.")
         took = say_took(examined)
-        facts.append(f"Begun {say_minute_utc(examined.created_unix_s)}" + (f"; it took {took}." if took else "."))
+        facts.append(f"Begun {say_minute(examined.created_unix_s)}" + (f"; it took {took}." if took else "."))
         return facts
 
 

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 
 from stackmark.figures import figure_fields, say_figure
 from stackmark.ledger.rows import RunRow
+from stackmark.schemas import schema_name
 from stackmark.show.junit import Case, Outcome
 from stackmark.show.live import ScreenBar
 from stackmark.show.plot import WIDTH, png_of, whole
@@ -39,14 +40,13 @@ from stackmark.show.report.charts.shapes import (
 )
 from stackmark.show.report.markup import Markup, join
 from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.terminal import Column, Voice, is_screen, print_grid, print_table, standard_error
+from stackmark.show.terminal import Column, Voice, answer_last, is_screen, print_grid, print_table, standard_error
 from stackmark.show.terminal import Line as Said
 from stackmark.units import counted
 from stackmark.verdict.cohorts import Split, say_cohort
 from stackmark.verdict.needed import percent
 from stackmark.verdict.swept import Line, Swept, headline, say_split
 
-SCHEMA = 1
 COLUMNS = (
     Column("node", style="cyan"),
     Column("device"),
@@ -81,13 +81,23 @@ REASONS_SHOWN = 20
 
 
 def print_sweep(swept: Swept, console: Console, again: str = "") -> None:
-    """`again` is how to go on where it is not finished."""
-    print_grid(console, [("sweep", f"{swept.workload}: {headline(swept)}")], STYLES)
+    """Print the answer first, and again at the end where a screen does not hold everything.
+
+    `again` is how to go on where it is not finished.
+    """
+
+    def answer() -> None:
+        print_grid(console, [("sweep", f"{swept.workload}: {headline(swept)}")], STYLES)
+
     shown, left = shown_lines(swept)
-    print_table(console, COLUMNS, [cells(line, swept.unit) for line in shown], [COLOURS[line.state] for line in shown])
-    if left:
-        print_grid(console, [("", f"{counted(left, 'further device')} are not listed; --json has them all")], STYLES)
-    print_grid(console, [*behind(swept), *([("next", again)] if again else [])], STYLES)
+    styles = [COLOURS[line.state] for line in shown]
+    with answer_last(console, answer):
+        answer()
+        print_table(console, COLUMNS, [cells(line, swept.unit) for line in shown], styles)
+        if left:
+            said = f"{counted(left, 'further device')} are not listed; --json has them all"
+            print_grid(console, [("", said)], STYLES)
+        print_grid(console, [*behind(swept), *([("next", again)] if again else [])], STYLES)
 
 
 def shown_lines(swept: Swept) -> tuple[list[Line], int]:
@@ -154,7 +164,7 @@ def behind(swept: Swept) -> list[Said]:
 def sweep_json(swept: Swept) -> dict[str, Any]:
     """Everything, under names that stay."""
     return {
-        "schema": SCHEMA,
+        "schema": schema_name("cluster-sweep"),
         "experiment": swept.experiment_id,
         "workload": swept.workload,
         "unit": swept.unit,

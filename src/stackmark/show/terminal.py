@@ -6,17 +6,21 @@ the whole of it.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from typing import IO, Any, TextIO, cast
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from stackmark.show.safe import safe, safe_line
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class _Console(Console):
@@ -72,9 +76,43 @@ def grid(lines: Sequence[Line], styles: Mapping[str, str]) -> Table:
     return table
 
 
-def _two_columns() -> Table:
+def print_named(
+    console: Console,
+    lines: Sequence[Line],
+    styles: Mapping[str, str],
+    commands: Collection[str] = (),
+    cut: Collection[str] = (),
+) -> None:
+    """Print names and texts in two columns without a frame; a name that comes again is left out on a screen.
+
+    Lines with a name in `commands` are printed without a break, since they are copied; those with a name in `cut` are one line
+    of a screen, and the rest of them is left out.
+    """
+    if not is_screen(console):
+        for name, text in lines:
+            for index, part in enumerate(safe(text).split("\n")):
+                print(f"{safe_line(name) if index == 0 else '':<{NAME_WIDTH}}{part}".rstrip(), file=console.file)
+        return
+    width = max((cell_len(safe_line(name)) for name, _ in lines), default=0)
+    last = ""
+    for name, text in lines:
+        shown = Text(safe_line(name) if name != last else "", style="bold")
+        last = name
+        if name in commands:
+            shown.pad_right(width + GAP - shown.cell_len)
+            console.print(Text.assemble(shown, (safe_line(text), styles.get(name, ""))), soft_wrap=True)
+            continue
+        if name in cut:
+            room = max(console.width - width - GAP, 1)
+            text = text if cell_len(safe_line(text)) <= room else f"{set_cell_size(safe_line(text), room - 1)}…"
+        table = _two_columns(width)
+        table.add_row(shown, Text(safe(text), style=styles.get(name, "")))
+        console.print(table)
+
+
+def _two_columns(width: int | None = None) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="bold", no_wrap=True, width=width)
     table.add_column(overflow="fold")
     return table
 
@@ -107,9 +145,14 @@ class Column:
 
 
 def print_table(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str] = (),
+    *,
+    note: bool = True,
 ) -> None:
-    """`styles` colours the last cell of each row."""
+    """`styles` colours the last cell of each row. `note` says which columns were left out for want of room."""
     cells = [[safe_line(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, (column.name, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
     kept = fitting(columns, widths, console.width) if is_screen(console) else list(range(len(columns)))
@@ -134,7 +177,7 @@ def print_table(
         table.add_row(*(Text(row[i], style=last_style if i == len(columns) - 1 else "") for i in kept))
     console.print(table)
     left_out = [column.name for index, column in enumerate(columns) if index not in kept]
-    if left_out:
+    if left_out and note:
         console.print(Text(f"left out for want of room: {', '.join(left_out)}", style="dim"))
 
 
@@ -142,7 +185,9 @@ def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list
     """The columns there is room for; none where even those that never go do not fit."""
     kept = list(range(len(columns)))
     for going in [*sorted((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop), None]:
-        if sum(widths[i] + GAP for i in kept[:-1]) + min(widths[-1], LAST_AT_LEAST) <= room:
+        # Only the last column of all folds; where it is gone, the one before it is as wide as its cells.
+        last = min(widths[-1], LAST_AT_LEAST) if kept[-1] == len(columns) - 1 else widths[kept[-1]]
+        if sum(widths[i] + GAP for i in kept[:-1]) + last <= room:
             return kept
         if going is not None:
             kept.remove(going)
@@ -155,6 +200,42 @@ def _plain(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str],
         space = " " * (widths[i] - cell_len(row[i]))
         padded.append(space + row[i] if columns[i].right else row[i] + space)
     return (" " * GAP).join(padded).rstrip()
+
+
+# --- the answer, again ---------------------------------------------------------------------------------------------------
+
+
+# Of a screen of 24 lines: the prompt and the command that was typed take the others.
+ONE_SCREEN = 20
+
+
+class _Counted:
+    """A file that counts the lines of a screen that are written to it."""
+
+    def __init__(self, file: IO[str], width: int) -> None:
+        self._file, self._width, self._begun, self.lines = file, max(width, 1), "", 0
+
+    def write(self, text: str) -> int:
+        *ended, self._begun = f"{self._begun}{_ESCAPES.sub('', text)}".split("\n")
+        self.lines += sum(max(1, -(-cell_len(line) // self._width)) for line in ended)
+        return self._file.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@contextmanager
+def answer_last(console: Console, answer: Callable[[], None]) -> Iterator[None]:
+    """Call `answer` at the end if more was printed than a screen holds: the answer must be visible when a command ends."""
+    before = console.file
+    seen = _Counted(before, console.width)
+    console.file = cast(IO[str], seen)
+    try:
+        yield
+    finally:
+        console.file = before
+    if seen.lines > ONE_SCREEN:
+        answer()
 
 
 # --- notices ------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
-"""What an experiment shows, in a terminal: the verdict first, in a sentence, then what it rests on.
+"""What an experiment shows, in a terminal and for programs: the short answer (verdict_summary.py), or everything.
 
-On a screen the word has a colour, the ratio is drawn, and arms stand in a table; in a pipe everything is lines that begin
-with their name, so that `grep verdict` and `grep differs` find them whole. Nothing is said by colour alone.
+With `--details` or `verdict --why` all that the short answer leaves out is printed: whole sentences with their intervals, all
+conditions, what was held equal, the scope. On a screen the word has a colour, the ratio is drawn, and arms stand in a table; in
+a pipe everything is lines that begin with their name, so that `grep verdict` and `grep differs` find them whole. Nothing is said
+by colour alone.
 """
 
 import math
@@ -14,75 +16,65 @@ from pydantic import JsonValue
 from rich.console import Console
 from rich.text import Text
 
-from stackmark.show.forest import forest
+from stackmark.schemas import with_schema
 from stackmark.show.lists import list_ratio_lines
 from stackmark.show.result import figure_json
-from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line
+from stackmark.show.safe import safe_line
 from stackmark.show.sections import MOST_HEADLINES as SENTENCES
-from stackmark.show.sections import ArmRow, FailureRow, Sections
-from stackmark.show.terminal import NAME_WIDTH, Column, Line, grid, is_screen, print_table
+from stackmark.show.sections import FailureRow, Sections
+from stackmark.show.stacks import say_stack_lines
+from stackmark.show.terminal import NAME_WIDTH, Line, answer_last, grid, is_screen
+from stackmark.show.verdict_summary import COLOURS as COLOURS
+from stackmark.show.verdict_summary import (
+    WORTH_SHOWING,
+    answers,
+    coloured,
+    noise_headline,
+    print_arms,
+    print_pairs,
+    print_picture,
+    print_summary,
+    say_cost,
+)
 from stackmark.show.wording import bad_runs, say_arm_rate, say_change, say_interval, say_ratio
 from stackmark.units import counted, say_rate, say_seconds
-from stackmark.verdict.comparison import MOST_MARGIN, Comparison
+from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined, FactDifference
 from stackmark.verdict.family import HOLM_NOTE
-from stackmark.verdict.needed import MOST_COUNTED, percent
-from stackmark.verdict.noise import MarginCost, NoiseFloor, noise_floor
+from stackmark.verdict.needed import percent
+from stackmark.verdict.noise import NoiseFloor, noise_floor
 from stackmark.verdict.sequential import MOST_BLOCKS
+from stackmark.workloads.command.definition import metric_name
 
-# The first that a sentence holds is coloured, so LIKELY SLOWER stands before SLOWER.
-COLOURS = {
-    "LIKELY SLOWER": "bold red",
-    "LIKELY FASTER": "bold cyan",
-    "INCONCLUSIVE": "bold yellow",
-    "EQUIVALENT": "bold green",
-    "SLOWER": "bold red",
-    "FASTER": "bold cyan",
-}
-OTHER_HEADS = {
-    "NOT FINISHED": "bold yellow",
-    "NOT WHOLE": "bold yellow",
-    "NO VERDICT": "bold red",
-    "NOISE FLOOR": "bold cyan",
-}
 LINE_STYLES = {
     "failed": "red",
     "note": "yellow",
+    "warning": "yellow",
     "not equal": "yellow",
     "scope": "dim",
     "stored": "dim",
     "rules": "dim",
 }
 BELOW = "\n  "
-DRAWN = 12
+# Lines of what else differs between two chips, which stand right under the word.
+ELSE = ("differs", "not equal")
 DIFFERENCES_SHOWN, FAILURES_SHOWN, PUBLISHED_SHOWN = 5, 5, 2
-# Below this weight a difference is counted, not shown: known_causes.py has nothing to say for it.
-WORTH_SHOWING = 10
-ARM_COLUMNS = (
-    Column("arm", style="cyan"),
-    Column("rate", right=True),
-    Column("95 %", drop=2),
-    Column("runs", right=True, drop=3),
-    Column("set-up", right=True, drop=1),
-    Column("steadiness"),
-)
-PAIR_COLUMNS = (
-    Column("pair", style="cyan"),
-    Column("ratio", right=True),
-    Column("90 % interval", drop=1),
-    Column("blocks", right=True, drop=2),
-    Column("verdict"),
-)
 
 
-def print_verdict(examined: Examined, console: Console, ledger: str = "", *, reported: bool = False) -> None:
-    """The answer of `compare`, `resume`, `noise` and `verdict`. `ledger` is the option that names it, as it was typed.
+def print_verdict(
+    examined: Examined, console: Console, ledger: str = "", *, reported: bool = False, details: bool = False
+) -> None:
+    """Print the answer of `compare`, `resume`, `noise` and `verdict`; with `details` everything that it rests on.
 
-    `reported`: the same command writes the report.
+    `ledger` is the option that names it, as it was typed. `reported`: the same command writes the report.
     """
     commands = next_commands(examined, ledger, reported=reported)
+    sections = Sections(examined)
+    if not details:
+        print_summary(sections, console, commands, ledger)
+        return
     if is_screen(console):
-        _on_screen(Sections(examined), console, commands)
+        _on_screen(sections, console, commands)
         return
     for name, text in verdict_lines(examined):
         print(f"{safe_line(name):<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
@@ -98,37 +90,27 @@ def verdict_lines(examined: Examined) -> list[Line]:
 
 
 def _on_screen(sections: Sections, console: Console, commands: Sequence[str]) -> None:
-    comparisons = sections.examined.comparisons
-    for _, text in _head_lines(sections):
-        console.print(_coloured(safe_line(text)))
-    drawn = forest(comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
-    if drawn:
-        console.print()
-        for line in drawn:
-            console.print(Text(line), no_wrap=True, crop=True)
-    console.print()
-    columns = [replace(one, name=sections.figure_name) if one.name == "rate" else one for one in ARM_COLUMNS]
-    print_table(console, columns, [_arm_cells(one) for one in sections.arms])
-    if len(comparisons) > 1:
-        console.print()
-        print_table(
-            console, PAIR_COLUMNS, [_pair_cells(c) for c in comparisons], [COLOURS[c.word] for c in comparisons]
-        )
-    console.print()
-    console.print(grid(_rest(sections), LINE_STYLES))
-    for command in commands:
-        console.print(Text(f"next: {safe_line(command)}", style="dim"), soft_wrap=True)
+    def answer() -> None:
+        for said in answers(sections):
+            console.print(coloured(safe_line(said)))
 
-
-def _coloured(text: str) -> Text:
-    """The word of the verdict in its colour; the sentence around it plain."""
-    made = Text(text)
-    for word, style in (COLOURS | OTHER_HEADS).items():
-        found = re.search(rf"\b{word}\b", text)
-        if found:
-            made.stylize(style, found.start(), found.end())
-            break
-    return made
+    with answer_last(console, answer):
+        head = _head_lines(sections)
+        for _, text in (line for line in head if line[0] not in ELSE):
+            console.print(coloured(safe_line(text)))
+        if rest := [line for line in head if line[0] in ELSE]:
+            console.print(grid(rest, LINE_STYLES))
+        console.print()
+        print_picture(sections, console)
+        console.print()
+        print_arms(sections, console)
+        if len(sections.examined.comparisons) > 1:
+            console.print()
+            print_pairs(sections, console)
+        console.print()
+        console.print(grid(_rest(sections), LINE_STYLES))
+        for command in commands:
+            console.print(Text(f"next: {safe_line(command)}", style="dim"), soft_wrap=True)
 
 
 def _head_lines(sections: Sections) -> list[Line]:
@@ -139,8 +121,11 @@ def _head_lines(sections: Sections) -> list[Line]:
     elif examined.state == "short":
         lines.append(("state", f"NOT WHOLE: {examined.state_sentence}"))
     if examined.kind == "noise":
-        lines.append(("noise", noise_headline(examined)))
+        lines.append(("noise", noise_headline(sections)))
     lines += [("verdict", sentence) for sentence in _sentences(sections)]
+    if examined.is_about_chips:
+        lines += _differences(sections) or [("differs", "nothing else that was recorded")]
+        lines += [("not equal", sentence) for sentence in examined.not_held]
     return lines
 
 
@@ -164,13 +149,6 @@ def headline(comparison: Comparison, said: str) -> str:
     return said if comparison.word in said else f"{comparison.word}: {said}"
 
 
-def _arm_cells(one: ArmRow) -> list[str]:
-    label = cut_middle(one.arm.label, LABEL_AT_MOST)
-    if not one.figure:
-        return [label, "no run counts", "", "0", one.setup, one.steadiness]
-    return [label, one.figure, one.spread or "one run", str(one.runs), one.setup, one.steadiness]
-
-
 def _arm_lines(sections: Sections) -> list[Line]:
     lines: list[Line] = []
     for one in sections.arms:
@@ -183,12 +161,6 @@ def _arm_lines(sections: Sections) -> list[Line]:
             parts.append(f"set-up {one.setup}")
         lines.append(("arm", f"{one.arm.label}: {'; '.join(parts)}"))
     return lines
-
-
-def _pair_cells(c: Comparison) -> list[str]:
-    blocks = str(c.count_b) if c.count_a in (0, c.count_b) else f"{c.count_b} against {c.count_a}"
-    pair = f"{cut_middle(c.b, LABEL_AT_MOST // 2)} / {cut_middle(c.a, LABEL_AT_MOST // 2)}"
-    return [pair, say_ratio(c.ratio), say_interval(c.interval_90), blocks, c.word]
 
 
 def _pair_lines(sections: Sections) -> list[Line]:
@@ -213,19 +185,21 @@ def _rest(sections: Sections) -> list[Line]:
     notes = dict.fromkeys(note for c in examined.comparisons for note in c.notes)
     lines += [("note", note) for note in notes if sections.family == 1 or not note.startswith(HOLM_NOTE)]
     lines += [("bad runs", said) for said in sections.bad_run_shares]
-    lines += [("note", warning) for warning in examined.warnings]
+    lines += [("warning", one.text) for one in sections.cautions]
     lines += list_ratio_lines(examined.lists)
-    lines += _differences(sections)
+    lines += _differences(sections) if not examined.is_about_chips else []
     lines += _conditions(sections)
-    lines += [("beside", sentence) for sentence in examined.associations]
+    lines += [("conditions", sentence) for sentence in examined.associations]
     lines += [("failed", _say_failure(one)) for one in sections.failures[:FAILURES_SHOWN]]
     if (more := len(sections.failures) - FAILURES_SHOWN) > 0:
         lines.append(("failed", f"and {more} more; {_all_of_it(examined)}"))
-    lines += [("not equal", sentence) for sentence in examined.not_held]
+    lines += [("not equal", sentence) for sentence in examined.not_held if not examined.is_about_chips]
     for near in examined.published[:PUBLISHED_SHOWN]:
         differs = f"; differs: {', '.join(near.differs)}" if near.differs else ""
         said = f"{say_rate(near.value)} {near.unit}  {near.what} ({near.source}, {near.date})"
         lines.append(("published", f"{said}; {near.arm} has {_share(near.ratio)} of it{differs}"))
+    if examined.published_pairs:
+        lines += [("stacks", said) for said in say_stack_lines(examined.published_pairs[0].stack)]
     lines.append(("scope", examined.scope))
     # Runs that were picked by hand are no experiment.
     stored = f"{examined.experiment_id}: " if examined.experiment_id else ""
@@ -278,8 +252,8 @@ def _conditions(sections: Sections) -> list[Line]:
     told = [(one.words, one.remark) for one in found if one.remark]
     if not told:
         alike = counted(len(found), "covariate")
-        return [("beside", f"{alike} (clock, heat, load …): no clear difference between the arms and no drift")]
-    return [("beside", f"{words}: {remark}") for words, remark in told]
+        return [("conditions", f"{alike} (clock, heat, load …): no clear difference between the arms and no drift")]
+    return [("conditions", f"{words}: {remark}") for words, remark in told]
 
 
 def _say_failure(one: FailureRow) -> str:
@@ -291,8 +265,8 @@ def _say_failure(one: FailureRow) -> str:
 
 def next_commands(examined: Examined, ledger: str = "", *, reported: bool = False) -> list[str]:
     """What one would type next: go on, or more blocks, or look into the failure; and the report, unless it is written."""
-    commands: list[str] = []
     there = f" {ledger}" if ledger else ""
+    commands = [f"{command}{there}" for command in examined.instead]
     if examined.state == "open":
         commands.append(f"stackmark resume {examined.experiment_id}{there}")
     failed = bad_runs(examined)
@@ -317,18 +291,6 @@ def with_blocks(command: str, blocks: int) -> str:
 # --- the noise floor ----------------------------------------------------------------------------------------------------
 
 
-def noise_headline(examined: Examined) -> str:
-    floor = noise_floor(examined)
-    if floor is None:
-        return "NOISE FLOOR: not known; two whole blocks or more would tell"
-    spread = f"NOISE FLOOR: blocks of {examined.workload} against itself spread by {percent(floor.sd_blocks)}"
-    if floor.sd_blocks_planned is None:
-        return f"{spread}; what that can decide is known from four blocks or more"
-    if floor.smallest_margin is None:
-        return f"{spread}; {floor.blocks} blocks can honestly decide no margin below {percent(MOST_MARGIN)}, the widest allowed"
-    return f"{spread}; the smallest margin that {floor.blocks} blocks can honestly decide is {percent(floor.smallest_margin)}"
-
-
 def noise_lines(examined: Examined) -> list[Line]:
     floor = noise_floor(examined)
     if floor is None:
@@ -341,13 +303,10 @@ def noise_lines(examined: Examined) -> list[Line]:
     lines.append(("blocks", _blocks(floor)))
     if floor.costs:
         lines.append(("cheaper", "than many blocks: a machine without other load, longer runs or a wider margin"))
-    lines += [("margin", _cost(cost)) for cost in floor.costs]
+    lines += [("margin", say_cost(cost)) for cost in floor.costs]
     if floor.parts and floor.block_s:
         parts = ", ".join(f"{name} {say_seconds(s)} ({100 * s / floor.block_s:.0f} %)" for name, s in floor.parts)
         lines.append(("a block", f"{say_seconds(floor.block_s)}, two runs: {parts}"))
-    if floor.differs:
-        said = "the two equal arms differ by more than chance allows in 95 of 100 experiments: is the machine shared?"
-        lines.append(("note", said))
     return lines
 
 
@@ -361,24 +320,12 @@ def _blocks(floor: NoiseFloor) -> str:
     return f"the ratio of a block spreads by {percent(floor.sd_blocks)} (standard deviation){most}"
 
 
-def _cost(cost: MarginCost) -> str:
-    """Nine experiments of ten reach a verdict with so many, where there is no difference."""
-    took = f", about {say_seconds(cost.seconds)}" if cost.seconds is not None else ""
-    if cost.is_practical:
-        return f"{percent(cost.margin)} takes {cost.blocks} blocks{took}"
-    many = f"{cost.blocks:,} blocks{took}" if cost.blocks is not None else f"more than {MOST_COUNTED:,} blocks"
-    return f"{percent(cost.margin)} cannot be decided on this machine by more blocks: it would take {many}"
-
-
 # --- for programs -------------------------------------------------------------------------------------------------------
 
 
-# 2: a comparison of the kind `sittings` is now of the kind `series`.
-SCHEMA = 2
-
-
 def verdict_json(examined: Examined) -> dict[str, JsonValue]:
-    made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs)))
+    made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs), operators=()))
+    del made["operators"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
         del run["step_s"]
         run["steps"] = len(seen.step_s)
@@ -387,21 +334,35 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     for arm, shown in zip(made["arms"], examined.arms, strict=True):
         arm["setup"] = _parts(shown.setup)
         arm["steadiness"] = dict(shown.steadiness)
-        arm["figure"] = figure_json(shown.throughput, shown.unit)
+        arm["figure"] = figure_json(shown.throughput, shown.unit, metric_name(shown.params))
+    made["warnings"] = [asdict(one) for one in Sections(examined).cautions]
+    unusable = [arm for arm in examined.arms if arm.unusable]
+    made["usable"] = bool(examined.arms) and not unusable
+    made["why"] = "; ".join(f"{arm.label}: {arm.unusable.text}" for arm in unusable if arm.unusable) or None
     if examined.kind == "noise":
         floor = noise_floor(examined)
         made["noise"] = asdict(floor) | {"parts": _parts(floor.parts)} if floor else None
-    plain = _plain({"schema": SCHEMA, **made})
+    plain = plain_json(with_schema("verdict", made))
     assert isinstance(plain, dict)
     return plain
 
 
 def comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
-    """Make the fields of a comparison, and whether its word is a likely one."""
+    """Make the fields of a comparison, and what its word means to programs that do not compare words.
+
+    `worse` and `better` are true for all words of that direction, SLOWER and LIKELY WORSE too; `likely_slower` and
+    `likely_faster` for the likely ones of either kind.
+    """
     if comparison is None:
         return None
-    likely = {"likely_slower": "LIKELY SLOWER", "likely_faster": "LIKELY FASTER"}
-    return asdict(comparison) | {name: comparison.word == word for name, word in likely.items()}
+    worse, better, likely = comparison.is_slower, comparison.is_faster, comparison.is_likely
+    codes = {
+        "worse": worse,
+        "better": better,
+        "likely_slower": likely and worse,
+        "likely_faster": likely and better,
+    }
+    return asdict(comparison) | codes
 
 
 def _parts(parts: tuple[tuple[str, float], ...]) -> list[dict[str, JsonValue]]:
@@ -409,12 +370,12 @@ def _parts(parts: tuple[tuple[str, float], ...]) -> list[dict[str, JsonValue]]:
     return [{"part": name, "seconds": seconds} for name, seconds in parts]
 
 
-def _plain(value: object) -> JsonValue:
+def plain_json(value: object) -> JsonValue:
     """What JSON has words for: infinity and what is no number have none."""
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain_json(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     assert value is None or isinstance(value, str | int | bool)

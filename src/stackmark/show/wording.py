@@ -1,6 +1,6 @@
 """Numbers of an experiment as people read them, and what is derived from the data: for sections.py and the pictures.
 
-All of it can be computed from the Examined alone. Moments are in UTC: a report is read elsewhere than it was measured.
+All of it can be computed from the Examined alone.
 """
 
 import math
@@ -10,17 +10,23 @@ from statistics import median
 
 import numpy as np
 
+from stackmark.experiments.result import time_taken
 from stackmark.figures import FigureUnit
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.bad_runs import LEVEL, say_bad_runs
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
-from stackmark.verdict.needed import UNIT
+from stackmark.verdict.needed import UNIT, percent
+from stackmark.verdict.sentence import MOST_DECIMALS, assumed, say_by
 from stackmark.verdict.throughput import Throughput
 
 LETTERS = "ABCDEFGHI"
 # Up to here a ratio reads best as a difference in per cent, beyond as a factor.
 MOST_PER_CENT = 2.0
+# Half of the width of a rate's 95 % interval, by which it is coloured. Up to ±1 %, the margin of a comparison unless said, a rate
+# can decide most questions: green. Up to ±5 %, the margin against published numbers, it can tell large differences: yellow.
+# Beyond, and without an interval, it decides nothing by itself: red.
+NARROW, WIDE = 0.01, 0.05
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,14 @@ def say_spread(throughput: Throughput) -> str:
         return ""
     factor = throughput.high_per_s / throughput.rate_per_s
     return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {_say_factor(factor)}"
+
+
+def width_style(throughput: Throughput | None) -> str:
+    """Return the colour of a rate, which follows the width of its interval and not whether it succeeded."""
+    if throughput is None or throughput.high_per_s is None:
+        return "bold red"
+    half = throughput.high_per_s / throughput.rate_per_s - 1.0
+    return "bold green" if half <= NARROW else "bold yellow" if half <= WIDE else "bold red"
 
 
 def _say_factor(factor: float) -> str:
@@ -95,6 +109,78 @@ def say_in_own_terms(comparison: Comparison, unit: FigureUnit) -> str:
     return f"{comparison.sentence.rstrip('.')}; it {change}" if change else comparison.sentence
 
 
+def say_answer(comparison: Comparison, unit: FigureUnit) -> str:
+    """Say a verdict with its word first. One that rests on an assumption keeps the sentence that states it: one run a side, logs
+    of one day, series, a published number."""
+    c = comparison
+    judged = c.kind == "blocks" or (c.kind == "runs" and min(c.count_a, c.count_b) > 1 and c.p_difference is not None)
+    said = say_plainly(c, unit) if judged else say_in_own_terms(c, unit)
+    return said if said.startswith(c.word) else f"{c.word}: {said}"
+
+
+def say_plainly(comparison: Comparison, unit: FigureUnit) -> str:
+    """Say a verdict in one plain sentence, without its word: what it means for B against A, and how sure it is.
+
+    "Runs as fast as" is only for EQUIVALENT, and carries the margin. Of a figure that is not a rate it says how much longer it
+    takes. What other programs disturbed is part of the sentence.
+    """
+    c = comparison
+    a = c.a
+    caveats = "".join(f"; {said}" for said in c.caveats)
+    if c.word == "EQUIVALENT":
+        named = f"; though {say_by(c.interval_95, c.terms)}" if c.difference and c.interval_95 else ""
+        verb = "runs as fast as" if c.terms == "speed" else "is as good as"
+        return f"{c.b} {verb} {a}: {say_change(c.ratio)}, within ±{percent(c.margin)}{named}{assumed(c)}{caveats}"
+    if c.word == "INCONCLUSIVE":
+        first = f"{c.caveats[0]}; " if c.caveats else ""
+        return f"{first}{_say_open(c, a)}"
+    likely = "likely " if c.word.startswith("LIKELY") else ""
+    return f"{c.b} {_say_shown(c, a, unit, likely)}{assumed(c)}{caveats}"
+
+
+def _say_open(c: Comparison, a: str) -> str:
+    margin = percent(c.margin)
+    if c.interval_90 is None:
+        return f"{c.b} against {a} has ratio {say_ratio(c.ratio)} and no interval from {say_counts(c)}"
+    if c.difference and c.interval_95:
+        return f"{c.b} against {a} is {say_by(c.interval_95, c.terms)}; whether by more than {margin} is open"
+    low, high = say_change(c.interval_90.low), say_change(c.interval_90.high)
+    return (
+        f"whether {c.b} differs from {a} by more than {margin} is open: {say_change(c.ratio)} (90 %: {low} to {high})"
+    )
+
+
+def _say_shown(c: Comparison, a: str, unit: FigureUnit, likely: str) -> str:
+    """`is 3.1 % slower than host (95 %: 2.8 to 3.4 %)`, `takes 3.2 % longer than …`, `is 2.41 times as fast as …`."""
+    bounds = [1.0, 1.0] if c.interval_95 is None else [c.interval_95.low, c.interval_95.high]
+    if not unit.higher_is_better:
+        value, *ends = 1 / c.ratio, *sorted(1 / bound for bound in bounds)
+        verb = "takes" if unit.is_time else "is"
+        more, less, times = ("longer than", "less than", "times as long as") if unit.is_time else _MORE_OR_LESS
+    else:
+        value, *ends = c.ratio, *bounds
+        fast = c.terms == "speed"
+        verb, times = "is", f"times as {'fast' if fast else 'good'} as"
+        more, less = ("faster than", "slower than") if fast else ("better than", "worse than")
+    if value >= MOST_PER_CENT:
+        sure = f" (95 %: {ends[0]:.3g} to {ends[1]:.3g} times)" if c.interval_95 else ""
+        return f"{verb} {likely}{value:.3g} {times} {a}{sure}"
+    change, parts = abs(value - 1), sorted(100 * abs(end - 1) for end in ends)
+    sure = f" (95 %: {_together(*parts)} %)" if c.interval_95 else ""
+    return f"{verb} {likely}{percent(change)} {more if value > 1 else less} {a}{sure}"
+
+
+_MORE_OR_LESS = ("higher than", "lower than", "times as much as")
+
+
+def _together(low: float, high: float) -> str:
+    """Two numbers with as many decimals as tell them apart: `2.8 to 3.4`."""
+    decimals = 1
+    while decimals < MOST_DECIMALS and f"{low:.{decimals}f}" == f"{high:.{decimals}f}":
+        decimals += 1
+    return f"{low:.{decimals}f} to {high:.{decimals}f}"
+
+
 def say_counts(comparison: Comparison) -> str:
     """From how many it comes: `6 blocks`, `3 and 4 runs`."""
     second = counted(comparison.count_b, UNIT[comparison.kind])
@@ -102,9 +188,10 @@ def say_counts(comparison: Comparison) -> str:
 
 
 def say_took(examined: Examined) -> str:
-    if examined.ended_unix_s is None or examined.ended_unix_s < examined.created_unix_s:
-        return ""
-    return say_seconds(examined.ended_unix_s - examined.created_unix_s)
+    """Say the wall time of an experiment, without pauses that a person made."""
+    spans = [(run.started_unix_s, run.ended_unix_s) for run in examined.runs if run.ended_unix_s is not None]
+    took_s = time_taken(examined.created_unix_s, spans)
+    return say_seconds(took_s) if took_s else ""
 
 
 def sentence(said: str) -> str:

@@ -55,9 +55,7 @@ def check_picture(path: Path, example: str) -> None:
     """Refuse a name that says neither SVG nor PNG, and PNG where the package that draws it is missing."""
     suffix = path.suffix.lower()
     if suffix not in PICTURES:
-        raise SpecError(
-            f"a picture ends in .svg or .png, not {path.name!r}", hint=f"give a file like {example} with -o"
-        )
+        raise SpecError(f"a picture ends in .svg or .png, not {path.name!r}", hint=f"give a file like {example}")
     if suffix == ".png" and find_spec("resvg_py") is None:
         raise SpecError(
             "drawing PNG needs the package resvg-py, which is not installed",

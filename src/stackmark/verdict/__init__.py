@@ -1,1 +1,1 @@
-"""What the numbers mean: pure functions from what was remembered to what may be said."""
+"""Verdicts: pure functions from stored measurements to statements about them."""

@@ -1,4 +1,4 @@
-"""Runs that are slow now and then, and what a few clean ones cannot exclude.
+"""Count runs that are occasionally slow, and bound their share where a few clean runs cannot exclude them.
 
 An arm of which one run in ten is 20 % slow often shows no such run in four blocks, and is then called EQUIVALENT. The ratio is
 right for the runs that were seen; what it cannot say is how many of the next ones will be bad. So every verdict states how
@@ -25,7 +25,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class BadRuns:
-    """How many runs of an arm were bad, and the share that its bad runs are below with 95 % confidence."""
+    """The number of bad runs of an arm, and an upper bound of their share with 95 % confidence."""
 
     arm: str
     bad: int
@@ -83,11 +83,13 @@ def say_bad_runs(arms: Sequence[BadRuns], p: float | None) -> str:
     """Say how many runs of the arms were bad, and how many may be. `p` compares two arms' shares."""
     if not any(arm.bad for arm in arms) and len({arm.runs for arm in arms}) == 1:
         each = counted(arms[0].runs, "run")
-        return f"none in {each} of each arm; up to {_share(arms[0])} of an arm's runs may still be slow now and then (95 %)"
+        return f"none in {each} of each arm; up to {_share(arms[0])} of an arm's runs may still be slow (95 % bound)"
     said = ", ".join(f"{arm.bad} of {arm.runs} in {arm.arm} (up to {_share(arm)}, 95 %)" for arm in arms)
     if p is None:
         return said
-    differ = "the arms differ in their share of bad runs" if p <= LEVEL else "the arms' shares are not shown to differ"
+    differ = (
+        "the arms differ in their share of bad runs" if p <= LEVEL else "the arms' shares do not differ significantly"
+    )
     return f"{said}; Fisher's exact test: p = {p:.2g}, {differ}"
 
 

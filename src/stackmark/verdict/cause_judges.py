@@ -1,4 +1,4 @@
-"""Judges of single causes: what the values, the parameters and the measurements say about a fact that differs.
+"""Judge single causes by the values, the parameters and the measurements around a fact that differs.
 
 A table can say that a CPU limit matters. Only the number of times that the kernel stopped the process says that it did, and
 only the number of data workers says whether a small /dev/shm is used at all. Each judge looks at one kind of fact; what it
@@ -29,7 +29,7 @@ FEW_FILES = 4096
 
 @dataclass(frozen=True)
 class DifferingFact:
-    """A fact that differs, by arm, and what else is known of the arms."""
+    """A fact that differs, by arm, and what else is known about the arms."""
 
     key: str
     values: tuple[JsonValue, ...]
@@ -49,14 +49,14 @@ class DifferingFact:
         return middle(series[arm]) if series is not None and arm < len(series) else None
 
     def numbers(self) -> list[tuple[float, int]]:
-        """The values that are numbers, each with its arm, the smallest first."""
+        """Return the values that are numbers, each with its arm, the smallest first."""
         return sorted((float(v), i) for i, v in enumerate(self.values) if isinstance(v, int | float))
 
 
 @dataclass(frozen=True)
 class Judged:
-    """`unlikely`: what is known speaks against it, also where somebody asked for the difference. `itself`: it is what was
-    asked for, under its own name, and other lines say what that changed."""
+    """A judge's answer. `unlikely`: the evidence speaks against it, even where the difference was requested. `itself`: it was
+    requested under its own name, and other lines say what that changed."""
 
     weight: int
     why: str
@@ -76,31 +76,31 @@ def cpu_limit(seen: DifferingFact) -> Judged | None:
         return Judged(95, f"{head}: throttled {times:,.0f} times{lost}, during the measured part", shows_effect=True)
     if times is not None:
         often = "hardly ever" if times else "never"
-        return Judged(25, f"{head}, and it was {often} throttled during the measured part", unlikely=True)
+        return Judged(25, f"{head}: {often} throttled during the measured part", unlikely=True)
     threads, workers = seen.fact(arm, "software", "torch_threads"), seen.param(arm, "data_workers")
     compute, load = (value if isinstance(value, int) else 0 for value in (threads, workers))
     if compute + load > limit:
         who = f"{counted(compute, 'thread')} and {counted(load, 'data worker')}" if load else counted(compute, "thread")
-        return Judged(80, f"{head} for {who}: they wait for each other")
+        return Judged(80, f"{head} for {who}, which compete for it")
     return None
 
 
 def cpu_set(seen: DifferingFact) -> Judged | None:
-    """Fewer CPUs, or CPUs that are far from the GPU."""
+    """Judge fewer CPUs, or CPUs that are far from the GPU."""
     sets = [cpus_of(value) for value in seen.values]
     for arm, cpus in enumerate(sets):
         near = cpus_of(_device(seen.facts[arm]).get("near_cpus"))
         if cpus and near and not cpus & near:
             where = f"none of the CPUs of {seen.labels[arm]} is near the GPU"
-            return Judged(85, f"{where}: every copy and every launch crosses to another NUMA node")
+            return Judged(85, f"{where}: every copy and every kernel launch crosses NUMA nodes")
     counts = [len(cpus) for cpus in sets if cpus]
     if counts and min(counts) < max(counts):
-        return Judged(80, f"{counted(min(counts), 'CPU')} instead of {max(counts)} to run on")
+        return Judged(80, f"{counted(min(counts), 'CPU')} instead of {max(counts)}")
     return None
 
 
 def cpus_of(text: JsonValue) -> set[int]:
-    """`0-3,8`: nothing where it is no such list."""
+    """Parse `0-3,8`; empty where it is not such a list."""
     found: set[int] = set()
     for part in text.split(",") if isinstance(text, str) else []:
         first, _, last = part.strip().partition("-")
@@ -118,12 +118,12 @@ def shm(seen: DifferingFact) -> Judged | None:
     if workers is None or isinstance(workers, bool) or not isinstance(workers, int):
         return None
     if workers == 0 and not _several_ranks(seen, arm):
-        return Judged(12, f"{head}: used by data workers and by NCCL, and this workload has neither", unlikely=True)
+        return Judged(12, f"{head}: data workers and NCCL use it, this workload uses neither", unlikely=True)
     if workers == 0:
-        return Judged(55, f"{head}: NCCL hands data between ranks through it")
+        return Judged(55, f"{head}: NCCL passes data between ranks through it")
     batches = BATCHES_A_WORKER * workers
     room = say_size(least * MIB / batches)
-    return Judged(75, f"{head}: {room} for each of the {batches} batches that {workers} data workers keep ready in it")
+    return Judged(75, f"{head}: {room} for each of the {batches} batches that {workers} data workers prefetch into it")
 
 
 def threads(seen: DifferingFact) -> Judged | None:
@@ -137,19 +137,19 @@ def threads(seen: DifferingFact) -> Judged | None:
 def root_file_system(seen: DifferingFact) -> Judged | None:
     if "overlay" not in seen.values:
         return None
-    head = "many small files are read slower through an overlay, by a third where we measured it"
+    head = "reading many small files through an overlay is slower (by a third in our measurements)"
     data = {seen.param(arm, "data") for arm in range(len(seen.facts))}
     if data <= {"device", "host"}:
-        return Judged(15, f"{head}; the measured part reads none, start-up does", unlikely=True)
+        return Judged(15, f"{head}; only start-up reads files, the measured part does not", unlikely=True)
     if None in data:
         return None
-    return Judged(45, f"{head}: does the data folder lie on it, or is it mounted?")
+    return Judged(45, f"{head}: is the data folder on the overlay, or mounted?")
 
 
 def memory_limit(seen: DifferingFact) -> Judged | None:
-    """Files that were read are kept in memory, and count against the limit."""
+    """Judge a memory limit: the page cache counts against it."""
     if {seen.param(arm, "data") for arm in range(len(seen.facts))} <= {"device", "host"}:
-        return Judged(12, "files that were read count against it, and the measured part reads none", unlikely=True)
+        return Judged(12, "the page cache counts against it, but the measured part reads no files", unlikely=True)
     return None
 
 
@@ -161,26 +161,28 @@ def power_limit(seen: DifferingFact) -> Judged | None:
     if share is None:
         return None
     if share < 0.01:
-        return Judged(30, f"a power limit of {limit:g} W, which was not reached", unlikely=True)
-    return Judged(92, f"the power limit of {limit:g} W held the clock down {100 * share:.0f} % of the time", True)
+        return Judged(30, f"the power limit of {limit:g} W was not reached", unlikely=True)
+    return Judged(92, f"the power limit of {limit:g} W lowered the clock {100 * share:.0f} % of the time", True)
 
 
 def image(seen: DifferingFact) -> Judged | None:
-    """That one arm has an image and the other none is the layer itself. Of two images the insides are compared."""
+    """Judge an image: against none it is the layer itself; of two images the contents are compared."""
     if None not in seen.values:
         inside = ("software", "packages")
         if all(facts.get(subject) == seen.facts[0].get(subject) for facts in seen.facts for subject in inside):
             return None
-        return Judged(4, "the image itself: what differs in it stands in lines of its own", itself=True)
+        return Judged(4, "the image itself; differences inside it are listed separately", itself=True)
     own = any(seen.fact(arm, "container", "software") == "host" for arm in range(len(seen.facts)))
     what = (
-        "an empty image with the host's own software" if own else "an image, whose software stands in lines of its own"
+        "an empty image with the host's own software"
+        if own
+        else "an image; differences in its software are listed separately"
     )
     return Judged(9, what)
 
 
 def kernels(seen: DifferingFact) -> Judged | None:
-    """Which kernels ran is seen, not guessed: the names of the heaviest say where to look."""
+    """Judge which kernels ran, which is seen and not guessed; the names of the heaviest say where to look."""
     heaviest = [seen.fact(arm, "kernels", "heaviest") for arm in range(len(seen.facts))]
     named = [[str(name) for name in names] for names in heaviest if isinstance(names, list)]
     only = ""
@@ -194,43 +196,43 @@ def kernels(seen: DifferingFact) -> Judged | None:
         )
     tail = f" ({only})" if only else ""
     if any(seen.param(arm, "autotune") is True for arm in range(len(seen.facts))):
-        return Judged(50, f"other kernels chosen{tail}; cuDNN's autotuning draws anew in every process of every arm")
-    return Judged(85, f"other kernels chosen{tail}: the arms did not run the same programs on the chip")
+        return Judged(50, f"different kernels chosen{tail}; cuDNN's autotuning chooses again in every process")
+    return Judged(85, f"different kernels chosen{tail}: the arms ran different programs on the GPU")
 
 
 def open_files(seen: DifferingFact) -> Judged | None:
     numbers = seen.numbers()
     if numbers and numbers[-1][0] >= TOO_MANY_FILES:
         many = f"{numbers[-1][0]:,.0f} open files allowed"
-        return Judged(25, f"{many}: programs that close all they might have inherited start slowly")
+        return Judged(25, f"{many}: programs that close every inherited file descriptor start slowly")
     if numbers and numbers[0][0] < FEW_FILES:
         return Judged(25, f"{numbers[0][0]:,.0f} open files allowed: many data workers need more")
     return None
 
 
 def alone(seen: DifferingFact) -> Judged | None:
-    """Of what serves only to talk between processes."""
+    """Judge what only serves communication between processes."""
     if any(_several_ranks(seen, arm) for arm in range(len(seen.facts))):
         return None
-    return Judged(12, "for processes that talk to each other; here one ran alone", unlikely=True)
+    return Judged(12, "only matters between processes; here one process ran alone", unlikely=True)
 
 
 def nccl(seen: DifferingFact) -> Judged | None:
-    """A version that people look for, and that one process alone hardly ever uses."""
-    return Judged(30, "another NCCL; here one process ran alone", unlikely=True) if alone(seen) else None
+    """Judge the version of NCCL, which one process alone hardly ever uses."""
+    return Judged(30, "different NCCL; here one process ran alone", unlikely=True) if alone(seen) else None
 
 
 def not_in_the_loop(seen: DifferingFact) -> Judged | None:
-    """Of the network: one process that trains from its own data needs none."""
+    """Judge the network: one process that trains from its own data does not need it."""
     if any(_several_ranks(seen, arm) for arm in range(len(seen.facts))):
-        return Judged(60, "ranks talk through the network, or cannot")
-    return Judged(5, "whether a way leads out of it; the measured part takes none", unlikely=True)
+        return Judged(60, "ranks communicate through the network")
+    return Judged(5, "network access; the measured part does not use the network", unlikely=True)
 
 
 def boot(seen: DifferingFact) -> Judged | None:
     machines = {seen.fact(arm, "host", "machine_id") for arm in range(len(seen.facts))}
     if len(machines) > 1 and None not in machines:
-        return Judged(90, "another machine: this is no comparison of layers, but of machines")
+        return Judged(90, "different machine: this compares machines, not layers")
     return None
 
 

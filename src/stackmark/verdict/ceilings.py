@@ -1,10 +1,10 @@
-"""What a machine can do at most, as measured: the rows of `op/ceilings`, put together over the runs of an experiment.
+"""Measured limits of a machine: the rows of `op/ceilings`, combined over the runs of an experiment.
 
 A limit is a rate (operations or bytes a second) or a time (a launch). From one run it is the median of that run's samples
 with the median's own interval, which says how steady the chip was and not how far the next run would be; from several runs,
 which are as many samples, it is their geometric mean with Student's interval. Matrix rates come in pairs: `cold` is what a
 chip gives that rested (a clock that nothing holds back yet), `sustained` what it gives after seconds at full power. A
-workload that runs for minutes is held against the sustained one.
+workload that runs for minutes is compared with the sustained one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from stackmark.events import OpRow
 from stackmark.medians import median_of
 from stackmark.verdict.throughput import throughput_over_runs
 
-# --- What vendors say that their chips can do: the figure beside the measured one, with where it is printed
+# --- What vendors say that their chips can do: the figure next to the measured one, with where it is printed
 #
 # All are rates of dense matrices at the boost clock. Where a datasheet prints only the rate with structured sparsity,
 # which counts products with zeros that are never made, half of it stands here, and it is said. A figure counts the
@@ -26,7 +26,7 @@ from stackmark.verdict.throughput import throughput_over_runs
 # somebody has compared them with the sheet.
 
 
-HALF_OF_SPARSE = "half of the printed rates, which count structured sparsity"
+HALF_OF_SPARSE = "half of the printed rates, which include structured sparsity"
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ _V100, _P100 = "NVIDIA V100 Tensor Core GPU datasheet", "NVIDIA Tesla P100 datas
 _H100 = "NVIDIA H100 Tensor Core GPU datasheet"
 
 _TABLE = (
-    Vendor("NVIDIA P100", _P100, 732, {"fp64": 5.3, "fp32": 10.6, "fp16": 21.2}, "vector units: it has no others"),
-    Vendor("NVIDIA P100 PCIe", _P100, 732, {"fp64": 4.7, "fp32": 9.3, "fp16": 18.7}, "vector units: it has no others"),
+    Vendor("NVIDIA P100", _P100, 732, {"fp64": 5.3, "fp32": 10.6, "fp16": 21.2}, "vector units only"),
+    Vendor("NVIDIA P100 PCIe", _P100, 732, {"fp64": 4.7, "fp32": 9.3, "fp16": 18.7}, "vector units only"),
     _volta("NVIDIA V100 16GB", 7.8, 15.7, 125, 900, _V100),
     _volta("NVIDIA V100 32GB", 7.8, 15.7, 125, 900, _V100),
     _volta("NVIDIA V100 16GB PCIe", 7.0, 14.0, 112, 900, _V100),
@@ -111,8 +111,8 @@ MATRIX, COPY, READ, TRANSFER, LAUNCH = "matrix", "copy", "read", "transfer", "la
 COLD, SUSTAINED = "cold", "sustained"
 TO_DEVICE, FROM_DEVICE = "host to device", "device to host"
 EAGER, GRAPH = "eager", "graph"
-# Of a worker's notes on a row, those after which the limit is not to be believed hold one of these.
-DOUBTFUL = ("others were at work", "for want of budget")
+# A worker's note on a row with one of these phrases makes the limit doubtful. The last two are what older workers wrote.
+DOUBTFUL = ("other programs were running", "short of time budget", "others were at work", "for want of budget")
 # What a limit is counted in.
 OPERATIONS_PER_S, BYTES_PER_S, SECONDS = "FLOP/s", "B/s", "s"
 
@@ -153,7 +153,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Rate:
-    """The matrix rate of one precision, in operations a second; `low` and `high` are the interval of the sustained one."""
+    """The matrix rate of one precision, in operations per second; `low` and `high` are the interval of the sustained one."""
 
     cold_per_s: float
     sustained_per_s: float
@@ -165,7 +165,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Missing:
-    """A limit that was to be measured and gave no number."""
+    """A limit that should have been measured but gave no number."""
 
     what: str
     precision: str
@@ -174,7 +174,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The limits of one device, or of a CPU with so many threads. None: not measured."""
+    """The limits of one device, or of a CPU with a number of threads. None: not measured."""
 
     matrix: Mapping[str, Rate]
     copy_bytes_per_s: float | None = None
@@ -194,7 +194,7 @@ class Ceilings:
 
     @property
     def memory_bytes_per_s(self) -> float | None:
-        """The best that was seen of the device's memory: a copy reads and writes, a sum only reads."""
+        """Return the best rate seen of the device's memory: a copy reads and writes, a sum only reads."""
         return max((rate for rate in (self.copy_bytes_per_s, self.read_bytes_per_s) if rate), default=None)
 
 
@@ -208,7 +208,7 @@ def ceilings_of(
     threads: int = 0,
     missing: Sequence[Missing] = (),
 ) -> Ceilings:
-    """A precision counts only where both of its states were measured."""
+    """Gather the ceilings; a precision counts only if both of its states were measured."""
     found = {limit.key: limit for limit in limits}
 
     def value(what: str, state: str = "") -> float | None:
@@ -239,7 +239,7 @@ def ceilings_of(
 
 
 def limits_of(runs: Sequence[Sequence[OpRow]]) -> list[Limit]:
-    """The limits of an experiment from the rows of each of its runs, in the order in which they were measured."""
+    """Return the limits of an experiment from the rows of each of its runs, in the order in which they were measured."""
     by_key: dict[tuple[str, str, str], list[OpRow]] = {}
     for rows in runs:
         for row in rows:
@@ -249,13 +249,13 @@ def limits_of(runs: Sequence[Sequence[OpRow]]) -> list[Limit]:
 
 
 def missing_of(runs: Sequence[Sequence[OpRow]]) -> list[Missing]:
-    """What failed, each once."""
+    """Return what failed, each once."""
     found = {_key(row): row for rows in runs for row in rows if row.failure_kind}
     return [Missing(key[0], key[2], row.failure_message) for key, row in found.items()]
 
 
 def merged(newest_first: Iterable[Sequence[Limit]]) -> list[Limit]:
-    """Each limit from the newest experiment that has it: one of a single precision does not hide the others."""
+    """Return each limit from the newest experiment that has it, so that one precision does not hide the others."""
     found: dict[tuple[str, str, str], Limit] = {}
     for limits in newest_first:
         for limit in limits:
@@ -263,8 +263,8 @@ def merged(newest_first: Iterable[Sequence[Limit]]) -> list[Limit]:
     return list(found.values())
 
 
-def beside_vendor(limits: Iterable[Limit], vendor: Vendor | None) -> list[Limit]:
-    """The same limits with the vendor's figure: of a copy and of a sum, that of the memory."""
+def with_vendor_figures(limits: Iterable[Limit], vendor: Vendor | None) -> list[Limit]:
+    """Return the limits with the vendor's figure; for a copy and a sum that is the memory's."""
     if vendor is None:
         return list(limits)
     return [replace(limit, vendor=_vendor_figure(limit, vendor)) for limit in limits]

@@ -1,8 +1,8 @@
-"""Many devices: which one is slow?
+"""Find slow devices among many.
 
 A cohort is devices of one model with one stack. ln R of each stands against the cohort's median, in units of 1.4826·MAD, which
 a few slow devices do not move. Flagged: below the median by more than the margin, and significant after Benjamini and Hochberg
-at 5 % over the cohort. What is flagged is suspected, no more; it is named once it was run again beside a good one (`confirm`).
+at 5 % over the cohort. What is flagged is suspected, no more; it is named once it was run again next to a good one (`confirm`).
 
 The p of a device. The MAD of a handful is a poor measure of spread: with it, a normal p would flag somebody in 18 of 100 sweeps
 of ten equal devices instead of 5. Simulated (10^4 to 10^6 cohorts of each size from 5 to 500, normal noise), (x − median) /
@@ -39,7 +39,7 @@ LEAST_SD = 0.0005
 
 @dataclass(frozen=True)
 class Device:
-    """One device and what it reached: ln R. `stack` is what makes it comparable: model, driver, framework."""
+    """One device and its ln R. `stack` makes it comparable: model, driver, framework."""
 
     node: str
     device: str
@@ -53,7 +53,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a device stands in its cohort. `p` is its own, `p_adjusted` after Benjamini and Hochberg; None where the cohort
+    """A device's position in its cohort. `p` is its own, `p_adjusted` after Benjamini and Hochberg; None where the cohort
     is too small for either."""
 
     device: Device
@@ -79,7 +79,7 @@ class Cohort:
 
 
 def cohorts(devices: Sequence[Device], margin: float) -> tuple[Cohort, ...]:
-    """The devices by model and stack, the largest cohort first; each device against its own."""
+    """Group the devices by model and stack, the largest cohort first, and compare each device with its own cohort."""
     by_stack: dict[tuple[str, ...], list[Device]] = {}
     for device in devices:
         by_stack.setdefault(device.stack, []).append(device)
@@ -108,12 +108,16 @@ def _cohort(stack: tuple[str, ...], members: Sequence[Device], margin: float) ->
 
 
 def _too_few(count: int) -> str:
-    what = "one device has nothing to stand against" if count == 1 else f"{count} devices do not tell what is usual"
-    return f"{what}: a slow one can be named among {LEAST_DEVICES} or more of one model and stack"
+    what = (
+        "one device cannot be compared with others"
+        if count == 1
+        else f"{count} devices are too few to know what is usual"
+    )
+    return f"{what}; naming a slow device takes {LEAST_DEVICES} or more of one model and stack"
 
 
 def device_p(deviations: float, count: int) -> float:
-    """How often a device that is like its `count` − 1 fellows stands so low, or lower."""
+    """Return how often a device that is like its `count` − 1 fellows is this slow, or slower."""
     scale, df = _shape(count)
     return t_cdf(deviations / scale, df)
 
@@ -123,7 +127,7 @@ def _shape(count: int) -> tuple[float, float]:
 
 
 def seen_from(cohort: Cohort, margin: float) -> float:
-    """How much slower than the median, as a share, a single device must be to be flagged: what a sweep can tell at all."""
+    """Return how much slower than the median a single device must be to be flagged: the resolution of a sweep."""
     count = len(cohort.standings)
     scale, df = _shape(count)
     least = -t_quantile(ALPHA / count, df) * scale * cohort.sd_log
@@ -131,7 +135,7 @@ def seen_from(cohort: Cohort, margin: float) -> float:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Each p as the smallest rate of false discoveries at which it is one (step-up)."""
+    """Return each p as the smallest rate of false discoveries at which it is one (step-up)."""
     adjusted = [1.0] * len(p_values)
     least = 1.0
     for rank, index in reversed(list(enumerate(sorted(range(len(p_values)), key=p_values.__getitem__), start=1))):
@@ -141,7 +145,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
 
 def reference_for(flagged: Standing, cohort: Cohort, busy: Collection[str] = ()) -> Device | None:
-    """The good one to run it beside: near the median, on a node where nobody is suspected, and not its own.
+    """Return the good device to run it with: near the median, on another node where no device is suspected.
 
     Whatever slows a node slows a reference on it too, and then nothing would be seen. A node of `busy` is taken where there is
     no other: two repetitions at once need two references."""
@@ -156,19 +160,19 @@ def reference_for(flagged: Standing, cohort: Cohort, busy: Collection[str] = ())
 def confirm(
     flagged: Device, reference: Device, logs_flagged: Sequence[float], logs_reference: Sequence[float], margin: float
 ) -> Comparison | None:
-    """The repetition: blocks of one run on each, fresh data that had no part in the suspicion. None without a whole block."""
+    """Compare the repeated runs, blocks of fresh data that had no part in the suspicion. None without a complete block."""
     if not logs_flagged:
         return None
     return compare_blocks(reference.name, flagged.name, logs_reference, logs_flagged, margin)
 
 
 def is_confirmed(comparison: Comparison | None) -> bool:
-    """Slower by more than the margin, with 95 % confidence on that side: what a verdict between two arms asks too."""
+    """Return whether it is slower by more than the margin, with 95 % confidence on that side, as for two arms."""
     return comparison is not None and comparison.word == "SLOWER"
 
 
 def slow_nodes(devices: Sequence[Device], slow: Sequence[Device]) -> dict[str, int]:
-    """Nodes all of whose devices are slow, two or more: then it is the node, not one device after another."""
+    """Return the nodes with two or more devices, all of them slow: then the node is slow, not each device."""
     of_node: dict[str, int] = {}
     for device in devices:
         of_node[device.node] = of_node.get(device.node, 0) + 1
@@ -179,7 +183,7 @@ def slow_nodes(devices: Sequence[Device], slow: Sequence[Device]) -> dict[str, i
 
 
 def say_cohort(cohort: Cohort, unit: str = "") -> str:
-    """`10 × Xeon, PyTorch 2.11: median 142 images/s, devices spread by 0.4 %`"""
+    """Format like `10 × Xeon, PyTorch 2.11: median 142 images/s, devices spread by 0.4 %`."""
     what = ", ".join(part for part in cohort.stack if part) or "devices of an unknown model"
     middle = math.exp(cohort.log_median)
     said = f"{len(cohort.standings)} × {what}: median {say_figure(middle, unit)}"
@@ -213,7 +217,7 @@ LEAST_FOR_GROUPS = 6
 # Stricter than a flag: a population is excused from being slow, and a group is not confirmed by another repetition.
 SPLIT_ALPHA = 0.01
 SLOW_SHARE, FAST_SHARE = 1 / 3, 1 / 10
-# So many slow ones are a group, whatever their share: Holm over more suspects would ask for too many runs of each.
+# This many slow ones are a group, whatever their share: Holm over more suspects would ask for too many runs of each.
 SLOW_COUNT = 10
 # Places where a large cohort may be split: more would only cost time.
 _MOST_PLACES = 64
@@ -233,7 +237,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Part:
-    """Devices of one kind, by their places in the cohort, with what sets them apart."""
+    """Devices of one kind, by their index in the cohort, with what distinguishes them."""
 
     members: tuple[int, ...]
     label: str
@@ -242,7 +246,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """Two kinds of devices, or more, the fastest first. `fact` is what parts them; empty where nothing is known to."""
+    """Two or more kinds of devices, the fastest first. `fact` is what separates them; empty where none is known."""
 
     parts: tuple[Part, ...]
     fact: str
@@ -250,14 +254,14 @@ class Split:
 
     @property
     def log_ratio(self) -> float:
-        """ln of the slowest part's median over that of the fastest."""
+        """Return ln of the slowest part's median over that of the fastest."""
         return self.parts[-1].log_median - self.parts[0].log_median
 
 
 def find_split(
     logs: Sequence[float], facts: Sequence[Mapping[str, str]], margin: float, spread: Spread | None = None
 ) -> Split | None:
-    """The two kinds, or more, that a cohort holds; None where it is one, or too small to tell."""
+    """Find the two or more kinds that a cohort contains; None where it is one kind, or too small to tell."""
     if len(logs) < LEAST_FOR_GROUPS:
         return None
     return _by_fact(logs, facts, margin) or _by_gap(logs, facts, margin, spread)
@@ -330,7 +334,7 @@ def _by_gap(
 
 
 def find_gap(logs: Sequence[float]) -> float:
-    """The largest gap in ln R that may part two groups; 0 where the cohort is too small for groups."""
+    """Find the largest gap in ln R that may separate two groups; 0 where the cohort is too small for groups."""
     if len(logs) < LEAST_FOR_GROUPS:
         return 0.0
     return float(_gaps(np.sort(np.asarray(logs, dtype=np.float64))[None, :])[0][0])
@@ -358,7 +362,7 @@ def _gaps(logs: Floats) -> tuple[Floats, Floats, Ints]:
 
 @lru_cache(maxsize=64)
 def _under_one_group(count: int) -> tuple[Floats, Floats]:
-    """Gaps of so many devices of one kind whose rates have a spread of 1, and the gaps over the spread within the sides."""
+    """Gaps of this many devices of one kind whose rates have a spread of 1, and the gaps over the spread within the sides."""
     draws = max(400, min(_DRAWS, 2_000_000 // count))
     gaps, within, _ = _gaps(np.sort(np.random.default_rng(_SEED).standard_normal((draws, count)), axis=1))
     return gaps, gaps / within
@@ -373,7 +377,7 @@ def _under_one_group(count: int) -> tuple[Floats, Floats]:
 # the MAD of eight devices has three and a half.
 
 
-# Up to so many devices a second pass is made unasked: three runs of each of a thousand are another decision.
+# Up to this many devices a second pass is made unasked: three runs of each of a thousand are another decision.
 MOST_UNASKED = 64
 # The spread of k equal devices by their MAD is off by 1.17/√k (standard error, as a share): within 2.5 of these it is like
 # that of their runs.
@@ -382,7 +386,7 @@ _POWER = 0.9
 
 
 def spread_of(runs: Sequence[Sequence[float]]) -> Spread | None:
-    """The spread of repeated runs, from ln R of the runs of each device; None where no device has two."""
+    """Return the spread of repeated runs, from ln R of the runs of each device; None where no device has two."""
     several = [logs for logs in runs if len(logs) > 1]
     if not several:
         return None
@@ -393,7 +397,7 @@ def spread_of(runs: Sequence[Sequence[float]]) -> Spread | None:
 
 
 def needs_more(devices: Sequence[Device], margin: float) -> bool:
-    """Whether one run of each device of a cohort leaves something open."""
+    """Return whether one run of each device of a cohort leaves the answer undecided."""
     (cohort,) = cohorts(devices, margin)
     if cohort.cannot:
         return False
@@ -403,7 +407,7 @@ def needs_more(devices: Sequence[Device], margin: float) -> bool:
 
 
 def with_runs(cohort: Cohort, spread: Spread | None, margin: float) -> Cohort:
-    """The cohort judged by the spread of repeated runs, where its devices do not spread by more than that explains."""
+    """Judge the cohort by the spread of repeated runs, where its devices do not vary by more than that explains."""
     if spread is None or not _like_runs(cohort, spread):
         return cohort
     sd = max(cohort.sd_log, spread.sd_of_mean)
@@ -420,7 +424,7 @@ def with_runs(cohort: Cohort, spread: Spread | None, margin: float) -> Cohort:
 
 
 def seen_with_runs(cohort: Cohort, spread: Spread | None, margin: float) -> float:
-    """How much slower than the median, as a share, a single device must be to be flagged."""
+    """Return how much slower than the median, as a share, a single device must be to be flagged."""
     if not _like_runs(cohort, spread) or spread is None:
         return seen_from(cohort, margin)
     count = len(cohort.standings)
@@ -436,14 +440,14 @@ def _like_runs(cohort: Cohort, spread: Spread | None) -> bool:
 
 
 def _scale(count: int) -> float:
-    """The median of so many devices is itself uncertain."""
+    """The median of this many devices is itself uncertain."""
     return math.sqrt(1 + math.pi / 2 / count)
 
 
 def blocks_to_confirm(
     flagged: Standing, suspects: int, spread: Spread | None, margin: float, least: int, most: int
 ) -> int:
-    """Blocks by which a device as slow as it looks is confirmed in 90 % of sweeps: an even number, for AB and BA.
+    """Return the blocks that confirm a device as slow as it looks in 90 % of sweeps: an even number, for AB and BA.
 
     Holm divides 5 % by the number of suspects. Without repeated runs the spread is not known, and it is the least."""
     if spread is None:

@@ -1,10 +1,10 @@
-"""What a collective's time means: three figures that are all called bandwidth, each under its own name.
+"""Interpret the time of a collective: three figures that are all called bandwidth, each under its own name.
 
 nccl-tests (doc/PERFORMANCE.md) have two. Algorithm bandwidth is "size (S) / time (t)", useful "to compute how much time any large
 operation would take". Bus bandwidth is that times a factor "to reflect the speed of the inter-GPU communication", so that "we can
 compare it with the hardware peak bandwidth, independently of the number of ranks": what each rank's own link carries.
 DeepBench's sheets have a third, bytes × ranks / time, which grows with the ranks and which no link ever carries; of its 203
-published rows each is just that. It is kept for those who hold an old table beside a new one, and under DeepBench's own name.
+published rows each is just that. It is kept for those who hold an old table next to a new one, and under DeepBench's own name.
 
 No rank of a collective is slow alone: the others wait for it, and their own time grows with it. What differs between ranks is
 when each begins and is done, and where that is a good part of the call, the ranks are not alike.
@@ -25,7 +25,7 @@ APART = 0.10
 
 @dataclass(frozen=True)
 class Bandwidths:
-    """Of one collective. `limit_bus_gb_per_s` is what the links' own description allows; None where nothing tells."""
+    """The bandwidths of one collective. `limit_bus_gb_per_s` is what the links' description allows; None where unknown."""
 
     seconds: float
     algorithm_gb_per_s: float
@@ -49,7 +49,7 @@ class Bandwidths:
 def bandwidths(
     op: str, ranks: int, array_bytes: float, seconds: float, limit_per_s: float | None = None, limit: str = ""
 ) -> Bandwidths:
-    """`array_bytes` is the whole array, as nccl-tests count it; `limit_per_s` is the row's, in bytes of that array a second."""
+    """Compute the bandwidths. `array_bytes` is the whole array, as in nccl-tests; `limit_per_s` counts bytes of it per second."""
     algorithm = array_bytes / seconds / 1e9
     factor = bus_factor(op, ranks)
     return Bandwidths(
@@ -63,7 +63,7 @@ def bandwidths(
 
 
 def rows_apart(rows: Mapping[int, Sequence[OpRow]]) -> list[str]:
-    """From the rows of each rank: a flag that names the one that took longest in most of those where they differ."""
+    """Flag the rank that took longest in most of the rows where the ranks differ."""
     own: dict[int, dict[int, float]] = {}
     for rank, of_rank in rows.items():
         for row in of_rank:
@@ -85,7 +85,7 @@ def _ranks_alike(op: str) -> bool:
 
 
 def steps_apart(step_s: Mapping[int, Sequence[float]]) -> list[str]:
-    """The same from the step times of each rank."""
+    """Flag the slowest rank from the step times of each rank, as `rows_apart` does from rows."""
     times = {rank: median(steps) for rank, steps in step_s.items() if steps}
     return [_say(times, "than another at a step:")] if _differ(times) else []
 

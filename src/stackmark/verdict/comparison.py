@@ -1,24 +1,46 @@
-"""What comparing two arms shows, as data. How it is computed is in ratio.py, sequential.py, unpaired.py and series.py.
+"""The result of comparing two arms, as data. ratio.py, sequential.py, unpaired.py and series.py compute it.
 
-A ratio is B over A: above one, B is faster. `word` is the verdict at the margin; beside it, `difference` names a difference
-that the 95 % interval shows to be real, however small. "Not significantly different" is never written as "the same".
+A ratio is B over A, oriented so that above one B is better. `word` is the verdict at the margin; next to it, `difference` names
+a difference that the 95 % interval shows to be real, however small. "Not significantly different" is never written as "the same".
+Rates and times are SLOWER or FASTER; any other figure (a quality, a cost) is WORSE or BETTER. Both kinds of words mean the same
+to statistics and to exit codes: `is_slower` and `is_faster` are about the direction.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
+from stackmark.figures import Terms
 from stackmark.verdict.bad_runs import BadRuns
 
 # LIKELY is said of a baseline with fewer than three series, where only an allowance for the change of series stands behind it.
-Word = Literal["EQUIVALENT", "SLOWER", "FASTER", "LIKELY SLOWER", "LIKELY FASTER", "INCONCLUSIVE"]
-Difference = Literal["slower", "faster"]
+SpeedWord = Literal["EQUIVALENT", "SLOWER", "FASTER", "LIKELY SLOWER", "LIKELY FASTER", "INCONCLUSIVE"]
+Word = Literal[SpeedWord, "WORSE", "BETTER", "LIKELY WORSE", "LIKELY BETTER"]
+Difference = Literal["slower", "faster", "worse", "better"]
+_QUALITY_WORDS: dict[SpeedWord, Word] = {
+    "SLOWER": "WORSE",
+    "FASTER": "BETTER",
+    "LIKELY SLOWER": "LIKELY WORSE",
+    "LIKELY FASTER": "LIKELY BETTER",
+}
 # What the numbers were paired by: blocks of one experiment; nothing (Welch); series before and after; a constant.
 Kind = Literal["blocks", "runs", "series", "published"]
 
 
+def word_in(terms: Terms, word: SpeedWord) -> Word:
+    """Return the word of a verdict in the terms of its figure."""
+    return _QUALITY_WORDS.get(word, word) if terms == "quality" else word
+
+
+def difference_in(terms: Terms, difference: Literal["slower", "faster"]) -> Difference:
+    """Return the name of a difference in the terms of its figure."""
+    if terms == "speed":
+        return difference
+    return "worse" if difference == "slower" else "better"
+
+
 @dataclass(frozen=True)
 class Interval:
-    """Of the ratio, not of its logarithm."""
+    """An interval of the ratio, not of its logarithm."""
 
     low: float
     high: float
@@ -42,7 +64,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Needed:
-    """How many blocks (runs, series) in all would decide at this margin; None where no number is likely to.
+    """The number of blocks (runs, series) in all that would decide at this margin; None where no number is likely to.
 
     `seconds` is what the missing ones take, where the time of a block is known. `practical` is False where that is more than
     anybody waits for. `advice` is what to do, the cheapest first, and `sentence` says it all.
@@ -92,11 +114,28 @@ class Comparison:
     p_bad_runs: float | None = None
     # What a block takes, for forecasts in minutes.
     block_s: float | None = None
+    # Whether its words are about speed or about quality and cost.
+    terms: Terms = "speed"
+    # What must stand in the first sentence with the word: blocks that other programs disturbed.
+    caveats: tuple[str, ...] = ()
+    # Whether the intervals rest on the spread of other runs in the ledger, since a side has a single run.
+    assumed: bool = False
+    # Of a side with a single run and no known spread: by which factor one run would have to differ from the next for the
+    # ratio to be chance (the exponential of σ*).
+    chance_factor: float | None = None
+    # The word for undated logs alone, where the verdict is INCONCLUSIVE because nothing is known of other days.
+    word_in_logs: Word | None = None
 
     @property
     def is_slower(self) -> bool:
-        return self.word in ("SLOWER", "LIKELY SLOWER")
+        """Whether B is slower, or worse where the figure is not a rate or a time; also where that is only likely."""
+        return self.word in ("SLOWER", "LIKELY SLOWER", "WORSE", "LIKELY WORSE")
 
     @property
     def is_faster(self) -> bool:
-        return self.word in ("FASTER", "LIKELY FASTER")
+        """Whether B is faster, or better where the figure is not a rate or a time; also where that is only likely."""
+        return self.word in ("FASTER", "LIKELY FASTER", "BETTER", "LIKELY BETTER")
+
+    @property
+    def is_likely(self) -> bool:
+        return self.word.startswith("LIKELY ")

@@ -1,4 +1,4 @@
-"""What was measured beside the rate: clock, heat, power, throttling, load. Did the arms have it alike, and did it drift?
+"""Compare covariates of the rate between arms (clock, heat, power, throttling, load), and find those that drift.
 
 A covariate is one number a run, like the rate. Two arms are called apart in it when the difference is large enough to care
 about *and* clear against the spread between runs: per block where both arms ran in it, else by Welch, two-sided at 1 %,
@@ -33,7 +33,7 @@ LEAST_MOVEMENT = 1e-6
 
 @dataclass(frozen=True)
 class Association:
-    """How the ratio moved with a covariate: per block d = ln R_b − ln R_a against the difference of the covariate.
+    """The relation of ratio and covariate: per block d = ln R_b − ln R_a against the difference of the covariate.
 
     `adjusted` is the ratio where both arms met the same; `slope` is the change of ln R for one unit more of the covariate.
     """
@@ -95,7 +95,7 @@ Worse = Literal["higher", "lower", "neither"]
 
 @dataclass(frozen=True)
 class KnownCovariate:
-    """`least` is the smallest difference worth a word, a share of the larger value where `relative`. `worse` is the
+    """A covariate. `least` is the smallest difference to report, a share of the larger value where `relative`. `worse` is the
     direction that slows a run down; `neither` where it is a consequence of the rate as much as a cause. `zero_if_well`: it is
     zero where nothing is wrong, so that a few runs are enough to see that something is."""
 
@@ -125,9 +125,9 @@ KNOWN = (
     KnownCovariate("temperature_start_c", "GPU temperature at the start", "°C", 3.0, worse="higher"),
     KnownCovariate("temperature_c", "GPU temperature", "°C", 3.0, worse="higher"),
     KnownCovariate("temperature_end_c", "GPU temperature at the end", "°C", 3.0, worse="higher"),
-    KnownCovariate("power_w", "power of the GPU", "W", 0.02, relative=True),
-    KnownCovariate("power_start_w", "power of the GPU at the start", "W", 0.05, relative=True),
-    KnownCovariate("power_end_w", "power of the GPU at the end", "W", 0.05, relative=True),
+    KnownCovariate("power_w", "GPU power", "W", 0.02, relative=True),
+    KnownCovariate("power_start_w", "GPU power at the start", "W", 0.05, relative=True),
+    KnownCovariate("power_end_w", "GPU power at the end", "W", 0.05, relative=True),
     KnownCovariate(
         "limited_thermal_share",
         "clock held down by temperature",
@@ -141,17 +141,17 @@ KNOWN = (
     KnownCovariate(
         "limited_board_limit_share", "clock held down by the board's power delivery", "share", 0.01, worse="higher"
     ),
-    KnownCovariate("limited_sync_boost_share", "clock held down to another GPU's", "share", 0.01, worse="higher"),
+    KnownCovariate("limited_sync_boost_share", "clock held down to match another GPU", "share", 0.01, worse="higher"),
     KnownCovariate("limited_reliability_share", "clock held down by voltage", "share", 0.02, worse="higher"),
     KnownCovariate("cpu_thermal_throttles", "CPU slowed by heat", "times", 1.0, worse="higher", zero_if_well=True),
     KnownCovariate(
         "other_cpus",
-        "CPUs kept busy by others",
+        "CPUs kept busy by other programs",
         "CPUs",
         0.2,
         worse="higher",
         alarm=0.5,
-        alarm_words="the machine was not left alone",
+        alarm_words="other programs were running on the machine",
     ),
     KnownCovariate(
         "other_gpu_processes",
@@ -161,14 +161,14 @@ KNOWN = (
         worse="higher",
         zero_if_well=True,
         alarm=1.0,
-        alarm_words="the GPU was not left alone",
+        alarm_words="other programs were running on the GPU",
     ),
-    KnownCovariate("load_1m", "load of the machine in the minute before", "", 0.5, worse="higher"),
-    KnownCovariate("steal_s", "CPU time the hypervisor gave to others", "s", 0.05, worse="higher"),
-    KnownCovariate("involuntary_switches", "turned off its CPU by others", "times", 0.5, relative=True, worse="higher"),
+    KnownCovariate("load_1m", "load average in the minute before", "", 0.5, worse="higher"),
+    KnownCovariate("steal_s", "CPU time the hypervisor gave to other machines", "s", 0.05, worse="higher"),
+    KnownCovariate("involuntary_switches", "involuntary context switches", "times", 0.5, relative=True, worse="higher"),
     KnownCovariate("cpu_s", "CPU time used", "s", 0.1, relative=True),
-    KnownCovariate("pcie_replays", "PCIe packets sent again", "times", 1.0, worse="higher"),
-    KnownCovariate("ecc_corrected_volatile", "memory errors corrected", "times", 1.0, worse="higher"),
+    KnownCovariate("pcie_replays", "PCIe packets resent", "times", 1.0, worse="higher"),
+    KnownCovariate("ecc_corrected_volatile", "corrected memory errors", "times", 1.0, worse="higher"),
 )
 BY_NAME = {known.name: known for known in KNOWN}
 # What the counters around the measured part call the same thing.
@@ -182,7 +182,7 @@ Series = Sequence[tuple[int | None, float]]
 
 
 def covariates_of(run: ExaminedRun) -> dict[str, float]:
-    """A run's covariates under one name each, with the power that follows from energy and time."""
+    """Return a run's covariates under one name each, with the power that follows from energy and time."""
     told = {name: value for name, value in run.covariates.items() if math.isfinite(value)}
     elapsed_s = told.get("counters_elapsed_s", 0.0)
     made = {ALIASES.get(name, name): value for name, value in told.items() if ALIASES.get(name) not in told}
@@ -194,13 +194,13 @@ def covariates_of(run: ExaminedRun) -> dict[str, float]:
 
 
 def counted_runs(runs: Sequence[ExaminedRun], arm: int) -> list[ExaminedRun]:
-    """An arm's runs that are part of the verdict; where none is yet, those that ended well."""
+    """Return an arm's runs that are part of the verdict; where there are none yet, those that succeeded."""
     mine = [run for run in runs if run.arm == arm and run.role == "measured"]
     return [run for run in mine if run.counted] or [run for run in mine if run.status == "done"]
 
 
 def series_of_arms(arms: int, runs: Sequence[ExaminedRun]) -> dict[str, list[Series]]:
-    """Covariate by covariate, each arm's values; known ones first, in their order."""
+    """Return each arm's values by covariate; known covariates first, in their order."""
     found: dict[str, list[list[tuple[int | None, float]]]] = {}
     for arm in range(arms):
         for run in counted_runs(runs, arm):
@@ -215,7 +215,7 @@ def middle(series: Series) -> float | None:
 
 
 def apart(known: KnownCovariate, series: Sequence[Series]) -> tuple[int, int] | None:
-    """The arms with the lowest and the highest value, where these two are clearly apart."""
+    """Return the arms with the lowest and the highest value, where these two differ clearly."""
     middles = [(value, arm) for arm, one in enumerate(series) if (value := middle(one)) is not None]
     if len(middles) < 2:
         return None
@@ -257,7 +257,7 @@ def _two_sided(difference: float, error: float, df: float) -> float:
 
 
 def covariate_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) -> tuple[CovariateLine, ...]:
-    """Median per arm of every covariate, with a remark where arms are apart or where it drifts over the blocks."""
+    """Return the median per arm of every covariate, with a remark where arms differ or where it drifts over the blocks."""
     labels = [arm.label for arm in arms]
     lines = []
     for name, series in series_of_arms(len(arms), runs).items():
@@ -298,8 +298,8 @@ def _say_association(known: KnownCovariate, found: Association) -> str:
     slope, low, high = (100 * value for value in (found.slope, found.slope_low, found.slope_high))
     return (
         f"moved with {known.words}: {slope:+.2g} % per {known.unit or 'unit'} (95 % {low:+.2g} to {high:+.2g} %, correlation "
-        f"{found.correlation:+.2f}, {found.blocks} blocks); where both arms met the same, the ratio is {found.adjusted:.4f} "
-        f"({found.adjusted_low:.4f} to {found.adjusted_high:.4f}): association, and not the verdict"
+        f"{found.correlation:+.2f}, {found.blocks} blocks); with the same value in both arms, the ratio is {found.adjusted:.4f} "
+        f"({found.adjusted_low:.4f} to {found.adjusted_high:.4f}): an association, not the verdict"
     )
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic that every verdict rests on: a difference of logarithms, its standard error, and the rule of the margin.
+"""The arithmetic behind every verdict: a difference of logarithms, its standard error, and the rule of the margin.
 
 It works on arrays as well as on one experiment. The simulations of benchmarks/verdicts.py call the same functions, with ten
 thousand experiments in one array, that `compare_blocks` calls with one: what is validated is what decides.
@@ -29,7 +29,7 @@ NO_SPREAD = 1e-12
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of ln(B/A): its mean, the standard error of that, and the spread of one observation.
+    """The evidence about ln(B/A): its mean, the standard error of that, and the spread of one observation.
 
     Each is one number or, in a simulation, an array with one number an experiment.
     """
@@ -41,14 +41,14 @@ class Evidence:
 
 
 def paired(differences: Floats) -> Evidence:
-    """From differences ln R_b − ln R_a along the last axis, one a block; also one sample against a constant."""
+    """Gather evidence from differences ln R_b − ln R_a along the last axis, one per block, or one sample against a constant."""
     n = differences.shape[-1]
     sd = differences.std(axis=-1, ddof=1)
     return Evidence(differences.mean(axis=-1), sd / math.sqrt(n), np.full(sd.shape, n - 1.0), sd)
 
 
 def welch(logs_a: Floats, logs_b: Floats) -> Evidence:
-    """From two independent samples along the last axis, which may spread differently (Welch and Satterthwaite)."""
+    """Gather evidence from two independent samples along the last axis with their own spreads (Welch and Satterthwaite)."""
     n_a, n_b = logs_a.shape[-1], logs_b.shape[-1]
     var_a, var_b = logs_a.var(axis=-1, ddof=1), logs_b.var(axis=-1, ddof=1)
     part_a, part_b = var_a / n_a, var_b / n_b
@@ -61,7 +61,7 @@ def welch(logs_a: Floats, logs_b: Floats) -> Evidence:
 
 
 def pooled(logs_a: Floats, logs_b: Floats) -> Evidence:
-    """From two independent samples that are taken to spread alike (Student): one of them may be a single number."""
+    """Gather evidence from two independent samples of equal spread (Student); one of them may be a single number."""
     n_a, n_b = logs_a.shape[-1], logs_b.shape[-1]
     squares = sum(((logs - logs.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for logs in (logs_a, logs_b))
     sd = np.sqrt(squares / (n_a + n_b - 2))
@@ -70,14 +70,14 @@ def pooled(logs_a: Floats, logs_b: Floats) -> Evidence:
 
 
 def limit_of(margin: float) -> float:
-    """Half the width of the margin's band in logarithms, |ln(1−m)|."""
+    """Return half the width of the margin's band in logarithms, |ln(1−m)|."""
     if not 0.0 < margin < 1.0:
-        raise ValueError(f"a margin is a share between 0 and 1, such as 0.01 for 1 %, not {margin}")
+        raise ValueError(f"margin must be a share between 0 and 1 (0.01 is 1 %), got {margin}")
     return -math.log1p(-margin)
 
 
 def reach(evidence: Evidence, one_sided_level: float) -> Floats:
-    """How far an interval reaches to either side of the mean, with so much probability left beyond each end."""
+    """Return how far an interval reaches to either side of the mean, with this probability beyond each end."""
     quantiles = {df: -t_quantile(one_sided_level, df) for df in np.unique(evidence.df).tolist()}
     found: Floats = evidence.error * np.vectorize(quantiles.__getitem__, otypes=[np.float64])(evidence.df)
     return found
@@ -100,23 +100,23 @@ def words(mean: Floats, reach_90: Floats, limit: float, *, reach_95: Floats | No
 
 
 def named_differences(mean: Floats, reach_95: Floats) -> NDArray[np.str_]:
-    """'slower' or 'faster' where the 95 % interval leaves 1 out, else nothing."""
+    """Return 'slower' or 'faster' where the 95 % interval excludes 1, else an empty text."""
     return np.select([mean + reach_95 < 0, mean - reach_95 > 0], ["slower", "faster"], "")
 
 
 def one_sided_p(value: float, error: float, df: float, at: float, side: Literal["below", "above"]) -> float:
-    """How likely so low (or high) a value, or one beyond it, is where the truth is `at`."""
+    """Return how likely a value this low (or high), or one beyond it, is where the truth is `at`."""
     t = (value - at) / error
     return t_cdf(t if side == "below" else -t, df)
 
 
 def logs_of(values: Sequence[float], what: str) -> Floats:
-    """One side's ln R as an array, after a look at whether it can be one."""
+    """Return one side's ln R as an array, after validating it."""
     logs = np.asarray(values, dtype=np.float64)
     if logs.ndim != 1 or logs.size == 0:
         raise ValueError(f"there are no runs of {what} to compare")
     if not np.isfinite(logs).all():
-        raise ValueError(f"ln R of a run of {what} is not a finite number; a failed run has none and is not compared")
+        raise ValueError(f"ln R of a run of {what} is not a finite number; failed runs cannot be compared")
     return logs
 
 
@@ -131,7 +131,7 @@ def logs_of(values: Sequence[float], what: str) -> Floats:
 # Below this spread of a block's ln R_b − ln R_a, words rest on differences that are many times smaller than any tail.
 NORMAL_UP_TO = 0.03
 LEAST_BLOCKS = 6
-# All signs of so many blocks are tried; of more, as many as this are drawn, with a fixed seed.
+# All signs of this many blocks are tried; of more, as many as this are drawn, with a fixed seed.
 EXACT_BLOCKS, DRAWS = 14, 2**14
 
 

@@ -1,4 +1,4 @@
-"""Everything that an experiment shows: gathered from the ledger, and what reports are made of.
+"""All results of an experiment, gathered from the ledger: reports are made from these data.
 
 Plain data, without a ledger and without a terminal: experiments/examine.py builds it; the terminal, the HTML report and the plots
 only read it. Everything in it is recomputed from stored streams; nothing is measured here.
@@ -12,12 +12,16 @@ from pydantic import JsonValue
 
 from stackmark.figures import FigureUnit, figure_unit
 from stackmark.spec import Scalar
+from stackmark.verdict.cautions import Unusable
 from stackmark.verdict.comparison import Comparison
-from stackmark.verdict.operators import ListRatio
+from stackmark.verdict.operators import ListRatio, RowResult
+from stackmark.verdict.published_pairs import PublishedPair
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.throughput import Throughput, Window
 
 Facts = dict[str, dict[str, JsonValue]]
+# What runs are selected by where another chip or machine is the question.
+CHIP_KEYS = frozenset({"chip", "gpu", "machine", "host", "node"})
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class ExaminedArm:
     late_runs: int = 0
     # Of the time of its good runs, what pauses added: the median.
     pause_share: float = 0.0
+    # Why its runs are not usable together; None where they are.
+    unusable: Unusable | None = None
 
     @property
     def figure_unit(self) -> FigureUnit:
@@ -118,18 +124,41 @@ class PublishedNeighbour:
     what: str
     source: str
     date: str
-    # Of the first arm that it can be held against, this arm's rate over the published one.
+    # Of the first arm that it can be compared with, this arm's rate over the published one.
     arm: str
     ratio: float
     differs: tuple[str, ...]
-    # What the row is worth beside the result, in one sentence.
+    # What the row is worth next to the result, in one sentence.
     sure: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedTime:
+    """What somebody else printed for the same problem of an operator list."""
+
+    chip: str
+    precision: str
+    seconds: float
+    source: str
+    date: str
+    # Everything that keeps it from being compared to the per cent.
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OperatorProblem:
+    """One problem of an operator list: what it took in each arm (None where an arm did not try it), and what was published."""
+
+    index: int
+    name: str
+    rows: tuple[RowResult | None, ...]
+    published: tuple[PublishedTime, ...] = ()
 
 
 @dataclass(frozen=True)
 class Examined:
     experiment_id: str
-    kind: Literal["run", "compare", "noise", "import", "check", "fault", "sweep"]
+    kind: Literal["run", "compare", "noise", "import", "check", "fault", "sweep", "suite"]
     # done: the whole design; open: `stackmark resume` goes on; short: it ended before it was whole.
     state: Literal["done", "open", "short"]
     state_sentence: str
@@ -160,10 +189,12 @@ class Examined:
     not_held: tuple[str, ...]
     # How it was measured, a sentence each: for the end of a report.
     method: tuple[str, ...]
-    # Warnings that a reader must see beside the verdict.
+    # Warnings that a reader must see with the verdict.
     warnings: tuple[str, ...] = field(default=())
-    # Of arms that went through a list: every pair of them row by row, beside the verdict, which is by the list's own rate.
+    # Of arms that went through a list: every pair of them row by row, next to the verdict, which is by the list's own rate.
     lists: tuple[ListRatio, ...] = field(default=())
+    # Of an operator list: every problem with its times. JSON leaves it out: `show --json` has the rows with all their numbers.
+    operators: tuple[OperatorProblem, ...] = field(default=())
     # The part of each run that the verdict is about; None where runs have no steps, or there is one arm.
     window: Window | None = None
     # What moved with the ratio from block to block, a sentence each.
@@ -171,3 +202,14 @@ class Examined:
     # The version of the rules that judged it, which are always today's, and that under which it was designed; None without one.
     rules: int = RULES
     rules_made: int | None = None
+    # Each benchmark (an arm, or a spec of an import) next to the nearest published number of its metric.
+    published_pairs: tuple[PublishedPair, ...] = field(default=())
+    # Commands that answer what this does not: runs of several settings, compared row by row.
+    instead: tuple[str, ...] = field(default=())
+    # Of stored runs: the keys by which the sides were selected and in which they differ: chip, precision.
+    selected_by: tuple[str, ...] = field(default=())
+
+    @property
+    def is_about_chips(self) -> bool:
+        """Tell whether another chip or machine is the question, so that what else differs comes first."""
+        return bool(CHIP_KEYS & set(self.selected_by))

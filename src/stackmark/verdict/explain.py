@@ -1,7 +1,7 @@
-"""Two arms differ: why? The facts and measurements in which they differ, those that are known to matter first.
+"""Explain why two arms differ: list the facts and measurements in which they differ, those known to matter first.
 
 Three sources, one list. What was typed: a parameter, or an option of a place. What the worker saw of its stack: every leaf of
-the facts that is not the same in all arms, less the noise (known_causes.py). What was measured beside the rate: throttling,
+the facts that is not the same in all arms, less the noise (known_causes.py). Covariates of the rate: throttling,
 clock, heat, stolen time (covariates.py).
 
 The order: what was typed *and* shows an effect (100); typed parameters (97) and options that could have one (96); what shows
@@ -78,7 +78,7 @@ Difference = tuple[str, str, tuple[JsonValue, ...]]
 
 @dataclass(frozen=True)
 class Arm:
-    """What is looked at of one arm. `asked` are the options that were typed for its place, `typed` the names of the
+    """One arm. `asked` are the options typed for its place, `typed` the names of the
     parameters that were typed for the arm; None where that is not known."""
 
     label: str
@@ -94,7 +94,7 @@ WHERE = frozenset({"node", "gpus", "context", "kubeconfig", "namespace", "wait",
 
 
 def explain(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) -> tuple[FactDifference, ...]:
-    """What differs between the arms of an experiment, most telling first."""
+    """List what differs between the arms of an experiment, most telling first."""
     looked_at = [
         Arm(
             arm.label,
@@ -112,7 +112,7 @@ def explain(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) -> tuple[F
 def explain_facts(
     arms: Sequence[Arm], measured: Mapping[str, Sequence[Series]] | None = None
 ) -> tuple[FactDifference, ...]:
-    """The same of any sides that have facts: a baseline and today, two machines."""
+    """List what differs between any sides that have facts: a baseline and today, two machines."""
     if len(arms) < 2:
         return ()
     measured = measured or {}
@@ -141,10 +141,10 @@ def _from_params(arms: Sequence[Arm]) -> list[FactDifference]:
     found = []
     for key, values in _differing_keys([arm.params for arm in arms]).items():
         if key in typed or unknown:
-            why, weight = "asked for: the arms do not run the same spec", TYPED_PARAMETER
+            why, weight = "requested: the arms run different specs", TYPED_PARAMETER
         else:
             why, weight = (
-                f"follows from what the arms name ({', '.join(sorted(typed)) or 'nothing'})",
+                f"follows from the arms' options ({', '.join(sorted(typed)) or 'nothing'})",
                 FOLLOWING_PARAMETER,
             )
         found.append(FactDifference("parameter", key, _said(values), why, weight))
@@ -152,7 +152,7 @@ def _from_params(arms: Sequence[Arm]) -> list[FactDifference]:
 
 
 def _unseen(key: str, values: tuple[object, ...]) -> FactDifference:
-    why = "asked for; no fact that is read from inside shows it"
+    why = "requested; no fact read inside the arm shows it"
     return FactDifference("option", key, _said(values), why, TYPED_UNSEEN)
 
 
@@ -187,8 +187,8 @@ def _from_facts(
         judged = cause.judge(DifferingFact(key, values, labels, facts, params, measured)) if cause.judge else None
         judged = judged or Judged(cause.weight, cause.why)
         if cause.none_says == "unknown" and None in values:
-            # One arm could not see it, which is no difference in the thing itself.
-            judged = replace(judged, weight=judged.weight // 2, why=f"{judged.why}; not known of every arm")
+            # One arm could not see it, which is not a difference in the thing itself.
+            judged = replace(judged, weight=judged.weight // 2, why=f"{judged.why}; unknown in some arms")
         weight = _typed_weight(judged) if typed else judged.weight
         said = tuple(say_value(key, value, cause.none_says) for value in values)
         found.append((judged.weight, FactDifference(subject, key, said, judged.why, weight, judged.shows_effect)))
@@ -203,8 +203,8 @@ def _without_other_packages(told: Sequence[Difference]) -> tuple[list[Difference
         return list(told), []
     both = [one for one in rest if None not in one[2]]
     some = len(rest) - len(both)
-    parts = [f"{counted(len(both), 'other package')} in another version"] if both else []
-    parts += [f"{counted(some, 'package')} not in every arm"] if some else []
+    parts = [f"{counted(len(both), 'other package')} in different versions"] if both else []
+    parts += [f"{counted(some, 'package')} missing in some arms"] if some else []
     values = []
     for arm in range(len(rest[0][2])):
         here = [f"{key} {version}" for _, key, of in both if (version := of[arm])]
@@ -258,9 +258,9 @@ def _measured(
     if bad.rate_per_s is None or good.rate_per_s is None:
         return FactDifference("measured", known.name, said, word, weight)
     if bad.rate_per_s >= good.rate_per_s:
-        why = f"{word}, which was not the slower of the two"
+        why = f"{word}, although it was not the slower one"
         return FactDifference("measured", known.name, said, why, NO_EXPLANATION_WEIGHT)
-    return FactDifference("measured", known.name, said, f"{word}, the slower of the two", weight, effect)
+    return FactDifference("measured", known.name, said, f"{word}, the slower one", weight, effect)
 
 
 def _less_if_it_follows(one: FactDifference, typed: set[str]) -> FactDifference:
@@ -269,11 +269,11 @@ def _less_if_it_follows(one: FactDifference, typed: set[str]) -> FactDifference:
     if not typed or not consequence or one.weight <= UNKNOWN_WEIGHT:
         return one
     follows_from = ", ".join(sorted(typed))
-    return replace(one, weight=one.weight // 2, why=f"{one.why}; may follow from {follows_from}")
+    return replace(one, weight=one.weight // 2, why=f"{one.why}; may be caused by {follows_from}")
 
 
 def steadiness_finding(arms: Sequence[ExaminedArm]) -> str | None:
-    """Unequal counts of classes are a finding: the arms were not measured in the same state."""
+    """Report unequal counts of classes: then the arms were not measured in the same state."""
     counts = [dict(arm.steadiness) for arm in arms]
     if len(counts) < 2 or not all(counts) or all(one == counts[0] for one in counts[1:]):
         return None
@@ -287,11 +287,11 @@ def steadiness_finding(arms: Sequence[ExaminedArm]) -> str | None:
         f"{arm.label} {', '.join(f'{count} × {kind}' for kind, count in one.items())}"
         for arm, one in zip(arms, counts, strict=True)
     )
-    return f"the arms' runs fell into different classes of steadiness: {said}"
+    return f"the arms' runs differ in steadiness: {said}"
 
 
 def setup_finding(arms: Sequence[ExaminedArm]) -> str | None:
-    """Where set-up takes longer, and in which parts; None where no arm stands out."""
+    """Return where set-up takes longer, and in which parts; None where no arm differs."""
     timed = [(sum(seconds for _, seconds in arm.setup), arm) for arm in arms if arm.setup]
     if len(timed) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Facts of several arms side by side: each leaf by its path, its value in words.
+"""Compare the facts of several arms: each leaf by its path, its value in words.
 
 A subject may hold lists of devices and tables of nodes. They are compared leaf by leaf (`devices.0.power_limit_w`), since
 "the devices differ" helps nobody. A list of plain values is one leaf, and its order says nothing: flags and clock reasons
@@ -23,7 +23,7 @@ UNITS = (("_mhz", "MHz"), ("_percent", "%"), ("_cpus", "CPUs"), ("_w", "W"), ("_
 
 
 def differing(arms: Sequence[Facts]) -> Iterator[tuple[str, str, tuple[JsonValue, ...]]]:
-    """Subject, path and the value in each arm, of every leaf that is not the same in all of them, in the arms' own order.
+    """Return subject, path and each arm's value of every leaf that differs between arms, in the arms' order.
 
     A subject that an arm does not have at all says nothing about that arm: its run ended before it was read, or its worker
     was an older one.
@@ -67,7 +67,7 @@ def _comparable(value: JsonValue) -> str:
 
 
 def say_value(key: str, value: JsonValue, none_says: str = "unknown") -> str:
-    """A value as a person reads it: the unit is in the key's name."""
+    """Format a value for people; the key's name tells the unit."""
     if value is None:
         return none_says
     if isinstance(value, bool):
@@ -92,7 +92,7 @@ def _number(key: str, value: int | float) -> str:
 
 
 def say_cudnn(number: int) -> str:
-    """cuDNN's one number: 8902 was 8.9.2, and since version 9 it has two digits more: 91900 is 9.19.0."""
+    """Format cuDNN's one number: 8902 was 8.9.2, and since version 9 it has two digits more: 91900 is 9.19.0."""
     major, rest = divmod(number, 10_000 if number >= 90_000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
@@ -150,7 +150,7 @@ class StackChange:
 
 
 def stack_changes(before: Facts, after: Facts) -> tuple[StackChange, ...]:
-    """What is known on both sides and not the same."""
+    """Return what is known on both sides and differs."""
     found = []
     for path, what in STACK.items():
         subject, _, key = path.partition(".")

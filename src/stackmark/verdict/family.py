@@ -1,4 +1,4 @@
-"""Several comparisons at once: with ten pairs at 5 % each, a false word somewhere is nearly even odds.
+"""Correct for several comparisons at once: with ten pairs at 5 % each, a false word somewhere is nearly even odds.
 
 Holm decides within each family of claims: EQUIVALENT by the p of the two one-sided tests, SLOWER and FASTER by the larger p of
 lying beyond the margin and of differing at all, the named difference by its two-sided p. In each, the chance of any false claim
@@ -9,7 +9,7 @@ right.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stackmark.verdict.comparison import Comparison, Word
+from stackmark.verdict.comparison import Comparison, SpeedWord, word_in
 from stackmark.verdict.evidence import ALPHA
 from stackmark.verdict.ratio import finished
 
@@ -18,7 +18,7 @@ HOLM_NOTE = "decided by Holm"
 
 
 def holm(comparisons: Sequence[Comparison], *, multiple: int = 1) -> tuple[Comparison, ...]:
-    """The comparisons with their words and differences as Holm decides them; a single one stays as it is.
+    """Decide words and differences of several comparisons by Holm; a single one stays as it is.
 
     Not for looks of a stopping rule: there the comparisons share alpha (see sequential.stopping_rule).
     """
@@ -32,7 +32,7 @@ def holm(comparisons: Sequence[Comparison], *, multiple: int = 1) -> tuple[Compa
 
 
 def rejected(p_values: Sequence[float | None], alpha: float) -> list[bool]:
-    """Holm's step-down: the smallest p against alpha/k, the next against alpha/(k−1), until one fails.
+    """Apply Holm's step-down: the smallest p against alpha/k, the next against alpha/(k−1), until one fails.
 
     A comparison without a p stands in the count: it was asked too.
     """
@@ -51,11 +51,12 @@ def _decided(
     if one.p_equivalence is None:
         # Without a p there is nothing for Holm to decide: no interval, or no spread, which its own notes say.
         return replace(one, family=family)
-    word: Word = "INCONCLUSIVE"
+    decision: SpeedWord = "INCONCLUSIVE"
     if equivalent:
-        word = "EQUIVALENT"
+        decision = "EQUIVALENT"
     elif outside:
-        word = "SLOWER" if one.ratio < 1 else "FASTER"
+        decision = "SLOWER" if one.ratio < 1 else "FASTER"
+    word = word_in(one.terms, decision)
     difference = one.difference if different else None
     notes = [*one.notes, f"{HOLM_NOTE} over {family} comparisons; the intervals are not adjusted for it"]
     if word != one.word:
@@ -63,6 +64,6 @@ def _decided(
     if difference != one.difference:
         notes.append(f"alone it would be called {one.difference}")
     changed = replace(one, word=word, difference=difference, notes=tuple(notes), family=family)
-    if word == one.word == "INCONCLUSIVE" and difference == one.difference:
+    if word == one.word and difference == one.difference and (word == "INCONCLUSIVE" or one.assumed):
         return changed
     return finished(changed, alpha=ALPHA / family, multiple=multiple)

@@ -1,4 +1,4 @@
-"""Which blocks were disturbed by other programs, and what a verdict says then.
+"""Find blocks that other programs disturbed, and combine the verdicts with and without them.
 
 Other programs' use of the CPUs and of the GPU is measured in every run. A run is disturbed where it met clearly more of it than
 its arm usually does; its block is measured again, and the verdict is computed with and without the disturbed blocks. On a machine
@@ -12,8 +12,11 @@ the median itself, and two equal arms were called different in 7 % of simulated 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
+from stackmark.remarks import Remark
 from stackmark.units import counted
+from stackmark.verdict.cautions import INTERFERENCE
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import LEAST_ASSOCIATED_BLOCKS
 from stackmark.verdict.needed import after_freeing, percent
@@ -30,7 +33,7 @@ LEAST_RUNS = 3
 
 @dataclass(frozen=True)
 class Load:
-    """What one run met: CPUs that other programs kept busy, and other programs on its GPU; None where nobody could tell."""
+    """The load that one run met: CPUs busy with other programs, and other programs on its GPU; None where unknown."""
 
     arm: int
     block: int
@@ -49,7 +52,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """One run that met more than usual, and how much more."""
+    """One run that met more load than usual, and how much more."""
 
     arm: int
     block: int
@@ -73,7 +76,7 @@ def disturbances(loads: Sequence[Load], idle_cpus: float | None = None) -> list[
         busy, usual = load.busy_cpus, usual_cpus.get(load.arm)
         if busy is None or usual is None or busy - usual <= allowance_cpus(load.cores):
             continue
-        found.append(_disturbed(load, f"other programs kept {busy:.2f} CPUs busy, usually {usual:.2f}"))
+        found.append(_disturbed(load, f"other programs kept {busy:.2f} CPUs busy (usual: {usual:.2f})"))
     return found
 
 
@@ -97,9 +100,34 @@ def _usual_cpus(loads: Sequence[Load], idle_cpus: float | None) -> dict[int, flo
     return dict.fromkeys(met, min(every) if idle_cpus is None else idle_cpus)
 
 
+def say_interference(loads: Sequence[Load], idle_cpus: float | None = None) -> str:
+    """Say what runs met of other programs; nothing where that was too little to disturb a run, or nobody could tell.
+
+    A machine is busy from the same amount on that makes a run a disturbed one. Unlike that rule, this one also names a load that
+    was there all the time.
+    """
+    on_gpu = sum(1 for load in loads if load.other_gpu_processes)
+    said = [f"another program used the GPU in {on_gpu} of {counted(len(loads), 'run')}"] if on_gpu else []
+    busy = [load.busy_cpus for load in loads if load.busy_cpus is not None]
+    cores = max((load.cores for load in loads), default=1)
+    sudden = [one for one in disturbances(loads, idle_cpus) if not one.sentence.startswith("another program")]
+    usual = median(busy) if busy else 0.0
+    if usual > allowance_cpus(cores):
+        said.append(f"other programs kept {usual:.2g} of {counted(cores, 'core')} busy")
+        if sudden:
+            said[-1] += f", and more in {len(sudden)} of {counted(len(loads), 'run')}"
+    elif sudden:
+        most = max(busy)
+        said.append(
+            f"other programs disturbed {len(sudden)} of {counted(len(loads), 'run')}: they kept up to {most:.2g} of "
+            f"{counted(cores, 'core')} busy"
+        )
+    return "; ".join(said)
+
+
 @dataclass(frozen=True)
 class Disturbed:
-    """How many blocks a verdict rests on, how many of them only have disturbed attempts, and how many were repeated for it.
+    """The number of blocks of a verdict, of those with only disturbed attempts, and of repeated ones.
 
     `unbalanced` clean blocks were left out too, because without the disturbed ones one arm ran first too often.
     """
@@ -123,12 +151,16 @@ def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) 
     if clean is None or clean.word != every.word:
         without = f"{clean.word} without them" if clean else "cannot be computed without them"
         numbers = sentence_of(replace(shown, word="INCONCLUSIVE", difference=None)).partition(": ")[2]
+        reason = (
+            f"other programs disturbed {disturbed.left + disturbed.repeated} of {counted(disturbed.blocks, 'block')}; "
+            f"the verdict is {every.word} with them and {without}"
+        )
         return replace(
             shown,
             word="INCONCLUSIVE",
             difference=None,
-            sentence=f"INCONCLUSIVE at {percent(shown.margin)}: other programs disturbed {disturbed.left + disturbed.repeated} "
-            f"of {counted(disturbed.blocks, 'block')}; the verdict is {every.word} with them and {without}; {numbers}",
+            sentence=f"INCONCLUSIVE at {percent(shown.margin)}: {reason}; {numbers}",
+            caveats=(reason,),
             needed=after_freeing(None),
             notes=(*shown.notes, *_not_separable(disturbed)),
         )
@@ -136,23 +168,25 @@ def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) 
         left_out = f"{disturbed.left} of {counted(disturbed.blocks, 'block')} disturbed by other programs and left out"
         if disturbed.unbalanced:
             left_out += f", and {disturbed.unbalanced} more to keep the order of the arms balanced"
-        shown = replace(shown, sentence=f"{shown.sentence}; {left_out}")
+        shown = replace(shown, sentence=f"{shown.sentence}; {left_out}", caveats=(left_out,))
     if shown.word == "INCONCLUSIVE":
         shown = replace(shown, needed=after_freeing(shown.needed))
-    note = f"with the blocks that other programs disturbed it is {every.word} too: ratio {every.ratio:.4f}"
+    note = f"with the disturbed blocks the verdict is also {every.word}: ratio {every.ratio:.4f}"
     if disturbed.repeated:
         note = f"{counted(disturbed.repeated, 'disturbed block')} measured again; {note}"
-    return replace(shown, notes=(*shown.notes, note, *_not_separable(disturbed)))
+    return replace(shown, notes=(*shown.notes, Remark(note, INTERFERENCE), *_not_separable(disturbed)))
 
 
 def _with_disturbed_blocks(clean: Comparison | None, every: Comparison, disturbed: Disturbed) -> Comparison:
     """Return the verdict over all blocks, and say that it includes the disturbed ones."""
     counts = f"{disturbed.left + disturbed.repeated} of {counted(disturbed.blocks, 'block')}"
     open_question = "the clean blocks alone do not decide" if clean else "fewer than two blocks are clean"
+    included = f"other programs disturbed {counts}, which are included: {open_question}"
     return replace(
         every,
         difference=None,
-        sentence=f"{every.sentence}; other programs disturbed {counts}, which are included: {open_question}",
+        sentence=f"{every.sentence}; {included}",
+        caveats=(included,),
         notes=(*every.notes, *_not_separable(disturbed)),
     )
 
@@ -161,7 +195,8 @@ def _not_separable(disturbed: Disturbed) -> tuple[str, ...]:
     """Say that the load's part of the difference is unknown, where there are too few blocks for the covariance line."""
     if disturbed.blocks >= LEAST_ASSOCIATED_BLOCKS:
         return ()
-    return (
-        f"what the load of other programs did and what the arms did is not separable with {counted(disturbed.blocks, 'block')}; "
-        f"from {LEAST_ASSOCIATED_BLOCKS} blocks on a line says how the ratio moved with the load",
+    text = (
+        f"the effects of other programs' load and of the arms cannot be separated with {counted(disturbed.blocks, 'block')}; "
+        f"from {LEAST_ASSOCIATED_BLOCKS} blocks on, a line shows how the ratio moved with the load"
     )
+    return (Remark(text, INTERFERENCE),)

@@ -1,4 +1,4 @@
-"""What a fault did to a run, from the run's own steps: the longest gap, and the rate before, during and after.
+"""Compute the effect of a fault on a run from the run's own steps: the longest gap, and the rate before, during and after.
 
 All times are the worker's own monotonic clock: no network, no other machine's clock is in them. Steps carry their seconds and
 no moments, so the moment of the first is found from the events: steps that an event holds were over when it was written, and
@@ -23,7 +23,7 @@ from stackmark.events import Event, Phase, Steps
 from stackmark.verdict.evidence import Floats
 from stackmark.verdict.student import t_quantile
 
-# A stretch is at least so long and has at least so many steps; more of them than this tell nothing new.
+# A stretch is at least so long and has at least this many steps; more of them than this tell nothing new.
 STRETCH_S = 1.0
 STRETCH_STEPS = 4.0
 MOST_STRETCHES = 60
@@ -51,7 +51,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A span's rate over the rate before. Without `low` and `high`: too few stretches for an interval, or no step at all."""
+    """A span's rate over the rate before. Without `low` and `high`: too few samples for an interval, or no step at all."""
 
     ratio: float
     low: float | None
@@ -65,7 +65,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Interruption:
-    """`during` and `after` are None where the run had ended before. A gap is the time from one step's end to the next's."""
+    """The effect of a fault. `during` and `after` are None if the run had ended. A gap is the time between two steps' ends."""
 
     usual_gap_s: float
     longest_gap_before_s: float
@@ -83,7 +83,7 @@ class Interruption:
 
 
 def step_ends(events: Sequence[Event]) -> list[float]:
-    """The worker's clock at the beginning of the first measured step and at the end of each; empty where there was none."""
+    """Return the worker's clock at the start of the first measured step and at the end of each; empty without steps."""
     measured = [event for event in events if isinstance(event, Steps) and event.rank == 0 and event.phase == "measure"]
     measured.sort(key=lambda event: event.first)
     seconds = [step_s for event in measured for step_s in event.step_s]
@@ -105,7 +105,7 @@ def _begins(event: Phase) -> bool:
 
 
 def interruption(ends: Sequence[float], begin_t: float, end_t: float) -> Interruption | None:
-    """`ends` are those of `step_ends`, the fault lasted from `begin_t` to `end_t`. None where no step came before it."""
+    """Compute what a fault from `begin_t` to `end_t` did; `ends` come from `step_ends`. None where no step came before it."""
     at = np.asarray(ends, dtype=np.float64)
     if at.size < 2 or begin_t <= at[1] or not end_t >= begin_t:
         return None
@@ -197,7 +197,7 @@ def _ratio(ends: Floats, before: Span, span: Span, correlation: float) -> Ratio 
 
 @dataclass(frozen=True)
 class LogSeen:
-    """The run's events as they came through the pod's log; none can come twice, and a gap would end the reading."""
+    """The run's events as received through the pod's log; none can come twice, and a gap would end the reading."""
 
     events: int
     steps: int
@@ -219,7 +219,7 @@ class DiskSeen:
 
 @dataclass(frozen=True)
 class NewPod:
-    """Seconds from the wish to the running container, before the fault and after; None where it never ran."""
+    """Seconds from the request to the running container, before the fault and after; None where it never ran."""
 
     gpus: int
     before_s: float | None
@@ -231,7 +231,7 @@ class NewPod:
 
 @dataclass(frozen=True)
 class FaultFinding:
-    """Times in seconds; what counts from the fault's end is named so. None: it was not measured, or did not happen."""
+    """The effects of a fault; times in seconds. None: not measured, or it did not happen."""
 
     experiment_id: str
     run_id: str

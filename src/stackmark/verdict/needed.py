@@ -1,4 +1,4 @@
-"""How many blocks (runs, series) would decide, and where no number is likely to.
+"""Forecast how many blocks (runs, series) would decide, or that no number is likely to.
 
 n ≈ ((t(1−α) + t(1−β))·s / (|ln(1−m)| − |d̄|))², with β/2 where d̄ is near 0, since then either end of the interval may
 miss. Here the chances that the one and the other end misses are added up, which is β at either extreme and passes from one
@@ -13,10 +13,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stackmark.units import say_seconds
+from stackmark.units import say_percent, say_seconds
 from stackmark.verdict.comparison import Advice, Kind, Needed
 from stackmark.verdict.evidence import ALPHA, limit_of
 from stackmark.verdict.student import normal_quantile, t_cdf, t_quantile
+
+# How margins and spreads are written: `1 %`, `0.5 %`.
+percent = say_percent
 
 BETA = 0.1
 MOST_COUNTED = 10_000
@@ -36,13 +39,13 @@ UNIT: dict[Kind, str] = {"blocks": "block", "runs": "run", "series": "series", "
 FORECAST_LEVEL = 0.2
 # Wilson and Hilferty's quantile is off by 3 % in the spread at 3 degrees of freedom, and by far more below.
 LEAST_DF = 3
-FREE_MACHINE = Advice("free-machine", "free the machine of other programs, which disturbed it")
-LONGER_RUNS = Advice("longer-runs", "measure longer runs")
-WIDER_MARGIN = Advice("wider-margin", "take a wider margin")
+FREE_MACHINE = Advice("free-machine", "stop other programs on the machine, which disturbed the runs")
+LONGER_RUNS = Advice("longer-runs", "make the runs longer")
+WIDER_MARGIN = Advice("wider-margin", "use a wider margin")
 
 
 def sides_of(kind: Kind) -> int:
-    """In how many samples the noise comes in: a block carries both arms' in one difference, a constant has none."""
+    """Return how many samples carry the noise: a block has both arms' in one difference, a constant has none."""
     return 2 if kind in ("runs", "series") else 1
 
 
@@ -62,7 +65,7 @@ def count_needed(
     mean and sd are the true ones, of ln(B/A) and of one observation of it: `sd_upper` gives a bound of the latter.
     """
     if not (math.isfinite(mean) and math.isfinite(sd) and sd >= 0):
-        raise ValueError(f"a mean and a spread are finite, not {mean} and {sd}")
+        raise ValueError(f"mean and spread must be finite, got {mean} and {sd}")
     limit, distance = limit_of(margin), abs(mean)
     least = max(least, 2)
     if sd == 0:
@@ -82,9 +85,9 @@ def count_needed(
 
 
 def smallest_margin(sd: float, count: int) -> float:
-    """The margin that so many blocks of this spread decide in nine of ten experiments, where there is no difference."""
+    """Return the margin that this many blocks of this spread decide in nine of ten experiments without a difference."""
     if count < 2:
-        raise ValueError("one block has no spread: the margin it could decide is not known")
+        raise ValueError("one block has no spread, so the margin it can decide is unknown")
     df = count - 1
     limit = (t_quantile(1 - ALPHA, df) + t_quantile(1 - BETA / 2, df)) * sd / math.sqrt(count)
     return -math.expm1(-limit)
@@ -101,7 +104,7 @@ def sd_upper(sd: float, df: float, level: float = 0.05) -> float | None:
 
 @dataclass(frozen=True)
 class Pilot:
-    """What was seen so far: mean and spread of ln(B/A), from `ran` blocks (the smaller side's runs) that did not decide.
+    """The result so far: mean and spread of ln(B/A), from `ran` blocks (the smaller side's runs) that did not decide.
 
     `shown` is whether the 95 % interval excludes 1. `block_s` is what a block takes, where that is known.
     """
@@ -120,7 +123,7 @@ def needed(pilot: Pilot, margin: float, *, alpha: float = ALPHA, multiple: int =
     unit, sides = plural(pilot.kind), sides_of(pilot.kind)
     sd = sd_upper(pilot.sd, pilot.df, FORECAST_LEVEL)
     if sd is None:
-        known = f"more {unit}: how many it takes is known when there are four or more; six are usual"
+        known = f"more {unit}: four or more tell how many are needed; six are usual"
         return advised(Needed(None, "", advice=(LONGER_RUNS, WIDER_MARGIN, Advice("more-blocks", known))))
     limit = limit_of(margin)
     error = pilot.sd * math.sqrt(sides / pilot.ran)
@@ -139,7 +142,7 @@ def needed(pilot: Pilot, margin: float, *, alpha: float = ALPHA, multiple: int =
 
 
 def is_practical(count: int, seconds: float | None) -> bool:
-    """Whether anybody runs so many blocks, which take so long, for one verdict."""
+    """Return whether people run this many blocks, which take this long, for one verdict."""
     if seconds is None or count > MOST:
         return count <= MOST_PRACTICAL
     return seconds <= (MOST_PRACTICAL_S if count <= MOST_PRACTICAL else SOON_S)
@@ -165,7 +168,7 @@ def _more(pilot: Pilot, margin: float, count: int | None, seconds: float | None)
     took = f", about {say_seconds(seconds)}" if seconds is not None else ""
     return Advice(
         "more-blocks",
-        f"make {count} {unit}{side} in all ({count - pilot.ran} more{took}), which decide at {percent(margin)} in nine of ten "
+        f"measure {count} {unit}{side} in all ({count - pilot.ran} more{took}); they decide at {percent(margin)} in nine of ten "
         "experiments if the ratio stays as it is",
     )
 
@@ -173,13 +176,11 @@ def _more(pilot: Pilot, margin: float, count: int | None, seconds: float | None)
 def _not_by_blocks(pilot: Pilot, margin: float, count: int | None, seconds: float | None, near: bool) -> Advice:
     unit = plural(pilot.kind)
     why = (
-        "the ratio lies too near the margin" if near and count is None else f"the {unit} spread by {percent(pilot.sd)}"
+        "the ratio is too close to the margin" if near and count is None else f"the {unit} vary by {percent(pilot.sd)}"
     )
     took = f", about {say_seconds(seconds)}" if seconds is not None else ""
     many = f" and {count} {unit} in all would be needed{took}" if count is not None else ""
-    return Advice(
-        "not-by-blocks", f"at {percent(margin)} it cannot be decided on this machine by more {unit}: {why}{many}"
-    )
+    return Advice("not-by-blocks", f"more {unit} cannot decide it at {percent(margin)} on this machine: {why}{many}")
 
 
 def _count(pilot: Pilot, sd: float, margin: float, most: int, alpha: float, multiple: int) -> int | None:
@@ -199,28 +200,23 @@ def _other_margin(pilot: Pilot, sd: float, margin: float, alpha: float, multiple
     side = " a side" if sides == 2 else ""
     reach = t_quantile(1 - alpha, sides * (ran - 1)) * pilot.sd * math.sqrt(sides / ran) if ran > 1 else math.inf
     for other in (candidate for candidate in ROUND_MARGINS if candidate > margin):
-        wider = f"take a margin of {percent(other)}, at which"
+        wider = f"use a margin of {percent(other)}:"
         if abs(pilot.mean) + reach <= limit_of(other):
-            return [Advice("wider-margin", f"{wider} it is decided by what was run")]
+            return [Advice("wider-margin", f"{wider} the present runs decide it")]
         count = _count(pilot, sd, other, max(2 * ran, 20), alpha, multiple)
         if count is not None:
-            return [Advice("wider-margin", f"{wider} it can be, with {count} {plural(pilot.kind)}{side} in all")]
+            return [Advice("wider-margin", f"{wider} {count} {plural(pilot.kind)}{side} in all decide it")]
     return []
 
 
 def plural(kind: Kind) -> str:
-    """`blocks`, `runs`, `series`."""
+    """Return `blocks`, `runs` or `series`."""
     return UNIT[kind] if kind == "series" else f"{UNIT[kind]}s"
 
 
 def whole(count: int, multiple: int) -> int:
-    """Rounded up to whole designs."""
+    """Round up to whole designs."""
     return -(-count // multiple) * multiple
-
-
-def percent(share: float) -> str:
-    """`1 %`, `0.5 %`, `12 %`: as people write a margin or a spread."""
-    return f"{100 * share:.3g} %"
 
 
 def _first(decides: Callable[[int], bool], least: int, most: int) -> int | None:

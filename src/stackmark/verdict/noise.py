@@ -1,4 +1,4 @@
-"""The noise floor: what an A/A experiment tells about every other experiment on this machine.
+"""Compute the noise floor: what an A/A experiment shows about every other experiment on this machine.
 
 Two equal arms, the protocol of a comparison. What is left between the blocks (s_d) decides how small a margin can be, and how
 many blocks it takes; the clock on the wall says what a block costs. Both together are the price of a margin in minutes.
@@ -31,7 +31,7 @@ LONGEST_GAP_S = 600.0
 
 @dataclass(frozen=True)
 class MarginCost:
-    """What a verdict at this margin takes, where there is no difference. None where thousands of blocks would not do."""
+    """The cost of a verdict at this margin, where there is no difference. None where thousands of blocks would not suffice."""
 
     margin: float
     blocks: int | None
@@ -44,7 +44,7 @@ class MarginCost:
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """Spreads are of ln R, which is a share. `block_s` is one run of each arm with all that surrounds it."""
+    """The noise of this machine. Spreads are of ln R, which is a share. `block_s` is one run of each arm with all overhead."""
 
     blocks: int
     sd_runs: float | None
@@ -63,7 +63,7 @@ class NoiseFloor:
 
 
 def noise_floor(examined: Examined) -> NoiseFloor | None:
-    """None where there are not two blocks to see a spread in."""
+    """Compute the noise floor; None with fewer than two blocks."""
     comparison = next((c for c in examined.comparisons if c.kind == "blocks" and c.sd_log is not None), None)
     if comparison is None or comparison.sd_log is None or comparison.count_b < 2:
         return None
@@ -121,7 +121,7 @@ def median_block_s(runs: Iterable[tuple[int, float, float]]) -> float | None:
 
 
 def block_parts(runs: Sequence[ExaminedRun], block_s: float | None) -> tuple[tuple[str, float], ...]:
-    """Where the time of a block goes: set-up, the measured steps, and the rest (warm-up, pauses, ending)."""
+    """Return where the time of a block goes: set-up, the measured steps, and the rest (warm-up, pauses, ending)."""
     counted = [run for run in runs if run.counted and run.block is not None]
     blocks = len({run.block for run in counted})
     if not blocks or block_s is None:
@@ -129,4 +129,4 @@ def block_parts(runs: Sequence[ExaminedRun], block_s: float | None) -> tuple[tup
     setup_s = sum((run.start_s or 0.0) + sum(seconds for _, seconds in run.setup) for run in counted) / blocks
     measured_s = sum(sum(run.step_s) for run in counted) / blocks
     rest_s = max(0.0, block_s - setup_s - measured_s)
-    return (("set-up", setup_s), ("measured steps", measured_s), ("warm-up, pauses and ending", rest_s))
+    return (("set-up", setup_s), ("measured steps", measured_s), ("warm-up, pauses and shutdown", rest_s))

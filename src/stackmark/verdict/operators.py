@@ -1,11 +1,11 @@
-"""What the rows of a list show: each problem's time and rate with an interval, and the list as a whole.
+"""Combine the rows of a list: each problem's time and rate with an interval, and the list as a whole.
 
 A row's time is the median of its samples. Within one process that median has an interval by order statistics, which says how
 well this process knew it and nothing of the next process. From several runs, which are as many samples, it is the geometric mean
 of their medians with Student's interval. The two are never mixed: `known_by` says which one it is.
 
 The list's own rate is the sum of what its problems need over the sum of the times of one call of each: what somebody gets who
-has all of them to do. A few large problems decide it, so the geometric mean of the rates stands beside it, in which each counts
+has all of them to do. A few large problems decide it, so the geometric mean of the rates stands next to it, in which each counts
 alike. Neither is the mean of rates, which the fastest decide.
 """
 
@@ -39,7 +39,7 @@ class RowFailure:
 
 @dataclass(frozen=True)
 class RowResult:
-    """One problem over the runs that did it. `failure` is the first there was, also where other runs gave a time."""
+    """One problem over the runs that did it. `failure` is the first, even where other runs gave a time."""
 
     index: int
     op: str
@@ -79,12 +79,12 @@ class RowResult:
 
     @property
     def work(self) -> float | None:
-        """What its rate is counted by: operations, or bytes."""
+        """Return what its rate counts: operations, or bytes."""
         return self.least_bytes if self.unit == BYTES_RATE else self.operations
 
     @property
     def rate(self) -> float | None:
-        """In `unit`."""
+        """Return the rate, in `unit`."""
         return self._per_s(self.work, RATE_SCALE[self.unit])
 
     @property
@@ -97,14 +97,14 @@ class RowResult:
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval as a share of the time."""
+        """Return half of the interval as a share of the time."""
         if self.seconds is None or self.low_s is None or self.high_s is None:
             return None
         return (self.high_s - self.low_s) / (2 * self.seconds)
 
     @property
     def limit_share(self) -> float | None:
-        """Of what the hardware's own description allows."""
+        """Return the share of what the hardware's description allows."""
         if not self.limit_per_s or self.rate is None:
             return None
         return self.rate * RATE_SCALE[self.unit] / self.limit_per_s
@@ -139,7 +139,7 @@ class ListResult:
 
     @property
     def failed(self) -> tuple[RowResult, ...]:
-        """With those that failed in one run and not in another: what is wrong now and then is wrong."""
+        """Return the failed rows, including those that failed in some runs only."""
         return tuple(row for row in self.rows if row.failure)
 
     @property
@@ -147,7 +147,7 @@ class ListResult:
         return max(self.good, key=lambda row: row.seconds or 0, default=None)
 
     def extremes(self) -> tuple[RowResult, RowResult] | None:
-        """The slowest and the fastest by their rates."""
+        """Return the slowest and the fastest by their rates."""
         rated = [row for row in self.good if row.rate]
         if not rated:
             return None
@@ -155,7 +155,7 @@ class ListResult:
 
 
 def row_of(rows: Sequence[OpRow]) -> RowResult:
-    """One problem from all that its runs said of it; each row is one run's."""
+    """Combine one problem from its rows, one row per run."""
     first = rows[0]
     good = [row for row in rows if not row.failure_kind and row.call_s]
     bad = [row for row in rows if row.failure_kind]
@@ -221,7 +221,7 @@ def _time(samples: Sequence[Sequence[float]]) -> _Time:
 
 
 def over_runs(runs: Sequence[Sequence[OpRow]], wanted: Sequence[int]) -> ListResult:
-    """A list from its runs, each with the rows that it has; one made in pieces comes as one. `wanted` are the list's numbers."""
+    """Combine a list from its runs, each with its rows; one made in pieces counts as one. `wanted` are the list's row numbers."""
     by_index: dict[int, list[OpRow]] = {index: [] for index in wanted}
     for run in runs:
         for row in run:

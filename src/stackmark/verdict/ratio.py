@@ -1,4 +1,4 @@
-"""Two arms of one experiment: a ratio from paired blocks, with its intervals and its verdict.
+"""Compare two arms of one experiment: a ratio from paired blocks, with its intervals and its verdict.
 
 Per block d = ln R_b − ln R_a; the ratio is exp(mean d), its intervals exp(mean d ± t·s_d/√n). At the margin m, a band from
 1−m to 1/(1−m): EQUIVALENT where the 90 % interval lies inside (two one-sided tests at 5 %, TOST), SLOWER or FASTER where it lies
@@ -14,9 +14,19 @@ The same is done for runs that were not paired, for series and for a published c
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast
 
-from stackmark.verdict.comparison import Comparison, Difference, Interval, Kind, Needed, Word
+from stackmark.figures import Terms
+from stackmark.verdict.comparison import (
+    Comparison,
+    Difference,
+    Interval,
+    Kind,
+    Needed,
+    SpeedWord,
+    difference_in,
+    word_in,
+)
 from stackmark.verdict.evidence import (
     ALPHA,
     NO_SPREAD,
@@ -38,20 +48,21 @@ from stackmark.verdict.sentence import sentence_of
 # The one-sided level of the tests behind a word, and the two-sided one behind a named difference.
 Levels = tuple[float, float]
 AT_A_LOOK = (
-    "the intervals are those of a look of the rule that was fixed before the first run: wider than without one, so that they "
-    "hold at whichever look it stops"
+    "the intervals follow the stopping rule, which was fixed before the first run: they are wider than without it, so that they "
+    "hold at any look it stops at"
 )
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Who is compared with whom, by what, and from how many."""
+    """Two labels, the unit of comparison, and the numbers of samples."""
 
     a: str
     b: str
     kind: Kind
     count_a: int
     count_b: int
+    terms: Terms = "speed"
 
 
 def compare_blocks(
@@ -65,16 +76,18 @@ def compare_blocks(
     multiple: int = 2,
     block_s: float | None = None,
     rules: int = RULES,
+    terms: Terms = "speed",
 ) -> Comparison:
     """Compare B with A from ln R of each block, both in the order of the blocks.
 
     `levels` are those of a look of a stopping rule (sequential.py). `multiple` is how many blocks make a whole design, `block_s`
-    what one takes. `rules` is the version of the rules: a stored design stops by those that it was made under.
+    what one takes. `rules` is the version of the rules: a stored design stops by those that it was made under. `terms` are those
+    of the figure.
     """
     first, second = logs_of(logs_a, a), logs_of(logs_b, b)
     if first.size != second.size:
         raise ValueError(f"a block has one run of each arm, but there are {first.size} of {a} and {second.size} of {b}")
-    pair = Pair(a, b, "blocks", first.size, second.size)
+    pair = Pair(a, b, "blocks", first.size, second.size, terms)
     differences = second - first
     if differences.size == 1:
         return without_interval(pair, float(differences[0]), margin)
@@ -108,7 +121,7 @@ def judged(
     spread = sd > NO_SPREAD
     if not spread:
         notes = (*notes, _no_spread(pair.kind))
-    word = cast(Word, str(words(evidence.mean, reach_90, limit, reach_95=reach_95 if rules > 1 else None)))
+    word = cast(SpeedWord, str(words(evidence.mean, reach_90, limit, reach_95=reach_95 if rules > 1 else None)))
     named = str(named_differences(evidence.mean, reach_95))
     comparison = Comparison(
         a=pair.a,
@@ -121,9 +134,9 @@ def judged(
         interval_95=_interval(mean, float(reach_95), 0.95),
         sd_log=sd,
         margin=margin,
-        word=word,
+        word=word_in(pair.terms, word),
         # Where nothing spreads, a difference of the last digit is rounding.
-        difference=cast(Difference, named) if named and (spread or abs(mean) > NO_SPREAD) else None,
+        difference=_difference(pair.terms, named) if spread or abs(mean) > NO_SPREAD else None,
         p_equivalence=_p_equivalence(mean, error, df, limit) if spread else None,
         p_difference=2 * one_sided_p(-abs(mean), error, df, 0.0, "below") if spread else None,
         p_outside=_p_outside(mean, error, df, limit) if spread else None,
@@ -133,12 +146,17 @@ def judged(
         df=df,
         p_sign_flip=sign_flip_p(differences, word, margin) if differences is not None else None,
         block_s=block_s,
+        terms=pair.terms,
     )
     return finished(comparison, alpha=level, multiple=multiple)
 
 
+def _difference(terms: Terms, named: str) -> Difference | None:
+    return difference_in(terms, cast(Literal["slower", "faster"], named)) if named else None
+
+
 def finished(comparison: Comparison, *, alpha: float = ALPHA, multiple: int = 1) -> Comparison:
-    """With its sentence, and with what it would take where it is INCONCLUSIVE."""
+    """Add the sentence, and for INCONCLUSIVE what would decide it."""
     more: Needed | None = None
     if comparison.word == "INCONCLUSIVE" and comparison.sd_log is not None and comparison.df is not None:
         ran = comparison.count_b if comparison.count_a == 0 else min(comparison.count_a, comparison.count_b)
@@ -151,7 +169,7 @@ def finished(comparison: Comparison, *, alpha: float = ALPHA, multiple: int = 1)
 
 
 def without_interval(pair: Pair, mean: float, margin: float, why: str = "", advice: Needed | None = None) -> Comparison:
-    """One sample has a value and no spread: nothing can be decided, and nothing can be forecast."""
+    """Compare without an interval: one sample has no spread, so nothing can be decided or forecast."""
     limit_of(margin)
     unit = UNIT[pair.kind]
     comparison = Comparison(
@@ -169,20 +187,20 @@ def without_interval(pair: Pair, mean: float, margin: float, why: str = "", advi
         difference=None,
         p_equivalence=None,
         p_difference=None,
-        needed=advice
-        or Needed(None, f"how many {plural(pair.kind)} it takes is known when there are four or more; six are usual"),
+        needed=advice or Needed(None, f"four or more {plural(pair.kind)} tell how many are needed; six are usual"),
         sentence="",
         notes=(
             why or f"one {unit} has no spread, so it has no interval: how far the next would be from it is not known",
         ),
+        terms=pair.terms,
     )
     return replace(comparison, sentence=sentence_of(comparison))
 
 
 def _no_spread(kind: Kind) -> str:
     return (
-        f"all {plural(kind)} gave the very same number, so the interval has no width: that is how finely the metric is "
-        "counted, not how well it is known; measure with more digits, or longer, before you rely on it"
+        f"all {plural(kind)} gave the same number, so the interval has no width: this shows how coarsely the metric is "
+        "counted, not how precise it is; measure with more digits, or longer, before you rely on it"
     )
 
 

@@ -1,4 +1,4 @@
-"""A run against the limits of its machine: how much of the matrix rate and of the memory's bandwidth it reaches, and which of the
+"""Compare a run with its machine's limits: how much of the matrix rate and of the memory's bandwidth it reaches, and which of the
 two is the nearer.
 
 What a run does is known by two counts of bytes (workloads/train/impl/nets/moving.py): the fewest that its matrix operators must
@@ -6,7 +6,7 @@ move, and all that its operators move as they are called one by one. What an eag
 one moves lies between the two. So a run is no point in the picture but a bar, from its intensity as called to the most that it
 can be.
 
-A share is held against the sustained matrix rate, since a run of minutes is at full power, and against the bandwidth of a copy.
+A share is compared with the sustained matrix rate, since a run of minutes is at full power, and with the bandwidth of a copy.
 It may be above 100 %. Nothing is faster than its limit, so that ceiling is out of date: it is called so, and no limit is
 called the nearer one. Nothing is clipped. Two shares above 100 % have another reason: of the sustained rate alone (the chip was
 cooler than when its ceiling was measured), and of the bytes that a compiled run would move if it called its operators one by one.
@@ -26,9 +26,9 @@ NEAR = 1 / 3
 # Cold and sustained rates that differ by less are one number to a reader.
 ALIKE = 0.02
 MEASURE = "stackmark ceilings"
-NO_CEILINGS = f"no ceilings of this machine are kept yet: {MEASURE}"
+NO_CEILINGS = f"this machine's ceilings are not measured yet: {MEASURE}"
 
-ELSEWHERE = "its time goes elsewhere: kernels that reach neither, launches, waiting"
+ELSEWHERE = "the time goes elsewhere: kernels that reach neither limit, launches, waiting"
 
 Ceiling = Literal["copy", "matrix"]
 Bound = Literal["memory", "probably memory", "either", "matrix", "neither", ""]
@@ -36,7 +36,7 @@ Bound = Literal["memory", "probably memory", "either", "matrix", "neither", ""]
 
 @dataclass(frozen=True)
 class Work:
-    """What was done: operations and bytes of one sample, or of one call, and how many of them a second."""
+    """The work: operations and bytes of one sample or one call, and how many of them per second."""
 
     rate_per_s: float
     operations: float
@@ -50,7 +50,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Standing:
-    """A run, or one row of a list, against its machine's ceilings; None: no such ceiling was measured."""
+    """A run, or one row of a list, against its machine's ceilings; None: that ceiling was not measured."""
 
     work: Work
     matrix: Rate | None
@@ -70,7 +70,7 @@ class Standing:
 
     @property
     def intensity_least(self) -> float | None:
-        """Operations a byte if the fewest bytes move: the most that the intensity can be."""
+        """Return the operations per byte if the fewest bytes move: the highest possible intensity."""
         return _over(self.work.operations, self.work.least_bytes)
 
     @property
@@ -79,7 +79,7 @@ class Standing:
 
     @property
     def intensity(self) -> float | None:
-        """The one to stand for the run: as called where that is known, else at the least bytes."""
+        """Return the intensity that represents the run: as called where that is known, else at the least bytes."""
         return self.intensity_called or self.intensity_least
 
     @property
@@ -99,28 +99,28 @@ class Standing:
         return _over(self.called_bytes_per_s, self.memory_bytes_per_s)
 
     def roof_per_s(self, intensity: float | None) -> float | None:
-        """The most operations a second at so many operations a byte, by the ceilings that are known."""
+        """Return the most operations per second at this intensity, by the known ceilings."""
         slope = _times(intensity, self.memory_bytes_per_s)
         flat = self.matrix.sustained_per_s if self.matrix else None
         return min((limit for limit in (slope, flat) if limit is not None), default=None)
 
     @property
     def roof_share(self) -> float | None:
-        """Of the roof at the intensity that stands for the run; None where a part of the roof is not known."""
+        """Return the share of the roof at the run's intensity; None where a part of the roof is unknown."""
         if self.matrix is None or self.memory_bytes_per_s is None:
             return None
         return _over(self.operations_per_s, self.roof_per_s(self.intensity))
 
     @property
     def out_of_date(self) -> tuple[Ceiling, ...]:
-        """The ceilings that this run exceeds."""
+        """Return the ceilings that this run exceeds."""
         moved = self.least_share if self.work.compiled or self.called_share is None else self.called_share
         found: list[Ceiling] = ["copy"] if max(moved or 0, self.least_share or 0) > 1 else []
         return (*found, "matrix") if min(self.matrix_share or 0, self.cold_share or 0) > 1 else tuple(found)
 
     @property
     def bound(self) -> Bound:
-        """Which limit is the nearer, as far as the counts can tell; empty where one of them is out of date."""
+        """Return which limit is nearer, as far as the counts show; empty where one of them is out of date."""
         matrix = self.matrix_share
         least = self.least_share
         called = self.called_share if self.called_share is not None else least
@@ -137,7 +137,7 @@ class Standing:
 
 
 def stand(work: Work, ceilings: Ceilings) -> Standing:
-    """By the ceiling of the precision that it computed in."""
+    """Place the run by the ceiling of the precision that it computed in."""
     memory = ceilings.copy_bytes_per_s or ceilings.memory_bytes_per_s
     return Standing(work, ceilings.matrix.get(work.precision), memory)
 
@@ -147,7 +147,7 @@ def stand(work: Work, ceilings: Ceilings) -> Standing:
 _BOUNDS: Mapping[Bound, str] = {
     "memory": "memory-bound",
     "probably memory": "probably memory-bound",
-    "either": "bound by memory or by arithmetic, which of the two is open",
+    "either": "bound by memory or by arithmetic (undecided)",
     "matrix": "bound by its arithmetic",
     "neither": "near neither limit",
 }
@@ -160,16 +160,14 @@ def say_bound(standing: Standing) -> str:
 
 
 def say_standing(standing: Standing) -> str:
-    """`memory-bound: 71 % of copy bandwidth as the operators are called (at least 21 %), 22 % of the bf16 matrix rate`."""
+    """Format like `memory-bound: 71 % of copy bandwidth as the operators are called (at least 21 %), 22 % of the bf16 …`."""
     memory, matrix = _say_memory(standing), _say_matrix(standing)
     highest = standing.called_share or standing.least_share or 0
     shares = [matrix, memory] if (standing.matrix_share or 0) >= highest else [memory, matrix]
     said = ", ".join(filter(None, shares))
     bound = say_bound(standing)
     after = f"; {ELSEWHERE}" if standing.bound == "neither" else ""
-    return (
-        f"{bound}: {said}{after}" if bound and said else said
-    ) or "no ceiling that it could be held against was measured"
+    return (f"{bound}: {said}{after}" if bound and said else said) or "no ceiling was measured to compare it with"
 
 
 def _say_memory(standing: Standing) -> str:
@@ -177,10 +175,10 @@ def _say_memory(standing: Standing) -> str:
     if least is None:
         return ""
     if called is None:
-        return f"{say_share(least)} of copy bandwidth at the least"
+        return f"at least {say_share(least)} of copy bandwidth"
     if standing.work.compiled:
         span = f"{_number(least)} to {say_share(called)} of copy bandwidth"
-        return f"{span} (at the least, and as the operators are called: compiled, it is between them)"
+        return f"{span} (at least, and as the operators are called; compiled code is in between)"
     return f"{say_share(called)} of copy bandwidth as the operators are called (at least {say_share(least)})"
 
 
@@ -188,13 +186,13 @@ def _say_matrix(standing: Standing) -> str:
     sustained, cold = standing.matrix_share, standing.cold_share
     if sustained is None or cold is None:
         return ""
-    beside = f" ({say_share(cold)} of the cold one)" if abs(cold / sustained - 1) > ALIKE else ""
-    return f"{say_share(sustained)} of the {standing.work.precision} matrix rate{beside}"
+    cold_share = f" ({say_share(cold)} of the cold one)" if abs(cold / sustained - 1) > ALIKE else ""
+    return f"{say_share(sustained)} of the {standing.work.precision} matrix rate{cold_share}"
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """What does not hold, or was not measured. `kind` is for programs."""
+    """A caveat. `kind` is for programs."""
 
     kind: str
     what: str
@@ -205,7 +203,7 @@ def doubts(standing: Standing) -> list[Doubt]:
     found = []
     precision = standing.work.precision
     if standing.matrix is None:
-        what = f"the {precision} matrix rate of this machine is not kept: {MEASURE} --precision {precision}"
+        what = f"this machine's {precision} matrix rate is not measured: {MEASURE} --precision {precision}"
         found.append(Doubt("no-matrix-rate", what))
     elif standing.matrix.doubts:
         # Then it explains a share above 100 % as well.
@@ -221,23 +219,25 @@ def doubts(standing: Standing) -> list[Doubt]:
         what = f"above 100 % of the sustained {precision} matrix rate: the chip was cooler than when its ceiling was measured"
         found.append(Doubt("cooler", what))
     if standing.memory_bytes_per_s is None:
-        found.append(Doubt("no-copy-rate", f"the copy bandwidth of this machine is not kept: {MEASURE}"))
+        found.append(Doubt("no-copy-rate", f"this machine's copy bandwidth is not measured: {MEASURE}"))
     elif "copy" in standing.out_of_date:
         what = f"above 100 % of the copy bandwidth: that ceiling is out of date; measure it again: {MEASURE}"
-        found.append(Doubt("copy-out-of-date", f"{what}; if it stays above, a cache holds part of the bytes"))
+        found.append(Doubt("copy-out-of-date", f"{what}; if it stays above 100 %, a cache holds part of the bytes"))
     elif (standing.called_share or 0) > 1:
-        what = "more bytes a second as called than memory copies: operators were fused, or a cache held part of them"
+        what = (
+            "more bytes per second as called than memory can copy: operators were fused, or a cache held part of them"
+        )
         found.append(Doubt("fused-or-cached-as-called", what))
     return found
 
 
 def say_operations(per_s: float, precision: str) -> str:
-    """Integers are operated on too, but not as floating point."""
+    """Format a rate of operations; those on integers are OP/s, not FLOP/s."""
     return f"{say_count(per_s)}{'OP' if precision.startswith('int') else 'FLOP'}/s"
 
 
 def say_share(share: float) -> str:
-    """`71 %`, `124 %`, `3.2 %`, `0.04 %`."""
+    """Format like `71 %`, `124 %`, `3.2 %`, `0.04 %`."""
     return f"{_number(share)} %"
 
 
@@ -282,7 +282,7 @@ class Roofline:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Those of the points first, then the others that have a ceiling, each once."""
+        """Return the precisions of the points first, then the others that have a ceiling, each once."""
         return tuple(dict.fromkeys([*(point.work.precision for point in self.points), *self.ceilings.matrix]))
 
     def standing(self, point: Point) -> Standing:

@@ -1,6 +1,6 @@
 """The version of the rules that turn measurements into words.
 
-A verdict is computed again from the ledger whenever somebody asks, always by the rules of today. So a stored experiment may
+A verdict is computed again from the ledger whenever it is requested, always by today's rules. So a stored experiment may
 get another word than it was given when it was made; every answer says by which rules it was judged.
 """
 
@@ -15,6 +15,6 @@ def say_rules(made: int | None) -> str:
     if made is None or made == RULES:
         return f"Judged by rules {RULES}."
     return (
-        f"Judged by rules {RULES}; it was made under rules {made}, whose order of runs and stopping rule it keeps. "
+        f"Judged by rules {RULES}; the experiment was made under rules {made} and keeps their order of runs and stopping rule. "
         "docs/verdicts.md lists what changed."
     )

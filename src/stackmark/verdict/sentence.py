@@ -1,9 +1,10 @@
-"""A verdict in one sentence. "Not significantly different" is never written as "the same": what was not shown is called open."""
+"""Write a verdict in one sentence. "Not significantly different" is never written as "the same": it is called undecided."""
 
 import math
 
+from stackmark.figures import Terms
 from stackmark.units import counted
-from stackmark.verdict.comparison import Comparison, Interval
+from stackmark.verdict.comparison import Comparison, Interval, difference_in
 from stackmark.verdict.evidence import ALPHA, NO_SPREAD, NORMAL_UP_TO
 from stackmark.verdict.needed import UNIT, percent
 
@@ -12,27 +13,28 @@ NORMAL_NOISE = "rests on the assumption of normal noise"
 
 
 def sentence_of(comparison: Comparison) -> str:
-    """The word, the margin, the ratio and its interval, how many it comes from, and the difference that is named beside."""
+    """Write the verdict: word, margin, ratio and interval, how many samples, and the named difference."""
     c = comparison
     a = f"{c.a}, a published value of unknown uncertainty," if c.kind == "published" else c.a
     ratio, low, high = say_ratios(c.ratio, c.interval_90)
-    numbers = f"ratio {ratio}, 90 % interval {low} to {high} ({_counted(c)})" if c.interval_90 else ""
+    interval = f"{'assumed ' if c.assumed else ''}90 % interval"
+    numbers = f"ratio {ratio}, {interval} {low} to {high} ({_counted(c)})" if c.interval_90 else ""
     if c.sd_log is not None and c.sd_log <= NO_SPREAD:
-        numbers += ", in which nothing spread, which is no proof that nothing does"
+        numbers += ", without any spread, which does not prove that there is none"
     margin = percent(c.margin)
-    by = _by(c.interval_95) if c.difference and c.interval_95 else ""
+    by = say_by(c.interval_95, c.terms) if c.difference and c.interval_95 else ""
     if c.word == "EQUIVALENT":
-        return f"{c.b} is EQUIVALENT to {a} within {margin}: {numbers}{f'; though {by}' if by else ''}{_assumed(c)}"
-    if c.word in ("SLOWER", "FASTER"):
-        return f"{c.b} is {c.word} than {a} by more than {margin}: {numbers}{f'; {by}' if by else ''}{_assumed(c)}"
+        return f"{c.b} is EQUIVALENT to {a} within {margin}: {numbers}{f'; though {by}' if by else ''}{assumed(c)}"
+    if c.is_slower or c.is_faster:
+        return f"{c.b} is {c.word} than {a} by more than {margin}: {numbers}{f'; {by}' if by else ''}{assumed(c)}"
     if not numbers:
         return f"INCONCLUSIVE at {margin}: {c.b} against {a} has ratio {ratio} and no interval ({_counted(c)})"
     if by:
-        return f"INCONCLUSIVE at {margin}: {c.b} against {a} is {by}; whether by more than {margin} is open; {numbers}"
+        return f"INCONCLUSIVE at {margin}: {c.b} against {a} is {by}, but whether by more than {margin} is undecided; {numbers}"
     return f"INCONCLUSIVE at {margin}: {c.b} against {a} has {numbers}{_where(c)}"
 
 
-def _assumed(c: Comparison) -> str:
+def assumed(c: Comparison) -> str:
     """Say where a word stands on Student's t alone: the sign-flip test does not support it, or cannot with so few blocks."""
     if c.kind != "blocks" or c.sd_log is None or c.sd_log <= NORMAL_UP_TO:
         return ""
@@ -50,21 +52,23 @@ def _where(c: Comparison) -> str:
         return "" if c.family > 1 else ", beyond the margin, but the 95 % interval does not exclude 1"
     low, high = c.interval_90.low < 1 - c.margin, c.interval_90.high > 1 / (1 - c.margin)
     if low and high:
-        return ", which reaches past the margin on both sides"
-    return ", which reaches past the margin" if low or high else ""
+        return ", which exceeds the margin on both sides"
+    return ", which exceeds the margin" if low or high else ""
 
 
 def _counted(c: Comparison) -> str:
     unit = UNIT[c.kind]
     if c.kind == "series":
         return f"{c.count_b} series against {c.count_a}"
+    if c.kind == "runs" and c.count_a == c.count_b == 1:
+        return "one run a side"
     if c.kind == "runs":
         return f"{counted(c.count_b, unit)} against {c.count_a}"
     return counted(c.count_b, unit)
 
 
 def say_ratios(ratio: float, interval: Interval | None) -> tuple[str, str, str]:
-    """The three with as many decimals as four digits of the ratio, or two of the interval's width, take."""
+    """Format the three with as many decimals as four digits of the ratio, or two of the interval's width, need."""
     decimals = 4 if 0.1 <= ratio < 10 else 3 - math.floor(math.log10(ratio))
     if interval is None:
         return f"{ratio:.{_bounded(decimals)}f}", "", ""
@@ -75,14 +79,14 @@ def say_ratios(ratio: float, interval: Interval | None) -> tuple[str, str, str]:
     return f"{ratio:.{decimals}f}", f"{interval.low:.{decimals}f}", f"{interval.high:.{decimals}f}"
 
 
-def _by(interval: Interval) -> str:
+def say_by(interval: Interval, terms: Terms = "speed") -> str:
     """`slower by 0.1 to 0.4 %`, or `2.3 to 2.4 times as fast`, past which a percentage is hard to read."""
     if interval.high >= 2 and interval.low > 1:
-        return f"{interval.low:.4g} to {interval.high:.4g} times as fast"
+        return f"{interval.low:.4g} to {interval.high:.4g} times as {'fast' if terms == 'speed' else 'good'}"
     faster = interval.low > 1
     low, high = (interval.low - 1, interval.high - 1) if faster else (1 - interval.high, 1 - interval.low)
     low, high = 100 * low, 100 * high
-    which = "faster" if faster else "slower"
+    which = difference_in(terms, "faster" if faster else "slower")
     if high - low < 10**-MOST_DECIMALS:
         return f"{which} by {low:.3g} %"
     decimals = 1

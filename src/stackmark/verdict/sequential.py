@@ -1,4 +1,4 @@
-"""Stopping early by a rule that is fixed before the first run.
+"""Stop early by a rule that is fixed before the first run.
 
 Looking after every block and stopping at the first verdict finds one sooner or later, whatever the truth is. So the looks are
 planned, and an alpha-spending function (Lan and DeMets) says how much of the 5 % each may use up; the last may use what is
@@ -45,7 +45,7 @@ ANGLES = 20_001
 
 @dataclass(frozen=True)
 class StoppingLevels:
-    """Nominal levels a look: one-sided, of the tests behind a word; two-sided, of the named difference.
+    """Nominal levels per look: one-sided for the tests behind a word; two-sided for the named difference.
 
     `alpha` is what all looks together spend in each family.
     """
@@ -58,12 +58,12 @@ class StoppingLevels:
 
 
 def first_look(multiple: int = 2) -> int:
-    """Four blocks, rounded up to a whole design."""
+    """Return four blocks, rounded up to a whole design."""
     return whole(FIRST_LOOK, multiple)
 
 
 def planned_looks(most_blocks: int, multiple: int = 2) -> tuple[int, ...]:
-    """Where to look up to so many blocks: at first after every design, then about every quarter more."""
+    """Plan the looks up to this many blocks: at first after every design, then about every quarter more."""
     last = max(whole(most_blocks, multiple), first_look(multiple))
     looks = [first_look(multiple)]
     while looks[-1] < last:
@@ -76,14 +76,14 @@ def planned_looks(most_blocks: int, multiple: int = 2) -> tuple[int, ...]:
 def stopping_rule(
     looks: Sequence[int], alpha: float = ALPHA, *, comparisons: int = 1, spending: Spending = "pocock"
 ) -> StoppingLevels:
-    """The levels at each look. Several comparisons that stop together share alpha (Bonferroni): Holm knows no looks."""
+    """Fix the levels of each look. Comparisons that stop together share alpha (Bonferroni): Holm has no looks."""
     planned = tuple(looks)
     if not planned or planned[0] < 2 or any(later <= earlier for earlier, later in itertools.pairwise(planned)):
-        raise ValueError(f"looks come after increasing numbers of blocks, of at least 2, not {list(planned)}")
+        raise ValueError(f"looks must be increasing numbers of blocks, at least 2, got {list(planned)}")
     if planned[-1] > MOST_BLOCKS:
         raise SpecError(
-            f"a stopping rule ends after {MOST_BLOCKS} blocks at most, not after {planned[-1]}",
-            hint=f"ask for --blocks {MOST_BLOCKS} or fewer, or for a wider --margin",
+            f"a stopping rule allows at most {MOST_BLOCKS} blocks, got {planned[-1]}",
+            hint=f"use --blocks {MOST_BLOCKS} or fewer, or a wider --margin",
         )
     if not 0 < alpha < 0.5 or comparisons < 1:
         raise ValueError(f"there is no rule for alpha {alpha} over {comparisons} comparisons")
@@ -93,7 +93,7 @@ def stopping_rule(
 
 
 def spent(share: Floats, alpha: float, spending: Spending) -> Floats:
-    """How much of alpha may be used up when this share of the blocks is there."""
+    """Return how much of alpha may be spent when this share of the blocks is there."""
     if spending == "pocock":
         return alpha * np.log1p((math.e - 1) * share)
     edge = normal_quantile(1 - alpha / 2)

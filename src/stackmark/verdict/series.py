@@ -1,4 +1,4 @@
-"""Before and after: an upgrade lies between, so nothing can be interleaved, and the unit is the series.
+"""Compare before and after: an upgrade is in between, so nothing can be interleaved, and the unit is the series.
 
 Two series of an unchanged machine differ too: another temperature, another memory layout, another neighbour. How much, only
 several series tell; any number of runs in one series does not. So each series counts once, with the mean of its ln R, and
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stackmark.verdict.comparison import Comparison, Needed, Word
+from stackmark.figures import Terms
+from stackmark.verdict.comparison import Comparison, Needed, SpeedWord, Word, difference_in, word_in
 from stackmark.verdict.evidence import ALPHA, Evidence, Floats, limit_of, logs_of, pooled, welch
 from stackmark.verdict.needed import percent, sd_upper
 from stackmark.verdict.ratio import Pair, judged, without_interval
@@ -25,7 +26,7 @@ from stackmark.verdict.sentence import say_ratios
 from stackmark.verdict.student import normal_quantile, t_cdf
 
 ENOUGH = 3
-ADVICE = f"{ENOUGH} series a side are asked for: measure again after a reboot, or an hour later"
+ADVICE = f"a verdict needs {ENOUGH} series; a new one begins after a reboot or an hour without runs"
 # By how much two series of an unchanged machine may differ, where nothing tells: a turbo clock or a warm summer day is less.
 USUAL_ALLOWANCE = 0.10
 ENOUGH_HISTORY = 5
@@ -33,15 +34,26 @@ ENOUGH_HISTORY = 5
 
 @dataclass(frozen=True)
 class History:
-    """How far earlier series of this workload on this machine and chip spread: the standard deviation of their means of ln R."""
+    """How far earlier series of this workload on this machine and chip spread: the standard deviation of their means of ln R.
+
+    It is the spread around one level, or around two where the rate changed once; `df` are its degrees of freedom.
+    """
 
     sd: float
     series: int
+    df: int
 
 
 def history_of(means: Sequence[float]) -> History | None:
-    """Summarise earlier series; None where there are too few."""
-    return History(float(np.std(means, ddof=1)), len(means)) if len(means) >= ENOUGH_HISTORY else None
+    """Summarise earlier series, oldest first; None where there are too few.
+
+    Where the rate changed once, the change does not count as spread: else a machine that became slow would widen its own
+    allowance night by night, until nothing is LIKELY SLOWER any more.
+    """
+    if len(means) < ENOUGH_HISTORY:
+        return None
+    parted = part(np.array([]), np.array(means, dtype=np.float64))
+    return History(parted.sd, len(means), parted.df)
 
 
 def compare_series(
@@ -51,17 +63,18 @@ def compare_series(
     series_b: Sequence[Sequence[float]],
     margin: float,
     history: History | None = None,
+    terms: Terms = "speed",
 ) -> Comparison:
     """Compare B (after) with A (before), from ln R of the runs of each series."""
     means_a, means_b = means_of(series_a, a), means_of(series_b, b)
-    pair = Pair(a, b, "series", means_a.size, means_b.size)
+    pair = Pair(a, b, "series", means_a.size, means_b.size, terms)
     if means_a.size < ENOUGH:
         return likely(pair, series_a, series_b, margin, history)
     if means_b.size >= ENOUGH:
         return judged(pair, welch(means_a, means_b), margin)
     note = (
-        f"{b} has {means_b.size} series, too few to tell how its series spread: they are taken to spread like the "
-        f"{means_a.size} of {a}, which an upgrade may have changed; {ADVICE}"
+        f"{b} has {means_b.size} series, too few to tell how its series spread; they are taken to spread like the "
+        f"{means_a.size} of {a}, which an upgrade may have changed"
     )
     return judged(pair, pooled(means_a, means_b), margin, notes=(note,))
 
@@ -77,20 +90,21 @@ def likely(
     means_a, means_b = means_of(series_a, pair.a), means_of(series_b, pair.b)
     mean = float(means_b.mean() - means_a.mean())
     allowed = max(allowance(history, means_a.size, means_b.size), limit_of(margin))
-    why = f"{pair.a} has {pair.count_a} series, so how far two series of an unchanged machine differ here is not known from it"
-    bare = without_interval(pair, mean, margin, why=why, advice=Needed(ENOUGH, ADVICE))
+    why = f"{pair.a} has {pair.count_a} series, which does not tell how far two series of an unchanged machine differ"
+    bare = without_interval(pair, mean, margin, why=why, advice=Needed(ENOUGH, say_series_needed(pair.a, pair.count_a)))
     runs_a, runs_b = np.concatenate(series_a), np.concatenate(series_b)
     runs: Comparison | None = None
     if min(runs_a.size, runs_b.size) >= 2:
         by_runs = replace(pair, kind="runs", count_a=runs_a.size, count_b=runs_b.size)
         runs = judged(by_runs, welch(runs_a, runs_b), margin)
-    word: Word = "INCONCLUSIVE"
+    seen: SpeedWord = "INCONCLUSIVE"
     if abs(mean) > allowed and (runs is None or runs.difference):
-        word = "LIKELY SLOWER" if mean < 0 else "LIKELY FASTER"
-    notes = [why, _say_allowance(history, allowed)]
+        seen = "LIKELY SLOWER" if mean < 0 else "LIKELY FASTER"
+    word = word_in(pair.terms, seen)
+    notes = [_say_allowance(history, allowed)]
     if runs:
         notes.append(
-            f"the intervals are those of the runs ({runs_b.size} against {runs_a.size}): they hold for these series only"
+            f"the intervals are those of the runs ({runs_b.size} against {runs_a.size}) and hold for these series only"
         )
     return replace(
         bare,
@@ -103,10 +117,10 @@ def likely(
 
 
 def allowance(history: History | None, count_a: int, count_b: int) -> float:
-    """Return by how much, in logarithms, the means of so many series may differ on an unchanged machine."""
+    """Return by how much the mean ln R of `count_a` and of `count_b` series may differ on an unchanged machine."""
     if history is None:
         return -math.log1p(-USUAL_ALLOWANCE)
-    most = sd_upper(history.sd, history.series - 1)
+    most = sd_upper(history.sd, history.df)
     assert most is not None
     return normal_quantile(1 - ALPHA / 2) * most * math.sqrt(1 / count_a + 1 / count_b)
 
@@ -114,8 +128,20 @@ def allowance(history: History | None, count_a: int, count_b: int) -> float:
 def _say_allowance(history: History | None, allowed: float) -> str:
     share = percent(-math.expm1(-allowed))
     if history is None:
-        return f"two series of an unchanged machine are taken to differ by up to {share}; five series of it would tell"
-    return f"by its {history.series} earlier series, two series of this machine differ by up to {share}"
+        return f"{share} is allowed for the difference between series; from five series on, this machine's own is used"
+    return (
+        f"{share} is allowed for the difference between series, by the {history.series} earlier series of this machine"
+    )
+
+
+def say_series_needed(name: str, count: int) -> str:
+    """Say what turns a likely word into a verdict: more series of the baseline, before anything changes."""
+    more = ENOUGH - count
+    other = "another day" if more == 1 else f"{more} other days"
+    return (
+        f"{name} needs {ENOUGH} series for a verdict and has {count}: measure {more} more on {other} or after a reboot, with the "
+        "machine as it was then"
+    )
 
 
 def _say_likely(bare: Comparison, word: Word, allowed: float, runs: Comparison | None) -> str:
@@ -126,8 +152,8 @@ def _say_likely(bare: Comparison, word: Word, allowed: float, runs: Comparison |
     if word == "INCONCLUSIVE":
         return f"INCONCLUSIVE at {percent(bare.margin)}: {bare.b} against {bare.a} has ratio {ratio} ({counts}){said}"
     return (
-        f"{bare.b} is {word} than {bare.a}: ratio {ratio} ({counts}), beyond the {share} that series of an unchanged machine "
-        f"may differ by{said}"
+        f"{bare.b} is {word} than {bare.a}: ratio {ratio} ({counts}), more than the {share} that is allowed for the difference "
+        f"between series{said}"
     )
 
 
@@ -171,13 +197,14 @@ class Parted:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Whether to wake somebody, and why."""
+    """Whether to raise an alarm, and why."""
 
     two_in_a_row: bool
     # None where the baseline has too few series to know what is usual.
     cusum: float | None
     cusum_limit: float = CUSUM_LIMIT
     nights_between_false_alarms: int = NIGHTS_BETWEEN_FALSE_ALARMS
+    terms: Terms = "speed"
 
     @property
     def rings(self) -> bool:
@@ -185,18 +212,19 @@ class Alarm:
 
     @property
     def sentence(self) -> str:
-        said = ["tonight and the night before are both slower"] if self.two_in_a_row else []
+        both = f"this check and the one before are both {difference_in(self.terms, 'slower')}"
+        said = [both] if self.two_in_a_row else []
         if self.cusum is not None and self.cusum >= self.cusum_limit:
             said.append(
-                f"the nights add up to {self.cusum:.1f} below the baseline (CUSUM, alarm at {self.cusum_limit:g}: by chance "
-                f"once in about {self.nights_between_false_alarms} nights)"
+                f"small drops add up to {self.cusum:.1f} (CUSUM; alarm at {self.cusum_limit:g}, which an unchanged machine "
+                f"reaches once in about {self.nights_between_false_alarms} nights)"
             )
         return "; ".join(said) or "none"
 
 
 @dataclass(frozen=True)
 class Nights:
-    """What a check shows. `lately` is the latest part of the nights; None where that is tonight alone."""
+    """The result of a check. `lately` is the latest part of the nights; None where that is only tonight."""
 
     tonight: Comparison
     lately: Comparison | None
@@ -211,23 +239,25 @@ def judge_nights(
     nights: Sequence[Sequence[float]],
     margin: float,
     history: History | None = None,
+    terms: Terms = "speed",
 ) -> Nights:
     """Judge the last of `nights` against `before`. Both are ln R of the runs of each series, oldest first."""
-    tonight = _tonight(baseline, before, nights, margin, history)
-    yesterday = _tonight(baseline, before, nights[:-1], margin, history) if len(nights) > 1 else None
+    judging = _Judging(baseline, before, margin, history, terms)
+    tonight = judging.tonight(nights)
+    yesterday = judging.tonight(nights[:-1]) if len(nights) > 1 else None
     in_a_row = tonight.is_slower and yesterday is not None and yesterday.is_slower
     means, of_nights = means_of(before, baseline), means_of(nights, "now")
     enough = means.size >= ENOUGH
     parted = part(means, of_nights)
-    lately = _lately(baseline, before, nights[-parted.latest :], parted, margin, history) if parted.latest > 1 else None
-    alarm = Alarm(in_a_row, float(cusum(means, of_nights)) if enough else None)
+    lately = judging.lately(nights[-parted.latest :], parted) if parted.latest > 1 else None
+    alarm = Alarm(in_a_row, float(cusum(means, of_nights)) if enough else None, terms=terms)
     return Nights(tonight, lately, len(nights) - parted.latest, alarm)
 
 
 def part(before: Floats, nights: Floats) -> Parted:
-    """Part the nights once where that explains most, if it explains enough. With too few series before, by the nights alone."""
-    squares = float(((before - before.mean()) ** 2).sum())
-    n, df = nights.size, before.size - 1 + nights.size - 1
+    """Part the nights once where that explains most, if it explains enough. `before` may be empty: then by the nights alone."""
+    squares = _squares(before) if before.size else 0.0
+    n, df = nights.size, max(before.size - 1, 0) + nights.size - 1
     whole = squares + _squares(nights)
     found = Parted(n, math.sqrt(whole / df) if df else 0.0, df)
     if df < 2:
@@ -266,38 +296,40 @@ def _squares(values: Floats) -> float:
     return float(((values - values.mean()) ** 2).sum())
 
 
-def _tonight(
-    baseline: str,
-    before: Sequence[Sequence[float]],
-    nights: Sequence[Sequence[float]],
-    margin: float,
-    history: History | None,
-) -> Comparison:
-    means, of_nights = means_of(before, baseline), means_of(nights, "now")
-    pair = Pair(baseline, "now", "series", means.size, 1)
-    if means.size < ENOUGH:
-        return likely(pair, before, nights[-1:], margin, history)
-    if of_nights.size == 1:
-        return compare_series(baseline, "now", before, nights, margin, history)
-    parted = part(means, of_nights)
-    others = f"the {means.size} of {baseline} and the {of_nights.size - 1} earlier checks"
-    note = f"now is one series: it is taken to spread like {others}"
-    return judged(pair, _evidence(means, of_nights[-1:], parted), margin, notes=(note,))
+@dataclass(frozen=True)
+class _Judging:
+    """What all comparisons of a check have in common."""
 
+    baseline: str
+    before: Sequence[Sequence[float]]
+    margin: float
+    history: History | None
+    terms: Terms
 
-def _lately(
-    baseline: str,
-    before: Sequence[Sequence[float]],
-    latest: Sequence[Sequence[float]],
-    parted: Parted,
-    margin: float,
-    history: History | None,
-) -> Comparison:
-    means, of_nights = means_of(before, baseline), means_of(latest, "lately")
-    pair = Pair(baseline, f"the mean of the last {of_nights.size} checks", "series", means.size, of_nights.size)
-    if means.size < ENOUGH:
-        return likely(pair, before, latest, margin, history)
-    return judged(pair, _evidence(means, of_nights, parted), margin)
+    def _pair(self, label: str, count: int) -> Pair:
+        return Pair(self.baseline, label, "series", len(self.before), count, self.terms)
+
+    def tonight(self, nights: Sequence[Sequence[float]]) -> Comparison:
+        """Judge the last night on its own; the others tell how far nights spread."""
+        means, of_nights = means_of(self.before, self.baseline), means_of(nights, "now")
+        pair = self._pair("now", 1)
+        if means.size < ENOUGH:
+            return likely(pair, self.before, nights[-1:], self.margin, self.history)
+        if of_nights.size == 1:
+            return compare_series(
+                self.baseline, "now", self.before, nights, self.margin, self.history, terms=self.terms
+            )
+        others = f"the {means.size} of {self.baseline} and the {of_nights.size - 1} earlier checks"
+        note = f"this check is one series, which is taken to spread like {others}"
+        return judged(pair, _evidence(means, of_nights[-1:], part(means, of_nights)), self.margin, notes=(note,))
+
+    def lately(self, latest: Sequence[Sequence[float]], parted: Parted) -> Comparison:
+        """Judge the mean of the latest nights."""
+        means, of_nights = means_of(self.before, self.baseline), means_of(latest, "lately")
+        pair = self._pair(f"the mean of the last {of_nights.size} checks", of_nights.size)
+        if means.size < ENOUGH:
+            return likely(pair, self.before, latest, self.margin, self.history)
+        return judged(pair, _evidence(means, of_nights, parted), self.margin)
 
 
 def _evidence(before: Floats, after: Floats, parted: Parted) -> Evidence:

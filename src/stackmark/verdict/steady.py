@@ -58,8 +58,10 @@ _JOIN_Z = 3.0  # neighbours within this many standard errors have the same level
 _BEGIN_Z = 5.0  # the first ten steps differ from the rest: more than 3, since steps may hang together
 _MEDIAN_ERROR = 1.2533  # √(π/2): how much more a median of normal noise scatters than a mean
 _MAX_PLACES = 500  # 500² costs take some 10 ms; twice as many would find changes of 0.1 % of a run instead of 0.2 %
-_ROWS = 32  # costs are made for so many ends at a time: half of the square is never needed, and the part stays in cache
-_SPIKE_BLOCK = 20  # two least segments: one spike cannot move the median and the MAD of so many
+_ROWS = (
+    32  # costs are made for this many ends at a time: half of the square is never needed, and the part stays in cache
+)
+_SPIKE_BLOCK = 20  # two least segments: one spike cannot move the median and the MAD of this many
 _SPIKE_SIGMA = 5.0
 _SPIKE_ROW = 2  # more far steps in a row than this are a level, not a pause
 PAUSE_TIMES = 1.5  # a step this many times the usual one is reported as a pause; shorter ones look like noise
@@ -84,7 +86,7 @@ class Segment:
 
     @property
     def cost_s(self) -> float:
-        """What a step takes here on average, pauses included."""
+        """Return what a step takes here on average, pauses included."""
         return self.level_s + self.pauses_s
 
     @property
@@ -126,10 +128,10 @@ class Steady:
 
 
 def checked_steps(step_s: Sequence[float] | Floats) -> Floats:
-    """The step times as an array; a ValueError where they cannot be any."""
+    """Return the step times as an array; raise ValueError where they cannot be step times."""
     steps = np.asarray(step_s, dtype=np.float64)
     if steps.ndim != 1 or steps.size == 0:
-        raise ValueError("there are no step times to judge")
+        raise ValueError("there are no step times")
     if not np.isfinite(steps).all():
         raise ValueError(f"step {int(np.argmin(np.isfinite(steps)))} has a time that is not a finite number")
     if (steps < 0).any():
@@ -164,28 +166,28 @@ def _class(segments: tuple[Segment, ...], n: int) -> Steady:
     slowest, fastest = float(levels.max()), float(levels.min())
     if share < 0.5:
         note = (
-            f"No steady state: the level at the end held for the last {100 * share:.0f} % of {n} steps only "
-            f"(parts before were {_span(fastest, slowest)}). The whole run is measured; "
-            "it says what happened, not what to expect. Try a longer run, and look at clocks and other processes."
+            f"No steady state: the final level lasted for only {100 * share:.0f} % of {n} steps "
+            f"(earlier parts were {_span(fastest, slowest)}). The whole run is measured; "
+            "the rate says what happened, not what to expect. Try a longer run; look at clocks and other processes."
         )
         return Steady("no steady state", 0, segments, note, 0 if fastest < -TOLERANCE else first_step)
     if fastest < -TOLERANCE:
         note = (
-            f"Slow-down: a part before the end was {-100 * fastest:.1f} % quicker. Measured are the last "
+            f"Slow-down: an earlier part was {-100 * fastest:.1f} % faster. Measured: the last "
             f"{n - first_step} of {n} steps, after the slow-down. Look at temperature, clocks and power cap."
         )
         return Steady("slow-down", first_step, segments, note, first_step)
     settled = segments[int(np.flatnonzero(np.abs(levels) > SETTLED)[-1]) + 1].start
     first_step = max(first_step, min(settled, n // 2))
     note = (
-        f"Warm-up: the first {first_step} of {n} steps hold parts up to {100 * slowest:.1f} % slower than the rest. "
+        f"Warm-up: the first {first_step} of {n} steps were up to {100 * slowest:.1f} % slower than the rest. "
         f"The {n - first_step} steps after them are measured."
     )
     return Steady("warm-up", first_step, segments, note, first_step)
 
 
 def change_points(step_s: Sequence[float] | Floats, tick_s: float) -> tuple[int, ...]:
-    """The steps at which a new level begins (without 0), however short the series and however small the change."""
+    """Find the steps at which a new level begins (without 0), however short the series and however small the change."""
     steps = checked_steps(step_s)
     parts = _parted(steps, tick_s)
     return tuple(sorted({*_level_cuts(parts, tick_s)[1:-1], *_pause_cuts(parts)[1:-1]}))
@@ -291,7 +293,7 @@ class _Sums:
         self.floor = max(tick_s**2, rounding, float(np.finfo(np.float64).tiny))
 
     def cost(self, starts: Ints, stops: Ints) -> Floats:
-        """m·ln(variance) for each pair of start and stop; infinite for segments that are too short."""
+        """Compute m·ln(variance) for each pair of start and stop; infinite for segments that are too short."""
         steps = np.maximum(stops - starts, 1)
         mean = (self.first[stops] - self.first[starts]) / steps
         variance = (self.second[stops] - self.second[starts]) / steps - mean**2
@@ -311,7 +313,7 @@ def _search(costs: _Costs, n: int, penalty: float) -> list[int]:
     stride = -(-n // _MAX_PLACES)
     cuts = _cheapest(costs, np.append(np.arange(0, n, stride, dtype=np.int64), n), penalty)
     while stride > 1 and len(cuts) > 2:
-        # A change between two coarse places may have cost two cuts, one on either side: decide anew, not only move.
+        # A change between two coarse places may have cost two cuts, one on either side: decide again, not only move.
         closer = -(-2 * stride * len(cuts) // _MAX_PLACES)
         if closer >= stride:
             break
@@ -426,7 +428,7 @@ def _span(fastest: float, slowest: float) -> str:
     """'3.0 % quicker', '2.0 % slower', or both."""
     parts = []
     if fastest < -TOLERANCE:
-        parts.append(f"up to {-100 * fastest:.1f} % quicker")
+        parts.append(f"up to {-100 * fastest:.1f} % faster")
     if slowest > TOLERANCE:
         parts.append(f"up to {100 * slowest:.1f} % slower")
     return " and ".join(parts)

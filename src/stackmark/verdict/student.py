@@ -18,18 +18,18 @@ _MAX_TERMS = 100_000
 
 
 def normal_cdf(x: float) -> float:
-    """P(Z <= x) for a standard normal Z, accurate in both tails."""
+    """Return P(Z <= x) for a standard normal Z, accurate in both tails."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
 def normal_quantile(p: float) -> float:
-    """The x below which a standard normal variable falls with probability p."""
+    """Return the x below which a standard normal variable falls with probability p."""
     _check_probability(p)
     return NormalDist().inv_cdf(p)
 
 
 def t_cdf(x: float, df: float) -> float:
-    """P(T <= x) for Student's t with df degrees of freedom."""
+    """Return P(T <= x) for Student's t with df degrees of freedom."""
     _check_df(df)
     if math.isnan(x):
         raise ValueError("t_cdf of a value that is not a number")
@@ -38,7 +38,7 @@ def t_cdf(x: float, df: float) -> float:
 
 
 def t_quantile(p: float, df: float) -> float:
-    """The x below which Student's t with df degrees of freedom falls with probability p."""
+    """Return the x below which Student's t with df degrees of freedom falls with probability p."""
     _check_probability(p)
     _check_df(df)
     if p == 0.5:
@@ -112,9 +112,9 @@ def _away_from_zero(value: float) -> float:
 
 def _check_probability(p: float) -> None:
     if not 0.0 < p < 1.0:
-        raise ValueError(f"a quantile needs a probability between 0 and 1, not {p}")
+        raise ValueError(f"probability must be between 0 and 1, got {p}")
 
 
 def _check_df(df: float) -> None:
     if not df > 0.0:
-        raise ValueError(f"Student's t needs more than 0 degrees of freedom, not {df}")
+        raise ValueError(f"degrees of freedom must be above 0, got {df}")

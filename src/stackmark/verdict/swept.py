@@ -1,4 +1,4 @@
-"""What a sweep shows: each device, where it stands in its cohort, and what became of those that were suspected.
+"""Compute the result of a sweep: each device, its position in its cohort, and the outcome for suspected ones.
 
 Pure, and computed again from what the ledger holds whenever it is asked for. Cohorts of two kinds are split first
 (cohorts.py). A device is `SLOW` only after a repetition confirmed it; one that was flagged and not confirmed is called
@@ -43,7 +43,7 @@ State = Literal["ok", "measured", "SLOW", "slow group", "flagged", "failed", "mi
 
 @dataclass(frozen=True)
 class Visit:
-    """One slot of a sweep as it was found: a rate, or the reason why there is none.
+    """One slot of a sweep: a rate, or the reason why there is none.
 
     log_rate is the mean of ln R over the runs of the device; `logs` has each of them, the first pass first.
     """
@@ -65,7 +65,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Repetition:
-    """The runs that were made again for a flagged slot: ln R of each whole block, and why blocks are missing."""
+    """The repeated runs for a flagged slot: ln R of each complete block, and why blocks are missing."""
 
     reference: int
     flagged_logs: tuple[float, ...]
@@ -84,7 +84,7 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How many blocks a repetition has: `least`, and up to `most` where the spread of repeated runs asks for more."""
+    """The number of blocks of a repetition: `least`, and up to `most` where the spread of repeated runs requires more."""
 
     least: int
     most: int
@@ -100,12 +100,12 @@ class Judged:
     spreads: Mapping[tuple[str, ...], Spread | None]
 
     def seen_from(self, margin: float) -> float | None:
-        """What the least able cohort can tell at all; None where none can be judged."""
+        """Return the resolution of the least able cohort; None where none can be judged."""
         able = [cohort for cohort in self.cohorts if not cohort.cannot]
         return max((seen_with_runs(one, self.spreads[one.stack], margin) for one in able), default=None)
 
     def in_slow_group(self, stack: tuple[str, ...]) -> bool:
-        """Whether a cohort with this stack is the slow side of a split that no fact explains."""
+        """Return whether a cohort with this stack is the slow side of a split that no fact explains."""
         return any(not split.fact and stack == (*whole, split.parts[-1].label) for whole, split in self.splits)
 
 
@@ -145,7 +145,7 @@ class Swept:
     notes: tuple[str, ...] = ()
 
     def of_fastest(self, line: Line) -> float | None:
-        """Its rate over the median of its cohort, or of the fastest kind where the cohort was split; None without a rate."""
+        """Return its rate over the median of its cohort, or of the fastest kind of a split cohort; None without a rate."""
         if line.visit.log_rate is None:
             return None
         whole = line.visit.stack
@@ -189,7 +189,7 @@ def judge_devices(visits: Sequence[Visit], margin: float) -> Judged:
 
 
 def open_cohorts(visits: Sequence[Visit], margin: float, most: int | None = MOST_UNASKED) -> list[list[Visit]]:
-    """The cohorts of which the first pass leaves something open: their devices are to be run again. By the first runs alone."""
+    """Return the cohorts that the first pass leaves undecided, by the first runs only: their devices are run again."""
     by_stack: dict[tuple[str, ...], list[Visit]] = {}
     for visit in visits:
         if visit.logs:
@@ -203,7 +203,7 @@ def open_cohorts(visits: Sequence[Visit], margin: float, most: int | None = MOST
 
 
 def suspicions(visits: Sequence[Visit], margin: float, blocks: Blocks) -> list[Suspicion]:
-    """The flagged devices, each with its reference: what must be run again."""
+    """Return the flagged devices, each with its reference: what must be run again."""
     slots = {(visit.node, visit.device): visit.slot for visit in visits}
     judged = judge_devices(visits, margin)
     suspects = sum(len(cohort.flagged) for cohort in judged.cohorts)
@@ -223,7 +223,7 @@ def suspicions(visits: Sequence[Visit], margin: float, blocks: Blocks) -> list[S
 def lines_of(
     visits: Sequence[Visit], repetitions: Mapping[int, Repetition], margin: float
 ) -> tuple[tuple[Line, ...], Judged, tuple[tuple[str, int], ...]]:
-    """The table, the cohorts behind it, and the nodes that are slow as a whole."""
+    """Return the table, its cohorts, and the nodes that are slow as a whole."""
     judged = judge_devices(visits, margin)
     standing = {(one.device.node, one.device.device): one for cohort in judged.cohorts for one in cohort.standings}
     by_slot = {visit.slot: visit for visit in visits}
@@ -238,7 +238,7 @@ def lines_of(
             line = _suspected(visit, at, again, seen.get(visit.slot))
             lines.append(line if line.state != "SLOW" else _with_odd_facts(line, visits, judged))
         elif judged.in_slow_group(at.device.stack):
-            lines.append(Line(visit, "slow group", at, reason="it is one of a group that is slower than the others"))
+            lines.append(Line(visit, "slow group", at, reason="it belongs to a group that is slower than the others"))
         else:
             lines.append(Line(visit, "measured" if at.p is None else "ok", at))
     measured = [device_of(visit) for visit in visits if visit.log_rate is not None]
@@ -281,37 +281,39 @@ def _with_odd_facts(line: Line, visits: Sequence[Visit], judged: Judged) -> Line
 
 def _suspected(visit: Visit, at: Standing, again: Repetition | None, seen: Comparison | None) -> Line:
     if again is None:
-        return Line(visit, "flagged", at, reason="it was not run again yet")
+        return Line(visit, "flagged", at, reason="it has not been run again yet")
     if is_confirmed(seen):
         assert seen is not None
         return Line(visit, "SLOW", at, seen, reason=seen.sentence, settled=True)
     if seen is None or seen.interval_90 is None:
-        why = again.trouble or "too few of the runs that were made again ended well"
+        why = again.trouble or "too few of the repeated runs succeeded"
         return Line(visit, "flagged", at, seen, reason=f"not confirmed: {why}", settled=True)
-    why = f"not confirmed when it was run again: {seen.sentence}"
+    why = f"not confirmed by repeated runs: {seen.sentence}"
     return Line(visit, "flagged", at, seen, reason=why, settled=True)
 
 
 def say_split(stack: tuple[str, ...], split: Split, unit: str = "") -> str:
-    """A cohort that holds two kinds of devices, in a sentence."""
+    """Describe a cohort that contains two kinds of devices, in a sentence."""
     what = ", ".join(part for part in stack if part) or "devices of an unknown model"
     parts = "; ".join(
         f"{len(part.members)} × {part.label} at {say_figure(math.exp(part.log_median), unit)}" for part in split.parts
     )
     slower = f"{percent(-math.expm1(split.log_ratio))} slower (p {split.p:.2g})"
     if split.fact:
-        return f"{what} is {counted(len(split.parts), 'population')} by {split.fact}: {parts}; the slowest is {slower}"
-    return f"{what} is two groups, and no known fact tells them apart: {parts}; the slow group is {slower}"
+        return (
+            f"{what} form {counted(len(split.parts), 'population')} by {split.fact}: {parts}; the slowest is {slower}"
+        )
+    return f"{what} form two groups that differ in no known fact: {parts}; the slow group is {slower}"
 
 
 def headline(swept: Swept) -> str:
-    """The answer in a sentence."""
+    """Return the answer in a sentence."""
     said = "; ".join([*_groups_said(swept), _devices_said(swept)])
     failed = swept.in_state("failed")
     if failed:
         said += f"; {len(failed)} failed"
     missing = len(swept.in_state("missing"))
-    return said + (f"; {missing} not visited yet" if missing else "")
+    return said + (f"; {missing} not measured yet" if missing else "")
 
 
 def _groups_said(swept: Swept) -> list[str]:
@@ -337,12 +339,12 @@ def _devices_said(swept: Swept) -> str:
     if not measured:
         return "no device gave a number"
     if not able:
-        return f"nobody can be named: {swept.cohorts[0].cannot}"
+        return f"no slow device can be named: {swept.cohorts[0].cannot}"
     least = swept.seen_from or swept.margin
     within = " within its kind" if swept.splits else ""
-    said = f"none of {counted(len(able), 'device')} was found slow{within}; one would be seen from {percent(least)} slower on"
+    said = f"none of {counted(len(able), 'device')} is slow{within}; a device {percent(least)} slower would be found"
     if swept.in_state("flagged"):
-        said += f"; {len(swept.in_state('flagged'))} flagged, and not confirmed"
+        said += f"; {len(swept.in_state('flagged'))} flagged but not confirmed"
     return said
 
 

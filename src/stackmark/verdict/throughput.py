@@ -1,4 +1,4 @@
-"""The rate of a run, the rate of an arm, and how sure one may be.
+"""Compute the rate of a run and of an arm, and their uncertainty.
 
 The rate is R = samples / sum of the steady step times: what a user gets for the time that passed. Never the mean of
 the per-step rates: the mean of 1/t is above 1/mean(t) by the variance of t (+0.3 % at 5 % step CV, +1 % at 10 %), so
@@ -28,7 +28,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """What one run shows. A flag is 'key: sentence'; cv is the spread of the steady steps, not of runs."""
+    """The verdict on one run. A flag is 'key: sentence'; cv is the spread of the steady steps, not of runs."""
 
     steady: Steady
     rate_per_s: float
@@ -60,9 +60,9 @@ def judge_run(step_s: Sequence[float], samples_per_step: int, wall_s: float | No
     """Judge one run by its step times. wall_s is the wall clock over all of these steps, where there is one."""
     steps = checked_steps(step_s)
     if samples_per_step <= 0:
-        raise ValueError(f"a step has at least one sample, not {samples_per_step}")
+        raise ValueError(f"samples per step must be at least 1, got {samples_per_step}")
     if not (math.isfinite(tick_s) and tick_s >= 0):
-        raise ValueError(f"a clock's tick is a time in seconds, not {tick_s}")
+        raise ValueError(f"a clock's tick must be a time in seconds, got {tick_s}")
     steady = find_steady(steps, tick_s)
     used = steps[steady.first_step :]
     total_s = float(used.sum())
@@ -92,15 +92,15 @@ def judge_run(step_s: Sequence[float], samples_per_step: int, wall_s: float | No
 
 
 def clock_agreement(sum_step_s: float, wall_s: float) -> str | None:
-    """A flag where the steps do not add up to the wall clock within 0.5 %, else None."""
+    """Flag a run whose steps do not add up to the wall clock within 0.5 %; None where they do."""
     if not (math.isfinite(wall_s) and wall_s > 0):
-        raise ValueError(f"the wall clock over the measured part must be a time above zero, not {wall_s}")
+        raise ValueError(f"the wall time of the measured part must be above 0, got {wall_s}")
     if not (math.isfinite(sum_step_s) and sum_step_s >= 0):
-        raise ValueError(f"the sum of the steps must be a time, not {sum_step_s}")
+        raise ValueError(f"the sum of the steps must be a time, got {sum_step_s}")
     gap = sum_step_s / wall_s - 1.0
     if abs(gap) <= CLOCK_TOLERANCE:
         return None
-    what = "time passed between the steps that none of them holds" if gap < 0 else "the steps overlap or a clock is off"
+    what = "some time between the steps belongs to no step" if gap < 0 else "the steps overlap or a clock is wrong"
     return (
         f"clocks-disagree: the steps add up to {sum_step_s:.6g} s, the wall clock says {wall_s:.6g} s "
         f"({100 * gap:+.2f} %): {what}. Do not trust this rate; try a longer run."
@@ -108,12 +108,12 @@ def clock_agreement(sum_step_s: float, wall_s: float) -> str | None:
 
 
 def throughput_over_runs(rates_per_s: Sequence[float]) -> Throughput:
-    """The rate of an arm from the rates of its runs: exp of the mean of ln R, with Student's 95 % interval."""
+    """Compute the rate of an arm from its runs: exp of the mean of ln R, with Student's 95 % interval."""
     rates = np.asarray(rates_per_s, dtype=np.float64)
     if rates.ndim != 1 or rates.size == 0:
-        raise ValueError("there are no runs to judge")
+        raise ValueError("there are no runs")
     if not (np.isfinite(rates).all() and (rates > 0).all()):
-        raise ValueError("a rate must be a finite number above zero; a failed run has none")
+        raise ValueError("a rate must be a finite number above 0; failed runs have no rate")
     logs = np.log(rates)
     mean = float(logs.mean())
     if rates.size == 1:
@@ -124,18 +124,18 @@ def throughput_over_runs(rates_per_s: Sequence[float]) -> Throughput:
 
 
 def half_width_in_deviations(runs: int) -> float:
-    """How far the 95 % interval of so many runs reaches to either side, in standard deviations between runs."""
+    """Return the half-width of the 95 % interval of this many runs, in standard deviations between runs."""
     if runs < 2:
         raise ValueError("an interval needs two runs or more")
     return t_quantile(0.5 + CONFIDENCE / 2, runs - 1) / math.sqrt(runs)
 
 
 def worth_of_runs(n: int) -> str:
-    """One honest sentence on what n runs can tell."""
+    """Say in one sentence what n runs can show."""
     if n < 1:
-        raise ValueError(f"there is no worth in {n} runs")
+        raise ValueError(f"the number of runs must be at least 1, got {n}")
     if n == 1:
-        return "One run has no interval: how far the next run would be from it is not known; five or more would tell."
+        return "One run has no interval: how far the next run would differ is unknown; five or more would show it."
     reach = half_width_in_deviations(n)
     sentence = f"{n} runs with a standard deviation of 1 % give an interval of ±{reach:.2g} %"
     if n > 4:
@@ -175,12 +175,12 @@ class TimedRun:
 
     @property
     def warm_up_s(self) -> float:
-        """When its warm-up ended, in seconds after the first step."""
+        """Return when its warm-up ended, in seconds after the first step."""
         return float(self.step_s[: self.settled_step].sum())
 
     @property
     def own_first_step(self) -> int:
-        """The first step that counts where the run is measured by itself."""
+        """Return the first step that counts where the run is measured by itself."""
         return 0 if self.kind == "no steady state" else self.settled_step
 
     @property
@@ -189,7 +189,7 @@ class TimedRun:
 
     @property
     def late(self) -> bool:
-        """Whether its warm-up ended after half of its time."""
+        """Return whether its warm-up ended after half of its time."""
         return self.kind != "too short to tell" and self.warm_up_s > self.half_s
 
 
@@ -208,18 +208,18 @@ class Window:
     @property
     def sentence(self) -> str:
         if not self.start_s:
-            return f"One window for all {self.runs} runs: from the first step on, since none of them has a warm-up."
+            return f"One window for all {self.runs} runs: from the first step on, because none has a warm-up."
         where = f"One window for all {self.runs} runs: it starts {self.start_s:.3g} s after the first step"
         if self.by == "too short to tell":
-            return f"{where}, at half of a run that is too short to tell warm-up from noise."
+            return f"{where}, at half of a run too short to distinguish warm-up from noise."
         if self.by == "no steady state":
             return f"{where}, at half of a run: {self.late} of them were still warming up then."
-        late = f"; {self.late} that warmed up for longer did not move it" if self.late else ""
-        return f"{where}, where the last {self.by} among them ended, and at half of a run at the latest{late}."
+        late = f"; {self.late} with a longer warm-up did not move it" if self.late else ""
+        return f"{where}, where the last {self.by} ended, at half of a run at the latest{late}."
 
 
 def common_window(runs: Sequence[TimedRun]) -> Window:
-    """The window of the runs of one experiment."""
+    """Return the window of the runs of one experiment."""
     late = sum(run.late for run in runs)
     if 2 * late > len(runs):
         # Then the late ones are the rule: a window that a few odd runs decide would hold the warm-up of most.
@@ -230,7 +230,7 @@ def common_window(runs: Sequence[TimedRun]) -> Window:
 
 
 def first_step_in(window: Window, run: TimedRun) -> int:
-    """The first step of a run that begins within the window, or within the second half of the run."""
+    """Return the first step of a run that begins within the window, or within the second half of the run."""
     start_s = min(window.start_s, run.half_s)
     begins = np.concatenate(([0.0], np.cumsum(run.step_s)[:-1]))
     # Sums of floats differ in their last digits: a step that begins a millionth early is in.
@@ -239,7 +239,7 @@ def first_step_in(window: Window, run: TimedRun) -> int:
 
 
 def rate_in(window: Window, run: TimedRun) -> float:
-    """R = samples / sum of the step times within the window."""
+    """Return R = samples / sum of the step times within the window."""
     used = run.step_s[first_step_in(window, run) :]
     total_s = float(used.sum())
     if total_s <= 0:

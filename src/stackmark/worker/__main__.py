@@ -11,18 +11,34 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from stackmark import __version__, events
+from stackmark import events
 from stackmark.errors import StackmarkError
 from stackmark.machine.software import bundle_file
-from stackmark.spec import COPY_VARIABLE, PYTHONS_VARIABLE, SPEC_LIMIT_BYTES, SPEC_VARIABLE, Task, read_task
+from stackmark.spec import (
+    COPY_VARIABLE,
+    LOG_VARIABLE,
+    PYTHONS_VARIABLE,
+    SPEC_LIMIT_BYTES,
+    SPEC_VARIABLE,
+    Spec,
+    Task,
+    read_task,
+)
+from stackmark.version import RELEASE
 from stackmark.worker import ending, first, home
 from stackmark.worker.stream import Emitter, guard_stdout
 
+if TYPE_CHECKING:
+    from stackmark.worker.readable import ForPeople
+
+# Of a spec that the first event names: half of what an event may have. All of ours have a few hundred bytes.
+TOLD_SPEC_BYTES = events.EVENT_LIMIT_BYTES // 2
+
 
 class Voice:
-    """What a worker says of itself, beside what it measures; an agent hushes when its ranks have the stream."""
+    """A worker's messages about itself, besides what it measures; an agent is silent while its ranks have the stream."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
@@ -31,10 +47,10 @@ class Voice:
     def hush(self) -> None:
         self.silent = True
 
-    def hello(self, ranks: int = 1) -> None:
+    def hello(self, ranks: int = 1, spec: Spec | None = None) -> None:
         self.greeted = True
-        versions = {"stackmark": __version__, "python": sys.version.split()[0]}
-        self.emitter(events.Hello, time_unix_s=time.time(), pid=os.getpid(), ranks=ranks, versions=versions)
+        versions = {"stackmark": RELEASE, "python": sys.version.split()[0]}
+        self.emitter(events.Hello, time_unix_s=time.time(), pid=os.getpid(), ranks=ranks, versions=versions, spec=spec)
 
     def failed(self, kind: str, message: str, hint: str = "") -> int:
         if not self.silent:
@@ -45,16 +61,17 @@ class Voice:
 
 
 def main(parent: int) -> int:
-    copy = os.environ.pop(COPY_VARIABLE, None)
+    copy, log = os.environ.pop(COPY_VARIABLE, None), os.environ.pop(LOG_VARIABLE, None)
     descriptor = guard_stdout()
     emitter = Emitter(descriptor, leave=partial(ending.leave, parent_pid=parent), copy=copy)
     voice = Voice(emitter)
     try:
         ending.watch_signals(
-            lambda kind: voice.failed(kind, "the worker did not stop in time and was ended"),
+            lambda kind: voice.failed(kind, "the worker did not stop in time and was killed"),
             ending.RANK_GRACE_S if "RANK" in os.environ else ending.GRACE_S,
         )
         said = home.settle()
+        emitter.people = _lines_for_people(log)
         try:
             task, by_stdin = receive()
             from stackmark.worker import ranks  # now that a signal is heard
@@ -66,13 +83,13 @@ def main(parent: int) -> int:
         agent = ranks.ranks_of(task) > 1 and rank is None
         emitter.rank = task.rank
         if not agent:
-            voice.hello(ranks.ranks_of(task))
+            voice.hello(ranks.ranks_of(task), spec_to_tell(task))
         if task.lifeline and by_stdin:
-            ending.watch_lifeline(lambda kind: voice.failed(kind, "the driver is gone: its lifeline ended"))
-            ending.die_with_parent(parent, lambda kind: voice.failed(kind, "the driver is gone: it died"))
+            ending.watch_lifeline(lambda kind: voice.failed(kind, "stackmark has ended: its connection closed"))
+            ending.die_with_parent(parent, lambda kind: voice.failed(kind, "stackmark has ended: its process died"))
         if agent:
             print(*said, sep="\n", end="\n" if said else "", file=sys.stderr, flush=True)
-            return work(voice, lambda: ranks.lead(task, descriptor, copy, parent, voice.hush))
+            return work(voice, lambda: ranks.lead(task, descriptor, copy, parent, voice.hush, log))
         for sentence in said:
             emitter(events.Log, line=sentence)
         code = work(voice, lambda: perform_here(task, emitter))
@@ -80,6 +97,24 @@ def main(parent: int) -> int:
         return code
     except ending.Ended as ended:
         return voice.failed(ended.kind, f"the worker was {ended.kind} by a signal")
+
+
+def _lines_for_people(log: str | None) -> "ForPeople | None":
+    if not log:
+        return None
+    from stackmark.worker.readable import for_people  # now that a signal is heard
+
+    return for_people(log)
+
+
+def spec_to_tell(task: Task) -> Spec | None:
+    """Return the spec that the log is to name; None for a user's own program, whose command may hold a secret."""
+    from stackmark.workloads.registry import is_own_program
+
+    spec = task.spec if task.do == "run" and task.rank == 0 else None
+    if spec is None or is_own_program(spec.workload) or len(spec.canonical()) > TOLD_SPEC_BYTES:
+        return None
+    return spec
 
 
 def receive() -> tuple[Task, bool]:
@@ -116,7 +151,7 @@ def work(voice: Voice, do: Callable[[], int]) -> int:
         # In an image the shell that chose this Python says which ones it looked at (places/image_python.py).
         looked = os.environ.get(PYTHONS_VARIABLE)
         if package == "torch" and looked:
-            message += f"; no Python of the image has it, of: {looked}"
+            message += f"; no Python of the image has it (tried: {looked})"
         return voice.failed("missing_package", message, _how_to_install(package))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border; a library that calls sys.exit() crashed too
         with suppress(OSError):
@@ -129,8 +164,8 @@ def _how_to_install(package: str) -> str:
     if package != "torch":
         return ""
     if bundle_file():
-        return "take an image with PyTorch, or name the image's Python that has it: --python PATH"
-    return f"install it beside stackmark: pip install 'stackmark[{package}]'"
+        return "use an image with PyTorch, or give the path of the image's Python that has it: --python PATH"
+    return f"install it: pip install 'stackmark[{package}]'"
 
 
 def begin() -> NoReturn:

@@ -1,4 +1,4 @@
-"""The clock around the steps.
+"""Time the steps.
 
 On a GPU there is one device event at each step *boundary*, so that the gaps in which the GPU waits for the host are
 counted: they are what a container may cost. Nothing inside the loop waits for the device. On a CPU a boundary is a read
@@ -24,17 +24,17 @@ EMIT_EVERY_S = 1.0
 
 
 class Marks(Protocol):
-    """The boundaries of one stretch of steps."""
+    """The boundaries of a sequence of steps."""
 
     tick_s: float
 
     def begin(self) -> None: ...
     def mark(self, boundary: int) -> None: ...
     def complete(self, enqueued: int) -> int:
-        """How many of the enqueued boundaries the device has passed."""
+        """Return how many of the enqueued boundaries the device has passed."""
 
     def seconds(self, first: int, last: int) -> list[float]:
-        """The seconds between complete boundaries first … last."""
+        """Return the seconds between complete boundaries first … last."""
 
     def finish(self, boundary: int) -> None: ...
 
@@ -115,7 +115,7 @@ def marks_for(device: str, steps: int) -> Marks:
 
 @dataclass
 class Stretch:
-    """One stretch of steps: what the loop wrote, what the helper thread has emitted of it."""
+    """A sequence of steps: what the loop wrote, and what the helper thread has emitted."""
 
     phase: str
     ready: TimedSteps
@@ -133,7 +133,7 @@ class Stretch:
     _peeks_read: int = 0
 
     def run(self) -> None:
-        """The measured loop. Everything it touches was made before it began."""
+        """Run the measured loop. Everything it uses was made before it started."""
         step, mark, peek, enough = self.ready.step, self.marks.mark, self.ready.peek, self.enough
         due = self.ready.peek_every if peek else self.steps + 1
         self.marks.begin()
@@ -150,7 +150,7 @@ class Stretch:
         self.wall_s = time.perf_counter() - begin
 
     def emit(self, emitter: Emitter, everything: bool) -> None:
-        """Emits steps that the device has passed: one event's worth, or everything when the loop is over."""
+        """Emit steps that the device has passed: one event's worth, or everything when the loop is over."""
         complete = self.marks.complete(self.done)
         if not everything:
             complete = min(complete, self.emitted + STEPS_PER_EVENT)
@@ -171,20 +171,20 @@ class Stretch:
 
 
 def run_stretch(emitter: Emitter, ready: TimedSteps, phase: str, steps: int, first: int = 0) -> Stretch:
-    """Runs and times `steps` steps, emitting as they complete."""
+    """Run and times `steps` steps, emitting as they complete."""
     return run_out(emitter, Stretch(phase, ready, steps, marks_for(ready.device, steps), first))
 
 
 def run_until(
     emitter: Emitter, ready: TimedSteps, phase: str, most: int, enough: Callable[[float, int], bool]
 ) -> Stretch:
-    """Runs and times steps on a CPU until it is enough, by the seconds passed and the steps done."""
+    """Run and times steps on a CPU until it is enough, by the seconds passed and the steps done."""
     marks = CpuMarks(most)
     return run_out(emitter, Stretch(phase, ready, most, marks, enough=lambda done: enough(marks.elapsed_s(done), done)))
 
 
 def run_out(emitter: Emitter, stretch: Stretch) -> Stretch:
-    # The first step, every so many, and the last.
+    # The first step, every few, and the last.
     stretch.ready.reserve(stretch.steps // stretch.ready.peek_every + 2)
     emitter.rest()
     over = threading.Event()

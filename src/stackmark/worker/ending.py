@@ -1,4 +1,4 @@
-"""The ways a worker is told to end: a signal, the end of its lifeline, the death of its parent.
+"""End a worker: by a signal, the end of its lifeline, or the death of its parent.
 
 A signal becomes an exception in the main thread, so that the worker can say goodbye. But the main thread may stand in C
 code for a minute (a compiler, a device that waits), where no Python handler runs; so a second thread hears of the signal
@@ -30,7 +30,7 @@ _KINDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Ended(BaseException):
-    """Raised in the main thread by a signal. Not an Exception: nothing between here and the border may catch it."""
+    """Raised in the main thread by a signal. Not an Exception: only the two borders may catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,7 +38,7 @@ class Ended(BaseException):
 
 
 def watch_signals(last_words: Callable[[str], object], grace_s: float = GRACE_S) -> None:
-    """Turns SIGINT and SIGTERM into Ended, and ends the process after a grace if the main thread cannot."""
+    """Turn SIGINT and SIGTERM into Ended, and ends the process after a grace if the main thread cannot."""
 
     def handler(number: int, _frame: FrameType | None) -> None:
         # Once is enough: a second one would be raised in the middle of the goodbye. (Not SIG_IGN: one that has arrived
@@ -92,7 +92,7 @@ def _forget_signals() -> None:
 
 
 def watch_lifeline(last_words: Callable[[str], object]) -> None:
-    """Ends the process and all of its run when standard input ends."""
+    """End the process and all of its run when standard input ends."""
     descriptor = os.dup(0)
     os.set_inheritable(descriptor, False)
     # Whoever reads standard input in this process, or in a child of it, must not eat the lifeline.
@@ -118,7 +118,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def end_the_run() -> None:
-    """Ends what belongs to this run, and this process with it where it leads its group."""
+    """End what belongs to this run, and this process with it where it leads its group."""
     if mark := os.environ.get(MARK_VARIABLE):
         end_marked(mark)
     if os.getpgrp() == os.getpid():
@@ -126,7 +126,7 @@ def end_the_run() -> None:
 
 
 def die_with_parent(parent_pid: int, last_words: Callable[[str], object]) -> None:
-    """Linux only, beside the lifeline, whose other end a child of the driver may have inherited.
+    """Die with the parent. Linux only, in addition to the lifeline, whose other end a child of the driver may have inherited.
 
     The kernel sends the signal when the thread that started us ends, and the rest of the driver may live a little longer, or
     much: so it is only a reason to look whether the parent is another one now. SIGTERM was tried, and could not be told
@@ -155,10 +155,10 @@ def die_with_parent(parent_pid: int, last_words: Callable[[str], object]) -> Non
 
 
 def leave(code: int, parent_pid: int) -> NoReturn:
-    """The way out. While the driver lives, the rest of the run is its business; an orphan sees to it itself."""
+    """Leave the process. While the driver lives, it handles the rest of the run; an orphan does that itself."""
     if os.getppid() != parent_pid:
         end_the_run()
-    with suppress(OSError):  # nobody reads it any more
+    with suppress(OSError):  # it is no longer read
         sys.stderr.flush()
     # Libraries' exit handlers (process pools, CUDA contexts) may hang or print; all that matters is out already.
     os._exit(code)

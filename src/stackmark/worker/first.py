@@ -1,4 +1,4 @@
-"""Process 1 of a container or a pod: the worker as its child, so that it lives as it does on the host.
+"""Process 1 of a container or a pod: it starts the worker as its child, so that it lives as on the host.
 
 The kernel treats the first process of a pid namespace unlike any other: a signal that it has no handler for does not reach it
 (a crash by abort() would hang), and all orphans become its children, which stay zombies unless it asks after them. Engines
@@ -24,7 +24,7 @@ def worker_command() -> list[str]:
 
 
 def step_aside() -> None:
-    """As process 1: starts a child, in which this returns, and waits for it. Anywhere else it does nothing."""
+    """Start a child as process 1, return in it, and wait for it. In any other process do nothing."""
     if os.getpid() != 1:
         return
     # Until there are handlers a signal waits.

@@ -1,4 +1,4 @@
-"""A home that works: for a UID without a name, and where the home folder cannot be written.
+"""Provide a working home: for a UID without a name, and where the home folder is not writable.
 
 OpenShift gives a pod an arbitrary UID that stands in no passwd file, and `getpass.getuser()`, which torch's compiler calls
 for the name of its cache, then dies with a KeyError unless USER is set. A read-only home loses the caches of CUDA, Triton
@@ -14,7 +14,7 @@ _CACHES = {"CUDA_CACHE_PATH": "cuda", "TRITON_CACHE_DIR": "triton", "TORCHINDUCT
 
 
 def settle(environ: dict[str, str] | os._Environ[str] = os.environ) -> list[str]:
-    """Sets what is missing in the environment, and says what it set and why."""
+    """Set what is missing in the environment, and say what was set and why."""
     said = []
     uid = os.getuid()
     if not any(environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")):
@@ -39,11 +39,11 @@ def settle(environ: dict[str, str] | os._Environ[str] = os.environ) -> list[str]
         folder = _private_folder(uid)
     except OSError as error:
         # A read-only root file system without a temporary folder: compilers have no cache, and the rest works.
-        said.append(f"neither {where} nor a temporary folder can be written: {error}")
+        said.append(f"neither {where} nor a temporary folder is writable: {error}")
         return said
     for name in lost:
         environ[name] = str(folder / _CACHES[name])
-    said.append(f"{where} cannot be written: compiler caches go to {folder}")
+    said.append(f"{where} is not writable: compiler caches go to {folder}")
     return said
 
 

@@ -1,4 +1,4 @@
-"""Which kernels a run used, as facts: cuDNN and compilers choose by timing, and two arms with other kernels are not the
+"""Record which kernels a run used, as facts: cuDNN and compilers choose by timing, and arms with other kernels are not the
 same software.
 
 One step more is done after the measured part, under a profiler, when every number has been read already; so it can
@@ -24,7 +24,7 @@ NAME_CHARACTERS = 200
 
 
 def emit_kernels(emitter: Emitter, ready: TimedSteps, step_s: float) -> None:
-    """Profiles a step where the workload can, and emits what it called."""
+    """Profile a step where the workload can, and emits what it called."""
     if ready.profile is None:
         return
     if step_s > LONGEST_STEP_S:
@@ -34,14 +34,14 @@ def emit_kernels(emitter: Emitter, ready: TimedSteps, step_s: float) -> None:
     try:
         with emitter.part(SUBJECT):
             found = ready.profile()
-        problems = [] if found else ["the profiler saw no kernels: CUPTI may be missing here, or forbidden"]
+        problems = [] if found else ["the profiler saw no kernels: CUPTI may be missing or forbidden"]
     except (*TROUBLE, AssertionError) as error:  # the profiler asserts what it expects of the driver
         found, problems = [], [f"no step could be profiled: {type(error).__name__}: {error}"[:PROBLEM_CHARACTERS]]
     emitter(events.Facts, subject=SUBJECT, facts=facts_of(found) if found else {}, problems=problems)
 
 
 def facts_of(kernels: list[Kernel]) -> dict[str, JsonValue]:
-    """`hash` is what arms are compared by; the rest is for people."""
+    """Return the facts about kernels; arms are compared by `hash`, the rest is for people."""
     names = sorted({kernel.name for kernel in kernels})
     digest = hashlib.sha256("\n".join(names).encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]
     heaviest = sorted(kernels, key=lambda kernel: -kernel.seconds)[:HEAVIEST]

@@ -1,4 +1,4 @@
-"""Warm-up until rate and clock stand still, then the measured stretch: how many steps, and when to begin."""
+"""Warm up until rate and clock settle, then measure: how many steps, and when to start."""
 
 import math
 import threading
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stackmark import events
 from stackmark.spec import Params
+from stackmark.units import say_percent
 from stackmark.worker.clock import Stretch, run_stretch, run_until
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.workload import TimedSteps
@@ -28,7 +29,7 @@ MOST_STEPS = 100_000
 
 
 def warm_up(emitter: Emitter, ready: TimedSteps, params: Params, clock_mhz: Callable[[], float | None]) -> float:
-    """Runs until nothing changes any more, or the time is up. Gives the step seconds of the last chunk."""
+    """Run until rate and clock settle, or the time is up. Return the step seconds of the last chunk."""
     emitter(events.Phase, phase="warm-up", state="begin", expected_s=params.warmup_seconds)
     begin = time.perf_counter()
     chunk = run_stretch(emitter, ready, "warm-up", max(1, params.warmup_steps))
@@ -49,7 +50,7 @@ def warm_up(emitter: Emitter, ready: TimedSteps, params: Params, clock_mhz: Call
         if _stands(last_rate, rate) and _stands(last_clock, clock):
             still = True
             break
-    moved = f"rate and clock were not seen to stand still within {STILL:.0%} in {spent:.3g} s of warm-up"
+    moved = f"rate and clock did not settle within {say_percent(STILL, 0)} in {spent:.3g} s of warm-up"
     seconds = round(time.perf_counter() - begin, 6)
     emitter(events.Phase, phase="warm-up", state="end", seconds=seconds, note="" if still else moved)
     return step_s
@@ -60,7 +61,7 @@ def _stands(before: float | None, after: float | None) -> bool:
 
 
 def steps_to_measure(params: Params, step_s: float) -> int:
-    """How many steps the measured part has, from the step time that warm-up ended with."""
+    """Return how many steps the measured part has, from the step time that warm-up ended with."""
     if params.steps:
         return params.steps
     wanted = max(math.ceil(params.seconds / step_s), params.at_least_steps)
@@ -69,14 +70,14 @@ def steps_to_measure(params: Params, step_s: float) -> int:
 
 
 def long_enough(params: Params, elapsed_s: float, done: int) -> bool:
-    """The same rule for a clock that can be read as it goes."""
+    """Return whether the measured part is long enough, for a clock that can be read at any time."""
     if elapsed_s >= STRETCH_LIMIT * params.seconds:
         return True
     return elapsed_s >= params.seconds and done >= params.at_least_steps
 
 
 def measure(emitter: Emitter, ready: TimedSteps, params: Params, step_s: float) -> Stretch:
-    """The measured part.
+    """Measure the steps.
 
     A GPU runs behind the loop, so its number of steps is fixed beforehand, by the step time that warm-up ended with. A CPU's
     clock is read at each boundary: its length goes by that clock, since on a busy machine what warm-up foretold is soon wrong.
@@ -106,7 +107,7 @@ def measure(emitter: Emitter, ready: TimedSteps, params: Params, step_s: float) 
 
 BEAT_S = 0.25
 LATE_S = 1.0
-# Of a late beat: how much CPU time we may have used beside what we used in a usual beat, as a share of the delay.
+# Of a late beat: how much CPU time we may have used besides what we used in a usual beat, as a share of the delay.
 BUSY_SHARE = 0.1
 # A pause is in the steps where one of them is longer than the usual by this share of it.
 AGREES_SHARE = 0.5
@@ -114,7 +115,7 @@ AGREES_SHARE = 0.5
 
 @dataclass
 class Heartbeat:
-    """Watches the process from a thread of its own while it is used in a `with`."""
+    """Watches the process from a separate thread while it is used in a `with`."""
 
     # Seconds that each late beat was late by.
     late_s: list[float] = field(default_factory=list)
@@ -153,11 +154,11 @@ class Heartbeat:
         if pauses:
             often = f" in {len(pauses)} pauses" if len(pauses) > 1 else ""
             found.append(
-                f"paused: the worker stood still for {sum(pauses):.1f} s{often} while it measured: it was stopped (SIGSTOP), "
+                f"paused: the worker was paused for {sum(pauses):.1f} s{often} during the measurement: it was stopped (SIGSTOP), "
                 "or its machine was frozen"
             )
         if self.suspended_s >= LATE_S:
-            found.append(f"paused: the machine was suspended for {self.suspended_s:.1f} s while it measured")
+            found.append(f"paused: the machine was suspended for {self.suspended_s:.1f} s during the measurement")
         return found
 
 

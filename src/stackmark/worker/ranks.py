@@ -1,4 +1,4 @@
-"""The processes of a group, from the first to the last of them: started, listened to, ended, and spoken for where they cannot.
+"""Run the processes of a group: start them, read their output, end them, and report for those that cannot.
 
 An event may have 8 KiB, and a pipe takes only 4 KiB in one piece: several processes that share one standard output tear each
 other's lines. So each rank has a pipe of its own, and whole lines go on. A rank that dies says nothing; its agent says its last
@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from stackmark import __version__, events
+from stackmark import events
 from stackmark.errors import SpecError, StreamError
 from stackmark.ranks import MOST_RANKS, STORE_VARIABLE, Rank, own_rank, variables
-from stackmark.spec import COPY_VARIABLE, Spec, Task
+from stackmark.spec import COPY_VARIABLE, LOG_VARIABLE, Spec, Task
+from stackmark.version import RELEASE
 from stackmark.worker import ending
 from stackmark.worker.first import worker_command
+from stackmark.worker.readable import for_people
 
 LOOPBACK = "127.0.0.1"
 # After a rank has said goodbye by itself, or was ended by its own watch (ending.RANK_GRACE_S), and before our own ends us.
@@ -36,9 +38,9 @@ DRAIN_S = 0.5
 LINE_LIMIT_BYTES = 64 * 1024
 _LOST_RANK = events.FAILURE_EXIT_CODES["lost_rank"]
 _HINTS: dict[int, str] = {
-    signal.SIGKILL: "somebody sent kill -9, or a limit of the system did",
+    signal.SIGKILL: "kill -9 or a system limit ended it",
     signal.SIGSEGV: "a library crashed; see the log: stackmark show RUN --log",
-    signal.SIGABRT: "a library gave up, as NCCL does when it has waited too long; see the log: stackmark show RUN --log",
+    signal.SIGABRT: "a library aborted, as NCCL does after waiting too long; see the log: stackmark show RUN --log",
     signal.SIGBUS: "shared memory may be too small: df -h /dev/shm",
 }
 
@@ -63,7 +65,7 @@ class Child:
 
 
 class Out:
-    """Standard output and standard error, whole lines at a time. When nobody reads, the group has no purpose."""
+    """Standard output and standard error, whole lines at a time. When nothing reads them, the group ends."""
 
     def __init__(self, descriptor: int, parent_pid: int) -> None:
         self._descriptors = {"out": descriptor, "err": 2}
@@ -81,8 +83,10 @@ class Out:
 
 
 class Agent:
-    def __init__(self, out: Out, copy: str | None, hush: Callable[[], None] = lambda: None) -> None:
-        self._out, self._copy, self._hush = out, copy, hush
+    def __init__(
+        self, out: Out, copy: str | None, hush: Callable[[], None] = lambda: None, log: str | None = None
+    ) -> None:
+        self._out, self._copy, self._hush, self._log = out, copy, hush, log
         # Whether the stream is the ranks' already.
         self.spoken = False
         self._began = time.monotonic()
@@ -93,7 +97,7 @@ class Agent:
         self._oom_kills = _oom_kills()
 
     def start(self, tasks: Sequence[tuple[Rank, Task]], store: socket.socket) -> None:
-        """Starts the ranks; at the first that cannot be, it stops, and says so for it."""
+        """Start the ranks; stop at the first that cannot be started, and report it."""
         self._size = len(tasks)
         for rank, task in tasks:
             child = Child(rank.number, None)
@@ -104,14 +108,14 @@ class Agent:
             try:
                 process = child.process = subprocess.Popen(
                     worker_command(),
-                    env=_environment(rank, store, self._copy),
+                    env=_environment(rank, store, self._copy, self._log),
                     pass_fds=(store.fileno(),) if rank.number == 0 else (),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                 )
             except OSError as error:
-                self._say(child, "rank_died", f"the worker could not be started: {error}", "take fewer ranks")
+                self._say(child, "rank_died", f"the worker could not be started: {error}", "use fewer ranks")
                 return
             for read, stream in ((self._events, process.stdout), (self._errors, process.stderr)):
                 thread = threading.Thread(target=read, args=(child, stream), name=f"rank {rank.number}", daemon=True)
@@ -146,7 +150,7 @@ class Agent:
             self._out.line("err", b"[rank %d] %s\n" % (child.number, line.removesuffix(b"\n")))
 
     def until_one_fails(self) -> None:
-        """Waits for the first rank that fails, or for the last one that does not."""
+        """Wait for the first rank that fails, or for the last one that does not."""
         ours = {child.process.pid for child in self._children if child.process}
         while None in (codes := [child.code for child in self._children]) and not any(codes):
             # Comes back at once for whoever ended since it was asked above.
@@ -165,7 +169,7 @@ class Agent:
             time.sleep(0.02)
 
     def end(self, polite: signal.Signals) -> None:
-        """Ends whoever lives: asked first, so that each can say its last event, then for good. All that they said is read."""
+        """End the ranks that live: first by request, so that each can send its last event, then by force. All output is read."""
         deadline = time.monotonic() + KILL_AFTER_S
         living = [(child, child.process) for child in self._children if child.process and child.code is None]
         for child, process in living:
@@ -183,7 +187,7 @@ class Agent:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def say_what_they_could_not(self) -> events.Failed | None:
-        """The last event of each rank that said none, those first that died by themselves. Gives the group's first failure."""
+        """Write the last event of each rank that sent none, first those that died by themselves, and return the first failure."""
         for child in sorted(self._children, key=lambda child: child.ended_by_us):
             if child.failed is None and (why := self._why(child)):
                 self._say(child, *why)
@@ -194,18 +198,18 @@ class Agent:
         if child.done and (code == 0 or child.ended_by_us):
             return None
         if child.killed_by_us:
-            return "terminated", "the worker did not stop when it was asked to, and was killed", ""
+            return "terminated", "the worker did not stop on request and was killed", ""
         if child.ended_by_us:
-            return "terminated", "the worker was ended with its group, and said nothing more", ""
+            return "terminated", "the worker was stopped with its group, without further output", ""
         if code < 0:
             return self._killed(-code)
-        after = "after it had given its result" if child.done else "and without a result"
+        after = "after reporting its result" if child.done else "without a result"
         return "rank_died", f"the worker ended with code {code} {after}", "see the log: stackmark show RUN --log"
 
     def _killed(self, number: int) -> tuple[str, str, str]:
         if number == signal.SIGKILL and _oom_kills() > self._oom_kills:
             said = "the kernel's OOM killer ended the worker: the host, or its control group, ran out of memory"
-            return "out_of_host_memory", said, "take fewer ranks or smaller problems, or give it more memory"
+            return "out_of_host_memory", said, "use fewer ranks or smaller problems, or give it more memory"
         known = number in {int(one) for one in signal.Signals}
         name = signal.Signals(number).name if known else f"signal {number}"
         return "rank_died", f"the worker was ended by {name}", _HINTS.get(number, "")
@@ -214,7 +218,7 @@ class Agent:
         t = round(time.monotonic() - self._began, 6)
         if child.said == 0:
             pid = child.process.pid if child.process else 0
-            versions = {"stackmark": __version__, "python": sys.version.split()[0]}
+            versions = {"stackmark": RELEASE, "python": sys.version.split()[0]}
             self._event(
                 child,
                 events.Hello(
@@ -233,13 +237,18 @@ class Agent:
             with suppress(OSError), open(self._copy, "ab", buffering=0) as file:
                 file.write(line)
         self._out.line("out", line)
+        if self._log and (lines := for_people(self._log)) and isinstance(event, events.Failed):
+            for text in lines(event):
+                self._out.line("out", text.encode("utf-8", "replace") + b"\n")
 
 
-def _environment(rank: Rank, store: socket.socket, copy: str | None) -> dict[str, str]:
+def _environment(rank: Rank, store: socket.socket, copy: str | None, log: str | None) -> dict[str, str]:
     made = {**os.environ, **variables(rank, LOOPBACK, store.getsockname()[1])}
     made[STORE_VARIABLE] = str(store.fileno()) if rank.number == 0 else ""
     if copy is not None:
         made[COPY_VARIABLE] = copy
+    if log is not None and rank.number == 0:  # who speaks for the group
+        made[LOG_VARIABLE] = log
     # As many threads as there are cores for, or each rank would take all of them; what a person set is theirs.
     made.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // rank.local_size)))
     # All ranks are here: a host name that leads nowhere, or out of the machine, is not asked.
@@ -256,7 +265,7 @@ def _give(process: subprocess.Popen[bytes], task: Task) -> None:
 
 
 def _oom_kills() -> int:
-    """How often the kernel killed for want of memory: in our control group, or where that does not tell, on this machine."""
+    """How often the kernel killed because memory ran out: in our control group, or where that does not tell, on this machine."""
     from stackmark.machine import cgroup
 
     kills = cgroup.read_oom_kills()
@@ -274,7 +283,7 @@ def _oom_kills() -> int:
 # host, a container and a pod start one worker as ever, and need not know that it becomes several. It also does what
 # torchrun does not: it keeps the ranks' lines whole and says the last word of one that died (above), and the way
 # down is the one that all workers know: a lifeline, a signal that is polite first, the kernel's word that the parent is
-# gone. So nothing is left behind, whoever was killed. Where somebody else's launcher has given this process a rank, it
+# gone. So nothing is left behind, whoever was killed. Where another launcher has given this process a rank, it
 # is just that rank.
 #
 # The ranks find each other through a store that rank 0 keeps, at a port that is bound and listens before any of them
@@ -282,13 +291,13 @@ def _oom_kills() -> int:
 
 
 def ranks_of(task: Task) -> int:
-    """How many processes do this task: only a run is ever more than one."""
+    """Return how many processes do this task: only a run can have more than one."""
     asked = task.spec or task.request
     return asked.ranks if asked and task.do == "run" else 1
 
 
 def task_of_rank(task: Task, rank: Rank) -> Task:
-    """The task as one rank does it: on its own device."""
+    """Return the task of one rank: on its own device."""
     if task.spec is None:
         raise SpecError(
             "a run of several ranks that a launcher started needs a spec, not a request",
@@ -296,8 +305,8 @@ def task_of_rank(task: Task, rank: Rank) -> Task:
         )
     if ranks_of(task) != rank.size:
         raise SpecError(
-            f"the run has {ranks_of(task)} ranks, and by the environment this is rank {rank.number} of {rank.size}",
-            hint="start as many, or leave RANK and WORLD_SIZE unset: then the worker starts them itself",
+            f"the run has {ranks_of(task)} ranks, but by the environment this is rank {rank.number} of {rank.size}",
+            hint="start {ranks_of(task)}, or leave RANK and WORLD_SIZE unset: then the worker starts them itself",
         )
     return task.model_copy(update={"rank": rank.number, "spec": _on_own_device(task.spec, rank)})
 
@@ -309,17 +318,24 @@ def _on_own_device(spec: Spec, rank: Rank) -> Spec:
 
 
 def launched_rank(task: Task) -> Rank | None:
-    """This process's own rank, if somebody else's launcher gave it one and the task has several."""
+    """Return this process's own rank, if a launcher gave it one and the task has several."""
     return own_rank(os.environ) if ranks_of(task) > 1 else None
 
 
-def lead(task: Task, descriptor: int, copy: str | None, parent_pid: int, hush: Callable[[], None]) -> int:
-    """Runs the group to its end, and gives the exit code of its first failure, or 0.
+def lead(
+    task: Task,
+    descriptor: int,
+    copy: str | None,
+    parent_pid: int,
+    hush: Callable[[], None],
+    log: str | None = None,
+) -> int:
+    """Run the group to its end, and return the exit code of its first failure, or 0.
 
     `hush` is called before the first word of a rank: from then on the stream is theirs.
     """
     spec = _spec(task)
-    agent = Agent(Out(descriptor, parent_pid), copy, hush)
+    agent = Agent(Out(descriptor, parent_pid), copy, hush, log)
     told: ending.Ended | None = None
     try:
         with socket.create_server((LOOPBACK, 0), backlog=MOST_RANKS) as store:
@@ -345,9 +361,7 @@ def _spec(task: Task) -> Spec:
     from stackmark.workloads.workload import WorkloadFailure
 
     if ranks_of(task) > MOST_RANKS:
-        raise WorkloadFailure(
-            "bad_parameter", f"{ranks_of(task)} ranks are more than the {MOST_RANKS} that are started"
-        )
+        raise WorkloadFailure("bad_parameter", f"at most {MOST_RANKS} ranks are supported, got {ranks_of(task)}")
     if task.spec is not None:
         return task.spec
     assert task.request is not None

@@ -1,4 +1,4 @@
-"""What a worker does with its task: run a workload, resolve a request, or look at the stack."""
+"""Carry out a worker's task: run a workload, resolve a request, or collect facts."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ from stackmark.workloads.workload import (
 
 
 def resolved(request: Request) -> events.Probe:
-    """What a probe says to the request, or its failure as ours."""
+    """Return a probe's answer to the request, or raise its failure as ours."""
     task = Task(do="probe", request=request, lifeline=False)
     done = subprocess.run(
         worker_command(),
@@ -65,12 +65,12 @@ def resolved(request: Request) -> events.Probe:
         raise WorkloadFailure(closed.kind, closed.message, closed.hint)
     found = next((event for event in stream.events if isinstance(event, events.Probe)), None)
     if found is None:
-        raise WorkloadFailure("crash", f"the probe ended with code {done.returncode} and said nothing")
+        raise WorkloadFailure("crash", f"the probe ended with code {done.returncode} without an answer")
     return found
 
 
 class Bench:
-    """What the worker offers to a workload (workload.Rig)."""
+    """The worker's services for a workload (workload.Rig)."""
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
@@ -144,7 +144,7 @@ def run(spec: Spec, emitter: Emitter) -> None:
 
 
 def read_params(family: Family, spec: Spec) -> AnyParams:
-    """A spec is complete: what is missing in it, unknown or out of range is somebody's mistake."""
+    """Validate a spec: what is missing in it, unknown or out of range is an error."""
     try:
         return family.params.model_validate(spec.params)
     except ValidationError as error:
@@ -183,7 +183,7 @@ def _measured_whole(emitter: Emitter, whole: TimedWhole, bench: Bench) -> None:
     """What cannot be cut into steps is one step, without a warm-up; its rate is its own figure."""
     uuid = device_uuid(whole.device)
     if uuid is None and whole.device not in ("cpu", AUTO):
-        raise WorkloadFailure("no_device", f"{whole.device} is not to be seen here: {_driver_uuid(whole.device)[1]}")
+        raise WorkloadFailure("no_device", f"{whole.device} is not visible here: {_driver_uuid(whole.device)[1]}")
     emitter(events.Facts, subject="command", facts=whole.facts)
     emitter(events.Phase, phase="measure", state="begin")
     program = ProgramWatch(_own_pids) if whole.device == AUTO else None
@@ -252,7 +252,7 @@ def _emit_told(emitter: Emitter, told: TimedFigure, watched: "Watched", flags: S
 
 @dataclass
 class Watched:
-    """What the counters said about the measured part; complete when it is over."""
+    """The counters' findings about the measured part; complete when it is over."""
 
     findings: counters.Findings = field(default_factory=counters.Findings)
     host: list[Metric] = field(default_factory=list)
@@ -261,7 +261,7 @@ class Watched:
 
 @contextmanager
 def watching(uuid: str | None, program: ProgramWatch | None = None) -> Iterator[Watched]:
-    """Reads the counters before and after: of one GPU, or of those that a program turns out to use."""
+    """Read the counters before and after: of one GPU, or of those that a program turns out to use."""
     watched = Watched()
     if program is not None:
         host = host_counters.read()
@@ -281,15 +281,15 @@ def watching(uuid: str | None, program: ProgramWatch | None = None) -> Iterator[
 
 @contextmanager
 def want_of_memory() -> Iterator[None]:
-    """A child that the kernel killed cannot say why; the control group's counter can."""
+    """Explain a child that the kernel killed by the control group's counter; the child itself cannot."""
     before = counters.read().cpu.oom_kills or 0
     try:
         yield
     except WorkloadFailure as failure:
         if (counters.read().cpu.oom_kills or 0) <= before:
             raise
-        message = f"{failure.message}: the kernel killed it, or a part of it, for want of memory"
-        raise WorkloadFailure("out_of_host_memory", message, "give it more memory, or less to do") from failure
+        message = f"{failure.message}: the kernel killed it, or one of its processes, because memory ran out"
+        raise WorkloadFailure("out_of_host_memory", message, "give it more memory, or less work") from failure
 
 
 def _emit_metrics(emitter: Emitter, watched: Watched, own: Sequence[Metric]) -> None:
@@ -324,7 +324,7 @@ def emit_facts(emitter: Emitter, device: str | None) -> None:
 
 
 def device_uuid(device: str) -> str | None:
-    """The GPU's own name, by which NVML knows it whatever CUDA_VISIBLE_DEVICES says."""
+    """Return the GPU's own name, by which NVML knows it whatever CUDA_VISIBLE_DEVICES says."""
     if not device.startswith("cuda"):
         return None
     torch = _torch()
@@ -348,7 +348,7 @@ def _driver_uuid(device: str) -> tuple[str | None, str]:
 
 
 def memory_peak_mib(device: str) -> float | None:
-    """On a GPU what the allocator took from the device at its highest; on a CPU the resident set at its highest."""
+    """Return on a GPU the most that the allocator took from the device; on a CPU the largest resident set."""
     torch = _torch()
     if device.startswith("cuda") and torch is not None:
         return float(round(torch.cuda.max_memory_reserved(device) / 2**20, 1))
@@ -363,7 +363,7 @@ def _torch() -> Any:
 
 @contextmanager
 def device_trouble() -> Iterator[None]:
-    """Tells running out of memory, on the device or on the host, and a framework that is too old, from a crash."""
+    """Distinguish out of memory, on the device or on the host, and a framework that is too old, from a crash."""
     try:
         yield
     except AttributeError as error:
@@ -373,14 +373,14 @@ def device_trouble() -> Iterator[None]:
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
-        raise WorkloadFailure("out_of_host_memory", "the host ran out of memory", "take a smaller --batch") from error
+        raise WorkloadFailure("out_of_host_memory", "the host ran out of memory", "use a smaller --batch") from error
     except RuntimeError as error:
         kind = _memory_kind(error)
         if kind is None:
             raise
         where = "device" if kind == "out_of_device_memory" else "host"
         message = f"the {where} ran out of memory: {str(error).splitlines()[0][:300]}"
-        raise WorkloadFailure(kind, message, "take a smaller --batch, or a --precision with fewer bits") from error
+        raise WorkloadFailure(kind, message, "use a smaller --batch, or a --precision with fewer bits") from error
 
 
 def _memory_kind(error: RuntimeError) -> str | None:

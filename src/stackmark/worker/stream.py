@@ -1,4 +1,4 @@
-"""The worker's own descriptor 1, guarded, and the events that go out on it.
+"""Guard the worker's descriptor 1, and write the events on it.
 
 Libraries print: NCCL, cuDNN, MKL and OpenMP write to descriptor 1 from C, where replacing `sys.stdout` does not help. So
 the real standard output is moved to a descriptor of its own and number 1 is pointed at standard error: whatever else in
@@ -16,12 +16,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
 from stackmark import events
+from stackmark.errors import StackmarkError
 from stackmark.model import JsonValue
 
 # How many steps fit into an event: the bytes of the longest step (a day, in nanoseconds) and of the longest value that
@@ -37,7 +38,7 @@ _NEVER_CUT = {"event", "phase", "state", "kind", "subject", "spec", "name", "uni
 
 
 def guard_stdout() -> int:
-    """Moves standard output away and gives its new descriptor; number 1 is standard error from now on."""
+    """Move standard output away and return its new descriptor; number 1 is standard error from now on."""
     sys.stdout.flush()
     private = os.dup(1)
     os.set_inheritable(private, False)
@@ -64,6 +65,8 @@ class Emitter:
         self._leave = leave
         # A file that is written first: where the reader is gone, or stands still, it has what the reader has not.
         self._copy = copy
+        # Makes the lines for people that follow an event (readable.py); set before the first event.
+        self.people: Callable[[events.Event], Iterable[str]] | None = None
         self._begin = time.monotonic()
         self._queue: SimpleQueue[events.Event | threading.Event | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, name="events", daemon=True)
@@ -74,18 +77,18 @@ class Emitter:
         self._queue.put(kind(seq=0, rank=self.rank, t=round(time.monotonic() - self._begin, 6), **fields))
 
     def last(self, kind: type[events.Event], /, **fields: Any) -> None:
-        """The event after which none comes. It does not wait long for a blocked reader."""
+        """Write the last event. It does not wait long for a blocked reader."""
         self(kind, **fields)
         self.close(LAST_WORD_S)
 
     def rest(self) -> None:
-        """Lets the writer catch up, so that it is idle while the next steps are timed; a blocked reader is not waited for."""
+        """Let the writer catch up, so that it is idle while the next steps are timed; do not wait for a blocked reader."""
         reached = threading.Event()
         self._queue.put(reached)
         reached.wait(LAST_WORD_S)
 
     def close(self, timeout_s: float = math.inf) -> None:
-        """Waits until everything is written; what comes later is not."""
+        """Wait until everything is written; what comes later is not."""
         self._queue.put(None)
         deadline = time.monotonic() + timeout_s
         # In small waits: the main thread must hear a signal in between, in every version of Python.
@@ -103,6 +106,8 @@ class Emitter:
                 self._write_copy(line)
                 self._write(line)
                 seq += 1
+                for text in self._for_people(event):
+                    self._write(text.encode("utf-8", "replace") + b"\n")
             except OSError as error:
                 with suppress(OSError):  # who reads no events may read no errors either
                     print(f"the events cannot be written: {error}", file=sys.stderr, flush=True)
@@ -117,6 +122,18 @@ class Emitter:
         while line:
             line = line[os.write(self._descriptor, line) :]
 
+    def _for_people(self, event: events.Event) -> list[str]:
+        """Return the lines for people. Their failure costs these lines, never an event."""
+        if self.people is None:
+            return []
+        try:
+            return list(self.people(event))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, StackmarkError) as error:
+            self.people = None
+            with suppress(OSError):
+                print(f"the lines for people stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            return []
+
     def _write_copy(self, line: bytes) -> None:
         """A disk that is full costs the copy, not the run."""
         if self._copy is None:
@@ -127,7 +144,7 @@ class Emitter:
         except OSError as error:
             self._copy = None
             with suppress(OSError):
-                print(f"no copy of the events is kept any more: {error}", file=sys.stderr, flush=True)
+                print(f"the copy of the events stopped: {error}", file=sys.stderr, flush=True)
 
     def steps(self, phase: str, first: int, step_s: list[float], values: list[tuple[int, dict[str, float]]]) -> None:
         """Step seconds in as many events as they need; `values` are what was read at some of the steps."""
@@ -141,7 +158,7 @@ class Emitter:
 
     @contextmanager
     def part(self, name: str, note: str = "", expected_s: float | None = None) -> Iterator[None]:
-        """Announces a part of the run, and its seconds when it ends well."""
+        """Announce a part of the run, and its seconds when it ends well."""
         self(events.Phase, phase=name, state="begin", note=note, expected_s=expected_s)
         begin = time.perf_counter()
         yield

@@ -1,4 +1,4 @@
-"""What runs first in the worker's zip file, where it is called `__main__.py`.
+"""The first code of the worker's zip file, where it is called `__main__.py`.
 
 It is read by whatever Python an image has, so this file keeps to what Python 2.7 and all later versions understand. One that is
 too old for the worker says so in the worker's own words, two events, so that the run fails with a reason.
@@ -22,8 +22,8 @@ def too_old():
         event="failed",
         seq=1,
         kind="old_python",
-        message="the worker needs Python %d.%d or newer, and %s is %s" % (OLDEST + (sys.executable, version)),
-        hint="take an image with a newer Python, or name another one of it: --python PATH",
+        message="the worker needs Python %d.%d or newer, but %s is %s" % (OLDEST + (sys.executable, version)),
+        hint="use an image with a newer Python, or another Python of the image: --python PATH",
     )
     for event in (hello, failed):
         # The event's kind comes first: by it a line is known to be ours.

@@ -1,1 +1,1 @@
-"""What is measured: definitions, which import no framework, and under `impl` their implementations, which do."""
+"""Workloads: definitions, which import no framework, and under `impl` their implementations, which do."""

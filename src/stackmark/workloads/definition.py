@@ -1,4 +1,4 @@
-"""What a workload is, without a framework: everything that help, documents, verdicts and reports need to know of it.
+"""The definition of a workload, without a framework: everything that help, documents, verdicts and reports need.
 
 A definition says what is measured; its implementation (workloads/*/impl, or a module of another package) does it, and is
 imported by a worker alone. Other people's packages announce theirs by the entry point group `stackmark.workloads`: its object
@@ -22,7 +22,7 @@ GROUP = "stackmark.workloads"
 
 @dataclass(frozen=True)
 class MetricType:
-    """The figure that a run gives: what it is called, what it is counted in, and which way is better."""
+    """The figure of a run: its name, its unit, and which direction is better."""
 
     name: str
     unit: str
@@ -31,7 +31,7 @@ class MetricType:
 
 @dataclass(frozen=True)
 class Ranks:
-    """How many processes may make one run together."""
+    """The number of processes that may make one run together."""
 
     least: int = 1
     most: int = 1
@@ -42,7 +42,7 @@ ONE_RANK, SEVERAL_RANKS = Ranks(), Ranks(2, MOST_RANKS)
 
 @dataclass(frozen=True)
 class SampleBytes:
-    """Bytes that are moved for one sample: at the least, and as the framework calls its operators one by one."""
+    """Bytes moved for one sample: at least, and as the framework calls its operators one by one."""
 
     least: float
     called: float

@@ -1,4 +1,4 @@
-"""The table of what can be measured: our families, and those of other packages. Imports no framework.
+"""The registry of workloads: our families, and those of other packages. Imports no framework.
 
 The command line reads names, parameters and help texts from here. A built-in family stands in `families`; other packages
 announce theirs by the entry point group `stackmark.workloads` (definition.py).
@@ -41,7 +41,7 @@ def find(workload: str) -> tuple[Family, Definition]:
         outside().require(name)
     names = [one.name for one in definitions()]
     raise SpecError(
-        f"there is no workload {workload!r}{nearest_names(workload, names)}", hint="list them with: stackmark workloads"
+        f"unknown workload {workload!r}{nearest_names(workload, names)}", hint="list them with: stackmark workloads"
     )
 
 
@@ -87,8 +87,8 @@ def check_spec(spec: Spec) -> None:
         family.params.model_validate(spec.params)
     except ValidationError as error:
         raise SpecError(
-            f"the stored spec of {spec.workload} is not one that this stackmark runs: {explain(error)}",
-            hint="it was changed, or made by another version: measure anew",
+            f"this stackmark cannot run the stored spec of {spec.workload}: {explain(error)}",
+            hint="it was changed, or made by another version: measure again",
         ) from error
 
 

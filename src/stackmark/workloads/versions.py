@@ -1,4 +1,4 @@
-"""Which PyTorch a workload needs, and the sentence for one that is too old. Imports no framework.
+"""The PyTorch versions that workloads need, and the error for one that is too old. Imports no framework.
 
 An image may have any version from `OLDEST` on. What a single workload needs beyond that is said where it is used, by `lacking`.
 """
@@ -11,7 +11,7 @@ from stackmark.workloads.workload import WorkloadFailure
 OLDEST = "2.2"
 # From this one on nothing is lacking: the driver's own environment has it or a newer one.
 COMPLETE = "2.11"
-NEWER = "take an image, or an environment, with a newer PyTorch"
+NEWER = "use an image or an environment with a newer PyTorch"
 _NO_ATTRIBUTE = re.compile(r"(?:module|type object) '(?P<where>torch[\w.]*)' has no attribute '(?P<name>\w+)'")
 
 
@@ -30,9 +30,7 @@ def has_torch(since: str) -> bool:
 
 def lacking(what: str, since: str) -> WorkloadFailure:
     """Return the failure of a workload that needs a newer PyTorch than the one here."""
-    return WorkloadFailure(
-        "missing_package", f"{what} needs PyTorch {since} or newer, and here is {torch_version()}", NEWER
-    )
+    return WorkloadFailure("missing_package", f"{what} needs PyTorch {since} or newer, found {torch_version()}", NEWER)
 
 
 def fused_since(optimizer: str, device: str) -> str:
@@ -52,4 +50,6 @@ def explain_lack(error: AttributeError) -> WorkloadFailure | None:
     if found is None:
         return None
     message = f"PyTorch {torch_version()} has no {found['where']}.{found['name']}, which this workload uses"
-    return WorkloadFailure("missing_package", message, f"{NEWER}: {COMPLETE} or later has all that workloads use")
+    return WorkloadFailure(
+        "missing_package", message, f"{NEWER}: {COMPLETE} or later has everything that workloads use"
+    )

@@ -1,4 +1,4 @@
-"""What a worker asks of an implementation: a probe that completes the parameters, and a function that sets itself up and yields.
+"""The interface of an implementation: a probe that completes the parameters, and a function that sets up and yields.
 
 The function yields one `TimedSteps` when it stands at its first measured step; the worker times its steps and then lets it go
 on to its end. So a workload holds no clock and the worker knows no network. What cannot be cut into steps from outside (a
@@ -30,18 +30,18 @@ class WorkloadFailure(Exception):
 
 
 class Rig(Protocol):
-    """What the worker offers to a workload while it sets itself up."""
+    """The worker's services for a workload during set-up."""
 
     def part(self, name: str, note: str = "") -> AbstractContextManager[None]:
-        """Times a part of the set-up: model, compile, first step …"""
+        """Time a part of the set-up: model, compile, first step …"""
 
     def flag(self, sentence: str) -> None:
-        """Says something that a reader of the result must know."""
+        """Flag something that a reader of the result must know."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A program of the device, or an operator of the framework on a CPU, as one step called it."""
+    """A program of the device, or an operator of the framework on a CPU, called in one step."""
 
     name: str
     calls: int
@@ -81,7 +81,7 @@ class TimedSteps:
 
 @dataclass(frozen=True)
 class TimedFigure:
-    """How a `TimedWhole` went: its own figure, and what was seen of it from outside."""
+    """The result of a `TimedWhole`: its own figure, and what was observed from outside."""
 
     figure: Figure
     wall_s: float
@@ -91,7 +91,7 @@ class TimedFigure:
 
 @dataclass(frozen=True)
 class TimedWhole:
-    """A workload that is run once, from its start to its end. `run` is handed who takes the lines that it prints.
+    """A workload that runs once, from start to end. `run` gets the receiver of its printed lines.
 
     `facts` are what is known about it beforehand, kept under the subject `command`.
     """
@@ -103,7 +103,7 @@ class TimedWhole:
 
 @dataclass(frozen=True)
 class TimedRows:
-    """A list of problems that is gone through once, in one process. `run` hands on each row as it is done.
+    """A list of problems, each measured once, in one process. `run` passes on each row when it is done.
 
     A problem that cannot be done is a row with a failure, and the others go on; `TimedFigure.figure` is over the good ones.
     """
@@ -119,7 +119,7 @@ class Workload(Protocol):
     """One family. `name` is the part after the family: `resnet50` of `train/resnet50`."""
 
     def probe(self, request: Request, rig: Rig) -> tuple[AnyParams, dict[str, str]]:
-        """Completes a request for the device at hand; beside it, why each value was chosen."""
+        """Complete a request for this device, with the reason for each value."""
 
     def run(self, name: str, params: AnyParams, rig: Rig) -> Generator[TimedSteps | TimedWhole | TimedRows, None, None]:
-        """Sets up, yields once, tears down. A `TimedSteps` comes from a workload whose parameters are `Params`."""
+        """Set up, yield once, tear down. A `TimedSteps` comes from a workload whose parameters are `Params`."""

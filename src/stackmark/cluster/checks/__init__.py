@@ -1,1 +1,1 @@
-"""Functional checks: does the cluster do with pods, and with devices, what it should?"""
+"""Functional tests: does the cluster handle pods and devices as it should?"""

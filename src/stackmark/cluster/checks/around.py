@@ -1,9 +1,9 @@
-"""What surrounds a pod: Pod Security, no token that it did not ask for, names and services."""
+"""Test a pod's surroundings: Pod Security, no unrequested token, names and services."""
 
 from contextlib import suppress
 
 from stackmark.cluster.checks import programs
-from stackmark.cluster.checks.room import ENFORCE, made_namespace, remove_namespace
+from stackmark.cluster.checks.capacity import ENFORCE, made_namespace, remove_namespace
 from stackmark.cluster.checks.work import CaseFailed, LeftOut, Work, explained, runs
 from stackmark.errors import ClusterError
 from stackmark.kubernetes import names, status
@@ -14,7 +14,7 @@ PORT = 18080
 
 
 def starts(work: Work) -> str:
-    """The first pod: is there a shell in the image, and what else? All other cases need it."""
+    """Test that the first pod has a shell, and find its tools. All other cases need it."""
     (name,) = work.create([work.pod(work.request("trial", programs.trial()))])
     try:
         work.wait([name], lambda pod: pod is not None and status.exit_code(pod) == 0, "end")
@@ -22,18 +22,18 @@ def starts(work: Work) -> str:
         if '"sh"' not in error.message:
             raise
         raise CaseFailed(
-            error.message, hint="every case needs a shell (sh): name an image with one, --image"
+            error.message, hint="every test needs a shell (sh): use an image that has one, --image"
         ) from error
     lines = work.log(name).splitlines()
     if programs.READY not in lines:
-        raise CaseFailed(f"its shell said {lines[:3]}, and {programs.READY!r} was expected")
+        raise CaseFailed(f"its shell printed {lines[:3]}, expected {programs.READY!r}")
     work.tools = frozenset(line.removeprefix("has ") for line in lines if line.startswith("has "))
     of = "the host's own software" if work.setup.software else f"the image {work.setup.image}"
-    return f"a shell of {of}; with it: {', '.join(sorted(work.tools)) or 'none of the tools for the network'}"
+    return f"a shell of {of}; its tools: {', '.join(sorted(work.tools)) or 'none for the network'}"
 
 
 def restricted(work: Work) -> str:
-    """What we create runs in a namespace that enforces Pod Security's strictest level, as a user who is not root."""
+    """Test that stackmark's pods run in a namespace that enforces Pod Security's strictest level, as a user who is not root."""
     namespace = _restricted_namespace(work)
     own = namespace != work.setup.namespace
     try:
@@ -42,11 +42,11 @@ def restricted(work: Work) -> str:
         request = there.request("restricted", programs.idle())
         forbidden = forbidden_by_restricted(request)
         if forbidden:
-            raise LeftOut(f"it was asked for what it forbids: {forbidden[0]}")
+            raise LeftOut(f"the pod requests what `restricted` forbids: {forbidden[0]}")
         body = there.pod(request)
         if work.setup.software is not None:
             work.cluster.create(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All")
-            return "accepted, as a trial (dry run): without --image there is nothing to run without the host's folders"
+            return "accepted in a dry run: without --image a pod needs the host's folders"
         return _run_restricted(there, body["metadata"]["name"], body)
     except ApiError as error:
         raise explained(error, "a pod in a namespace that enforces `restricted`") from error
@@ -64,7 +64,7 @@ def _run_restricted(there: Work, name: str, body: Json) -> str:
         uid = seen[seen.index("uid") + 1] if "uid" in seen else "?"
         if uid == "0":
             raise CaseFailed("it runs as root, in a namespace that enforces `restricted`")
-        return f"accepted, and runs with UID {uid}"
+        return f"accepted; it runs with UID {uid}"
     finally:
         with suppress(ClusterError):
             there.cluster.delete(there.path("pods", name), grace_s=0)
@@ -81,7 +81,7 @@ def _restricted_namespace(work: Work) -> str:
         if error.status != 403:
             raise
         raise LeftOut(
-            f"the namespace {work.setup.namespace} does not enforce it, and another may not be made: {error.message}"
+            f"the namespace {work.setup.namespace} does not enforce it, and another cannot be created: {error.message}"
         ) from error
 
 
@@ -93,10 +93,10 @@ def _any_pod(work: Work) -> str:
 
 
 def no_token(work: Work) -> str:
-    """A pod of ours has no token for the API, and without one it is told nothing."""
+    """Test that stackmark's pods have no token for the API, and that the API refuses calls without one."""
     pod = _any_pod(work)
     if "token" in work.execute(pod, programs.identity()).out.split():
-        raise CaseFailed("a token is mounted, and none was asked for (automountServiceAccountToken: false)")
+        raise CaseFailed("a token is mounted despite automountServiceAccountToken: false")
     if "python3" not in work.tools:
         return "no token is mounted; whether the API refuses a call without one was not tried: the image has no python3"
     done = work.execute(pod, programs.asks_the_api())
@@ -119,7 +119,7 @@ def names_resolve(work: Work) -> str:
     done = work.execute(_any_pod(work), programs.looks_up())
     if done.code != 0:
         raise CaseFailed(
-            f"kubernetes.default has no address in a pod: {' '.join(f'{done.out} {done.err}'.split())[:160]}",
+            f"a pod cannot resolve kubernetes.default: {' '.join(f'{done.out} {done.err}'.split())[:160]}",
             hint="is the cluster's DNS running?",
             command="kubectl -n kube-system get pods -l k8s-app=kube-dns",
         )
@@ -128,11 +128,11 @@ def names_resolve(work: Work) -> str:
 
 
 def service_between_pods(work: Work) -> str:
-    """A service has an address and leads to the pod behind it."""
+    """Test that a service has an address and leads to the pod behind it."""
     if not work.tools & {"python3", "nc"}:
         raise LeftOut("the image has neither python3 nor nc")
     if work.options.host_network:
-        raise LeftOut("the pods have the node's network: --host-network")
+        raise LeftOut("the pods use the node's network: --host-network")
     server = work.start("server", 1, programs.serves(PORT), keep=False).pods[0]
     client = _any_pod(work)
     name = names.object_name(f"{work.mark}-svc")
@@ -150,8 +150,8 @@ def service_between_pods(work: Work) -> str:
             return f"a pod reached another through the service's address {address}"
         if not work.left_s:
             raise CaseFailed(
-                f"a pod does not reach another through the service's address {address}: "
+                f"a pod cannot reach another through the service's address {address}: "
                 f"{' '.join(f'{done.out} {done.err}'.split())[:160] or 'no answer'}",
-                hint="is there a network policy, and does kube-proxy run on the nodes?",
+                hint="check network policies, and that kube-proxy runs on the nodes",
             )
         work.pause()

@@ -1,4 +1,4 @@
-"""Devices: a pod gets those it asked for and no others, more than there are wait, and what was held comes back.
+"""Test devices: a pod gets those it requested and no others, pods for more than exist wait, and released devices are free again.
 
 What a container sees of its devices has up to three witnesses: the driver's own tool (`nvidia-smi -L`), device nodes, and the
 variable that the device plugin sets. Which of them speak depends on the plugin and the runtime (CDI sets no variable, MIG's nodes
@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.cluster.checks import programs, room
-from stackmark.cluster.checks.room import gpu_rooms, most_devices
+from stackmark.cluster.checks import capacity, programs
+from stackmark.cluster.checks.capacity import gpu_capacities, most_devices
 from stackmark.cluster.checks.work import CaseFailed, LeftOut, Work, node_of, runs
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.pods import each
@@ -26,7 +26,7 @@ _TOLD = re.compile(r"^\s*(GPU|MIG)\b.*\(UUID: ([\w.-]+)\)")
 
 @dataclass(frozen=True)
 class VisibleDevices:
-    """What a container sees, by each witness; empty where it says nothing."""
+    """The devices that a container sees, by source; empty where a source shows none."""
 
     told: frozenset[str]
     nodes: frozenset[str]
@@ -39,12 +39,12 @@ class VisibleDevices:
 
     @property
     def names(self) -> frozenset[str]:
-        """The devices by the best name that they have."""
+        """Return the devices by the best available name."""
         return self.told or self.variable or self.nodes
 
 
 def seen_in(text: str) -> VisibleDevices:
-    """From what `programs.devices` printed."""
+    """Parse what `programs.devices` printed."""
     told: dict[str, set[str]] = {"GPU": set(), "MIG": set()}
     nodes: set[str] = set()
     render: set[str] = set()
@@ -68,12 +68,12 @@ def seen_in(text: str) -> VisibleDevices:
 
 
 def wrong_count(seen: VisibleDevices, asked: int) -> str:
-    """What does not agree with the number that was asked for; nothing where all does."""
+    """Return what does not agree with the requested number; None where everything does."""
     for witness, found in seen.by_witness.items():
         if len(found) != asked:
-            return f"{witness} shows {counted(len(found), 'device')} ({', '.join(sorted(found))}), and {asked} were asked for"
+            return f"{witness} shows {counted(len(found), 'device')} ({', '.join(sorted(found))}), but {asked} were requested"
     if asked and not seen.by_witness:
-        return "no witness shows a device: no device node, no NVIDIA_VISIBLE_DEVICES, no nvidia-smi"
+        return "no device is visible: no device node, no NVIDIA_VISIBLE_DEVICES, no nvidia-smi"
     return ""
 
 
@@ -91,13 +91,13 @@ def look_inside(work: Work, pod: str, asked: int) -> VisibleDevices:
 
 
 def exactly_its_devices(work: Work) -> str:
-    """For one device, and for two where a node has them free."""
-    rooms = gpu_rooms(work)
+    """Test one device, and two where a node has them free."""
+    capacities = gpu_capacities(work)
     said = []
-    for asked in range(1, min(2, rooms[0].free, most_devices(work, rooms)) + 1):
+    for asked in range(1, min(2, capacities[0].free, most_devices(work, capacities)) + 1):
         group = work.start(f"asks-{asked}", 1, programs.idle(), gpus=asked, keep=False)
         seen = look_inside(work, group.pods[0], asked)
-        said.append(f"asked for {asked}, sees {', '.join(sorted(seen.names))}")
+        said.append(f"requested {asked}, sees {', '.join(sorted(seen.names))}")
         work.delete(group.pods)
     return "; ".join(said)
 
@@ -109,7 +109,7 @@ def different_devices(work: Work) -> str:
     twice = shared(found)
     if twice:
         raise CaseFailed(
-            f"{', '.join(twice)} was given to more than one pod",
+            f"{', '.join(twice)} was assigned to more than one pod",
             hint="is it shared (time-slicing, MPS)? see: stackmark cluster doctor",
         )
     listed = sorted(one for _, names in found for one in names)
@@ -118,48 +118,48 @@ def different_devices(work: Work) -> str:
 
 
 def shared(found: Sequence[tuple[str, frozenset[str]]]) -> list[str]:
-    """Devices that stand in more than one pod; a device node is another one on another node."""
+    """Return devices that appear in more than one pod; device nodes are distinct on each node."""
     all_of = [(node, one) for node, names in found for one in names]
     return sorted({one for node, one in all_of if all_of.count((node, one)) > 1})
 
 
-def cpu_beside_gpu(work: Work) -> str:
-    """On the nodes where pods with devices run: those without run too, and see none."""
+def cpu_next_to_gpu(work: Work) -> str:
+    """Test that pods without devices run on the nodes with devices, and see none."""
     if "gpu-many" not in work.groups:
-        gpu_rooms(work)
-    group = work.groups.get("gpu-many") or work.start("gpu-beside", 1, programs.idle(), gpus=1, keep=False)
+        gpu_capacities(work)
+    group = work.groups.get("gpu-many") or work.start("gpu-neighbour", 1, programs.idle(), gpus=1, keep=False)
     at = {node_of(pod) for name, pod in work.pods().items() if name in group.pods}
     wanted = work.pod(work.request("room", programs.idle()))
     nodes = sorted(
-        one["metadata"]["name"] for one in work.nodes() if one["metadata"]["name"] in at and room.takes(one, wanted)
+        one["metadata"]["name"] for one in work.nodes() if one["metadata"]["name"] in at and capacity.takes(one, wanted)
     )
     if not nodes:
-        raise LeftOut(f"the nodes with devices ({', '.join(sorted(at))}) keep pods without them off, by a taint")
-    cpu = work.start("beside", max(2, min(work.many, 2 * len(nodes))), programs.idle(), nodes=nodes, keep=False)
+        raise LeftOut(f"the nodes with devices ({', '.join(sorted(at))}) repel pods without devices by a taint")
+    cpu = work.start("neighbour", max(2, min(work.many, 2 * len(nodes))), programs.idle(), nodes=nodes, keep=False)
     each(cpu.pods, lambda name: look_inside(work, name, 0))
     each(group.pods, lambda name: look_inside(work, name, group.gpus))
     where = ", ".join(nodes)
-    return f"{len(cpu.pods)} pods without a device beside {len(group.pods)} with one on {where}: they see none"
+    return f"{len(cpu.pods)} pods without a device next to {len(group.pods)} with one on {where}: they see no device"
 
 
 def more_than_any_node(work: Work) -> str:
-    """It waits, it is said why, and it can be removed."""
-    rooms = gpu_rooms(work, at_least=0)
-    resource, asked = work.options.resource, max(one.devices for one in rooms) + 1
+    """Test that the pod waits, that the reason is reported, and that it can be removed."""
+    capacities = gpu_capacities(work, at_least=0)
+    resource, asked = work.options.resource, max(one.devices for one in capacities) + 1
     (name,) = work.create([work.pod(work.request("too-many", programs.idle(), gpus=asked))])
     pod = work.wait([name], lambda pod: bool(unschedulable(pod)) or runs(pod), "wait", early=False)[name]
     if runs(pod):
-        raise CaseFailed(f"it asked for {asked} {resource}, no node has more than {asked - 1}, and it runs")
+        raise CaseFailed(f"it runs although it requested {asked} {resource} and no node has more than {asked - 1}")
     said = unschedulable(pod)
     if f"Insufficient {resource}" not in said:
         raise CaseFailed(f"it waits, but not for {resource}: {said}")
     sentence = work.why(pod)
     work.delete([name])
-    return f"asked for {asked}: {sentence}"
+    return f"requested {asked}: {sentence}"
 
 
 def unschedulable(pod: Json | None) -> str:
-    """The scheduler's own words on why it has no node; nothing where it said none."""
+    """Return the scheduler's own words on why it has no node; empty where it gave none."""
     for one in ((pod or {}).get("status") or {}).get("conditions") or ():
         if one.get("type") == "PodScheduled" and one.get("status") == "False" and one.get("reason") == "Unschedulable":
             return str(one.get("message") or "Unschedulable")
@@ -167,47 +167,45 @@ def unschedulable(pod: Json | None) -> str:
 
 
 def more_than_are_free(work: Work) -> str:
-    """On one node, one pod more than it has devices: it waits, and runs once another has ended."""
+    """Test that on one node one pod more than it has devices waits, and runs once another has ended."""
     at, most = _fewest_free(work)
     if at.free > most:
-        raise LeftOut(f"it would take all {at.free} free devices of {at.node}, and no more than {most} may be held")
+        raise LeftOut(f"it would need all {at.free} free devices of {at.node}, but at most {most} may be used")
     bodies = [work.pod(work.request(f"surplus-{i}", programs.idle(), gpus=1, node=at.node)) for i in range(at.free + 1)]
     made = work.create(bodies)
     seen = work.wait(made, lambda pod: runs(pod) or bool(unschedulable(pod)), "run or wait")
     running, waiting = [name for name in made if runs(seen[name])], [name for name in made if not runs(seen[name])]
     if not waiting or not running:
         raise CaseFailed(
-            f"{len(running)} of {len(made)} pods run, and {at.node} had {at.free} free {work.options.resource}"
+            f"{len(running)} of {len(made)} pods run, but {at.node} had {at.free} free {work.options.resource}"
         )
     found = each(running, lambda name: (at.node, look_inside(work, name, 1).names))
     if shared(found):
-        raise CaseFailed(f"{', '.join(shared(found))} was given to more than one pod")
+        raise CaseFailed(f"{', '.join(shared(found))} was assigned to more than one pod")
     sentence = work.why(seen[waiting[0]])
     began = time.monotonic()
     work.delete(running[:1])
     work.wait(waiting[:1], runs, "run")
     seconds = time.monotonic() - began
-    after = f"{len(waiting)} waited, and ran {seconds:.1f} s after another was deleted"
-    return (
-        f"{len(made)} pods on {at.node} with {at.free} free: {len(running)} ran, {after}; while it waited: {sentence}"
-    )
+    after = f"{len(waiting)} waited and ran {seconds:.1f} s after another was deleted"
+    return f"{len(made)} pods on {at.node} with {at.free} free: {len(running)} ran, {after}; while waiting: {sentence}"
 
 
 def devices_return(work: Work) -> str:
-    """All that a node has free, held, given back, and held again by another pod."""
+    """Test that devices of a deleted pod are free again and that another pod can use them."""
     at, most = _fewest_free(work)
     count = min(at.free, most)
     first = work.start("holds", 1, programs.idle(), gpus=count, nodes=[at.node], keep=False)
     had = look_inside(work, first.pods[0], count).names
-    during = _room_of(work, at.node)
+    during = _capacity_of(work, at.node)
     if during.free > at.free - count:
         raise CaseFailed(f"{at.node} has {during.free} free while a pod holds {count}; it had {at.free} before")
     work.delete(first.pods)
-    while (after := _room_of(work, at.node)).free < at.free and work.left_s:
+    while (after := _capacity_of(work, at.node)).free < at.free and work.left_s:
         work.pause()
     if after.devices != at.devices:
         raise CaseFailed(
-            f"{at.node} had {at.devices} allocatable {work.options.resource}, and has {after.devices} since a pod was deleted"
+            f"{at.node} had {at.devices} allocatable {work.options.resource}, but has {after.devices} after a pod was deleted"
         )
     again = work.start("holds-again", 1, programs.idle(), gpus=count, nodes=[at.node], keep=False)
     has = look_inside(work, again.pods[0], count).names
@@ -215,14 +213,14 @@ def devices_return(work: Work) -> str:
     return f"{at.node}: {at.free} free, {during.free} while {count} were held, {after.free} after; a new pod ran with {same}"
 
 
-def _fewest_free(work: Work) -> tuple[room.Room, int]:
+def _fewest_free(work: Work) -> tuple[capacity.NodeCapacity, int]:
     """The node that has the fewest free, of those that have any, and how many devices the checks may hold."""
-    rooms = [one for one in gpu_rooms(work) if one.free]
-    return min(rooms, key=lambda one: (one.free, one.node)), most_devices(work, rooms)
+    capacities = [one for one in gpu_capacities(work) if one.free]
+    return min(capacities, key=lambda one: (one.free, one.node)), most_devices(work, capacities)
 
 
-def _room_of(work: Work, node: str) -> room.Room:
-    found = [one for one in gpu_rooms(work, at_least=0) if one.node == node]
+def _capacity_of(work: Work, node: str) -> capacity.NodeCapacity:
+    found = [one for one in gpu_capacities(work, at_least=0) if one.node == node]
     if not found:
-        raise CaseFailed(f"{node} has no {work.options.resource} any more, or is not ready")
+        raise CaseFailed(f"{node} no longer has {work.options.resource}, or is not ready")
     return found[0]

@@ -1,10 +1,10 @@
-"""Create, logs, exec, delete: for one pod and for many, with devices and without; and Jobs, which succeed or fail and say so."""
+"""Test create, logs, exec and delete, for one pod and for many, with devices and without; and Jobs that succeed or fail."""
 
 from collections.abc import Callable
 from itertools import zip_longest
 
 from stackmark.cluster.checks import programs
-from stackmark.cluster.checks.room import count_of_gpu_pods
+from stackmark.cluster.checks.capacity import count_of_gpu_pods
 from stackmark.cluster.checks.work import CaseFailed, Scope, Work, ended, node_of
 from stackmark.kubernetes import names, status
 from stackmark.kubernetes.client import Json
@@ -52,15 +52,15 @@ def _whole_log(work: Work, pod: str) -> None:
 
 
 def first_wrong(lines: list[str], expected: list[str]) -> str:
-    """What is the first thing wrong with a log; nothing where it is as it should be."""
+    """Return the first error in a log; None where it is correct."""
     for number, (seen, wanted) in enumerate(zip_longest(lines, expected), 1):
         if seen == wanted:
             continue
         if seen is None:
             return f"it ends after {len(lines):,} of {len(expected):,} lines"
         if wanted is None:
-            return f"it has {len(lines):,} lines, and {len(expected):,} were written"
-        return f"line {number:,} is {seen[:60]!r}, and {wanted[:60]!r} was written"
+            return f"it has {len(lines):,} lines, but {len(expected):,} were written"
+        return f"line {number:,} is {seen[:60]!r}, but {wanted[:60]!r} was written"
     return ""
 
 
@@ -82,7 +82,7 @@ def _answer(work: Work, pod: str, code: int) -> None:
     for what, one, other in zip(("exit code", "standard output", "standard error"), seen, wanted, strict=True):
         if one != other:
             raise CaseFailed(
-                f"exec in {pod}: its {what} is {str(one)[:100]!r}, and it was {other!r} in the pod",
+                f"exec in {pod}: its {what} is {str(one)[:100]!r}, expected {other!r}",
                 command=work.by_hand("exec", pod, "--", "sh", "-c", f"'exit {code}'"),
             )
 
@@ -96,24 +96,24 @@ def delete(kind: str, scope: Scope) -> Do:
         seconds = work.delete(group.pods)
         if seconds > grace_s and scope == "one":
             raise CaseFailed(
-                f"the pod is gone after {seconds:.1f} s, and it ends at once when SIGTERM reaches it: it was killed "
+                f"the pod took {seconds:.1f} s to end, although it ends at once on SIGTERM: it was killed "
                 f"after its grace period of {grace_s} s"
             )
         are = "pod is" if len(group.pods) == 1 else "pods are"
-        by = f"; SIGTERM was enough, it may take {grace_s} s" if seconds <= grace_s else ""
+        by = f"; SIGTERM was enough (grace period {grace_s} s)" if seconds <= grace_s else ""
         return f"{len(group.pods)} {are} gone after {seconds:.1f} s{by}"
 
     return do
 
 
 def killed_after_grace(work: Work) -> str:
-    """A program that ignores SIGTERM has its grace period, and no more."""
+    """Test that a program that ignores SIGTERM gets its grace period and no more."""
     group = work.start("stubborn", 1, programs.stubborn(), keep=False)
     _wait_for_words(work, group.pods[0])
     seconds = work.delete(group.pods, grace_s=GRACE_S)
     if seconds < GRACE_S - 0.5:
-        raise CaseFailed(f"it was killed after {seconds:.1f} s, and had {GRACE_S} s to end by itself")
-    return f"it ignored SIGTERM, and was gone after {seconds:.1f} s; its grace period was {GRACE_S} s"
+        raise CaseFailed(f"it was killed after {seconds:.1f} s, but had a grace period of {GRACE_S} s")
+    return f"it ignored SIGTERM and was gone after {seconds:.1f} s; its grace period was {GRACE_S} s"
 
 
 def forced(work: Work) -> str:
@@ -121,8 +121,8 @@ def forced(work: Work) -> str:
     _wait_for_words(work, group.pods[0])
     seconds = work.delete(group.pods, grace_s=0)
     if seconds > FORCED_AT_MOST_S:
-        raise CaseFailed(f"it is gone only after {seconds:.1f} s, and was deleted without a grace period")
-    return f"it ignored SIGTERM, and was gone after {seconds:.1f} s"
+        raise CaseFailed(f"it was gone only after {seconds:.1f} s, but was deleted without a grace period")
+    return f"it ignored SIGTERM and was gone after {seconds:.1f} s"
 
 
 def _wait_for_words(work: Work, pod: str) -> None:
@@ -132,14 +132,14 @@ def _wait_for_words(work: Work, pod: str) -> None:
 
 
 def long_line(work: Work) -> str:
-    """Runtimes write a line of more than 16 KiB in pieces; whoever reads the log gets it whole."""
+    """Test that a line of more than 16 KiB, which runtimes write in pieces, is read back complete."""
     (name,) = work.create([work.pod(work.request("long-line", programs.long_line()))])
     work.wait([name], ended, "end")
     lines = work.log(name).splitlines()
     wrong = first_wrong(lines, ["7".rjust(programs.LONG_LINE, "0"), "end"])
     if wrong:
         raise CaseFailed(f"the log of {name}: {wrong}", command=work.by_hand("logs", name))
-    return f"a line of {programs.LONG_LINE:,} characters arrived whole, from a pod that had ended"
+    return f"a line of {programs.LONG_LINE:,} characters arrived complete, from a pod that had ended"
 
 
 def completes(scope: Scope) -> Do:
@@ -152,7 +152,7 @@ def completes(scope: Scope) -> Do:
             raise CaseFailed(f"the Job {failed[0]} is {_condition(jobs[failed[0]])}: {_why(work, failed[0])}")
         each(made, lambda name: _check_log(work, name))
         are = "Job is" if count == 1 else "Jobs are"
-        return f"{count} {are} complete, and what was written can be read after the end"
+        return f"{count} {are} complete, and their output can be read afterwards"
 
     return do
 
@@ -161,13 +161,13 @@ def fails(work: Work) -> str:
     (name,) = _created(work, "job-fails", 1, programs.CODE)
     job = _finished(work, [name])[name]
     if _condition(job) != "Failed":
-        raise CaseFailed(f"its pod ended with code {programs.CODE}, and the Job is {_condition(job)}")
+        raise CaseFailed(f"its pod ended with code {programs.CODE}, but the Job is {_condition(job)}")
     pods = _pods(work, name)
     if len(pods) != 1:
-        raise CaseFailed(f"it was tried {len(pods)} times, and none was to be tried again (backoffLimit: 0)")
+        raise CaseFailed(f"it was tried {len(pods)} times despite backoffLimit: 0")
     code = status.exit_code(pods[0])
     if code != programs.CODE:
-        raise CaseFailed(f"its pod ended with code {programs.CODE}, and its status says {code}")
+        raise CaseFailed(f"its pod ended with code {programs.CODE}, but its status says {code}")
     reasons = [str(one.get("reason")) for one in (job.get("status") or {}).get("conditions") or ()]
     return f"reported as Failed ({', '.join(dict.fromkeys(reasons))}), exit code {code}, tried once"
 

@@ -1,6 +1,6 @@
-"""What runs in the pods of a check: a few lines for `sh`, which the smallest image has and a worker's image too.
+"""The programs in the pods of the tests: a few lines for `sh`, which the smallest image has and a worker's image too.
 
-Python was the other choice: it is in a worker's image only, and a check of the cluster should not need one. Beside the shell's
+Python was the other choice: it is in a worker's image only, and a check of the cluster should not need one. Besides the shell's
 own words the programs use `sleep` and `ls`; what else an image has (`nslookup`, `nc`, `python3`) is asked once, and a case
 that needs it is left out where it is not there. What goes from pod to pod are numbers and our own names, so nothing is quoted.
 """
@@ -24,20 +24,20 @@ def shell(text: str) -> Argv:
 
 
 def trial() -> Argv:
-    """Says which tools the image has."""
+    """Return a program that prints which tools the image has."""
     return shell(
         f"echo {READY}; for one in {' '.join(TOOLS)}; do command -v $one >/dev/null && echo has $one; done; true"
     )
 
 
 def numbered_then_idle() -> Argv:
-    """Numbered lines and an end mark, then waits for its SIGTERM."""
+    """Return a program that prints numbered lines and an end mark, then waits for SIGTERM."""
     count = f"i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done; echo end"
     return shell(f"trap 'exit 0' TERM; {count}; {_IDLE}")
 
 
 def numbered(lines: int = LINES) -> list[str]:
-    """What the log of `numbered_then_idle` holds."""
+    """Return the expected log of `numbered_then_idle`."""
     return [*(f"line {number}" for number in range(lines)), "end"]
 
 
@@ -50,7 +50,7 @@ def idle() -> Argv:
 
 
 def stubborn() -> Argv:
-    """Only SIGKILL ends it."""
+    """Return a program that only SIGKILL ends."""
     return shell("trap '' TERM; echo stubborn; while :; do sleep 1; done")
 
 
@@ -59,12 +59,12 @@ def ends_with(code: int) -> Argv:
 
 
 def answers(code: int) -> Argv:
-    """For exec: who it is, a line on each stream, and an exit code."""
+    """Return a program for exec: its name, a line on each stream, and an exit code."""
     return shell(f"echo {OUT} ${NAME_VARIABLE}; echo {ERR} >&2; exit {code}")
 
 
 def identity() -> Argv:
-    """For exec: under which UID a container runs, and whether it was given a token for the API."""
+    """Return a program for exec that prints the container's UID, and whether it has a token for the API."""
     token = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path
     return shell(
         "while read key value rest; do [ $key = Uid: ] && echo uid $value; done </proc/self/status; "
@@ -73,7 +73,7 @@ def identity() -> Argv:
 
 
 def devices() -> Argv:
-    """For exec: what a container sees of devices. `nvidia-smi` is asked where the driver brought it."""
+    """Return a program for exec that prints the devices a container sees. It uses `nvidia-smi` if the driver brought it."""
     return shell(
         'for name in NVIDIA_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES; do eval "value=\\${$name-}"; '
         '[ -n "$value" ] && echo env $name "$value"; done; '
@@ -83,7 +83,7 @@ def devices() -> Argv:
 
 
 def looks_up() -> Argv:
-    """For exec: the address of the API server's service by its whole name, by whatever the image has.
+    """Return a program for exec that resolves the API server's service by its full name, with a tool of the image.
 
     The whole name, since not every `nslookup` tries the domains that a resolver would; which domain it is, the pod was told.
     """
@@ -97,7 +97,7 @@ def looks_up() -> Argv:
 
 
 def serves(port: int) -> Argv:
-    """Answers whoever connects with its own name, again and again."""
+    """Return a program that answers each connection with its own name."""
     python = (
         "import os,socket\n"
         f's=socket.create_server(("", {port}))\n'
@@ -111,7 +111,7 @@ def serves(port: int) -> Argv:
 
 
 def calls(host: str, port: int) -> Argv:
-    """For exec: what `serves` answers there."""
+    """Return a program for exec that prints what `serves` answers there."""
     python = f'import socket; s=socket.create_connection(("{host}", {port}), 3); print(s.makefile().readline().strip())'
     return shell(
         f"if command -v python3 >/dev/null; then python3 -c '{python}'; else nc -w 3 {host} {port} </dev/null; fi"
@@ -119,7 +119,7 @@ def calls(host: str, port: int) -> Argv:
 
 
 def asks_the_api() -> Argv:
-    """For exec: HTTP's status of a call to the API server from a pod, without any token."""
+    """Return a program for exec that prints the HTTP status of a call to the API server without a token."""
     python = (
         "import os,ssl,urllib.request as u,urllib.error as e\n"
         'h=os.environ["KUBERNETES_SERVICE_HOST"]; h=h if h.count(":")<2 else "[%s]"%h\n'

@@ -1,4 +1,4 @@
-"""The suite: its cases in a table, one after the other, and an end that leaves nothing behind.
+"""The suite: its cases in a table, run one after the other, and a clean-up that leaves nothing behind.
 
 It is safe on a shared cluster: everything is made in a namespace of its own (or in one that was named), is small, carries our
 labels and the suite's, and only what carries them is removed. A case that fails stops no other, unless no pod starts at all.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stackmark.cluster.checks import around, devices, lifecycle
-from stackmark.cluster.checks.room import fairly, fitting, namespace_for, sized
+from stackmark.cluster.checks.capacity import fairly, fitting, namespace_for, sized
 from stackmark.cluster.checks.work import Case, Checked, LeftOut, Result, Work, explained
 from stackmark.errors import ClusterError, SpecError, Terminated, nearest_names
 from stackmark.kubernetes.client import ApiError, connect
@@ -47,7 +47,7 @@ CASES: tuple[Case, ...] = (
     Case("gpu", "logs", "many", lifecycle.logs("gpu", "many")),
     Case("gpu", "exec", "many", lifecycle.execute("gpu", "many")),
     Case("devices", "each pod its own", "many", devices.different_devices),
-    Case("devices", "CPU pods beside GPU pods", "many", devices.cpu_beside_gpu),
+    Case("devices", "CPU pods beside GPU pods", "many", devices.cpu_next_to_gpu),
     Case("gpu", "delete", "many", lifecycle.delete("gpu", "many")),
     Case("devices", "exactly those asked for", "one", fairly(devices.exactly_its_devices)),
     Case("devices", "return after delete", "one", fairly(devices.devices_return)),
@@ -65,7 +65,7 @@ def chosen(areas: Sequence[str]) -> list[Case]:
     unknown = [area for area in areas if area not in AREAS]
     if unknown:
         raise SpecError(
-            f"there is no area {unknown[0]!r}{nearest_names(unknown[0], list(AREAS))}",
+            f"unknown area {unknown[0]!r}{nearest_names(unknown[0], list(AREAS))}",
             hint=f"areas: {', '.join(AREAS)}",
         )
     return [case for case in CASES if not areas or case.area in areas or _is_needed(case, areas)]
@@ -85,7 +85,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """What was checked, and where."""
+    """The tests that ran, and where."""
 
     context: str
     server: str
@@ -109,7 +109,7 @@ def check(
     areas: Sequence[str] = (),
     partly: Callable[[Suite], None] = lambda _: None,
 ) -> Suite:
-    """Runs the suite. `partly` gets what was done of it when it is interrupted, before the interruption goes on."""
+    """Run the suite. `partly` gets what was done of it when it is interrupted, before the interruption goes on."""
     cases = chosen(areas)
     try:
         cluster = connect(options.context, options.kubeconfig, options.namespace)
@@ -159,7 +159,7 @@ def _run(work: Work, cases: Sequence[Case], watcher: Watcher, done: list[Checked
     for number, case in enumerate(cases, 1):
         watcher.begins(case, number, len(cases))
         if broken:
-            checked = Checked(case.area, case.name, case.scope, "left out", 0.0, "no pod starts: see the first case")
+            checked = Checked(case.area, case.name, case.scope, "left out", 0.0, "no pod starts: see the first test")
         else:
             checked = _tried(work, case)
         broken = broken or (case.name == STARTS and checked.result != "passed")
@@ -192,5 +192,5 @@ def _clear(work: Work, watcher: Watcher) -> None:
         work.remove_leftovers(wait_for_all=not work.own_namespace)
     except ClusterError as error:
         watcher.notice(
-            f"pods of the check were left in {work.setup.namespace}: {error.message}; later: stackmark cluster clean"
+            f"pods of the tests were left in {work.setup.namespace}: {error.message}; later: stackmark cluster clean"
         )

@@ -1,4 +1,4 @@
-"""What a case is, how one ends, and what it has in its hands: pods made at once and in parallel, one look at all of them, and an
+"""A test case, its end, and its tools: pods created in parallel, one query for all of them, and an
 end to every wait.
 
 A case passes with what was seen, fails with the cause, or is left out with the reason. One that cannot be tried here (no GPU, not
@@ -34,12 +34,12 @@ class CaseFailed(ClusterError):
 
 
 class LeftOut(ClusterError):
-    """The case cannot be tried here."""
+    """The case cannot be tested here."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """`do` returns what was seen, in a few words, or raises CaseFailed or LeftOut."""
+    """A test case. `do` returns what it saw, in a few words, or raises CaseFailed or LeftOut."""
 
     area: str
     name: str
@@ -77,7 +77,7 @@ class Group:
 
 @dataclass
 class Work:
-    """One suite at work; `limit_s` is each case's own."""
+    """A running suite; `limit_s` applies to each case."""
 
     setup: PodSetup
     mark: str
@@ -140,7 +140,7 @@ class Work:
         return self.ours(build.pod(request))
 
     def ours(self, made: Json) -> Json:
-        """With the suite's label; a Job's pods have it too."""
+        """Return objects with the suite's label; a Job's pods have it too."""
         made["metadata"].setdefault("labels", {})[SUITE_LABEL] = self.mark
         template = (made.get("spec") or {}).get("template")
         if template:
@@ -162,7 +162,7 @@ class Work:
         nodes: Sequence[str] = (),
         keep: bool = True,
     ) -> Group:
-        """Pods that run, kept under this name for the cases to come. With `nodes` they are shared out among these."""
+        """Start pods and keep them under this name for later cases. With `nodes` they are distributed over these."""
         width = len(str(count - 1))
         wanted = [
             self.request(f"{name}-{i:0{width}d}", command, gpus=gpus, node=nodes[i % len(nodes)] if nodes else None)
@@ -185,7 +185,7 @@ class Work:
 
     @property
     def all_pods(self) -> Pods:
-        """All of the suite's. A server that does not answer is the case's failure."""
+        """Return all pods of the suite. A server that does not answer is the case's failure."""
         return Pods(self.cluster, self.setup.namespace, self.selector, patience_s=0.0)
 
     def pods(self) -> dict[str, Json]:
@@ -210,7 +210,7 @@ class Work:
             how_many = f"{error.waiting} of {len(pods)} pods do" if len(pods) > 1 else "the pod does"
             raise CaseFailed(
                 f"{how_many} not {verb} after {time.monotonic() - self.began:.0f} s: {known.explain(error.one).sentence}",
-                hint="raise --time-limit where an image has to be pulled first",
+                hint="raise --time-limit if an image must be pulled first",
                 command=described,
             ) from error
         return {names.object_name(one.mark): one.pod for one in awaited if one.pod is not None and not one.gone}
@@ -235,7 +235,7 @@ class Work:
         )
 
     def by_hand(self, *words: str) -> str | None:
-        """The command to see it; none where what it would show is gone by the time that somebody types it."""
+        """Return the command to see it; None where what it would show is gone by then."""
         if self.own_namespace:
             return None
         return " ".join(("kubectl", "--context", self.cluster.context, "-n", self.setup.namespace, *words))
@@ -277,7 +277,7 @@ def node_of(pod: Json) -> str:
 
 
 def explained(error: ClusterError, doing: str) -> ClusterError:
-    """A refusal of the API server as a case's end. A quota, and a right that the account lacks, are reasons to leave it out:
+    """Turn a refusal of the API server into a case's end. A quota, or a right that the account lacks, means left out:
     the cluster does what it was told to."""
     if not isinstance(error, ApiError):
         return error

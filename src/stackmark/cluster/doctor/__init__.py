@@ -1,1 +1,1 @@
-"""Is a cluster fit for GPU work? Diagnostics, each a pure judgement of what was seen, with what to do about it."""
+"""Diagnose whether a cluster is fit for GPU work: pure judgements of what was seen, each with what to do about it."""

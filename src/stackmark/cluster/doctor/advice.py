@@ -1,7 +1,7 @@
-"""How what is missing is installed: the vendors' own commands, by vendor and by the node's distribution.
+"""Advice on installing what is missing: the vendors' own commands, by vendor and by the node's distribution.
 
 A line that begins with `$ ` is typed: on the node, or where kubectl and helm are. Versions are left out where the vendor's page
-lets one leave them out, so that the newest is taken. Where each comes from stands beside it; all were read in November 2026.
+lets one leave them out, so that the newest is taken. Where each comes from stands next to it; all were read in November 2026.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ NVIDIA_PLUGIN: Lines = (
 # https://docs.nvidia.com/datacenter/cloud-native/openshift/latest/: OperatorHub, first NFD, then the GPU operator
 NVIDIA_OPENSHIFT: Lines = (
     "on OpenShift, install from OperatorHub: Node Feature Discovery with a NodeFeatureDiscovery, then the NVIDIA GPU Operator"
-    " with a ClusterPolicy; they bring driver, toolkit and device plugin",
+    " with a ClusterPolicy; they install driver, toolkit and device plugin",
     "$ oc get pods -n openshift-nfd; oc get pods -n nvidia-gpu-operator",
 )
 # https://instinct.docs.amd.com/projects/gpu-operator/en/latest/installation/kubernetes-helm.html (cert-manager first)
@@ -78,14 +78,14 @@ _AMD_DRIVER = {
 AMD_DRIVER_PAGE = "https://instinct.docs.amd.com/projects/amdgpu-docs/en/latest/"
 # container-selinux' own switch (container_selinux(8)); what was denied stands in the audit log.
 SELINUX: Lines = (
-    "with SELinux enforcing, a denied device stands in the node's audit log; this allows devices to containers:",
+    "with SELinux enforcing, the node's audit log shows denied devices; this allows devices in containers:",
     "$ sudo ausearch -m avc -ts recent | grep -E 'nvidia|kfd|dri'",
     "$ sudo setsebool -P container_use_devices on",
 )
 
 
 def family(os_image: str) -> str:
-    """The family of a node's distribution, by what the kubelet says of it: `Red Hat Enterprise Linux CoreOS 418…`."""
+    """Return the family of a node's distribution, by what the kubelet reports: `Red Hat Enterprise Linux CoreOS 418…`."""
     name = os_image.lower()
     families = {
         "debian": ("debian", "ubuntu"),
@@ -104,20 +104,20 @@ def driver(vendor: str, os_image: str, openshift: bool) -> Lines:
 
 
 def runtime(vendor: str, os_image: str, engine: str, openshift: bool) -> Lines:
-    """`engine` is the kubelet's: `containerd://1.7.27`, `cri-o://1.31.3`."""
+    """Return advice for a runtime. `engine` is the kubelet's: `containerd://1.7.27`, `cri-o://1.31.3`."""
     linux = SELINUX if family(os_image) == "redhat" else ()
     if vendor == "amd":
         # AMD's device plugin hands in /dev/kfd and /dev/dri itself: no toolkit is needed.
-        return ("AMD's device plugin hands in /dev/kfd and /dev/dri/renderD*: look at its log", *linux)
+        return ("AMD's device plugin passes in /dev/kfd and /dev/dri/renderD*: look at its log", *linux)
     if openshift:
         return (*NVIDIA_OPENSHIFT, *linux)
     # The toolkit's name for it is its service's, too.
     kind = "crio" if engine.startswith("cri-o") else "containerd"
     return (
-        "on the node, NVIDIA's container toolkit (the GPU operator brings its own):",
+        "on the node, install NVIDIA's container toolkit (the GPU operator includes it):",
         *_NVIDIA_TOOLKIT.get(family(os_image), ()),
         f"$ sudo nvidia-ctk runtime configure --runtime={kind} --set-as-default && sudo systemctl restart {kind}",
-        "or by CDI, without a runtime of its own (the toolkit writes it by itself since 1.18):",
+        "or use CDI, without a separate runtime (since 1.18 the toolkit writes it by itself):",
         "$ sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && nvidia-ctk cdi list",
         *linux,
     )
@@ -128,18 +128,18 @@ def plugin(vendor: str, openshift: bool) -> Lines:
         return (
             AMD_OPENSHIFT
             if openshift
-            else ("AMD's device plugin alone:", *AMD_PLUGIN, "or its operator:", *AMD_OPERATOR)
+            else ("install AMD's device plugin only:", *AMD_PLUGIN, "or its operator:", *AMD_OPERATOR)
         )
     if openshift:
         return NVIDIA_OPENSHIFT
     return (
-        "with driver and toolkit on the nodes, the device plugin alone:", *NVIDIA_PLUGIN,
-        "or the GPU operator, which brings all of them:", *NVIDIA_OPERATOR,
+        "with driver and toolkit on the nodes, install the device plugin only:", *NVIDIA_PLUGIN,
+        "or the GPU operator, which installs all of them:", *NVIDIA_OPERATOR,
     )  # fmt: skip
 
 
 def role(kubectl: str, namespace: str, rights: Sequence[tuple[str, str]], user: str) -> Lines:
-    """A Role for the rights (verb, resource) that are missing, as somebody who may make one would type it."""
+    """Return the commands that create a Role for the missing rights (verb, resource)."""
     verbs = ",".join(dict.fromkeys(verb for verb, _ in rights))
     resources = ",".join(dict.fromkeys(resource for _, resource in rights))
     return (
@@ -151,5 +151,5 @@ def role(kubectl: str, namespace: str, rights: Sequence[tuple[str, str]], user: 
 def _either(own: Lines, operator: Lines, page: str, openshift: bool) -> Lines:
     if openshift:
         return operator
-    return ("on the node, from the vendor's repository, then reboot:", *own, f"the vendor's page: {page}",
-            "or let the operator bring it:", *operator)  # fmt: skip
+    return ("on the node, install it from the vendor's repository, then reboot:", *own, f"the vendor's page: {page}",
+            "or let the operator install it:", *operator)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The diagnostics of the whole cluster: does the API answer, and may one do what is needed?"""
+"""Diagnose the whole cluster: does the API answer, and does the user have the necessary rights?"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,14 +18,14 @@ def api(seen: ClusterView) -> Result:
     command = f"kubectl --context {seen.context} get --raw /readyz"
     if seen.trouble:
         finding = failure("unreachable", seen.trouble, (seen.trouble_hint,) if seen.trouble_hint else ())
-        return judged("api", None, f"{seen.server or 'no API server'} does not answer us", command, [finding])
+        return judged("api", None, f"{seen.server or 'no API server'} does not answer", command, [finding])
     findings = []
     if (version := _version(seen.version)) and version < OLDEST:
         findings.append(
             warning(
                 "old-kubernetes",
-                f"Kubernetes {seen.version} is older than 1.28, the oldest that is tried",
-                ("upgrade the cluster; until then some of what is made may be refused",),
+                f"Kubernetes {seen.version} is older than 1.28, the oldest tested version",
+                ("upgrade the cluster; until then it may refuse some objects",),
             )
         )
     who = f", as {seen.user}" if seen.user else ""
@@ -45,13 +45,13 @@ def permissions(seen: ClusterView, wish: Wish) -> Result:
         findings.append(
             failure(
                 "missing-rights",
-                f"no pod of ours can run in the namespace {seen.namespace} without the rights: {said}",
+                f"stackmark cannot run pods in the namespace {seen.namespace} without the rights: {said}",
                 (
-                    "somebody who may, gives them:",
+                    "ask an administrator to grant them:",
                     *advice.role(
                         seen.kubectl, seen.namespace, [(right.verb, right.name) for right in needed], seen.user
                     ),
-                    "or take a namespace in which you have them: --namespace",
+                    "or use a namespace where you have them: --namespace",
                 ),
             )
         )
@@ -59,7 +59,7 @@ def permissions(seen: ClusterView, wish: Wish) -> Result:
     findings += _quota(seen, wish)
     untold = [one for one in seen.rights if one.allowed is None]
     if seen.rights and len(untold) == len(seen.rights) and not findings:
-        return unknown("permissions", None, "the API server does not say what one may do", command)
+        return unknown("permissions", None, "the API server does not report your rights", command)
     have = sum(one.allowed is True for one in seen.rights)
     policy = seen.namespace_labels.get(ENFORCED)
     level = f"; Pod Security {policy}" if policy else ""
@@ -68,19 +68,19 @@ def permissions(seen: ClusterView, wish: Wish) -> Result:
 
 
 def may_run_pods(seen: ClusterView) -> str | None:
-    """Why no pod of ours can be made, or None."""
+    """Return why stackmark cannot create pods, or None."""
     if seen.trouble:
         return "the API server does not answer"
     if seen.namespace_trouble:
         return seen.namespace_trouble
     lacks = [str(one.right) for one in seen.rights if one.needed and one.allowed is False]
-    return f"one may not {', '.join(lacks)} in the namespace {seen.namespace}" if lacks else None
+    return f"you may not {', '.join(lacks)} in the namespace {seen.namespace}" if lacks else None
 
 
 def _namespace(seen: ClusterView) -> Finding:
-    do: tuple[str, ...] = ("give another: --namespace",)
+    do: tuple[str, ...] = ("use another: --namespace",)
     if seen.namespace_trouble.startswith(NO_NAMESPACE):
-        do = (f"$ {seen.kubectl} create namespace {seen.namespace}", "or give another: --namespace")
+        do = (f"$ {seen.kubectl} create namespace {seen.namespace}", "or use another: --namespace")
     return failure("namespace", seen.namespace_trouble, do)
 
 
@@ -89,7 +89,7 @@ def _less_seen(seen: ClusterView, review: RightReview) -> Finding:
     where = f" -n {seen.namespace}" if right.namespace is not None else ""
     return warning(
         "less-seen",
-        f"one may not {right}: {review.loses}",
+        f"you may not {right}: {review.loses}",
         (f"$ {seen.kubectl} auth can-i {right}{where}",),
     )
 
@@ -136,16 +136,16 @@ CPU_MANAGER = (
     "in the kubelet's configuration: cpuManagerPolicy: static, with reservedSystemCPUs; then"
     " (kubernetes.io, Control CPU Management Policies on the Node):",
     "$ sudo systemctl stop kubelet && sudo rm /var/lib/kubelet/cpu_manager_state && sudo systemctl start kubelet",
-    "and ask for whole CPUs and for memory, so that a pod is Guaranteed: --cpus 8 --memory 32g",
+    "and request whole CPUs and memory, so that the pod's QoS class is Guaranteed: --cpus 8 --memory 32g",
 )
 
 
 def no_nodes(seen: ClusterView, wish: Wish) -> Result:
-    """Where there is none to look at."""
+    """Diagnose a cluster without nodes to examine."""
     command = f"{seen.kubectl} get nodes"
     if seen.nodes is None:
         return skipped(
-            "nodes", None, "one may not list nodes: name one with --node, and pods can be sent to it", command
+            "nodes", None, "you may not list nodes: with --node NAME pods can still be sent to a node", command
         )
     finding = failure("no-nodes", "the cluster has no node", ("join one: a cluster without nodes runs nothing",))
     if seen.nodes:
@@ -156,15 +156,15 @@ def no_nodes(seen: ClusterView, wish: Wish) -> Result:
 
 
 def nodes(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, matters: bool) -> Result:
-    """`matters`: it has a GPU, or CPUs are what is asked for; on others a kubelet's settings are nobody's concern."""
+    """Diagnose the nodes. `matters`: it has a GPU, or CPUs are meant; on others the kubelet's settings do not matter."""
     command = f"{seen.kubectl} describe node {node.name}"
     if not node.known:
-        return unknown("nodes", node.name, "one may not read nodes", command)
+        return unknown("nodes", node.name, "you may not read nodes", command)
     findings = [*_conditions(node, seen)]
     if node.cordoned:
         findings.append(
             warning(
-                "cordoned", "no new pod goes to this node: it is cordoned", (f"$ {seen.kubectl} uncordon {node.name}",)
+                "cordoned", "this node accepts no new pods: it is cordoned", (f"$ {seen.kubectl} uncordon {node.name}",)
             )
         )
     taints = untolerated(node.taints, wish.tolerations)
@@ -187,7 +187,7 @@ def nodes(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, matters: 
 
 
 def closed(node: Node, wish: Wish) -> str | None:
-    """Why no pod of ours can go there, or None."""
+    """Return why stackmark's pods cannot run on the node, or None."""
     if not node.known:
         return None
     if not node.ready:
@@ -203,7 +203,7 @@ def closed(node: Node, wish: Wish) -> str | None:
 def _conditions(node: Node, seen: ClusterView) -> list[Finding]:
     findings = []
     if not any(one.get("type") == "Ready" for one in node.conditions):
-        findings.append(failure("not-ready", "the node has never said that it is ready"))
+        findings.append(failure("not-ready", "the node has never reported that it is ready"))
     for one in node.conditions:
         kind, status = str(one.get("type")), one.get("status")
         said = f"{one.get('reason') or 'no reason'}: {one.get('message') or 'no message'}"
@@ -238,11 +238,11 @@ def _kubelet(settings: Json | None, visit: NodeVisit) -> list[Finding]:
     if cpus is None:
         return []
     what = f"no CPU manager: a pod with {look.cpus if look else 0} whole CPU may run on all {cpus} of the node"
-    return [warning("no-cpu-manager", f"{what}, and moves between them", CPU_MANAGER)]
+    return [warning("no-cpu-manager", f"{what} and moves between them", CPU_MANAGER)]
 
 
 def shared_cpus(look: Look) -> int | None:
-    """The CPUs of a pod that should have its own, where they are all of the node's; None where that cannot be said."""
+    """Return the CPUs of a pod that should have its own, where they are all of the node's; None where unknown."""
     if not look.facts or look.cpus is None:
         return None
     own, all_of_them = look.facts.get("cgroup", {}).get("cpuset_cpus"), look.facts.get("cpu", {}).get("threads")
@@ -272,7 +272,9 @@ def _policies(settings: Mapping[str, object]) -> list[Finding]:
             warning(
                 "topology",
                 "topologyManagerPolicy none: a pod's CPUs may be far from its GPU",
-                ("in the kubelet's configuration, beside the static CPU manager: topologyManagerPolicy: best-effort",),
+                (
+                    "in the kubelet's configuration, together with the static CPU manager: topologyManagerPolicy: best-effort",
+                ),
             )
         )
     elif topology in ("restricted", "single-numa-node"):
@@ -280,7 +282,7 @@ def _policies(settings: Mapping[str, object]) -> list[Finding]:
             warning(
                 "topology",
                 f"topologyManagerPolicy {topology}: a pod that cannot be aligned is refused",
-                ("ask for no more CPUs and GPUs than a NUMA node has, or the pod ends with TopologyAffinityError",),
+                ("request no more CPUs and GPUs than a NUMA node has, else the pod ends with TopologyAffinityError",),
             )
         )
     return findings

@@ -1,4 +1,4 @@
-"""The diagnostics of Kubernetes' own view of a GPU: the device plugin that announces it, and what a node can give out.
+"""Diagnose Kubernetes' own view of a GPU: the device plugin that announces it, and what a node can allocate.
 
 `capacity` is what the plugin once registered, `allocatable` what of it is healthy now: a plugin that died leaves the first and
 takes the second to 0. How many GPUs there are behind them, GFD's labels say: `gpu.count` are GPUs, and `gpu.replicas` how often
@@ -23,11 +23,11 @@ from stackmark.kubernetes.nodes import PCI_VENDORS, Node, holders
 # A driver of the kernel that takes the GPU and is of no use for computing, with what to do.
 OTHER_DRIVERS = {
     "nouveau": (
-        "the GPU is held by nouveau, which does not compute",
+        "the driver nouveau holds the GPU; it cannot compute",
         ("$ printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
-         "then build the initial ram disk anew (update-initramfs -u, or dracut --force) and reboot"),
+         "then rebuild the initial RAM disk (update-initramfs -u, or dracut --force) and reboot"),
     ),
-    "vfio-pci": ("the GPU is held by vfio-pci, for virtual machines", ("unbind it, or look for GPUs in the virtual machines",)),
+    "vfio-pci": ("the driver vfio-pci holds the GPU for virtual machines", ("unbind it, or examine the virtual machines",)),
 }  # fmt: skip
 KERNEL_MODULES = {"nvidia": "nvidia", "amd": "amdgpu"}
 # https://github.com/containerd/containerd/blob/main/docs/cri/config.md: CDI since 1.7, on by default since 2.0
@@ -40,7 +40,7 @@ def pci(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, expected: b
         f"{seen.kubectl} get node {node.name} -o json | grep pci-; on the node: lspci -d {PCI_VENDORS.get(vendor, '')}:"
     )
     if vendor not in PCI_VENDORS:
-        return unknown("pci", node.name, f"how {called} shows on the bus is not known here", command)
+        return unknown("pci", node.name, f"stackmark cannot identify {called} on the bus", command)
     labels = node.pci_labels(vendor)
     by_labels = f"label {labels[0]}" if labels else ""
     facts = _of_the_bus(visit)
@@ -53,11 +53,11 @@ def pci(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, expected: b
             return judged("pci", node.name, by_labels or f"label {vendor}.com/gpu.present", command)
         if node.has_nfd:
             if expected:
-                return judged("pci", node.name, "NFD labelled the node, and no GPU", command, [_nothing(called, node)])
+                return judged("pci", node.name, "NFD labelled the node, but no GPU", command, [_nothing(called, node)])
             return skipped("pci", node.name, f"no GPU of {called} here, by NFD's labels", command)
         if not expected and not offered:
-            return skipped("pci", node.name, f"nothing speaks for a GPU of {called} here", command)
-        why = visit.why_not or "no pod looked at the bus"
+            return skipped("pci", node.name, f"there is no sign of a GPU of {called} here", command)
+        why = visit.why_not or "no pod has read the bus"
         return unknown("pci", node.name, f"no labels of node-feature-discovery, and {why}", command)
     found = gpus_on_bus(facts, vendor)
     told = facts.get("pci", {}).get("devices")
@@ -67,19 +67,19 @@ def pci(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, expected: b
     if driver_in(visit.with_gpus, vendor):
         finding = warning(
             "not-on-the-bus",
-            "the driver works in a pod, and no PCI device of it is to be seen: an integrated or paravirtual GPU",
+            "the driver works in a pod, but its PCI device is not visible: an integrated or paravirtual GPU",
         )
         return judged("pci", node.name, f"none among {told} PCI devices", command, [finding])
     if offered:
         finding = warning(
             "offered-without-device",
-            f"the node offers {offered} {wish.resource}, and a pod sees no device of {called} among {told} on the bus:"
-            " stand-ins, or a virtual machine that was given none",
+            f"the node offers {offered} {wish.resource}, but a pod sees no device of {called} among {told} on the bus:"
+            " fake devices, or a virtual machine without GPUs",
             (f"on the node: $ lspci -d {PCI_VENDORS[vendor]}:",),
         )
         return judged("pci", node.name, f"none of {called} among {told} PCI devices", command, [finding])
     if labels:
-        finding = warning("stale-label", f"{by_labels} says there is one, and a pod sees none on the bus")
+        finding = warning("stale-label", f"{by_labels} shows one, but a pod sees none on the bus")
         return judged("pci", node.name, f"none of {called} among {told} PCI devices", command, [finding])
     if not expected:
         return skipped("pci", node.name, f"no GPU of {called} on the bus", command)
@@ -98,16 +98,16 @@ def driver(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Resul
             findings.append(
                 warning(
                     "stale-label",
-                    f"the label says driver {label}, and a pod sees {said}",
-                    ("restart gpu-feature-discovery on the node: its labels are old",),
+                    f"the label says driver {label}, but a pod sees {said}",
+                    ("restart gpu-feature-discovery on the node: its labels are out of date",),
                 )
             )
-        return judged("driver", node.name, f"driver {said}, as a pod sees it", command, findings)
+        return judged("driver", node.name, f"driver {said}, seen in a pod", command, findings)
     facts = _of_the_bus(visit)
     if facts is None:
         if label:
             return judged("driver", node.name, f"driver {label}, by the node's labels", command)
-        return unknown("driver", node.name, f"no label tells it, and {visit.why_not or 'no pod looked'}", command)
+        return unknown("driver", node.name, f"no label shows it, and {visit.why_not or 'no pod was sent'}", command)
     module = modules_in(facts).get(KERNEL_MODULES.get(vendor, vendor))
     if module:
         return judged("driver", node.name, f"kernel module {KERNEL_MODULES.get(vendor, vendor)} ({module})", command)
@@ -125,7 +125,7 @@ def driver(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Resul
 
 
 def runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> Result:
-    """`below` is the driver's diagnostic."""
+    """Diagnose the runtime. `below` is the driver's diagnostic."""
     engine = node.info.get("containerRuntimeVersion", "")
     classes = [str(one["metadata"]["name"]) for one in seen.runtime_classes or ()]
     offered = f"; runtime classes {', '.join(classes)}" if classes else ""
@@ -139,12 +139,12 @@ def runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: 
     if driver_in(look, wish.vendor):
         return judged("runtime", node.name, f"{evidence}; the driver is in the pod", command)
     nodes = device_nodes(look.facts)
-    what = "a pod that was given a GPU finds neither its device node nor the driver's library"
+    what = "a pod with a GPU finds neither its device node nor the driver's library"
     if nodes:
-        what = f"a pod that was given a GPU has {nodes[0]}, and the driver does not answer: {_first(look)}"
+        what = f"a pod with a GPU has {nodes[0]}, but the driver does not answer: {_first(look)}"
     do = advice.runtime(wish.vendor, node.info.get("osImage", ""), engine, seen.openshift)
     if "nvidia" in classes and wish.runtime_class is None and wish.vendor == "nvidia":
-        do = ("the cluster has the runtime class nvidia, and this pod did not name it: --runtime-class nvidia", *do)
+        do = ("the cluster has the runtime class nvidia, but this pod did not use it: --runtime-class nvidia", *do)
     return judged("runtime", node.name, evidence, command, [failure("not-handed-in", what, do)])
 
 
@@ -163,13 +163,13 @@ def modules_in(facts: Facts) -> dict[str, JsonValue]:
 
 
 def device_nodes(facts: Facts) -> list[str]:
-    """GPUs' own nodes in a pod's /dev."""
+    """Return the GPUs' own nodes in a pod's /dev."""
     nodes = facts.get("pci", {}).get("device_nodes")
     return [str(node) for node in nodes] if isinstance(nodes, list) else []
 
 
 def driver_in(look: Look | None, vendor: str) -> str | None:
-    """The version of the driver that answered in a pod with a GPU; of AMD's, that its nodes were handed in."""
+    """Return the version of the driver that answered in a pod with a GPU; for AMD, whether its nodes were passed in."""
     if look is None or not look.facts:
         return None
     if vendor == "amd":
@@ -187,9 +187,9 @@ def _nothing(called: str, node: Node) -> Finding:
     other = "nvidia.com/gpu" if called == "AMD" else "amd.com/gpu"
     return failure(
         "no-gpu",
-        f"there is no GPU of {called} in {node.name}",
+        f"{node.name} has no GPU of {called}",
         (
-            f"is it another node (--node), another vendor's (--resource {other}), or are only CPUs meant (--gpus none)?",
+            f"for another node use --node, for another vendor --resource {other}, for CPUs only --gpus none",
             "in a virtual machine the GPU must be passed through by the hypervisor",
         ),
     )
@@ -205,9 +205,7 @@ def _cdi(engine: str) -> str:
 
 
 def _first(look: Look) -> str:
-    return next(
-        (problem for problem in look.problems if "NVIDIA" in problem or "GPU" in problem), "no reason was given"
-    )
+    return next((problem for problem in look.problems if "NVIDIA" in problem or "GPU" in problem), "no reason given")
 
 
 def _ended(result: Result) -> str:
@@ -220,8 +218,8 @@ PLUGINS = {
     "amd": ("amdgpu-device-plugin", "rocm/k8s-device-plugin", "amdgpu-dp", "amd-gpu"),
 }
 SHOWN_HOLDERS = 4
-NOT_READ = "one may not read nodes"
-EXCLUSIVE = "for measurements give GPUs out whole: without `sharing` in the device plugin's configuration"
+NOT_READ = "you may not read nodes"
+EXCLUSIVE = "for measurements do not share GPUs: remove `sharing` from the device plugin's configuration"
 
 
 def device_plugin(node: Node, seen: ClusterView, wish: Wish, expected: bool) -> Result:
@@ -242,7 +240,7 @@ def device_plugin(node: Node, seen: ClusterView, wish: Wish, expected: bool) -> 
             return unknown(
                 "device-plugin",
                 node.name,
-                f"{capacity} {wish.resource} were registered once; whether it runs now cannot be seen{_unseen(seen)}",
+                f"{capacity} {wish.resource} were registered before; whether the plugin runs now is unknown{_unseen(seen)}",
                 command,
             )
         return judged("device-plugin", node.name, f"{wish.resource} is registered{running}", command, findings)
@@ -252,19 +250,19 @@ def device_plugin(node: Node, seen: ClusterView, wish: Wish, expected: bool) -> 
     if slices:
         finding = warning(
             "dra-only",
-            f"{slices} devices are offered by claims (DRA) and none as {wish.resource}",
-            (f"ask by a claim: --dra {_class(seen)}",),
+            f"{slices} devices are offered by claims (DRA), but none as {wish.resource}",
+            (f"request them by a claim: --dra {_class(seen)}",),
         )
         return judged("device-plugin", node.name, f"{slices} devices in ResourceSlices", command, [finding])
     if not expected:
         return skipped("device-plugin", node.name, "no GPU is known here", command)
     if trouble:
-        return judged("device-plugin", node.name, "its pod on the node is not well", command, [_ill(trouble[0], seen)])
+        return judged("device-plugin", node.name, "its pod on the node is unhealthy", command, [_ill(trouble[0], seen)])
     if sets:
         name = f"{sets[0]['metadata'].get('namespace')}/{sets[0]['metadata']['name']}"
         finding = failure(
             "plugin-not-here",
-            f"the DaemonSet {name} is there, and has registered no {wish.resource} on this node",
+            f"the DaemonSet {name} exists, but has registered no {wish.resource} on this node",
             (
                 f"$ {seen.kubectl} -n {sets[0]['metadata'].get('namespace')} describe daemonset {sets[0]['metadata']['name']}",
                 "look at its nodeSelector, affinity and tolerations, and at the log of its pod on the node",
@@ -284,7 +282,7 @@ def allocatable(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, exp
     if wish.dra:
         slices = in_slices(seen, node.name, wish)
         if slices is None:
-            return unknown("allocatable", node.name, "one may not read ResourceSlices", command)
+            return unknown("allocatable", node.name, "you may not read ResourceSlices", command)
         if not slices:
             return skipped("allocatable", node.name, "no DRA driver offers a device here", command)
         return judged("allocatable", node.name, f"{slices} devices in ResourceSlices", command, _too_few(wish, slices))
@@ -301,10 +299,10 @@ def allocatable(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, exp
         findings.append(
             failure(
                 "none-allocatable",
-                f"capacity {capacity}, allocatable 0: the device plugin is gone, or all its devices are unhealthy",
+                f"capacity {capacity}, allocatable 0: the device plugin has stopped, or all its devices are unhealthy",
                 (
                     f"$ {seen.kubectl} get pods -A -o wide --field-selector spec.nodeName={node.name} | grep -i plugin",
-                    "start the plugin again, and its devices come back; if it runs, its log says which are unhealthy",
+                    "start the plugin again to get its devices back; if it runs, its log shows which are unhealthy",
                 ),
             )
         )
@@ -314,7 +312,7 @@ def allocatable(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, exp
                 "unhealthy",
                 f"capacity {capacity}, allocatable {can}: {capacity - can} unhealthy",
                 (
-                    "the device plugin's log says which, and why (an XID, a lost GPU)",
+                    "the device plugin's log shows which, and why (an XID, a lost GPU)",
                     "on the node: $ nvidia-smi; dmesg | grep -i xid",
                 ),
             )
@@ -327,14 +325,14 @@ def allocatable(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, exp
 
 
 def free(node: Node, seen: ClusterView, wish: Wish) -> int | None:
-    """Devices that nobody holds; None where that cannot be told."""
+    """Return the devices that no pod holds; None where unknown."""
     if wish.dra or seen.pods is None or not node.known:
         return None
     return node.free(wish.resource, seen.pods)
 
 
 def in_slices(seen: ClusterView, node: str, wish: Wish) -> int | None:
-    """Devices that drivers offer on the node by claims; None where one cannot look."""
+    """Return the devices that drivers offer on the node by claims; None without the right to look."""
     if seen.slices is None:
         return None
     domain = f"{wish.vendor}.com"
@@ -361,7 +359,7 @@ def _held(node: Node, seen: ClusterView, wish: Wish) -> str:
 def _too_few(wish: Wish, can: int) -> list[Finding]:
     if can >= wish.gpus:
         return []
-    return [failure("too-few", f"{wish.gpus} are asked for and the node can give {can}", ("ask for fewer: --gpus",))]
+    return [failure("too-few", f"{wish.gpus} are requested, but the node can give {can}", ("request fewer: --gpus",))]
 
 
 def _sharing(node: Node, wish: Wish, capacity: int) -> list[Finding]:
@@ -375,17 +373,17 @@ def _sharing(node: Node, wish: Wish, capacity: int) -> list[Finding]:
         what = f"GPUs are shared by {strategy}: {replicas} pods on each of {count}"
         findings.append(warning(strategy, what, (EXCLUSIVE,)))
     elif replicas > 1 or product.endswith("-SHARED"):
-        findings.append(warning("replicas", f"each of {count} GPUs is given out {replicas} times", (EXCLUSIVE,)))
+        findings.append(warning("replicas", f"each of {count} GPUs is assigned {replicas} times", (EXCLUSIVE,)))
     elif count and "MIG" not in product and mig == "none" and capacity > count:
-        findings.append(warning("replicas", f"{capacity} are given out of {count} GPUs: they are shared", (EXCLUSIVE,)))
+        findings.append(warning("replicas", f"{count} GPUs are offered as {capacity}: they are shared", (EXCLUSIVE,)))
     slices = {name: number for name, number in node.others(wish.resource).items() if "/mig-" in name}
     if "-MIG-" in product or (mig != "none" and slices) or "/mig-" in wish.resource:
         what = product or ", ".join(f"{number} {name}" for name, number in slices.items()) or wish.resource
         findings.append(
             warning(
                 "mig",
-                f"GPUs are cut into slices (MIG {mig}): {what}",
-                ("a slice is a chip of its own: compare it with its like only",),
+                f"GPUs are divided into slices (MIG {mig}): {what}",
+                ("a slice behaves like a smaller GPU: compare it only with slices of the same kind",),
             )
         )
     if labels.get(f"{domain}/vgpu.present") == "true":
@@ -402,15 +400,15 @@ def _hardware(node: Node, wish: Wish, visit: NodeVisit, capacity: int) -> list[F
         return [
             warning(
                 "pci-not-allocatable",
-                f"{on_bus} GPUs are on the bus and {known} can be asked for",
+                f"{on_bus} GPUs are on the bus, but {known} can be requested",
                 (
-                    "the device plugin's log says why it left them out",
+                    "the device plugin's log shows why it left them out",
                     "on the node: $ nvidia-smi -L; dmesg | grep -i -E 'nvrm|xid'",
                 ),
             )
         ]
     if not capacity and not other and node.pci_labels(wish.vendor):
-        what = f"NFD saw a GPU ({node.pci_labels(wish.vendor)[0]}), and none can be asked for"
+        what = f"NFD found a GPU ({node.pci_labels(wish.vendor)[0]}), but none can be requested"
         return [warning("pci-not-allocatable", what)]
     return []
 
@@ -420,15 +418,15 @@ def _by_claim(node: Node, seen: ClusterView, wish: Wish, slices: int | None, com
     if seen.device_classes is not None and wish.dra not in classes:
         finding = failure(
             "no-device-class",
-            f"there is no DeviceClass {wish.dra}; there are: {', '.join(classes) or 'none'}",
+            f"the cluster has no DeviceClass {wish.dra}; it has: {', '.join(classes) or 'none'}",
             (
-                "install the vendor's DRA driver, or do without --dra",
+                "install the vendor's DRA driver, or leave out --dra",
                 "NVIDIA's: https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu",
             ),
         )
         return judged("device-plugin", node.name, f"DRA, {len(classes)} device classes", command, [finding])
     if slices is None:
-        return unknown("device-plugin", node.name, "DRA: one may not read ResourceSlices", command)
+        return unknown("device-plugin", node.name, "DRA: you may not read ResourceSlices", command)
     finding = failure(
         "no-slices", "no DRA driver offers a device on this node", (f"$ {seen.kubectl} get resourceslices",)
     )
@@ -441,8 +439,8 @@ def _other_names(node: Node, wish: Wish, others: dict[str, int], command: str) -
     said = ", ".join(f"{count} {name}" for name, count in others.items())
     finding = failure(
         "other-resource",
-        f"the node offers {said}, and no {wish.resource}",
-        (f"ask for that: --resource {next(iter(others))}",),
+        f"the node offers {said}, but no {wish.resource}",
+        (f"request that: --resource {next(iter(others))}",),
     )
     return judged("device-plugin", node.name, said, command, [finding])
 
@@ -486,4 +484,4 @@ def _ill(trouble: str, seen: ClusterView) -> Finding:
 
 
 def _unseen(seen: ClusterView) -> str:
-    return " (one may not list DaemonSets)" if seen.daemonsets is None else " (no DaemonSet of a known one is there)"
+    return " (you may not list DaemonSets)" if seen.daemonsets is None else " (no DaemonSet of a known plugin exists)"

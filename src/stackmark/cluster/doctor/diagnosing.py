@@ -25,13 +25,13 @@ from stackmark.kubernetes.nodes import Node
 
 # Diagnostics that a person who measures CPUs has no use for.
 OF_GPUS: tuple[Diagnostic, ...] = ("pci", "driver", "runtime", "device-plugin", "allocatable")
-# In a cluster of so many nodes a pod looks at those too that nothing speaks for: a GPU without labels is found by it.
+# In a cluster of this many nodes a pod looks at those too that nothing speaks for: a GPU without labels is found by it.
 LOOK_EVERYWHERE = 16
 NO_VISIT = NodeVisit(why_not="no pod was sent")
 
 
 def examined(seen: ClusterView, wish: Wish, visited: Iterable[str] = ()) -> list[Node]:
-    """The nodes that were named, or all. One that nobody may read is its name alone: named, or where a pod was placed."""
+    """Return the named nodes, or all. A node that may not be read is only a name: given, or where a pod was placed."""
     if seen.nodes is None:
         return [Node({"metadata": {"name": name}}) for name in wish.named or tuple(visited)]
     nodes = [Node(data) for data in seen.nodes]
@@ -48,7 +48,7 @@ def examined(seen: ClusterView, wish: Wish, visited: Iterable[str] = ()) -> list
 
 
 def expects_gpu(node: Node, nodes: Sequence[Node], wish: Wish) -> bool:
-    """A node that was named is expected to have one; and where no node says so, each of them."""
+    """Return whether the node should have a GPU: a named node should, and if no node reports one, each should."""
     says = [one for one in nodes if one.says_gpu(wish.vendor, wish.resource)]
     return bool(wish.gpus) and (node.name in wish.named or not says or node in says)
 
@@ -58,7 +58,7 @@ def worth_a_visit(node: Node, nodes: Sequence[Node], wish: Wish) -> bool:
 
 
 def worth_adding(visit: NodeVisit, wish: Wish) -> bool:
-    """A vector add without a driver in the pod, or on a GPU that is not its own, tells nothing more."""
+    """Return whether a vector add would show more: not without a driver in the pod, or on a GPU that is not its own."""
     if not wish.gpus:
         return visit.plain is not None and visit.plain.facts is not None
     look = visit.with_gpus
@@ -68,7 +68,7 @@ def worth_adding(visit: NodeVisit, wish: Wish) -> bool:
 
 
 def make_report(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) -> Report:
-    """The whole report, from data alone."""
+    """Make the whole report from data only."""
     results: list[Result] = [cluster_diagnostics.api(seen)]
     if seen.trouble:
         # Nothing can be asked: every diagnostic below says so, once for the cluster.
@@ -78,7 +78,7 @@ def make_report(seen: ClusterView, wish: Wish, visits: Mapping[str, NodeVisit]) 
     nodes = examined(seen, wish, visits)
     if not nodes:
         results.append(cluster_diagnostics.no_nodes(seen, wish))
-        why = "no node could be looked at"
+        why = "no node could be examined"
         results += [
             skipped(diagnostic, None, why) for diagnostic in DIAGNOSTICS if diagnostic not in (*OF_THE_CLUSTER, "nodes")
         ]
@@ -93,7 +93,7 @@ def _of_node(node: Node, nodes: Sequence[Node], seen: ClusterView, wish: Wish, v
     on_bus = any(gpus_on_bus(facts, wish.vendor) for facts in visit.told)
     made = [cluster_diagnostics.nodes(node, seen, wish, visit, matters=expected or on_bus or not wish.gpus)]
     if not wish.gpus:
-        made += [skipped(diagnostic, node.name, "no GPU is asked for (--gpus none)") for diagnostic in OF_GPUS]
+        made += [skipped(diagnostic, node.name, "no GPU is requested (--gpus none)") for diagnostic in OF_GPUS]
     elif not expected and not on_bus and not node.says_gpu(wish.vendor, wish.resource):
         why = f"no GPU of {wish.vendor} is known here"
         return [*made, *(skipped(diagnostic, node.name, why) for diagnostic in (*OF_GPUS, "pod", "vector-add"))]
@@ -109,7 +109,7 @@ def _of_node(node: Node, nodes: Sequence[Node], seen: ClusterView, wish: Wish, v
 
 def _driver_and_runtime(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> list[Result]:
     if below.status == "failed":
-        why = "there is no GPU to drive"
+        why = "there is no GPU"
         return [skipped("driver", node.name, why), skipped("runtime", node.name, why)]
     driver = device_diagnostics.driver(node, seen, wish, visit)
     return [driver, device_diagnostics.runtime(node, seen, wish, visit, driver)]

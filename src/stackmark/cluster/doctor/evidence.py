@@ -1,4 +1,4 @@
-"""What the doctor saw: plain data, so that every judgement can be made again on a recorded cluster.
+"""The doctor's evidence: plain data, so that every judgement can be repeated on a recorded cluster.
 
 Objects of the API are kept as they came; what one may not read, or the cluster does not have, is None with its reason.
 """
@@ -23,7 +23,7 @@ NO_NAMESPACE = "the cluster has no namespace"
 
 @dataclass(frozen=True)
 class RightReview:
-    """Whether one has a right. Without one that is `needed` no pod of ours runs; the rest is for looking only."""
+    """Whether the user has a right. Without a `needed` one stackmark cannot run pods; the others are only for reading."""
 
     right: Right
     needed: bool = True
@@ -34,7 +34,7 @@ class RightReview:
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked: how many of which resource a pod gets, and what our pods tolerate."""
+    """The request: how many of which resource a pod gets, and what our pods tolerate."""
 
     gpus: int = 1
     resource: str = "nvidia.com/gpu"
@@ -48,14 +48,14 @@ class Wish:
 
     @property
     def vendor(self) -> str:
-        """`nvidia`, `amd`, or the resource's own domain."""
+        """Return `nvidia`, `amd`, or the resource's own domain."""
         domain = self.resource.partition("/")[0]
         return {"nvidia.com": "nvidia", "amd.com": "amd"}.get(domain, domain)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a worker in a pod said, or why there was none. `allocated` are the devices' ids where the cluster tells them."""
+    """A worker's facts from a pod, or why there are none. `allocated` are the devices' ids where the cluster shows them."""
 
     facts: Facts | None = None
     trouble: str = ""
@@ -72,7 +72,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Addition:
-    """How the checked vector add went."""
+    """The result of the verified vector add."""
 
     figure: str = ""
     checked: int = 0
@@ -95,13 +95,13 @@ class NodeVisit:
 
     @property
     def told(self) -> tuple[Facts, ...]:
-        """What its pods told: the node's bus and modules are the same for all of them."""
+        """Return what its pods reported: the node's bus and modules are the same for all of them."""
         return tuple(look.facts for look in (self.with_gpus, self.plain) if look and look.facts)
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The cluster's side."""
+    """What the API server shows about the cluster."""
 
     context: str
     server: str
@@ -136,24 +136,24 @@ class ClusterView:
 # --- Ask the API server for all that the diagnostics are judged by. It only reads, and what it may not read is None
 
 
-# Reading a kubelet's configuration goes through the API server to each node: of so many nodes at most.
+# Reading a kubelet's configuration goes through the API server to each node: of this many nodes at most.
 MOST_KUBELETS = 50
 KUBELET_S = 5.0
 Answer = TypeVar("Answer")
 RIGHTS: tuple[RightReview, ...] = (
     *(RightReview(right) for right in RUN_RIGHTS),
     RightReview(Right("list", "", "nodes", namespace=None), needed=False,
-                loses="no node can be looked at but one that is named (--node)"),
+                loses="only a node named with --node can be examined"),
     RightReview(Right("get", "", "nodes", "proxy", namespace=None), needed=False,
-                loses="the kubelet's CPU and topology policies are told by what a pod gets"),
-    RightReview(Right("list", "", "pods", namespace=None), needed=False, loses="who holds the GPUs cannot be said"),
+                loses="the kubelet's CPU and topology policies are inferred from what a pod gets"),
+    RightReview(Right("list", "", "pods", namespace=None), needed=False, loses="which pods hold the GPUs is unknown"),
     RightReview(Right("list", "apps", "daemonsets", namespace=None), needed=False,
-                loses="the device plugin is known by its resource alone"),
+                loses="the device plugin is only known by its resource"),
 )  # fmt: skip
 
 
 def gather(cluster: Cluster, named: Sequence[str] = ()) -> ClusterView:
-    """`named` are the nodes that were asked for; without them all are looked at."""
+    """Gather the evidence. `named` are the requested nodes; without them all are examined."""
     seen = ClusterView(context=cluster.context, server=cluster.server, namespace=cluster.namespace)
     try:
         version = cluster.version
@@ -256,11 +256,9 @@ def _tried(ask: Callable[[], Answer]) -> Answer | None:
 
 def _refused(error: ApiError) -> str:
     if error.status == 401:
-        return f"the API server does not know who we are: {error.message}"
+        return f"the API server does not accept your credentials: {error.message}"
     return f"the API server answered with HTTP {error.status}: {error.message}"
 
 
 def _hint(error: ApiError) -> str:
-    return (
-        "log in again: the token or certificate of the kubeconfig is not valid any more" if error.status == 401 else ""
-    )
+    return "log in again: the token or certificate of the kubeconfig is no longer valid" if error.status == 401 else ""

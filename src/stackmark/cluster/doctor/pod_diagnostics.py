@@ -1,4 +1,4 @@
-"""The last diagnostics: a pod that the scheduler placed sees exactly the GPUs that it was given, and they compute rightly.
+"""Diagnose pods: a pod that the scheduler placed sees exactly the GPUs that it was assigned, and they compute correctly.
 
 What was given out is known by the pod's own status where the kubelet tells it (KEP-4680), by the variable that NVIDIA's device
 plugin sets (`NVIDIA_VISIBLE_DEVICES`, its default strategy), or by the number alone; what is seen is what the driver shows in
@@ -37,7 +37,7 @@ def pod(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Result:
         return taking(judged("pod", node.name, "no pod ran there", command, [finding]), look.seconds)
     about = _of_pods(visit)
     if not wish.gpus:
-        return taking(judged("pod", node.name, "a pod ran there; no GPU was asked for", command, about), look.seconds)
+        return taking(judged("pod", node.name, "a pod ran there; no GPU was requested", command, about), look.seconds)
     ids = given(look)
     shown = shown_gpus(look.facts, wish.vendor)
     if driver_in(look, wish.vendor) is None:
@@ -45,27 +45,25 @@ def pod(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit) -> Result:
     else:
         findings = [*_differences(wish, ids, shown), *about]
         names = ", ".join(shown[:4]) + (" …" if len(shown) > 4 else "")
-        result = judged("pod", node.name, f"asked for {wish.gpus}, sees {len(shown)}: {names}", command, findings)
+        result = judged("pod", node.name, f"requested {wish.gpus}, sees {len(shown)}: {names}", command, findings)
     return taking(result, look.seconds)
 
 
 def vector_add(node: Node, seen: ClusterView, wish: Wish, visit: NodeVisit, below: Result) -> Result:
-    """`below` is the pod's diagnostic."""
+    """Diagnose the vector add. `below` is the pod's diagnostic."""
     device = "cuda:0" if wish.gpus else "cpu"
     command = f"stackmark run check/vector-add --on pod --node {node.name} --device {device} --runs 1"
     addition = visit.addition
     if addition is None:
         return skipped("vector-add", node.name, _why_not_added(wish, visit, below), command)
     if addition.kind in OF_THE_IMAGE:
-        said = f"{addition.trouble}: the image cannot tell; take one with PyTorch: stackmark image"
+        said = f"{addition.trouble}: the image cannot run it; use one with PyTorch: stackmark image"
         return taking(unknown("vector-add", node.name, said, command), addition.seconds)
     if addition.trouble:
         finding = Finding(
             addition.kind or "failed", "failed", addition.trouble, (addition.hint,) if addition.hint else ()
         )
-        return taking(
-            judged("vector-add", node.name, "the sums did not come back right", command, [finding]), addition.seconds
-        )
+        return taking(judged("vector-add", node.name, "some sums are wrong", command, [finding]), addition.seconds)
     where = f" on {addition.devices} devices" if addition.devices > 1 else ""
     evidence = f"{addition.checked:,} sums{where} equal the host's; {addition.figure}"
     return taking(judged("vector-add", node.name, evidence, command), addition.seconds)
@@ -80,22 +78,22 @@ def _why_not_added(wish: Wish, visit: NodeVisit, below: Result) -> str:
 
 
 def why_no_pod(node: Node, seen: ClusterView, wish: Wish) -> str | None:
-    """Why a pod with GPUs need not be sent, or None: what is certain to wait for ever tells nothing."""
+    """Return why a pod with GPUs need not be sent, or None: one that would wait for ever shows nothing."""
     if not wish.gpus or not node.known:
         return None
     if not wish.dra and not node.capacity(wish.resource):
         return f"the node offers no {wish.resource}"
     can = node.allocatable(wish.resource)
     if not wish.dra and can < wish.gpus:
-        return f"{can} {wish.resource} are allocatable and {wish.gpus} are asked for"
+        return f"{can} {wish.resource} are allocatable, but {wish.gpus} are requested"
     left = free(node, seen, wish)
     if left is not None and left < wish.gpus:
-        return f"{max(0, left)} of {can} are free; the others are held by {say_holders(seen, node.name, wish.resource)}"
+        return f"{max(0, left)} of {can} are free; the others are used by {say_holders(seen, node.name, wish.resource)}"
     return None
 
 
 def given(look: Look) -> tuple[str, ...] | None:
-    """The ids that the pod was given, or None where only their number is known (CDI hands devices in without naming them)."""
+    """Return the ids that the pod was assigned, or None where only their number is known (CDI does not name them)."""
     if look.allocated is not None:
         return tuple(one.partition("::")[0] for one in look.allocated)
     listed = (look.facts or {}).get("environment", {}).get("NVIDIA_VISIBLE_DEVICES")
@@ -104,7 +102,7 @@ def given(look: Look) -> tuple[str, ...] | None:
 
 
 def shown_gpus(facts: Facts, vendor: str) -> list[str]:
-    """UUIDs as the driver shows them, a slice of a GPU as one. AMD's cards stand in /sys for every pod: what counts is /dev."""
+    """Return UUIDs as the driver shows them, a slice as one. AMD's cards are in /sys for every pod: what counts is /dev."""
     if vendor == "amd":
         return [node for node in device_nodes(facts) if "renderD" in node]
     listed = facts.get("gpu", {}).get("devices")
@@ -126,20 +124,20 @@ def _differences(wish: Wish, ids: tuple[str, ...] | None, shown: list[str]) -> l
         return [
             failure(
                 "fewer-seen",
-                f"the pod was given {wish.gpus} GPUs and the driver shows {len(shown)}",
-                ("the device plugin's and the runtime's logs say which was not handed in",),
+                f"the pod was assigned {wish.gpus} GPUs, but the driver shows {len(shown)}",
+                ("the logs of the device plugin and the runtime show which is missing",),
             )
         ]
     beyond = sorted(set(shown) - set(ids)) if ids and _are_uuids(ids) else []
     if len(shown) > wish.gpus or beyond:
-        seen = f"; not given to it: {', '.join(beyond[:4])}" if beyond else ""
+        seen = f"; not assigned to it: {', '.join(beyond[:4])}" if beyond else ""
         return [
             failure(
                 "more-seen",
-                f"the pod was given {wish.gpus} GPUs and sees {len(shown)}{seen}",
+                f"the pod was assigned {wish.gpus} GPUs, but sees {len(shown)}{seen}",
                 (
-                    "the image or the pod sets NVIDIA_VISIBLE_DEVICES=all, or is privileged; otherwise let the device plugin hand"
-                    " devices in itself: --set deviceListStrategy=volume-mounts, or cdi-cri",
+                    "the image or the pod sets NVIDIA_VISIBLE_DEVICES=all, or is privileged; otherwise let the device plugin pass"
+                    " devices in by itself: --set deviceListStrategy=volume-mounts, or cdi-cri",
                 ),
             )
         ]
@@ -154,13 +152,13 @@ def _are_uuids(ids: tuple[str, ...]) -> bool:
 def _by_variable(node: Node, wish: Wish, ids: tuple[str, ...] | None, command: str, about: list[Finding]) -> Result:
     """Without a driver in the pod only what the device plugin wrote into its environment can be counted."""
     if ids is None:
-        evidence = "no driver in the pod, and nothing that names what it was given"
+        evidence = "no driver in the pod, and nothing shows which GPUs it was assigned"
         return judged("pod", node.name, evidence, command, about, well="unknown")
     named = f"NVIDIA_VISIBLE_DEVICES={','.join(ids[:4])}{' …' if len(ids) > 4 else ''}"
     if len(ids) != wish.gpus:
-        finding = failure("wrong-count", f"the pod asked for {wish.gpus} and was given {len(ids)}: {named}")
+        finding = failure("wrong-count", f"the pod requested {wish.gpus} GPUs, but was assigned {len(ids)}: {named}")
         return judged("pod", node.name, named, command, [finding, *about])
-    evidence = f"given {len(ids)} for {wish.gpus} asked ({named}); no driver in the pod confirms it"
+    evidence = f"assigned {len(ids)} of {wish.gpus} requested ({named}); no driver in the pod confirms it"
     return judged("pod", node.name, evidence, command, about, well="unknown")
 
 
@@ -171,16 +169,16 @@ def _of_pods(visit: NodeVisit) -> list[Finding]:
     findings = []
     shm = visit.plain.facts.get("limits", {}).get("shm_mib")
     if isinstance(shm, int | float) and shm <= SMALL_SHM_MIB:
-        what = f"a plain pod has {shm:g} MiB of shared memory: data loaders and NCCL die of it"
+        what = f"a plain pod has {shm:g} MiB of shared memory: data loaders and NCCL fail with so little"
         shm_advice = (
             "ours have a volume at /dev/shm; give every training pod one: emptyDir {medium: Memory, sizeLimit: 8Gi}"
         )
         findings.append(warning("small-shm", what, (shm_advice,), "in a pod: df -h /dev/shm"))
     uninvited = device_nodes(visit.plain.facts)
     if uninvited:
-        what = f"a pod that asked for no GPU sees {', '.join(uninvited[:4])}: anybody can use another's GPU"
+        what = f"a pod that requested no GPU sees {', '.join(uninvited[:4])}: any pod can use another pod's GPU"
         do = (
-            "let the device plugin hand devices in itself: --set deviceListStrategy=volume-mounts, or cdi-cri",
+            "let the device plugin pass devices in by itself: --set deviceListStrategy=volume-mounts, or cdi-cri",
             "and forbid the variable: $ sudo nvidia-ctk config --in-place --set"
             " accept-nvidia-visible-devices-envvar-when-unprivileged=false",
         )

@@ -1,4 +1,4 @@
-"""What a diagnostic says: a typed result, what was seen, what is wrong, what to do, and how to look by hand.
+"""The result of a diagnostic: a typed status, what was seen, what is wrong, what to do, and how to look yourself.
 
 A diagnostic holds for the whole cluster or for one node. Its status is the worst of its findings. `skipped` is not looked at,
 since something it needs failed or does not apply; `unknown` was looked at and could not be told: one may not read it, or
@@ -21,7 +21,7 @@ OF_THE_CLUSTER: tuple[Diagnostic, ...] = ("api", "permissions")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or that a measurement must know. `kind` is for programs, and never changes its meaning."""
+    """One problem, or something that a measurement must know. `kind` is for programs, and never changes its meaning."""
 
     kind: str
     status: Literal["warning", "failed"]
@@ -81,7 +81,7 @@ def taking(result: Result, seconds: float) -> Result:
 
 @dataclass(frozen=True)
 class Report:
-    """All diagnostics of one visit. `nodes` are those that were looked at, in order."""
+    """All diagnostics of one visit. `nodes` are the examined ones, in order."""
 
     context: str
     server: str

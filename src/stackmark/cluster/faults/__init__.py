@@ -1,1 +1,1 @@
-"""Faults on purpose: a part of the cluster is stopped while a workload trains, and heals by itself."""
+"""Inject faults: stop a part of the cluster while a workload trains; it heals by itself."""

@@ -1,4 +1,4 @@
-"""A process of its own that stops a part, waits, and starts it again, whatever becomes of the program that began it.
+"""A separate process that stops a part, waits, and starts it again, whatever happens to the program that started it.
 
 It is started in a session of its own and owns the fault from its first moment: there is none in which the part is stopped and
 nobody knows to start it. Its standard input is its lifeline: when that ends, because the driver was killed or says so, it heals
@@ -22,7 +22,7 @@ COMMAND_S = 180.0
 
 
 def tell(**fields: object) -> None:
-    with suppress(OSError):  # nobody listens any more, and that is no reason to stop
+    with suppress(OSError):  # nobody listens any more, and that is not a reason to stop
         os.write(1, json.dumps(fields).encode() + b"\n")
 
 
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> tuple[int, str]:
 
 
 def wait(seconds: float) -> None:
-    """Until the time is over, or the lifeline ends."""
+    """Wait until the time is over, or the lifeline ends."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         readable, _, _ = select.select([0], [], [], left)

@@ -106,21 +106,21 @@ class Helper:
         self._setting, self._cluster = setting, setting.cluster
         if bool(setting.stop_command) != bool(setting.start_command):
             raise SpecError(
-                "a command that stops a part and one that starts it again go together",
-                hint="give both --stop-command and --start-command",
+                "--stop-command and --start-command must be used together",
+                hint="use both --stop-command and --start-command",
             )
 
     def plan(self, target: Target) -> Plan:
         commands = self._commands(target)
         space = self._setting.namespace
         kind = distribution_of(self._node(target.node), self._setting.distribution)
-        by = "" if self._setting.stop_command else f" (as on {kind}; --distribution names another)"
+        by = "" if self._setting.stop_command else f" (as on {kind}; --distribution selects another)"
         warnings = [
             "the helper's pod is privileged, in the host's process namespace: Pod Security `privileged` must be allowed "
             f"in the namespace {space}"
         ]
         if target.part in ("api-server",) and not self._setting.stop_command:
-            warnings.append(f"should the node lose power meanwhile, put the manifest back by hand: {commands.start}")
+            warnings.append(f"if the node loses power meanwhile, restore the manifest yourself: {commands.start}")
         return Plan(
             does=(
                 f"starts the privileged pod {space}/{self._pod_name(target)} on {target.node}, "
@@ -129,7 +129,7 @@ class Helper:
             ),
             heals=(
                 f"a process on the host, {target.seconds:g} s later, by itself: {commands.start}",
-                f"a second one on the host, {GUARD_S:g} s after that, should the first have died: the same command",
+                f"a second process on the host, {GUARD_S:g} s after that, if the first has died: the same command",
             ),
             rights=(
                 Right("create", "", "pods", namespace=space),
@@ -152,7 +152,7 @@ class Helper:
             self._remove(f"{path}/{name}", asked + target.seconds)
 
     def manifest(self, target: Target) -> Json:
-        """As data. The worker's own image has what is needed (sh, nsenter, chroot), or gets it from the host's folders."""
+        """Return the manifest. The worker's image has sh, nsenter and chroot, or gets them from the host's folders."""
         setting, commands = self._setting, self._commands(target)
         name = self._pod_name(target)
         words = [
@@ -239,7 +239,7 @@ class Helper:
                     return FaultTimes(begun_unix_s=planned, over_unix_s=time.time(), exact=False)
             heal.wait(LOOK_S) if not heal.is_set() else time.sleep(LOOK_S)
         return FaultTimes(
-            begun_unix_s=planned, over_unix_s=over, exact=False, said=("the helper's own times could not be read",)
+            begun_unix_s=planned, over_unix_s=over, exact=False, said=("the helper's times could not be read",)
         )
 
     def _tell_to_end(self, path: str) -> bool:
@@ -269,8 +269,8 @@ class Helper:
         code = found.get("stopped", (0.0, "0"))[1]
         if code not in ("", "0"):
             raise ClusterError(
-                f"the command that stops it ended with code {code} on the node; what starts it again was run all the same",
-                hint="try it by hand on the node",
+                f"the command that stops it ended with code {code} on the node; the start command was run nevertheless",
+                hint="try it yourself on the node",
             )
         return FaultTimes(
             begun_unix_s=found["stopping"][0],
@@ -310,7 +310,7 @@ READ_S, PAUSE_S = 60.0, 1.0
 
 
 class KeptPod(PodPlace):
-    """A pod whose worker keeps its heartbeat on disk as well."""
+    """A pod whose worker also writes its heartbeat to disk."""
 
     def request(self, setup: PodSetup, task: Task, mark: str, time_limit_s: float | None = None) -> PodRequest:
         request = super().request(setup, task, mark, time_limit_s)
@@ -326,7 +326,7 @@ def with_keeper(request: PodRequest, python: str | None) -> PodRequest:
 
 
 def read_disk(setup: PodSetup, pod: str, received: Sequence[Event]) -> Disk:
-    """The file of a worker that has ended, held against what was received of it."""
+    """Compare the file of an ended worker with what was received from it."""
     deadline, why = time.monotonic() + READ_S, ""
     while time.monotonic() < deadline:
         try:
@@ -344,7 +344,7 @@ def read_disk(setup: PodSetup, pod: str, received: Sequence[Event]) -> Disk:
 
 
 def compared(lines: Sequence[str], received: Sequence[Event]) -> Disk:
-    """A last line that is cut off is no event: its writer was killed in the middle of it."""
+    """Compare the lines; a last line that is cut off is not an event, because its writer was killed."""
     known = {event.seq for event in received}
     events, missing = [], []
     for number, line in enumerate(lines, 1):

@@ -1,8 +1,8 @@
-"""The course of a fault beside the run that it hurts: wait for its steady part, hurt, see who comes back, and when.
+"""Inject a fault during a run: wait for its steady part, stop the part, observe what comes back, and when.
 
 It goes on in a thread of its own, since the run's own thread follows the log; and it goes on to its end when the run dies of
 it: healing comes first, and is waited for. How long a new pod takes to start on the node is seen once before the fault and once
-when it is over. It asks for a device where the node has one that nobody holds. The moment is the one in which the API shows it
+when it is over. It asks for a device where the node has one that no pod holds. The moment is the one in which the API shows it
 running, as a person would see it: the kubelet's own times are whole seconds.
 """
 
@@ -73,7 +73,7 @@ def _accepted(pods: Pods, wanted: PodRequest, until: float, give_up: threading.E
 
 @dataclass
 class Injection:
-    """`measuring` is set when the run's measured part begins, `ended` when the run has ended, `heal` when all must end."""
+    """A fault in progress. `measuring`: the measured part has started. `ended`: the run has ended. `heal`: all must end."""
 
     cluster: Cluster
     means: Means
@@ -94,7 +94,7 @@ class Injection:
     newcomer: Newcomer | None = None
     healthy_unix_s: float | None = None
     sick: str = ""
-    # So many devices the node had before, and so many nobody held, the worker's own left out.
+    # Devices that the node had before, and those that no pod held, without the worker's own.
     had: int | None = None
     free: int = 0
     begun: bool = False
@@ -106,7 +106,7 @@ class Injection:
         self._thread.start()
 
     def join(self) -> None:
-        """In small waits, so that a signal is heard."""
+        """Wait in small steps, so that signals are handled."""
         while self._thread.is_alive():
             self._thread.join(0.2)
 
@@ -152,7 +152,7 @@ class Injection:
             self.heal.wait(LOOK_AGAIN_S)
 
     def look_before(self) -> None:
-        """What the node has, while all is well."""
+        """Record what the node has before the fault."""
         node = Node(self.cluster.get(f"/api/v1/nodes/{self.node}"))
         self.had = node.offers(self.resource)
         with suppress(ApiError):  # one may not see the others' pods

@@ -1,4 +1,4 @@
-"""How this cluster's parts are stopped: the one thing about a fault that differs from cluster to cluster.
+"""The means of stopping this cluster's parts: the one thing about a fault that differs from cluster to cluster.
 
 A means says beforehand what it would do, with which rights, and what heals it; then it does it, and comes back when it is over.
 Whatever it starts must end by itself, also when this program is killed in the middle. Ours (plugin_pod.py,
@@ -24,7 +24,7 @@ VARIABLE = "STACKMARK_CLUSTER_MEANS"
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be done, a sentence each; what undoes it; and what may be needed to do so."""
+    """What would be done, one sentence each; what undoes it; and what that needs."""
 
     does: tuple[str, ...]
     heals: tuple[str, ...]
@@ -35,7 +35,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Target:
-    """`node` is where the part is; `mark` is in the name of whatever is made for it."""
+    """The target of a fault. `node` is where the part is; `mark` is in the name of every object created for it."""
 
     part: Part
     node: str
@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a means is made from. `how` is what follows its name: `script:PATH`."""
+    """The settings of a means. `how` is what follows its name: `script:PATH`."""
 
     cluster: Cluster
     part: Part
@@ -68,14 +68,14 @@ class Means(Protocol):
     lead_s: float
 
     def plan(self, target: Target) -> Plan:
-        """Nothing is changed. Raises SpecError or ClusterError where it cannot be done here."""
+        """Plan the fault without changing anything. Raises SpecError or ClusterError where it cannot be done here."""
 
     def hurt(self, target: Target, heal: threading.Event) -> FaultTimes:
-        """Stops the part, waits, starts it again. Once `heal` is set it does so as soon as it can."""
+        """Stop the part, wait, start it again. Once `heal` is set it does so as soon as possible."""
 
 
 def choose(text: str | None, part: Part) -> tuple[str, str]:
-    """The means' name and what follows it. Unless told: the plugin's pod is deleted, all else takes a helper on the node."""
+    """Choose the means' name and argument. By default the plugin's pod is deleted; all else takes a helper on the node."""
     if text is None:
         return ("plugin-pod" if part == "device-plugin" else "helper"), ""
     name, _, how = text.partition(":")
@@ -84,7 +84,7 @@ def choose(text: str | None, part: Part) -> tuple[str, str]:
         makers.require(name)
         known = list(makers.found)
         raise SpecError(
-            f"there is no means {name!r}{nearest_names(name, known)}", hint=f"means: {', '.join(known)}; script:PATH"
+            f"unknown means {name!r}{nearest_names(name, known)}", hint=f"means: {', '.join(known)}; script:PATH"
         )
     return name, how
 
@@ -116,7 +116,7 @@ class Commands:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Units of systemd on a worker node and on a server, and where the API server's manifest lies, if it is a static pod."""
+    """Units of systemd on a worker node and on a server, and the path of the API server's manifest, if it is a static pod."""
 
     kubelet: str
     kubelet_on_server: str
@@ -142,12 +142,12 @@ DISTRIBUTIONS = {
 
 
 def distribution_of(node: Json, named: str | None) -> str:
-    """By the kubelet's version and the node's labels; kubeadm's names are those that most others share."""
+    """Return the distribution by the kubelet's version and the node's labels; most others share kubeadm's names."""
     if named is not None:
         if named not in DISTRIBUTIONS:
             known = list(DISTRIBUTIONS)
             raise SpecError(
-                f"there is no distribution {named!r}{nearest_names(named, known)}", hint=f"known: {', '.join(known)}"
+                f"unknown distribution {named!r}{nearest_names(named, known)}", hint=f"known: {', '.join(known)}"
             )
         return named
     version = str(_info(node).get("kubeletVersion", ""))
@@ -174,8 +174,8 @@ def commands_for(part: Part, node: Json, named: str | None = None) -> Commands:
     if part == "api-server":
         return _moved(units.manifest) if units.manifest else _unit(units.kubelet_on_server)
     raise SpecError(
-        f"what stops the {part} on a node is not known",
-        hint="say it: --stop-command and --start-command; the device plugin's pod is deleted by --means plugin-pod",
+        f"stackmark does not know how to stop the {part} on this node",
+        hint="set --stop-command and --start-command; --means plugin-pod deletes the device plugin's pod",
     )
 
 

@@ -1,4 +1,4 @@
-"""The device plugin's pod is deleted, as often as its DaemonSet brings it back: the least privileged way to be without it.
+"""Delete the device plugin's pod whenever its DaemonSet creates it again: the least privileged way to stop it.
 
 Nothing has to be healed: the DaemonSet does it by itself the moment nobody deletes any more, also when this program was killed.
 """
@@ -37,30 +37,30 @@ class PluginPod:
     def plan(self, target: Target) -> Plan:
         if target.part != "device-plugin":
             raise SpecError(
-                f"the means plugin-pod deletes the device plugin's pod, and {target.part} is no such pod",
-                hint="leave --means out, or take --means helper",
+                f"--means plugin-pod deletes the device plugin's pod and cannot stop the {target.part}",
+                hint="leave out --means, or use --means helper",
             )
         found = self._pods(target.node)
         if not found:
             raise ClusterError(
                 f"no pod of a device plugin was found on {target.node}",
-                hint="name its label: --plugin-selector app=my-device-plugin; a plugin that is no pod needs --means helper "
+                hint="set its label: --plugin-selector app=my-device-plugin; a plugin that is not a pod needs --means helper "
                 "with --stop-command and --start-command",
                 command=f"kubectl get pods -A --field-selector spec.nodeName={target.node}",
             )
         orphans = [name_of(pod) for pod in found if not _comes_back(pod)]
         if orphans:
             raise ClusterError(
-                f"{orphans[0]} belongs to no DaemonSet: nothing would bring it back",
-                hint="take a plugin that a DaemonSet runs, or --means helper with commands",
+                f"{orphans[0]} belongs to no DaemonSet: nothing would start it again",
+                hint="use a plugin that a DaemonSet runs, or --means helper with commands",
             )
         spaces = sorted({pod["metadata"]["namespace"] for pod in found})
         return Plan(
             does=(
-                f"deletes {', '.join(name_of(pod) for pod in found)} on {target.node}, and again as often as it comes back, "
+                f"deletes {', '.join(name_of(pod) for pod in found)} on {target.node}, and again whenever it is back, "
                 f"for {target.seconds:g} s",
             ),
-            heals=("its DaemonSet starts it again by itself, as soon as nobody deletes it any more",),
+            heals=("its DaemonSet starts it again as soon as it is no longer deleted",),
             rights=(
                 Right("list", "", "pods", namespace=None),
                 *(Right("delete", "", "pods", namespace=space) for space in spaces),

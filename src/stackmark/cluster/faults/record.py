@@ -1,4 +1,4 @@
-"""What was done to the cluster and what was seen of it, as it is stored: everything that is shown is computed from this again.
+"""The stored record of a fault: what was done to the cluster and observed. Everything shown is recomputed from it.
 
 Moments are unix seconds of the driver's clock. What was seen on the node (a helper's own times) is brought to that clock by
 `offset_s`: the driver's clock less the node's, taken from the promptest of the worker's events, so that it holds the way of a
@@ -27,7 +27,7 @@ MISSING_KEPT = 200
 
 
 class State(Frozen):
-    """How the API showed node and pod from this moment until the next; nothing of them is known while it did not answer."""
+    """Node and pod as the API showed them from this moment until the next; unknown while it did not answer."""
 
     at_unix_s: float
     reachable: bool
@@ -39,7 +39,7 @@ class State(Frozen):
 
 
 class Newcomer(Frozen):
-    """A pod that was asked for on the node, and when it was seen to run; `why` says why it was not."""
+    """A pod that was requested on the node, and when it ran; `why` says why it did not."""
 
     gpus: int
     asked_unix_s: float
@@ -53,7 +53,7 @@ class Newcomer(Frozen):
 
 
 class FaultTimes(Frozen):
-    """The fault itself: from the moment it was applied to the one in which its end was ordered."""
+    """The fault's times: from the moment it was applied to the one in which its end was ordered."""
 
     begun_unix_s: float
     over_unix_s: float
@@ -66,7 +66,7 @@ class FaultTimes(Frozen):
 
 
 class Disk(Frozen):
-    """The worker's copy of its events on the node's disk, held against what came through the log."""
+    """The worker's copy of its events on the node's disk, compared with what came through the log."""
 
     read: bool
     why: str = ""
@@ -102,7 +102,7 @@ class FaultRecord(Frozen):
     notes: tuple[str, ...] = Field(default=())
 
     def span_on_node(self) -> tuple[float, float] | None:
-        """The fault's beginning and end by the clock of the worker's node."""
+        """Return the fault's beginning and end by the clock of the worker's node."""
         if self.done is None or (self.done.clock == "driver" and self.offset_s is None):
             return None
         shift = 0.0 if self.done.clock == "node" else self.offset_s or 0.0
@@ -116,7 +116,7 @@ class FaultRecord(Frozen):
 
 
 class Recovery(Frozen):
-    """What follows from the states. `away_s` is None where it never left; `returned_after_s` counts from the fault's end."""
+    """The recovery, from the states. `away_s` is None where it never left; `returned_after_s` counts from the fault's end."""
 
     before: int | None
     lowest: int | None
@@ -129,7 +129,7 @@ class Recovery(Frozen):
 
 
 def recovery(states: Sequence[State], span: tuple[float, float], until_unix_s: float) -> Recovery:
-    """`span` is the fault's, by the driver's clock; the last state holds until `until_unix_s`."""
+    """Compute the recovery. `span` is the fault's, by the driver's clock; the last state lasts until `until_unix_s`."""
     begin, over = span
     lengths = _lengths(states, until_unix_s)
     earlier = [state for state in states if state.at_unix_s <= begin and state.allocatable is not None]
@@ -181,7 +181,7 @@ ANSWER_S = 2.0
 
 
 class Looking:
-    """A thread of its own; its errors are states (`reachable` off)."""
+    """A separate observing thread; its errors are states (`reachable` off)."""
 
     def __init__(self, cluster: Cluster, node: str, resource: str, namespace: str, run_id: str) -> None:
         self._cluster, self._node, self._resource = cluster, node, resource

@@ -1,4 +1,4 @@
-"""Before anything is hurt: who may be, who else would be, one at a time.
+"""Safety before a fault: which nodes allow it, what else it would affect, one fault at a time.
 
 Only nodes that carry the opt-in label are touched. The lock is a Lease with a holder and an end of its own, so that a driver
 that was killed blocks nobody for longer than its fault could have taken.
@@ -36,7 +36,7 @@ def allows(node: Json) -> bool:
 
 
 def choose_node(nodes: Sequence[Json], wanted: str | None, only: Sequence[str] | None = None) -> Json:
-    """The node to train on, and to hurt: the one that was named, else the first that may be. `only`: those it can be."""
+    """Choose the node to train on and to disturb: the named one, else the first that allows it. `only`: candidates."""
     named = [node for node in nodes if wanted in (None, node["metadata"]["name"])]
     if wanted is not None and not named:
         raise SpecError(f"the cluster has no node {wanted!r}", hint="see: kubectl get nodes")
@@ -44,41 +44,41 @@ def choose_node(nodes: Sequence[Json], wanted: str | None, only: Sequence[str] |
     if not free:
         which = wanted or str(nodes[0]["metadata"]["name"] if nodes else "NODE")
         raise SpecError(
-            f"{f'the node {wanted} does not carry' if wanted else 'no node carries'} the label {ALLOWED}=true: "
-            "only nodes that do are hurt",
+            f"{f'the node {wanted} does not have' if wanted else 'no node has'} the label {ALLOWED}=true: "
+            "stackmark injects faults only into nodes with it",
             hint=f"to allow it: {allow_command(which)}",
         )
     here = [node for node in free if only is None or node["metadata"]["name"] in only]
     if not here:
         raise SpecError(
-            "without --image the pod runs this machine's own software, and no node that may be hurt is this machine",
-            hint=f"give --image, or allow this one: {allow_command(only[0]) if only else 'it is no node of the cluster'}",
+            "without --image the pod runs this machine's software, but this machine is not a node that allows faults",
+            hint=f"use --image, or allow this node: {allow_command(only[0]) if only else 'it is not a node of the cluster'}",
         )
     ready = [node for node in here if Node(node).ready]
     if not ready:
-        raise ClusterError(f"{here[0]['metadata']['name']} is not ready, and nothing would be learned from hurting it")
+        raise ClusterError(f"{here[0]['metadata']['name']} is not ready, so a fault would show nothing")
     return ready[0]
 
 
 def choose_control_plane(nodes: Sequence[Json], only_one_allowed: bool) -> str:
-    """Where the API server is stopped through a node: one control plane that may be hurt."""
+    """Choose one control plane that allows faults, for stopping its API server."""
     planes = control_planes(nodes)
     if not planes:
         raise SpecError(
-            "no node is a control plane by its labels: the API server cannot be reached through one",
-            hint="a managed control plane cannot be stopped from here; a test cluster takes --means script:PATH",
+            "no node has the label of a control plane, so the API server cannot be stopped on a node",
+            hint="a managed control plane cannot be stopped from here; for a test cluster use --means script:PATH",
         )
     free = [name for name in planes if any(node["metadata"]["name"] == name and allows(node) for node in nodes)]
     if not free:
         raise SpecError(
-            f"no control plane ({', '.join(planes)}) carries the label {ALLOWED}=true",
+            f"no control plane ({', '.join(planes)}) has the label {ALLOWED}=true",
             hint=f"to allow it: {allow_command(planes[0])}",
         )
     if len(planes) == 1 and not only_one_allowed:
         raise SpecError(
-            f"{planes[0]} is the only control plane: without its API server the whole cluster stands still for everybody, "
+            f"{planes[0]} is the only control plane: without its API server the whole cluster stops for everyone, "
             "and only the node itself can heal it",
-            hint="if that is what you want to see, say so: --only-control-plane",
+            hint="if you want this, add --only-control-plane",
         )
     return free[0]
 
@@ -86,13 +86,13 @@ def choose_control_plane(nodes: Sequence[Json], only_one_allowed: bool) -> str:
 def refuse_the_only_control_plane(target: Target, nodes: Sequence[Json]) -> None:
     if target.part not in ("api-server", "device-plugin") and control_planes(nodes) == [target.node]:
         raise SpecError(
-            f"{target.node} is the only control plane: to stop its {target.part} may take the API away from everybody",
-            hint="hurt a worker node: --node",
+            f"{target.node} is the only control plane: stopping its {target.part} may make the API unavailable for everyone",
+            hint="choose a worker node: --node",
         )
 
 
-def beside(cluster: Cluster, node: str) -> list[str]:
-    """Who else runs on that node, and is hurt with it."""
+def other_pods(cluster: Cluster, node: str) -> list[str]:
+    """Return the other pods on that node, which the fault also affects."""
     try:
         pods = cluster.items("/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
     except ApiError as error:
@@ -110,7 +110,7 @@ LOCK_RIGHTS = (
 
 @contextmanager
 def locked(cluster: Cluster, holder: str, seconds: float) -> Iterator[None]:
-    """One fault at a time in a cluster."""
+    """Lock the cluster: one fault at a time."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{LOCK_NAMESPACE}/leases"
     body = _lease(holder, seconds)
     try:
@@ -150,8 +150,8 @@ def _take_over(cluster: Cluster, path: str, body: Json) -> None:
     ends = _ends(spec)
     if ends is not None and ends > datetime.now(UTC):
         raise ClusterError(
-            f"another fault is under way: {spec.get('holderIdentity')} holds the lock until {ends:%H:%M:%S} UTC",
-            hint=f"wait for it; if nobody is there any more: kubectl -n {LOCK_NAMESPACE} delete lease {LOCK}",
+            f"another fault is in progress: {spec.get('holderIdentity')} holds the lock until {ends:%H:%M:%S} UTC",
+            hint=f"wait for it; if its owner has ended: kubectl -n {LOCK_NAMESPACE} delete lease {LOCK}",
         )
     version = (held.get("metadata") or {}).get("resourceVersion")
     cluster.patch(

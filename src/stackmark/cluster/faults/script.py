@@ -1,4 +1,4 @@
-"""A script that knows how to hurt its cluster: for test clusters of plain processes, and for whoever has such a script.
+"""Inject a fault by a script: for test clusters of plain processes, and for users who have such a script.
 
     PATH kill PART [NODE]      PATH start PART [NODE]      PATH cut NODE      PATH join NODE
 
@@ -38,10 +38,10 @@ class Script:
     def plan(self, target: Target) -> Plan:
         stop, start = self._commands(target)
         return Plan(
-            does=(f"on this machine, in a process of its own: {' '.join(stop)}",),
+            does=(f"on this machine, in a separate process: {' '.join(stop)}",),
             heals=(
                 f"the same process, {target.seconds:g} s later, or as soon as stackmark dies: {' '.join(start)}",
-                "it does so too where stackmark is interrupted or killed",
+                "it also does so if stackmark is interrupted or killed",
             ),
         )
 
@@ -76,9 +76,9 @@ class Script:
 
     def _commands(self, target: Target) -> tuple[list[str], list[str]]:
         if self._path is None:
-            raise SpecError("the means `script` names no script", hint="write it like --means script:./cluster")
+            raise SpecError("--means script needs the path of a script", hint="write it like --means script:./cluster")
         if not self._path.is_file() or not os.access(self._path, os.X_OK):
-            raise SpecError(f"{self._path} is no script that can be run", hint="--means script:PATH")
+            raise SpecError(f"{self._path} is not an executable script", hint="--means script:PATH")
         path = str(self._path.resolve())
         node = node_number(target.node)
         if target.part == "node-network":

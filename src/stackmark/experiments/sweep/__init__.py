@@ -1,1 +1,1 @@
-"""`cluster sweep`: the same run on every GPU of every node; which one is slow?"""
+"""`cluster sweep`: make the same run on every GPU of every node, and find slow devices."""

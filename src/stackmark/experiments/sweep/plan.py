@@ -33,7 +33,7 @@ SHARING, REPLICAS = "nvidia.com/gpu.sharing-strategy", "nvidia.com/gpu.replicas"
 MARGIN = 0.01
 # Blocks of a repetition, each one run of the suspected device and one of a good one. Four make two AB and two BA.
 CONFIRM_BLOCKS = 4
-# Up to so many where the spread of repeated runs says that four would not decide.
+# Up to this many where the spread of repeated runs says that four would not decide.
 MOST_CONFIRM_BLOCKS = 12
 # Runs of each device more where the first pass leaves something open (verdict/cohorts.py).
 MORE_RUNS = 3
@@ -42,7 +42,7 @@ LIMIT_TIMES, LIMIT_SETUP_S = 5.0, 900.0
 
 
 class Slot(Frozen):
-    """One device of a node, or the node itself where no GPU is asked for."""
+    """One device of a node, or the node itself where no GPU is requested."""
 
     number: int
     node: str
@@ -61,7 +61,7 @@ class Found:
 
 
 def find_slots(nodes: Sequence[ApiObject], options: PodOptions, gpus: int) -> Found:
-    """The slots of all nodes that such a pod may run on. Refused where there is none."""
+    """Find the slots of all nodes that such a pod may run on; refuse where there are none."""
     slots: list[Slot] = []
     notices: list[str] = []
     for node in sorted(map(Node, nodes), key=lambda one: _natural(one.name)):
@@ -84,9 +84,9 @@ def numbered(slots: Iterable[Slot]) -> list[Slot]:
 
 
 def looked_again(slots: Sequence[Slot], nodes: Sequence[ApiObject], resource: str, gpus: int) -> list[Slot]:
-    """The same slots, each with the trouble that it is in now: a node may have come back since, or gone."""
+    """Return the same slots, each with its present trouble: a node may have come back or left since."""
     now = {(one.node, one.index): one for node in map(Node, nodes) for one in _slots_of(node, resource, gpus)}
-    gone = "the node is not in the cluster any more, or has fewer devices than before"
+    gone = "the node has left the cluster, or has fewer devices than before"
     return [
         slot.model_copy(update={"trouble": found.trouble if (found := now.get((slot.node, slot.index))) else gone})
         for slot in slots
@@ -94,12 +94,12 @@ def looked_again(slots: Sequence[Slot], nodes: Sequence[ApiObject], resource: st
 
 
 def devices_by_node(slots: Iterable[Slot]) -> Counter[str]:
-    """How many of them can be measured on each node."""
+    """Return how many devices can be measured on each node."""
     return Counter(slot.node for slot in slots if not slot.trouble)
 
 
 def is_here(slot: Slot) -> bool:
-    """Whether the slot's node is this machine: the host's own software is nowhere else."""
+    """Return whether the slot's node is this machine: the host's own software is nowhere else."""
     return slot.machine == boot_id()
 
 
@@ -121,10 +121,10 @@ def _left_out(node: Node, options: PodOptions, gpus: int) -> str:
     taints = [taint for taint in node.taints if not taint["key"].startswith("node.kubernetes.io/")]
     keeping_off = untolerated(taints, options.all_tolerations(True))
     if keeping_off:
-        return f"nothing tolerates its taint; take it with --toleration {keeping_off[0]}"
+        return f"its taint is not tolerated; add --toleration {keeping_off[0]}"
     shared = node.labels.get(SHARING, "none")
     if gpus and (shared != "none" or (node.number(REPLICAS) or 1) > 1):
-        return f"it hands each GPU out several times ({shared}), and two runs on one tell nothing"
+        return f"it shares each GPU between several pods ({shared}), which would disturb each other"
     return ""
 
 
@@ -136,7 +136,7 @@ def _slots_of(node: Node, resource: str, gpus: int) -> list[Slot]:
         return [Slot(number=0, node=node.name, machine=machine, trouble=whole)]
     there, offered = (node.capacity(resource) or 0) // gpus, node.allocatable(resource) // gpus
     unhealthy = (
-        f"the device plugin offers {offered * gpus} of the node's {there * gpus} {resource}: the rest is unhealthy, "
+        f"the device plugin offers {offered * gpus} of the node's {there * gpus} {resource}: the others are unhealthy, "
         "or the plugin is down"
     )
     return [
@@ -154,7 +154,7 @@ def _slots_of(node: Node, resource: str, gpus: int) -> list[Slot]:
 def _whole_trouble(node: Node) -> str:
     """Why nothing at all can run there now."""
     if node.cordoned:
-        return "the node is cordoned: it takes no new pods"
+        return "the node is cordoned: it accepts no new pods"
     ready = objects.condition(node.data, "Ready")
     if ready and ready.get("status") != "True":
         return f"the node is not ready: {ready.get('message') or ready.get('reason') or 'it does not say why'}"
@@ -162,7 +162,7 @@ def _whole_trouble(node: Node) -> str:
 
 
 class SweepPlan(Frozen):
-    """The whole of a sweep, as it is stored."""
+    """The whole plan of a sweep, as stored."""
 
     design: Literal["sweep"] = "sweep"
     spec: Spec
@@ -173,7 +173,7 @@ class SweepPlan(Frozen):
     slots: list[Slot]
     margin: float = MARGIN
     confirm_blocks: int = CONFIRM_BLOCKS
-    # Up to so many blocks where repeated runs ask for more; a sweep that was stored without it keeps its number.
+    # Up to this many blocks where repeated runs ask for more; a sweep that was stored without it keeps its number.
     most_confirm_blocks: int | None = None
     # Runs of each device more where the first pass leaves something open; 0 in sweeps of before there was a second pass.
     more_runs: int = 0
@@ -187,12 +187,12 @@ class SweepPlan(Frozen):
 
     @property
     def blocks(self) -> Blocks:
-        """How many blocks confirm a suspicion."""
+        """Return how many blocks confirm a suspicion."""
         return Blocks(self.confirm_blocks, self.most_confirm_blocks or self.confirm_blocks)
 
     @property
     def most_unasked(self) -> int | None:
-        """The largest cohort of which all devices are run again; None: any."""
+        """Return the size of the largest cohort whose devices are all run again; None for any size."""
         return None if self.more_runs_asked else MOST_UNASKED
 
 
@@ -214,10 +214,10 @@ def limit_of(plan: SweepPlan) -> float:
 def holders_ask(
     nodes: Sequence[ApiObject], slots: Sequence[Slot], options: PodOptions, holder: Mapping[str, str]
 ) -> bool:
-    """Whether there is room for a holder's own requests beside the pods that hold all devices of a node.
+    """Return whether the holders' own requests fit next to the pods that hold all devices of a node.
 
     A pod whose worker has ended still has all that it asked for, as long as it holds its device. So all pods of a node must fit
-    beside one another: refused where they do not. Without requests of its holder a pod is not of the class Guaranteed."""
+    next to each other: refused where they do not. Without requests of its holder a pod is not of the class Guaranteed."""
     asked: dict[str, float] = {}
     if options.cpu_count is not None:
         asked["cpu"] = float(options.cpu_count)
@@ -235,30 +235,30 @@ def holders_ask(
                 most = f"{int(there / counts[name])}" if what == "cpu" else f"{int(there / counts[name] // MIB)}m"
                 raise SpecError(
                     f"{counts[name]} pods of {say_amount(what, each)} do not fit on {name}, which has {say_amount(what, there)}: "
-                    "each holds its device until all of the node were measured",
-                    hint=f"ask for less: --{'cpus' if what == 'cpu' else what} {most}",
+                    "each holds its device until all devices of the node are measured",
+                    hint=f"use a smaller --{'cpus' if what == 'cpu' else what} {most}",
                 )
             fits = fits and counts[name] * (each + quantity(holder[what])) <= there
     return fits
 
 
 def at_once(slots: Sequence[Slot], typed: int | None, one_a_node: bool) -> tuple[int | None, int | None, str]:
-    """How many pods at once, in all and on one machine, and the sentence that says it."""
+    """Return how many pods run at once, in all and on one machine, and the sentence that says it."""
     nodes: dict[str, set[str]] = {}
     for slot in slots:
         nodes.setdefault(slot.machine, set()).add(slot.node)
     shared = [len(names) for names in nodes.values() if len(names) > 1]
     if typed is not None:
-        return typed, 1 if one_a_node else None, f"at most {typed} at once, as asked"
+        return typed, 1 if one_a_node else None, f"at most {typed} at once, as requested"
     if shared:
         machines = "one machine" if len(shared) == 1 else f"{len(shared)} machines"
         share = f"{sum(shared)} nodes share {machines}"
-        return None, 1, f"one at a time on each machine: {share}, where runs at once would disturb one another"
+        return None, 1, f"one at a time on each machine: {share}, so runs at the same time would disturb each other"
     if one_a_node:
-        return None, 1, "one device of each node at a time, as asked"
+        return None, 1, "one device of each node at a time, as requested"
     most = max(Counter(slot.node for slot in slots).values())
-    beside = ", also the devices of one node" if most > 1 else ""
-    return None, None, f"as many at once as the cluster takes{beside}: each node is a machine of its own"
+    also = ", also the devices of one node" if most > 1 else ""
+    return None, None, f"as many at once as the cluster allows{also}: each node is a separate machine"
 
 
 def at_once_sentence(plan: SweepPlan) -> str:

@@ -1,4 +1,4 @@
-"""A sweep's pods: what each is made of, how all of them are followed, and which device each of them holds.
+"""A sweep's pods: how each is built, how all of them are followed, and which device each of them holds.
 
 A thousand pods are one list and a few threads that read logs, and not a thread each. A pod's log is read when its worker has
 ended: whoever sweeps wants to know which device is slow, and sees each as it comes.
@@ -67,7 +67,7 @@ MOST_HOLDING_S = 4 * 3600.0
 
 @dataclass
 class Flight(Awaited):
-    """One pod on its way."""
+    """One pod that was started and has not ended."""
 
     slot: Slot
     task: Task
@@ -86,7 +86,7 @@ class Flight(Awaited):
 
 @dataclass(frozen=True)
 class Landed:
-    """What a pod said, and what the cluster says of it."""
+    """A pod's output, and what the cluster reports about it."""
 
     flight: Flight
     lines: tuple[str, ...]
@@ -128,7 +128,7 @@ def _labelled(job: ApiObject, sweep_id: str) -> ApiObject:
 
 
 def holder(pod_spec: ApiObject, python: str | None, seconds: float, *, asks: bool = True) -> ApiObject:
-    """The container that only waits: the worker's own image and folders, and none of its devices."""
+    """Return the container that only waits: the worker's own image and folders, without its devices."""
     containers = pod_spec["containers"]
     # A user's patch may have named it otherwise.
     worker = next((one for one in containers if one["name"] == names.CONTAINER), containers[0])
@@ -136,14 +136,14 @@ def holder(pod_spec: ApiObject, python: str | None, seconds: float, *, asks: boo
 
 
 def is_seat(flight: Flight) -> bool:
-    """Whether its worker has ended and its holder has not."""
+    """Return whether its worker has ended and its holder has not."""
     if not flight.holds or flight.pod is None:
         return False
     return flight.phase == "ended" and bool(objects.state(flight.pod, "running", HOLD))
 
 
 def handle_of(flight: Flight, setup: PodSetup) -> Json:
-    """What the ledger keeps, to find the pod again."""
+    """Return what the ledger stores to find the pod again."""
     made: Json = {
         "context": setup.cluster.context,
         "kubeconfig": setup.options.kubeconfig,
@@ -258,7 +258,7 @@ class SweepPods:
             if waited > self._setup.options.wait_s:
                 return self._pods.overdue(flight)
             if flight.pod and (flight.phase in ("queued", "pending", "pulling") or waited > SLOW_TO_START_S):
-                self._tell(f"a pod for {flight.slot.node} waits: {said.sentence}")
+                self._tell(f"a pod for {flight.slot.node} is waiting: {said.sentence}")
         return None
 
     def _tell(self, sentence: str) -> None:
@@ -314,15 +314,15 @@ class Seats:
         self._nameless: dict[str, list[str]] = {}
 
     def needed(self, slot: Slot) -> bool:
-        """Whether a pod there must hold its device: another of its node would be given the same one."""
+        """Return whether a pod there must hold its device, because another pod of its node would get the same one."""
         return self._plan.gpus > 0 and self._devices[slot.node] > 1
 
     def take(self, nodes: Collection[str]) -> None:
-        """Holds every device of these nodes that can be had, and learns which is which."""
+        """Hold every available device of these nodes, and identify each."""
         if not nodes:
             return
         count = sum(self._devices[node] for node in nodes)
-        self._say(f"{count} devices of {counted(len(nodes), 'node')} are held for a moment, to learn which is which")
+        self._say(f"holding {count} devices of {counted(len(nodes), 'node')} for a moment to identify each")
         slots = [slot for slot in self._plan.slots if slot.node in nodes and not slot.trouble]
         made = [Flight(new_id("r"), slot, Task(do="facts"), holds=True) for slot in slots]
         flights = {flight.mark: flight for flight in made}
@@ -337,7 +337,7 @@ class Seats:
     def _taken(self, landed: Landed) -> None:
         flight, failure = landed.flight, landed.outcome.failure
         if failure is not None:
-            self._say(f"a device of {flight.slot.node} cannot be held: {failure.message}")
+            self._say(f"cannot hold a device of {flight.slot.node}: {failure.message}")
             self._pods.remove([flight.mark])
         else:
             facts = gathered_facts(read_lines(landed.lines)[0].events)
@@ -350,19 +350,19 @@ class Seats:
             self._nameless.setdefault(flight.slot.node, []).append(flight.mark)
 
     def give_up(self, node: str, device: str) -> None:
-        """Until it is free."""
+        """Stop holding a device, and wait until it is free."""
         mark = self._seats.get(node, {}).pop(device, None)
         self._wait_gone([mark] if mark else [])
 
     def give_up_others(self, node: str, devices: Collection[str]) -> None:
-        """All of the node but these, until they are free."""
+        """Stop holding all devices of the node except these, and wait until they are free."""
         seats = self._seats.get(node, {})
         others = [mark for device, mark in seats.items() if device not in devices]
         self._seats[node] = {device: mark for device, mark in seats.items() if device in devices}
         self._wait_gone([*others, *self._nameless.pop(node, [])])
 
     def release(self, node: str) -> None:
-        """The whole node; nobody waits for it."""
+        """Release the whole node without waiting."""
         self._pods.remove([*self._seats.pop(node, {}).values(), *self._nameless.pop(node, [])])
 
     def release_all(self) -> None:

@@ -1,4 +1,4 @@
-"""A sweep's rows in the ledger, read back: what each slot gave, what was run again, and what that shows.
+"""Read a sweep's rows back from the ledger: the result of each slot, what was run again, and what that shows.
 
 Which device a run was on stands in its row's handle, as the worker's facts told it: the driver's UUIDs, or the word of the device
 plugin where no driver answers.
@@ -15,7 +15,7 @@ from stackmark.experiments.progress import CUT_OFF
 from stackmark.experiments.sweep.plan import MORE_RUNS, Slot, SweepPlan, at_once_sentence, devices_by_node
 from stackmark.ledger.rows import Experiment, RunFilter, RunRow
 from stackmark.ledger.store import Ledger
-from stackmark.units import counted, say_rate
+from stackmark.units import counted, say_percent, say_rate
 from stackmark.verdict.swept import Repetition, Suspicion, Swept, Visit, lines_of, open_cohorts, suspicions
 
 Facts = Mapping[str, Mapping[str, JsonValue]]
@@ -28,7 +28,7 @@ OTHERS_READ, OTHERS_SHOWN = 2000, 3
 
 
 def device_in(facts: Facts, gpus: int) -> str | None:
-    """The devices that a pod was given, as one name; None where nothing names them."""
+    """Return the devices that a pod was assigned, as one name; None where nothing names them."""
     given = facts.get("container", {}).get("devices_given")
     word = given if isinstance(given, str) and given not in NO_DEVICE else None
     if word and word.startswith(("GPU-", "MIG-")):
@@ -44,7 +44,7 @@ def device_in(facts: Facts, gpus: int) -> str | None:
 
 
 def about_device(facts: Facts, gpus: int) -> dict[str, JsonValue]:
-    """What a run's handle keeps of them: which device, the driver, since a cohort has one stack, and what sets its speed."""
+    """Return what a run's handle stores about its device: name, driver (a cohort has one stack), what sets its speed."""
     driver = facts.get("gpu", {}).get("driver") or facts.get("gpu_amd", {}).get("driver")
     speed: dict[str, JsonValue] = {**speed_facts(facts, gpus)}
     return {
@@ -55,7 +55,7 @@ def about_device(facts: Facts, gpus: int) -> dict[str, JsonValue]:
 
 
 def speed_facts(facts: Facts, gpus: int) -> dict[str, str]:
-    """Facts that set the speed of a device and are not part of its stack: two devices that differ in one are two kinds."""
+    """Return facts that set a device's speed and are not part of its stack: devices that differ in one are different kinds."""
     found = {}
     for subject, key, name, unit in OF_NODE:
         value = facts.get(subject, {}).get(key)
@@ -74,7 +74,7 @@ def speed_facts(facts: Facts, gpus: int) -> dict[str, str]:
 # Of a GPU, and of its node: where the fact stands, what it is called, and its unit.
 OF_GPU = (
     ("power_limit_w", "power limit", " W"),
-    ("clock_sm_max_mhz", "highest clock", " MHz"),
+    ("clock_sm_max_mhz", "maximum clock", " MHz"),
     ("application_clock_sm_mhz", "application clock", " MHz"),
     ("memory_total_mib", "memory", " MiB"),
     ("ecc", "ECC", ""),
@@ -92,7 +92,7 @@ OF_NODE = (
 
 
 def first_rows(rows: Sequence[RunRow], number: int = 0) -> dict[int, RunRow]:
-    """Of each slot the run of the first pass that counts: the last that is done, else the last. Or of pass `number`."""
+    """Return of each slot the run of the first pass that counts: the last successful one, else the last. Or of pass `number`."""
     found: dict[int, RunRow] = {}
     of_pass = (row for row in rows if row.pass_number == number)
     for row in sorted(of_pass, key=lambda row: row.position):
@@ -108,7 +108,7 @@ def _slot(row: RunRow) -> int:
 
 
 def visits_of(plan: SweepPlan, rows: Sequence[RunRow]) -> list[Visit]:
-    """Each slot with all runs of its device in the first pass and the second."""
+    """Return each slot with all runs of its device in the first pass and the second."""
     first = first_rows(rows)
     visits = [_visit(slot, first.get(slot.number), plan) for slot in plan.slots]
     return _with_more_runs(_told_twice(visits) if plan.gpus else visits, plan, rows)
@@ -160,7 +160,7 @@ def _told_twice(visits: Sequence[Visit]) -> list[Visit]:
     for visit in visits:
         key = (visit.node, visit.device)
         if visit.log_rate is not None and key in seen:
-            said = f"the node gave {visit.device} a second time, so that another of its devices was not measured"
+            said = f"the node assigned {visit.device} a second time, so another of its devices was not measured"
             visit = Visit(visit.slot, visit.node, f"{visit.device} again", run_id=visit.run_id, trouble=said)
         elif visit.log_rate is not None:
             seen.add(key)
@@ -169,13 +169,13 @@ def _told_twice(visits: Sequence[Visit]) -> list[Visit]:
 
 
 def missing_slots(plan: SweepPlan, rows: Sequence[RunRow]) -> list[Slot]:
-    """What the first pass still has to visit: slots without a number, also those that failed before."""
+    """Return the slots that the first pass still has to visit: those without a number, including failed ones."""
     given = {visit.slot for visit in visits_of(plan, rows) if visit.log_rate is not None}
     return [slot for slot in plan.slots if slot.number not in given]
 
 
 def second_pass_left(plan: SweepPlan, rows: Sequence[RunRow]) -> list[tuple[int, Slot]]:
-    """(pass, slot) of what must be run again because the first pass leaves something open; passes count from 1.
+    """Return (pass, slot) of what must be run again because the first pass is undecided; passes count from 1.
 
     All slots of the nodes concerned: a pod cannot ask for one device of its node. A run that failed is not tried again, since
     the device has a number already; one whose driver was ended is."""
@@ -199,7 +199,7 @@ def second_pass_left(plan: SweepPlan, rows: Sequence[RunRow]) -> list[tuple[int,
 
 
 def repetitions_of(plan: SweepPlan, rows: Sequence[RunRow], visits: Sequence[Visit]) -> dict[int, Repetition]:
-    """By the suspected slot's number. A block counts where both its runs are done, on the devices that were meant."""
+    """Return repetitions by the suspected slot's number. A block counts if both its runs succeeded on the intended devices."""
     devices = {visit.slot: visit.device for visit in visits}
     found = {}
     for one in suspicions(visits, plan.margin, plan.blocks):
@@ -230,12 +230,12 @@ def repetitions_of(plan: SweepPlan, rows: Sequence[RunRow], visits: Sequence[Vis
 
 def _cannot_repeat(plan: SweepPlan, visits: Sequence[Visit], one: Suspicion) -> str:
     if one.reference is None:
-        return "there is no good device of its kind to run it beside"
+        return "there is no good device of its kind to run it with"
     by_slot = {visit.slot: visit for visit in visits}
     for number in (one.flagged, one.reference):
         visit = by_slot[number]
         if plan.gpus and _is_nameless(visit, devices_by_node(plan.slots)):
-            return f"nothing tells which of its devices a pod on {visit.node} gets, so none can be had a second time"
+            return f"pods on {visit.node} do not report which device they get, so no device can be run again"
     return ""
 
 
@@ -249,12 +249,12 @@ def _not_counted(row: RunRow, devices: Mapping[int, str], gpus: int) -> str:
         return row.failure_message or f"{row.id} is {row.status}"
     known = row.handle.get("device")
     if gpus and known and devices.get(_slot(row)) != known:
-        return f"the node gave {known} where {devices.get(_slot(row))} was meant"
+        return f"the node assigned {known} instead of {devices.get(_slot(row))}"
     return ""
 
 
 def blocks_left(plan: SweepPlan, rows: Sequence[RunRow]) -> list[tuple[int, int, int]]:
-    """(suspected, reference, block) of what must still be run again, block by block."""
+    """Return (suspected, reference, block) of what must still be run again, block by block."""
     if second_pass_left(plan, rows) or not plan.confirm_blocks:
         # Whom it suspects is known when the second pass is whole.
         return []
@@ -302,7 +302,7 @@ def read_swept(ledger: Ledger, experiment: Experiment, plan: SweepPlan) -> Swept
 
 
 def other_cohorts(ledger: Ledger, experiment_id: str, rows: Sequence[RunRow]) -> tuple[str, ...]:
-    """Where the ledger has runs of the same spec on the same model from elsewhere: a second yardstick, in a sentence each."""
+    """Describe runs of the same spec on the same model from elsewhere in the ledger, as a second yardstick."""
     said = []
     mine: dict[tuple[str, str], list[float]] = {}
     for row in first_rows(rows).values():
@@ -317,7 +317,7 @@ def other_cohorts(ledger: Ledger, experiment_id: str, rows: Sequence[RunRow]) ->
         here = median(rates)
         for other, found in list(others.items())[:OTHERS_SHOWN]:
             there = median(found)
-            gap = f"{abs(here / there - 1):.1%}".replace("%", " %")
+            gap = say_percent(abs(here / there - 1), 1)
             said.append(
                 f"{other} has {counted(len(found), 'run')} of this spec on {chip} with a median of {say_rate(there)}: "
                 f"this sweep's is {gap} {'lower' if here < there else 'higher'}"
@@ -334,20 +334,20 @@ def _notes(plan: SweepPlan, rows: Sequence[RunRow], visits: Sequence[Visit]) -> 
     notes = []
     if odd:
         notes.append(
-            f"{odd} runs reached no steady state, or slowed down while they were measured: a longer --seconds tells more"
+            f"{odd} runs reached no steady state, or slowed down during the measurement: use a longer --seconds"
         )
     more = sum(len(visit.logs) - 1 for visit in visits if len(visit.logs) > 1)
     if more:
         notes.append(
-            f"the first pass left it open, so its devices were run again: {counted(more, 'run')} more; a rate is the mean of "
-            "the runs of its device"
+            f"the first pass was undecided, so the devices were run again: {counted(more, 'run')} more; each rate is the mean of "
+            "the device's runs"
         )
     elif open_cohorts(visits, plan.margin, None) and not second_pass_left(plan, rows):
         count = sum(len(members) for members in open_cohorts(visits, plan.margin, None))
         notes.append(
-            f"one run of each device leaves it open; {MORE_RUNS} more of each ({MORE_RUNS * count} runs) tell more: "
+            f"one run of each device is undecided; {MORE_RUNS} more of each ({MORE_RUNS * count} runs) may decide: "
             f"--more-runs {MORE_RUNS}"
         )
     if not plan.confirm_blocks:
-        notes.append("nothing was run again (--confirm 0), so nobody is named")
+        notes.append("nothing was run again (--confirm 0), so no device is named")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""A sweep's runs, each in a pod and a row of the ledger from its launch to its end, and their order.
+"""Run a sweep: each run in a pod and a row of the ledger, from launch to end, in the planned order.
 
 Every slot is run once, as many at a time as may be; all slots again some times, where one run of each device leaves something
 open; and then the suspected ones. On a node with several devices the runs take seats (pods.py), so that each gets the device that
@@ -29,25 +29,25 @@ from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Task
 from stackmark.units import counted
 
-# Of the pods that run, so many are named to whoever looks on.
+# Of the pods that run, this many are named to whoever looks on.
 NAMED = 3
 
 
 class Looker(Protocol):
-    """Who looks on while a sweep works."""
+    """An observer of a sweep."""
 
     def notice(self, sentence: str) -> None: ...
     def stage(self, what: str, total: int, done: int) -> None:
-        """A stage begins: so many runs, of which so many are there already."""
+        """Start a stage: the number of its runs, and how many already exist."""
 
     def in_flight(self, names: Sequence[str], count: int) -> None:
-        """How many pods there are now, and the names of some."""
+        """Show how many pods there are now, and the names of some."""
 
     def landed(self, name: str, row: RunRow) -> None: ...
 
 
 class Runs:
-    """One driver's stretch of a sweep. To be used in a `with`: at its end nothing is left in the cluster."""
+    """One driver's part of a sweep. Use it in a `with`: at its end nothing is left in the cluster."""
 
     def __init__(
         self, experiment_id: str, plan: SweepPlan, ready: PodSetup, ledger: Ledger, looker: Looker, limit_s: float
@@ -66,7 +66,7 @@ class Runs:
     def __enter__(self) -> Self:
         # What a killed driver left still holds devices.
         if left := self._pods.remove_all():
-            self.looker.notice(f"{counted(left, 'Job')} left from before: removed")
+            self.looker.notice(f"removed {counted(left, 'Job')} left from before")
         try:
             self._pods.share_worker()
         except BaseException:
@@ -92,7 +92,7 @@ class Runs:
         return Flight(new_id("r"), slot, task, self.seats.needed(slot), block=block, suspect=suspect, number=number)
 
     def launch(self, flights: Sequence[Flight], left: int) -> None:
-        """`left` is how many runs their nodes may still see: a seat is held until the last of its node was measured."""
+        """Launch pods. `left` is how many runs their nodes still get: a seat is held until the last of its node is measured."""
         if not flights:
             return
         for flight in flights:
@@ -126,7 +126,7 @@ class Runs:
         )
 
     def land(self) -> list[Flight]:
-        """Stores those that have ended since; those that hold a device go on as seats."""
+        """Store the pods that have ended; those that hold a device stay as seats."""
         ended = self._refused or self._pods.landed(self.flights)
         self._refused = []
         found = [(landed.flight, self._stored(landed)) for landed in ended]
@@ -162,7 +162,7 @@ class Runs:
         )
 
     def store_trouble(self, slot: Slot, failure: PlaceFailure) -> None:
-        """A slot that cannot be visited is a row with its reason."""
+        """Store a slot that cannot be visited as a row with its reason."""
         flight = self.flight(slot)
         self._start(flight)
         self.looker.landed(self._name(flight), self._stored(Landed(flight, (), Outcome(None, failure))))
@@ -179,7 +179,7 @@ class Runs:
 
 
 def first_pass(runs: Runs) -> None:
-    """Every slot once; on `resume` those without a number."""
+    """Run every slot once; on `resume` those without a number."""
     rows, plan = runs.rows(), runs.plan
     missing = missing_slots(plan, rows)
     runs.looker.stage("devices", len(plan.slots), len(plan.slots) - len(missing))
@@ -189,13 +189,13 @@ def first_pass(runs: Runs) -> None:
 
 
 def second_pass(runs: Runs) -> None:
-    """Every slot of the cohorts of which the first pass leaves something open, some times more."""
+    """Run every slot of undecided cohorts some more times."""
     left = second_pass_left(runs.plan, runs.rows())
     if not left:
         return
     passes = runs.plan.more_runs
     runs.looker.notice(
-        f"one run of each device leaves it open: {counted(len(left), 'run')} more, up to {passes} of each device"
+        f"one run of each device is undecided: {counted(len(left), 'run')} more, up to {passes} of each device"
     )
     runs.looker.stage("more", len(left), 0)
     for number in range(1, passes + 1):
@@ -258,12 +258,12 @@ class _Lane:
 
 
 def repeat(runs: Runs) -> None:
-    """Suspected devices beside good ones, in blocks AB BA; suspicions on different machines at the same time."""
+    """Run suspected devices together with good ones, in blocks AB BA; suspects on different machines at the same time."""
     lanes = _lanes(runs.plan, blocks_left(runs.plan, runs.rows()))
     if not lanes:
         return
     slots = [slot for lane in lanes for slot, _ in lane.todo]
-    runs.looker.notice(f"{len(lanes)} flagged: each is run again beside a good one, {len(slots)} runs")
+    runs.looker.notice(f"{len(lanes)} flagged: each is run again together with a good one, {len(slots)} runs")
     runs.looker.stage("again", len(slots), 0)
     runs.seats.take(sorted({slot.node for slot in slots if runs.seats.needed(slot)}))
     flying: dict[str, _Lane] = {}

@@ -1,9 +1,9 @@
-"""`cluster sweep`: the same run on every GPU of every node; which one is slow?
+"""`cluster sweep`: make the same run on every GPU of every node, and find slow devices.
 
 The request is resolved once, by a probe in the first slot, and the spec is frozen for all. Every run is a row of the ledger, in
 an experiment of the kind `sweep` whose design is the plan (plan.py). A row has its `slot`. In a pass over all slots it has a
 `pass_number`: 0 in the first, and in the second which run of each device it is, from 1. A run that repeats a suspected device, or
-the good one with it, has a block and the slot that is the `suspect`, so that several suspicions are told apart. So a sweep that
+the good one with it, has a block and the slot that is the `suspect`, so that suspicions are distinguished. So a sweep that
 was killed goes on with what is missing.
 
     sweep ─┬─▶ plan (what there is to visit, and how)
@@ -54,7 +54,7 @@ from stackmark.workloads.registry import check_request, check_spec, find
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What a person asked of a sweep. `nodes` is a label selector as kubectl takes it."""
+    """A request for a sweep. `nodes` is a label selector as kubectl takes it."""
 
     request: Request
     options: PodOptions = field(default_factory=PodOptions)
@@ -69,11 +69,11 @@ class SweepRequest:
 
 
 def start(asked: SweepRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
-    """Finds the slots, probes in the first of them, and stores the plan: from here on `resume` can go on."""
+    """Find the slots, probe in the first of them, and store the plan: from here on `resume` can continue."""
     check_margin(asked.margin)
     check_request(asked.request)
     if asked.options.dra:
-        raise SpecError("a sweep asks for GPUs by number, not by a claim", hint="leave --dra out")
+        raise SpecError("a sweep requests GPUs by number and cannot use --dra", hint="leave out --dra")
     place = PodPlace(asked.options, kind="sweep")
     ready, gpus = place.prepare(), place.gpus_for(asked.request)
     nodes = _nodes(ready, asked.nodes)
@@ -81,7 +81,7 @@ def start(asked: SweepRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
     ask = not gpus or holders_ask(nodes, slots, ready.options, HOLD_LIMITS)
     if not ask:
         watcher.notice(
-            "the pods fill their nodes, so what holds a device asks for nothing: the pods are not of the class Guaranteed"
+            "the pods fill their nodes, so the pods that hold devices request no CPU or memory (QoS class not Guaranteed)"
         )
     first = next((slot for slot in slots if not slot.trouble), None)
     if first is None:
@@ -114,7 +114,7 @@ def start(asked: SweepRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
 
 
 def parts_in(plan: SweepPlan) -> list[Part]:
-    """What of a plan is not to be run unless it was typed here or confirmed."""
+    """Return the parts of a plan that need trust before they run: not typed here and not confirmed."""
     return parts_of([(plan.spec, "pod", plan.place_options)])
 
 
@@ -130,9 +130,9 @@ def _nodes(ready: PodSetup, selector: str | None = None) -> list[ApiObject]:
     except ClusterError as error:
         if selector and isinstance(error, ApiError) and error.status == 400:
             raise SpecError(
-                f"--nodes: {selector!r} is no label selector", hint="write it like pool=gpu,zone in (a, b)"
+                f"--nodes: {selector!r} is not a label selector", hint="write it like pool=gpu,zone in (a, b)"
             ) from error
-        raise explained(error, "the nodes are listed") from error
+        raise explained(error, "listing the nodes") from error
 
 
 def _slots(nodes: Sequence[ApiObject], ready: PodSetup, gpus: int, watcher: Watcher) -> list[Slot]:
@@ -145,18 +145,16 @@ def _slots(nodes: Sequence[ApiObject], ready: PodSetup, gpus: int, watcher: Watc
         if len(here) < len(slots):
             others = len({slot.node for slot in slots}) - len({slot.node for slot in here})
             watcher.notice(
-                f"{others} nodes are left out: the host's own software is only on this machine; give --image"
+                f"{others} nodes are left out, because the host's own software is only on this machine; use --image"
             )
         slots = numbered(here)
     if not slots:
-        raise PlaceError(
-            "the host's own software is on none of the nodes", hint="give --image; `stackmark image` makes one"
-        )
+        raise PlaceError("none of the nodes has this host's software", hint="use --image; `stackmark image` builds one")
     return slots
 
 
 def carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, *, time_limit_s: float | None = None) -> None:
-    """Visits what is missing, then runs again what is suspected. Interruptions pass through: what was finished is stored."""
+    """Visit what is missing, then run suspects again. Interruptions pass through: what was finished is stored."""
     with Recorder(ledger, experiment.id).claim():
         _carry_out(experiment, ledger, looker, time_limit_s)
 
@@ -178,13 +176,13 @@ def _carry_out(experiment: Experiment, ledger: Ledger, looker: Looker, time_limi
 
 
 def is_open(ledger: Ledger, experiment: Experiment) -> bool:
-    """Whether anything is left to run: slots without a number, also those that failed, a second pass, and repetitions."""
+    """Return whether anything is left to run: slots without a number, failed ones, a second pass, and repetitions."""
     plan, rows = plan_of(experiment), ledger.runs_of(experiment.id)
     return bool(missing_slots(plan, rows) or second_pass_left(plan, rows) or blocks_left(plan, rows))
 
 
 def examine(ledger: Ledger, experiment: Experiment) -> Swept:
-    """What a stored sweep shows; nothing is run."""
+    """Compute what a stored sweep shows; nothing is run."""
     return read_swept(ledger, experiment, plan_of(experiment))
 
 

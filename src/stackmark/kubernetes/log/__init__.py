@@ -1,1 +1,1 @@
-"""A container's log, read to its end whatever happens on the way."""
+"""Read a container's log to its end, whatever happens on the way."""

@@ -1,4 +1,4 @@
-"""A pod's log, followed to its end whatever happens on the way.
+"""Follow a pod's log to its end, whatever happens on the way.
 
 The API server may go away for minutes, the kubelet may be restarted, the connection may be lost, the log may be rotated: each
 time the log is asked for again from a little before where we were, and what was seen is dropped (logorder.py). An answer that
@@ -45,7 +45,7 @@ CUT_TRIES = 5
 # What a kubelet writes into a log that it cannot read, or not follow. Other text without a stamp is the rest of a line whose
 # beginning is older than what was asked for.
 _KUBELET_SAYS = re.compile(r"(unable to|failed to|failed with|error |rpc error|log file )", re.IGNORECASE)
-LOOKING, READING = "the pod {} is looked at", "the log of {} is read"
+LOOKING, READING = "reading the pod {}", "reading the log of {}"
 
 How = Literal["ended", "gone", "stopped"]
 Stop = Callable[[], bool]
@@ -53,7 +53,7 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True)
 class LogEnd:
-    """How reading ended. `complete`: the container has ended, and none of its events is missing."""
+    """The end of reading. `complete`: the container has ended, and none of its events is missing."""
 
     how: How
     complete: bool
@@ -107,7 +107,7 @@ class PodLog:
         poll_s: float = POLL_S,
         read_s: float = FOLLOW_READ_S,
     ) -> LogEnd:
-        """Hands each event line to `line` once, in order of its number, and every other line to `other` once. Returns when the
+        """Pass each event line to `line` once, in order of its number, and every other line to `other` once. Returns when the
         container has ended and all was read, when the pod is gone, or when `stop` says so. Raises a PlaceError where the log
         may not be read."""
         order = InOrder(line, other, self._mend, self._plain)
@@ -116,7 +116,7 @@ class PodLog:
             phase, taken, began = self._phase(), order.taken, time.monotonic()
             ended = phase == "ended"
             if phase == "gone":
-                return self._end("gone", order, "the pod was gone before its log was read to the end")
+                return self._end("gone", order, "the pod was deleted before its log was read to the end")
             if ended and not has_begun(self._status, self._container):
                 return self._end("ended", order)
             if ended or phase == "running":
@@ -127,14 +127,14 @@ class PodLog:
                 lost += ended and came == "lost"
             give_up_at = min(give_up_at, time.monotonic() + REST_S) if ended else inf
             if lost >= LOST_TRIES or time.monotonic() > give_up_at:
-                return self._end("ended", order, f"the end of its log cannot be had: {self._words}")
+                return self._end("ended", order, f"the end of its log cannot be read: {self._words}")
             fruitful = order.taken > taken or time.monotonic() - began > LASTING_S
             backoff_s = BACKOFF_S if fruitful else min(BACKOFF_MOST_S, backoff_s * BACKOFF_TIMES)
             _pause(backoff_s, stop, poll_s)
         return self._end("stopped", order, "the log was not followed to its end")
 
     def read(self, line: Callable[[str], None], other: Callable[[str], None]) -> LogEnd:
-        """As `follow`, of what is there now; an API server that is away raises Unreachable."""
+        """Read what is there now, as `follow` does; raise Unreachable where the API server is away."""
         order = InOrder(line, other, self._mend, self._plain)
         phase = self._phase()
         if phase is None:
@@ -142,7 +142,7 @@ class PodLog:
                 f"the log of {self._namespace}/{self._pod} cannot be read: the API server does not answer"
             )
         if phase == "gone":
-            raise PlaceError(f"there is no pod {self._namespace}/{self._pod}")
+            raise PlaceError(f"the pod {self._namespace}/{self._pod} does not exist")
         how: How = "ended" if phase == "ended" else "stopped"
         if has_begun(self._status, self._container):
             try:
@@ -288,7 +288,7 @@ class PodLog:
             cause = self._not_mended or "they are not in the node's log files either"
             said.append(f"{missing} are missing from the log: {cause}")
         elif order.torn:
-            said.append(f"lines other than events may be missing, since the log was rotated: {self._not_mended}")
+            said.append(f"lines other than events may be missing, because the log was rotated: {self._not_mended}")
         complete = how == "ended" and not missing and not why
         return LogEnd(how, complete, "; ".join(said), self._reconnects, self._longest_outage_s, order.mended)
 
@@ -308,7 +308,7 @@ PIECES = 16
 
 
 class Pipe:
-    """The pieces of one answer of the API server, in order; close it. A thread reads, so that who waits can do something else.
+    """The pieces of one answer of the API server, in order; close it. A thread reads, so that the caller can do something else.
 
     The connection's own time limit cannot serve for that: once it has struck, the connection is lost.
     """
@@ -324,7 +324,7 @@ class Pipe:
         threading.Thread(target=self._read, name="stackmark-pod-log", daemon=True).start()
 
     def next(self, wait_s: float) -> bytes | None:
-        """The next piece; empty at the end, None where none came so far. Raises what the reading raised."""
+        """Return the next piece; empty at the end, None where none came so far. Raises what the reading raised."""
         try:
             piece = self._pieces.get(timeout=wait_s)
         except queue.Empty:
@@ -335,7 +335,7 @@ class Pipe:
 
     @property
     def fell_silent(self) -> bool:
-        """Whether the answer was given up because nothing came for as long as one waits: nobody need have been lost."""
+        """Return whether reading stopped because nothing came for too long; nothing need have been lost."""
         return self.opened and time.monotonic() - self._heard >= self._read_s
 
     def close(self) -> None:

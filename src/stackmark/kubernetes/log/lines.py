@@ -1,4 +1,4 @@
-"""The lines of a pod's log: how bytes become (stamp, text), and what an event line says of its place in the stream.
+"""Parse the lines of a pod's log: bytes become (stamp, text), and an event line gives its number in the stream.
 
 Two forms. The API's, with `timestamps=true`: `STAMP text`, both of the container's streams mixed, long lines put together again
 by the kubelet. The runtime's own files on the node: `STAMP stdout F text`, where P instead of F marks a part of a line (16 KiB
@@ -24,7 +24,7 @@ _CRI = re.compile(rb"(stdout|stderr) ([A-Z:]+) ?")
 
 
 class Record(NamedTuple):
-    """One line, or a piece of one that is too long. `stamp` is empty where there was none: a kubelet's own words."""
+    """One line, or a piece of one that is too long. `stamp` is empty where there was none: the kubelet's own messages."""
 
     stamp: str
     text: str
@@ -32,12 +32,12 @@ class Record(NamedTuple):
 
     @property
     def second(self) -> str:
-        """The stamp's second as the API takes it: `2026-11-15T12:30:09Z`."""
+        """Return the stamp's second in the API's format: `2026-11-15T12:30:09Z`."""
         return self.stamp[:19] + self.stamp[29:]
 
 
 class ApiLines:
-    """Bytes of the API's log in, records out. A line without an end is handed on in pieces of one size, whichever way its
+    """Turns bytes of the API's log into records. A line without an end is passed on in pieces of one size, however its
     bytes come, so that the pieces are the same when they come again."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ApiLines:
 
     @property
     def unfinished(self) -> Record | None:
-        """The line that has begun and not ended."""
+        """Return the line that has begun and not ended."""
         return self._record(self._rest) if self._rest and self._stamp is None else None
 
     def feed(self, data: bytes) -> Iterator[Record]:
@@ -58,7 +58,7 @@ class ApiLines:
             yield self._piece()
 
     def finish(self) -> Iterator[Record]:
-        """What has no newline at the log's end."""
+        """Return what has no newline at the log's end."""
         rest, self._rest = self._rest, b""
         if rest:
             yield from self._whole(rest)
@@ -86,7 +86,7 @@ class ApiLines:
 
 
 class NodeLines:
-    """Bytes of the runtime's own file in, whole lines out, the parts of each stream put together."""
+    """Turns bytes of the runtime's own file into whole lines, joining the parts of each stream."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -95,7 +95,7 @@ class NodeLines:
     def feed(self, data: bytes) -> Iterator[Record]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > 4 * LINE_LIMIT_BYTES:
-            self._rest = b""  # no runtime writes such a line: this is no log
+            self._rest = b""  # no runtime writes such a line: this is not a log
         for line in lines:
             head = _STAMP.match(line)
             kind = _CRI.match(line, head.end()) if head else None
@@ -125,7 +125,7 @@ def stamped(line: bytes) -> Record:
 
 @lru_cache(maxsize=64)
 def unix_second(second: str) -> float:
-    """The moment of a record's second; 0 where it is none (a log can say anything)."""
+    """Return the moment of a record's second; 0 where it is invalid (a log can contain anything)."""
     try:
         return datetime.fromisoformat(second).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -133,7 +133,7 @@ def unix_second(second: str) -> float:
 
 
 def second_before(second: str) -> str | None:
-    """The second before it, as the API takes it; None where it is none."""
+    """Return the second before it in the API's format; None where it is invalid."""
     try:
         return (datetime.fromisoformat(second) - timedelta(seconds=1)).isoformat()
     except (ValueError, OverflowError):
@@ -146,7 +146,7 @@ class Number(NamedTuple):
 
 
 def event_number(text: str) -> Number | None:
-    """Where an event stands in its rank's stream; None where the line begins as an event and is none."""
+    """Return the event's number in its rank's stream; None where the line begins as an event but is not one."""
     try:
         data = json.loads(text)
         seq, rank = data.get("seq"), data.get("rank", 0)
@@ -158,7 +158,7 @@ def event_number(text: str) -> Number | None:
 
 
 def event_within(text: str) -> str | None:
-    """An event that stands behind the first part of a line of the other stream, which the kubelet puts on one line."""
+    """Return an event that follows the first part of a line of the other stream, which the kubelet puts on one line."""
     at = text.find(EVENT_PREFIX, 1)
     return text[at:] if at > 0 and event_number(text[at:]) else None
 
@@ -215,13 +215,13 @@ class Closing:
         return self._missing <= 0
 
     def failure(self, exit_code: int | None, node: str | None, runtime: str | None) -> PlaceFailure | None:
-        """The failure of a worker that ended well and whose last word is missing; None where there is none."""
+        """Return the failure of a worker that ended with code 0 but without its last event; None where there is none."""
         if exit_code != 0 or self.seen:
             return None
-        where = f"the node {node} (container runtime {runtime or 'not known'})" if node else "its node"
+        where = f"the node {node} (container runtime {runtime or 'unknown'})" if node else "its node"
         return PlaceFailure(
             LOG_INCOMPLETE,
-            f"the pod ended with code 0, but the log that {where} kept of it has no closing event: its last lines are missing",
-            "run it again; a container runtime that is down or restarted when a container ends loses what it printed last "
-            "(see the runtime's own log on the node). If it happens every time, is stackmark's worker what runs in the image?",
+            f"the pod ended with code 0, but its log on {where} has no closing event: the last lines are missing",
+            "run it again; a container runtime that is down or restarted when a container ends loses its last output "
+            "(see the runtime's log on the node). If it happens every time, check that the image runs stackmark's worker.",
         )

@@ -1,4 +1,4 @@
-"""The files of a container's log on its node, which the API server hands through from the kubelet.
+"""Read the files of a container's log on its node, which the API server passes through from the kubelet.
 
 The API's own log shows only the newest file. When the kubelet has rotated it (10 MiB by default, looked at every 10 s) while
 nobody could read, the older ones are still there for a while: `0.log.20261115-120000`, and before it `.gz`. To read them one
@@ -23,13 +23,13 @@ _LINK = re.compile(r'<a href="([^"/]+)">')
 
 
 MAY_NOT = (
-    "they may be in the node's older log files, which one reads with the right to get nodes/proxy "
+    "they may be in the node's older log files, which need the right to get nodes/proxy "
     "(kubectl auth can-i get nodes --subresource=proxy)"
 )
 
 
 class NoSuchFile(Exception):
-    """A file was there when the folder was listed."""
+    """A file that was listed no longer exists."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class NodeLog:
     restarts: int = 0
 
     def read(self, since: str | None, take: Callable[[Record], bool]) -> None:
-        """Hands on each line since that second once, oldest first, until `take` says that it is enough. Raises ApiError (403:
+        """Pass on each line since that second once, oldest first, until `take` says that it is enough. Raises ApiError (403:
         one may not) and Unreachable."""
         until = time.monotonic() + PATIENCE_S
         last: Record | None = None
@@ -71,7 +71,7 @@ class NodeLog:
                     yield record
                 known = known or record == last
         if not known:
-            raise ApiError("the file that was being read is gone", status=410, reason="Gone")
+            raise ApiError("the file was deleted while it was read", status=410, reason="Gone")
 
     def _needed(self, since: str | None) -> list[str]:
         """The files that hold lines since then, oldest first."""
@@ -117,16 +117,16 @@ class NodeLog:
 def read_node_log(
     cluster: Cluster, pod: Json, container: str, since: str | None, take: Callable[[Record], bool]
 ) -> str:
-    """As NodeLog.read; gives why it could not be done, empty where it could."""
+    """Read as NodeLog.read does; return why it could not be done, empty where it could."""
     node, uid = at.spec(pod).get("nodeName"), at.metadata(pod).get("uid")
     if not node or not uid:
-        return "nobody knows on which node it was"
+        return "its node is unknown"
     count = int(at.container_status(pod, container).get("restartCount") or 0)
     log = NodeLog(cluster, str(node), at.namespace(pod), at.name(pod), str(uid), container, count)
     try:
         log.read(since, take)
     except ApiError as error:
-        return MAY_NOT if error.status in (401, 403) else f"the node's log files cannot be had: {error.message}"
+        return MAY_NOT if error.status in (401, 403) else f"the node's log files cannot be read: {error.message}"
     except Unreachable as error:
-        return f"the node's log files cannot be had: {error.message}"
+        return f"the node's log files cannot be read: {error.message}"
     return ""

@@ -1,4 +1,4 @@
-"""What of a log has been handed on, and what has not: repeats are dropped, gaps are found, and mended where they can be.
+"""Track which lines of a log were passed on: drop repeats, find gaps, and fill them where possible.
 
 After a lost connection the log is asked for again from a whole second (the API knows no finer), a little before the last line
 that was seen. What comes then was partly seen. Events have their number; for other lines the last few seconds are remembered
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from stackmark.events import EVENT_PREFIX
+from stackmark.events import EVENT_PREFIX, is_for_people
 from stackmark.kubernetes.log.lines import Number, Record, event_number, event_within, second_before, unix_second
 
 # Asked again are the last two seconds in which there were lines, and the one before them: the runtime stamps the two streams
@@ -20,12 +20,12 @@ from stackmark.kubernetes.log.lines import Number, Record, event_number, event_w
 KEPT_SECONDS, ASKED_SECONDS = 4, 2
 # Lines that begin as an event and are none wait for the next event, which tells whether they are the ruins of one.
 HELD_LINES = 100
-# Somebody's print may look like an event of the far future each time: so often we look on the node in vain.
+# A program's print may look like an event of the far future each time: so often we look on the node in vain.
 FRUITLESS_MENDS = 5
 
 
 class SeenLines:
-    """Which lines were seen in the last few seconds of the log."""
+    """The lines seen in the last few seconds of the log."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, Counter[int]] = {}
@@ -36,12 +36,12 @@ class SeenLines:
 
     @property
     def since(self) -> str | None:
-        """The second from which the log must be asked for again; None at its beginning."""
+        """Return the second from which the log must be requested again; None at its beginning."""
         last = min(list(self._seconds)[-ASKED_SECONDS:], key=unix_second, default=None)
         return second_before(last) if last else None
 
     def again(self) -> None:
-        """A new reading begins: what is remembered may come once more."""
+        """Start a new reading: remembered records may come again."""
         self._repeats = {second: counted.copy() for second, counted in self._seconds.items()}
 
     def is_repeat(self, record: Record) -> bool:
@@ -56,7 +56,7 @@ class SeenLines:
         self.touch(record)[hash((record.stamp, record.text))] += 1
 
     def touch(self, record: Record) -> Counter[int]:
-        """The memory of the record's second, which becomes the newest."""
+        """Return the memory of the record's second, which becomes the newest."""
         second = record.second
         counted = self._seconds.pop(second, None)
         if counted is None:
@@ -69,7 +69,7 @@ class SeenLines:
 
 @dataclass(frozen=True)
 class Gap:
-    """Where lines are missing: from the second `since` on, up to the line `until` which came; None: to the log's end."""
+    """Missing lines: from the second `since` on, up to the received line `until`; None: to the log's end."""
 
     since: str | None
     until: Record | None
@@ -83,7 +83,7 @@ Mend = Callable[[Gap, Callable[[Record], bool]], bool]
 
 @dataclass
 class InOrder:
-    """Takes records as they come, of several readings, and hands each event and each other line on once."""
+    """Takes the records of several readings, and passes each event and each other line on once."""
 
     line: Callable[[str], None]
     other: Callable[[str], None]
@@ -96,7 +96,7 @@ class InOrder:
     # Lines that were new, and those of them that came from elsewhere.
     taken: int = 0
     mended: int = 0
-    # Lines that are no events may be missing too: the log was rotated while nobody read, and its older part cannot be had.
+    # Lines that are no events may be missing too: the log was rotated while it was not read, and its older part cannot be had.
     torn: bool = False
     _next: dict[int, int] = field(default_factory=dict)
     _held: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class InOrder:
     _event_second: dict[int, str] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A reading begins, from `seen.since`."""
+        """Start a reading, from `seen.since`."""
         self.seen.again()
         self._first = bool(self.seen)
 
@@ -125,20 +125,20 @@ class InOrder:
         self._hand_on(record.text, record)
 
     def read_to_end(self) -> None:
-        """A reading came to its end. One that had to show something again, and showed nothing, has lost its place."""
+        """End a reading. One that had to repeat something and did not has lost its place."""
         if self._first:
             self._first = False
             self._mend(Gap(self.seen.since, None))
 
     def finish(self) -> None:
-        """Nothing comes any more."""
+        """Finish: no more records come."""
         if self._held:
             before = dict(self._next)
             self._mend(Gap(self._event_second.get(0), None, events_only=True))
             self._let_go(ruins=self._next != before)
 
     def lost_of(self) -> str:
-        """The events that are missing, in words; empty where none is."""
+        """Describe the missing events; empty where none is missing."""
         ranges = [f"{first}" if last == first + 1 else f"{first} to {last - 1}" for _, first, last in self.missing]
         return f"the events {', '.join(ranges[:5])}{' …' if len(ranges) > 5 else ''}" if ranges else ""
 
@@ -150,7 +150,8 @@ class InOrder:
             within = event_within(text) if EVENT_PREFIX in text and not record.stream else None
             if within:
                 self._glued.append(within)
-            self.other(text)
+            if not is_for_people(text):  # the events say the same
+                self.other(text)
             return
         number = event_number(text)
         if number is None:
@@ -198,7 +199,7 @@ class InOrder:
         self.seen.again()
 
         def take(record: Record) -> bool:
-            """Whether more is wanted."""
+            """Take a record and return whether more is wanted."""
             moment_s = unix_second(record.second)
             if moment_s < from_s:
                 return True
@@ -207,7 +208,7 @@ class InOrder:
                 record[:2] == gap.until[:2] or (until and event and event.rank == until.rank and event >= until)
             ):
                 return False
-            # A line that is no event, older than what is remembered and younger than our first, was seen long ago.
+            # A line that is not an event, older than what is remembered and younger than our first, was seen long ago.
             long_seen = gap.events_only or origin_s <= moment_s < window_s
             if self.seen.is_repeat(record) or (long_seen and not event):
                 return True

@@ -1,1 +1,1 @@
-"""What is created in a cluster, as plain data."""
+"""Manifests: the objects created in a cluster, as plain data."""

@@ -1,4 +1,4 @@
-"""What is created in a cluster: a Job, a Pod or a CronJob with one container, a claim for devices, and a ConfigMap with files.
+"""Build the objects created in a cluster: a Job, a Pod or a CronJob with one container, a claim for devices, a ConfigMap.
 
 The Job is the unit: `backoffLimit: 0` and a policy that fails it when its pod is disrupted, since a pod that was silently
 started again is a corrupted measurement (to ignore disruptions, as services do, would start another one). The deadline stands
@@ -113,7 +113,7 @@ def _schedule(text: str) -> str:
     words = text.split()
     if len(words) != 5 and not (len(words) == 1 and text.strip().startswith("@")):
         raise SpecError(
-            f"the schedule {text!r} has {len(words)} fields, and cron's has five",
+            f"the schedule {text!r} must have five fields, got {len(words)}",
             hint='write it like "0 * * * *" (minute, hour, day of month, month, day of week), in quotes',
         )
     return " ".join(words)
@@ -340,7 +340,7 @@ def _job_spec(request: PodRequest) -> Json:
         "podFailurePolicy": {
             "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
         },
-        # A pod that is being ended still holds its devices: none is started beside it.
+        # A pod that is being ended still holds its devices: none is started next to it.
         "podReplacementPolicy": "Failed",
         "template": _template(request),
     }

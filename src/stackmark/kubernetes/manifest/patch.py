@@ -1,4 +1,4 @@
-"""`--patch FILE`: what a cluster needs and no option says, merged into the Job.
+"""`--patch FILE`: merge settings that a cluster needs and no option has into the Job.
 
 Lists of things that have names are merged by name, all others are replaced, and `null` takes a field away. It is done here and
 not by the API server since a Job's template cannot be changed once it exists, and so that a printed manifest has it too.
@@ -22,7 +22,7 @@ MERGE_KEYS = {
 }  # fmt: skip
 # In an item of such a list: it goes.
 PATCH, DELETE = "$patch", "delete"
-# What a cluster needs beside our options is a few kilobytes.
+# What a cluster needs besides our options is a few kilobytes.
 LIMIT_BYTES = 128 * 1024
 # A Job's deepest field lies at some twenty.
 DEEPEST = 100
@@ -30,7 +30,7 @@ KINDS = ("CronJob", "Job", "Pod")
 
 
 def read_patch(path: str) -> Json:
-    """A file of YAML or JSON with one mapping in it."""
+    """Read a file of YAML or JSON with one mapping in it."""
     try:
         with open(os.path.expanduser(path), "rb") as file:
             data = file.read(LIMIT_BYTES + 1)
@@ -38,20 +38,22 @@ def read_patch(path: str) -> Json:
     except OSError as error:
         raise SpecError(f"the patch {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"the patch {path} is no text: {error}") from error
+        raise SpecError(f"the patch {path} is not text: {error}") from error
     if len(data) > LIMIT_BYTES:
-        raise SpecError(f"the patch {path} is larger than the {LIMIT_BYTES} bytes that are read")
+        raise SpecError(f"the patch {path} is larger than {LIMIT_BYTES} bytes")
     read = _parsed(path, text)
     if not isinstance(read, dict) or not read:
-        raise SpecError(f"the patch {path} is no mapping", hint="write it like: spec: {template: {spec: {…}}}")
+        raise SpecError(f"the patch {path} is not a mapping", hint="write it like: spec: {template: {spec: {…}}}")
     try:
-        # Dates and sets of YAML are no JSON, and neither is a key that is no text.
+        # Dates and sets of YAML are no JSON, and neither is a key that is not text.
         if json.loads(json.dumps(read, allow_nan=False)) != read:
-            raise ValueError("its keys are not all texts")
+            raise ValueError("its keys are not all strings")
         if _depth(read) > DEEPEST:
             raise ValueError("it is nested too deeply")
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError(f"the patch {path} has what is no JSON: {error}", hint="put texts into quotes") from error
+        raise SpecError(
+            f"the patch {path} contains a value that JSON cannot hold: {error}", hint="quote strings"
+        ) from error
     return read
 
 
@@ -65,23 +67,23 @@ def _parsed(path: str, text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         if path.endswith(".json"):
-            raise SpecError(f"the patch {path} is no JSON: {error}") from error
+            raise SpecError(f"the patch {path} is not JSON: {error}") from error
     try:
         import yaml
     except ImportError as error:
         raise SpecError(
-            f"the patch {path} is no JSON, and YAML cannot be read here",
+            f"the patch {path} is not JSON, and reading YAML needs a package",
             hint="install it: pip install 'stackmark[k8s]'",
         ) from error
 
     class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-        """Takes no aliases: nine lines that name each other stand for a billion values."""
+        """Refuses aliases: nine lines that refer to each other can mean a billion values."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 line = self.peek_event().start_mark.line + 1
                 raise SpecError(
-                    f"the patch {path} has an alias in line {line}, and aliases are not read",
+                    f"the patch {path} has an alias in line {line}; aliases are not supported",
                     hint="write the value out where it is used",
                 )
             return super().compose_node(parent, index)
@@ -89,21 +91,21 @@ def _parsed(path: str, text: str) -> object:
     try:
         found = list(yaml.load_all(text, PlainLoader)) or [None]
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError, TypeError, AttributeError) as error:
-        raise SpecError(f"the patch {path} is no YAML: {' '.join(str(error).split())[:300]}") from error
+        raise SpecError(f"the patch {path} is not YAML: {' '.join(str(error).split())[:300]}") from error
     if len(found) != 1:
-        raise SpecError(f"the patch {path} has {len(found)} documents, and one is merged")
+        raise SpecError(f"the patch {path} has {len(found)} documents; only one is supported")
     return found[0]
 
 
 def patched_for(made: Json, patch: Json) -> Json:
-    """The object with the patch merged in. A patch is for a Job unless its `kind` says Pod or CronJob; it is merged into that
+    """Merge the patch into the object. A patch is for a Job unless its `kind` says Pod or CronJob; it is merged into that
     part of whatever is made."""
     meant, kind = str(patch.get("kind", "Job")), str(made["kind"])
     if meant not in KINDS:
-        raise SpecError(f"the patch is for a {meant}", hint=f"a patch is for a {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+        raise SpecError(f"the patch is for a {meant}", hint=f"allowed kinds: {', '.join(KINDS[:-1])} or {KINDS[-1]}")
     if KINDS.index(meant) < KINDS.index(kind):
         if (meant, kind) != ("Job", "Pod"):
-            raise SpecError(f"the patch is for a {meant}, and what is made is a {kind}")
+            raise SpecError(f"the patch is for a {meant}, but stackmark creates a {kind}")
         # Of a Job's patch a lone pod takes what is about its pod.
         spec = patch.get("spec")
         inner = spec.get("template") if isinstance(spec, dict) else None
@@ -128,7 +130,7 @@ def merged(original: Json, patch: Json) -> Json:
     for key, value in patch.items():
         if key.startswith("$"):
             raise SpecError(
-                f"the patch has {key}: {value!r:.40}, and only `{PATCH}: {DELETE}` of a list's item is known"
+                f"the patch has {key}: {value!r:.40}; only `{PATCH}: {DELETE}` in an item of a list is supported"
             )
         if value is None:
             result.pop(key, None)
@@ -198,9 +200,7 @@ def _still(before: list[tuple[str, object]], done: Json) -> None:
     try:
         after = _kept(done)
     except (KeyError, TypeError, AttributeError) as error:
-        raise SpecError(
-            "the patch takes away a part that the worker needs: its spec, template or containers"
-        ) from error
+        raise SpecError("the patch removes a part that the worker needs: its spec, template or containers") from error
     for (name, was), (_, now) in zip(before, after, strict=True):
         if was != now:
-            raise SpecError(f"the patch changes {name}, which has to stay {was!r}", hint="leave it out of the patch")
+            raise SpecError(f"the patch changes {name}, which must stay {was!r}", hint="leave it out of the patch")

@@ -1,4 +1,4 @@
-"""What a pod is made from: plain data, of which the manifest is a pure function.
+"""The request for a pod: plain data, of which the manifest is a pure function.
 
 Whoever wants a pod translates its own options into this (places/pod/request.py does); nothing here knows of command lines,
 workloads or the driver's machine.
@@ -14,6 +14,10 @@ from stackmark.kubernetes.client import Json
 
 # The pod's own folder to work in, new for each pod.
 WORK_FOLDER = "/tmp"  # noqa: S108 - the pod's own
+# How the names of volumes begin that were asked for by --mount.
+MOUNT_VOLUME = "mount-"
+# What Pod Security `restricted` forbids of them; claims are allowed.
+FORBIDDEN_VOLUMES = {"hostPath": "a folder of the node (hostPath)", "nfs": "an NFS volume"}
 # A volume and its mount in the worker's container.
 VolumeMount = tuple[Json, Json]
 
@@ -30,7 +34,7 @@ class MountedFiles:
 
 @dataclass(frozen=True)
 class PodRequest:
-    """All that a pod is made from."""
+    """Everything that a pod is made from."""
 
     mark: str
     kind: names.Kind
@@ -92,8 +96,14 @@ def forbidden_by_restricted(request: PodRequest) -> list[str]:
     said = []
     if request.host_software:
         said.append("the host's own software is mounted from the node (hostPath), which `restricted` forbids")
+    for volume, mount in request.volumes:
+        said += [
+            f"{what} is mounted at {mount['mountPath']}, which `restricted` forbids: use a claim (--mount claim:NAME:DST)"
+            for kind, what in FORBIDDEN_VOLUMES.items()
+            if kind in volume
+        ]
     if request.host_network:
-        said.append("the node's network (hostNetwork) is forbidden by `restricted`")
+        said.append("`restricted` forbids the node's network (hostNetwork)")
     added = [name.upper() for name in request.capabilities if name.upper() != "NET_BIND_SERVICE"]
     if added:
         said.append(f"more capabilities than `restricted` allows: {', '.join(added)}")

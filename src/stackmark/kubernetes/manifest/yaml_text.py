@@ -1,4 +1,4 @@
-"""Manifests as YAML; where no YAML package is installed as JSON, which every reader of YAML reads too.
+"""Write manifests as YAML; without a YAML package as JSON, which every reader of YAML reads too.
 
 PyYAML leaves texts without quotes that Kubernetes' reader, which is another one, takes for something else: `y` for a boolean,
 `1e3` for a number. So what may stand without quotes is decided here.

@@ -1,4 +1,4 @@
-"""Importers of foreign logs: one small file per format, from lines to results. This file finds the format of a log.
+"""Import foreign logs: one small file per format, from lines to results. This file finds the format of a log.
 
 `FORMATS` is the table of ours; other packages add theirs by the entry point group `stackmark.importers`, whose objects are a
 `Format` (docs/extending.md). A format has a mark, a pattern for lines that no other program prints, and an importer, of which
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.extensions import extensions
-from stackmark.ledger.importers import deepbench, loadgen, mlperf_training, nvcnn, reference_app, tf_cnn
+from stackmark.ledger.importers import deepbench, loadgen, mlperf_training, nvcnn, own_worker, reference_app, tf_cnn
 from stackmark.ledger.importers.found import Found, Importer
-from stackmark.ledger.importers.reading import Log
+from stackmark.ledger.importers.reading import LARGEST_BYTES, Log
 
 GROUP = "stackmark.importers"
-# A file with more results than this is no log of a benchmark, and one with more sources than pods in a job no log at all.
+# A file with more results than this is not a log of a benchmark, and one with more sources than pods in a job no log at all.
 MOST_RESULTS = 10_000
 MOST_SOURCES = 1_000
 # Characters of one file that are kept with its results.
@@ -25,7 +25,7 @@ MOST_KEPT = 64 * 1024**2
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of log: its name for `--format`, the program that prints it, and who reads it."""
+    """A kind of log: its name for `--format`, the program that prints it, and its reader."""
 
     name: str
     title: str
@@ -34,6 +34,9 @@ class Format:
     importer: Callable[[], Importer]
     # Whether each source in a log is a run of its own. The ranks of one MLPerf run share its log.
     by_source: bool = True
+    # Whether its mark decides where a log has marks of others too: what our own worker passes on is part of its output.
+    decides: bool = False
+    largest_bytes: int = LARGEST_BYTES
 
 
 FORMATS = {
@@ -46,6 +49,8 @@ FORMATS = {
                by_source=False),
         Format(loadgen.FORMAT, loadgen.TITLE, loadgen.MARK, loadgen.LoadGenImporter),
         Format(reference_app.FORMAT, reference_app.TITLE, reference_app.MARK, reference_app.ReferenceAppImporter),
+        Format(own_worker.FORMAT, own_worker.TITLE, own_worker.MARK, own_worker.OwnWorkerImporter, decides=True,
+               largest_bytes=own_worker.LARGEST_BYTES),
     )
 }  # fmt: skip
 
@@ -70,17 +75,20 @@ def format_of(log: Log) -> Format:
             if kind.name not in seen and kind.mark.search(line.text):
                 seen[kind.name] = line.number
     if not seen:
-        raise SpecError(f"the format of {log.name} is not known", hint=_say_formats(known))
+        raise SpecError(f"the format of {log.name} is unknown", hint=_say_formats(known))
+    if deciding := next((name for name in seen if known[name].decides), None):
+        return known[deciding]
     if len(seen) > 1:
         places = ", ".join(f"{name} (line {number})" for name, number in seen.items())
-        raise SpecError(f"{log.name} holds several formats: {places}", hint="name the one to import with --format")
+        raise SpecError(f"{log.name} contains several formats: {places}", hint="choose one with --format")
     return known[next(iter(seen))]
 
 
 def _say_formats(known: dict[str, Format]) -> str:
     """List the formats, and those of other packages that could not be loaded: the log may be one of these."""
     broken = [f"not available: {error.message}" for error in extensions(GROUP, Format).broken.values()]
-    return "\n".join(["these are:", *(f"  {kind.name}: {kind.title}" for kind in known.values()), *broken])
+    table = "  a table (CSV): add --table"
+    return "\n".join(["known formats:", *(f"  {kind.name}: {kind.title}" for kind in known.values()), table, *broken])
 
 
 def find_format(name: str) -> Format:
@@ -89,7 +97,7 @@ def find_format(name: str) -> Format:
     if name not in known:
         extensions(GROUP, Format).require(name)
         raise SpecError(
-            f"--format: there is no format {name!r}{nearest_names(name, list(known))}",
+            f"--format: unknown format {name!r}{nearest_names(name, list(known))}",
             hint=f"formats: {', '.join(known)}",
         )
     return known[name]
@@ -109,7 +117,12 @@ class _Results:
 
 
 def results_of(log: Log, kind: Format) -> list[Found]:
-    """All that a log holds, in the order in which it was found."""
+    """Return all results in a log, in the order found."""
+    if log.size_bytes > kind.largest_bytes:
+        raise SpecError(
+            f"{log.name} is larger than {kind.largest_bytes >> 20} MiB, the limit for {kind.title}",
+            hint="import it in parts",
+        )
     importers: dict[str, Importer] = {}
     kept = _Results()
     for line in log.lines():
@@ -117,17 +130,17 @@ def results_of(log: Log, kind: Format) -> list[Found]:
         importer = importers.get(source)
         if importer is None:
             if len(importers) == MOST_SOURCES:
-                raise SpecError(f"{log.name} holds the output of more than {MOST_SOURCES} sources")
+                raise SpecError(f"{log.name} contains the output of more than {MOST_SOURCES} sources")
             importer = importers[source] = kind.importer()
         kept.take(importer.feed(line))
         if len(kept.found) > MOST_RESULTS:
-            raise SpecError(f"{log.name} holds more than {MOST_RESULTS} results", hint="import it in parts")
+            raise SpecError(f"{log.name} contains more than {MOST_RESULTS} results", hint="import it in parts")
     for importer in importers.values():
         kept.take(importer.end())
     found = kept.found
     if not found:
         raise SpecError(
-            f"{log.name} holds nothing of {kind.title}",
-            hint="is the log whole? without --format the format is found by itself",
+            f"{log.name} contains no output of {kind.title}",
+            hint="is the log complete? without --format the format is detected",
         )
     return found

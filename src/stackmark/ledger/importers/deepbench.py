@@ -1,7 +1,7 @@
-"""Tables of DeepBench: one row a kernel, times in whole microseconds (all-reduce: milliseconds).
+"""Import tables of DeepBench: one row per kernel, times in whole microseconds (all-reduce: milliseconds).
 
 Each timed call is a run of its own: the three passes of a convolution were timed one after the other and mean three
-things. The figure is what DeepBench's own sheets give beside the time: operations over time for GEMM, convolution and RNN,
+things. The figure is what DeepBench's own sheets give besides the time: operations over time for GEMM, convolution and RNN,
 by its own counts (2mnk; 2·N·K·P·Q·C·R·S; two a weight of the recurrent matrix and time step). For all-reduce it is bytes
 over time: the sheets' own figure is that times the ranks, which is no bandwidth of anything.
 """
@@ -95,10 +95,12 @@ class DeepBenchImporter:
         return [self._found(call, line) for call in _calls(self._table or "", row, self._set)]
 
     def end(self) -> list[Found]:
-        """A table with a head and no row: the program died in its first kernel."""
+        """Report a table with a header but no rows: the program died in its first kernel."""
         if self._table is None or self._rows:
             return []
-        failure = Failure("cut_off", "the table has a head and no row", "did the program print more to standard error?")
+        failure = Failure(
+            "cut_off", "the table has a header but no rows", "did the program print more to standard error?"
+        )
         table, self._table = self._table, None
         return [Found(f"op/{table}", {}, FORMAT, failure=failure, lines=tuple(self._head))]
 
@@ -120,7 +122,7 @@ class DeepBenchImporter:
         try:
             seconds = number(call.text, line, call.what) * unit_s
         except BadNumber as error:
-            hint = "it counts whole microseconds: a call that takes less has no time" if call.text == "0" else ""
+            hint = "DeepBench prints whole microseconds: shorter calls have no time" if call.text == "0" else ""
             return _with(common, failure=Failure(error.kind, str(error), hint))
         if call.operations is None:
             value, unit = call.bytes_moved / seconds / 1e9, "GB/s"
@@ -128,7 +130,7 @@ class DeepBenchImporter:
             value, unit = call.operations / seconds / 1e12, "TFLOP/s"
         if not 0 < value < FASTEST:
             said = f"line {line.number}: this shape in this time would be {value:.3g} {unit}"
-            return _with(common, failure=Failure("bad_number", said, "is the line whole?"))
+            return _with(common, failure=Failure("bad_number", said, "is the line complete?"))
         return _with(common, figure=Figure(name=call.what, value=value, unit=unit), wall_s=seconds)
 
 

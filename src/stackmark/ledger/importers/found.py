@@ -1,4 +1,4 @@
-"""What an importer finds in a log: one result, or the reason why there is none, and only what the log itself says.
+"""The results of an importer: one result, or the reason why there is none, and only what the log itself says.
 
 A parameter that the log does not name is absent, never a default: whoever compares two runs must be able to see that it
 was not known. Numbers are read strictly. A rate of `nan`, a negative time or one that no machine reaches makes the run a
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stackmark.events import Figure
-from stackmark.spec import Scalar
+from stackmark.spec import Scalar, Spec
 
 # Past any rate, time in nanoseconds or count of operations that a log may truly hold; below it a product stays finite.
 LARGEST = 1e18
@@ -28,7 +28,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
 
 
 class BadNumber(ValueError):
-    """A number that cannot be; the sentence has the line."""
+    """An impossible number; the sentence names the line."""
 
     def __init__(self, message: str, kind: str = "bad_number") -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class BadNumber(ValueError):
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log: `raw` as it stands in the file, `text` without colours and without what a log reader put before it.
+    """A line of a log: `raw` as in the file, `text` without colours and without what a log reader put before it.
 
     `source` is who printed it, where the log reader says so: one file may hold the output of several pods.
     """
@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class LoggedNumber:
-    """A further number that the log gives beside its figure."""
+    """An additional number in the log besides its figure."""
 
     name: str
     value: float
@@ -67,7 +67,7 @@ class LoggedNumber:
 
 @dataclass(frozen=True)
 class Found:
-    """One result of a log. There is either a `figure` or a `failure`."""
+    """One result of a log, with a `figure`, a `failure`, or a worker's own `events`."""
 
     # None where the log does not say what was run.
     workload: str | None
@@ -95,23 +95,29 @@ class Found:
     flags: tuple[str, ...] = ()
     facts: tuple[tuple[str, Scalar], ...] = ()
     when_unix_s: float | None = None
+    # Where it ran and what to call it, where the source says so for each of its results: a row of a table.
+    place: str | None = None
+    label: str = ""
+    # A worker of ours: its own events as they came, and the spec that it says it ran. There is neither figure nor failure then.
+    events: tuple[str, ...] = ()
+    spec: Spec | None = None
     lines: tuple[Line, ...] = ()
 
 
 class Importer(Protocol):
-    """Takes in the lines of one source, and gives what it found when it is whole."""
+    """Reads the lines of one source, and returns its results at the end."""
 
     def feed(self, line: Line) -> list[Found]: ...
     def end(self) -> list[Found]: ...
 
 
 def cut_line(line: Line) -> Line:
-    """A line as it is kept with a result."""
+    """Return a line as it is stored with a result."""
     return Line(line.number, line.raw[:LINE_KEPT], "", line.source)
 
 
 class ResultLines:
-    """The lines that belong to a result, up to a number; of a log without end the first and the last."""
+    """The lines that belong to a result, up to a number; of a very long log the first and the last."""
 
     def __init__(self) -> None:
         self._first: list[Line] = []
@@ -133,28 +139,39 @@ class ResultLines:
 
 
 def number(text: str, line: Line, what: str, *, zero: bool = False) -> float:
-    """A finite number above zero (or zero, where that may be)."""
+    """Parse a finite number above zero (or zero, where allowed)."""
     if not _NUMBER.fullmatch(text):
         kind = "not_finite" if text.lower().lstrip("+-") in ("nan", "inf", "infinity") else "bad_number"
-        raise BadNumber(f"line {line.number}: {what} is {text[:40]!r}, which is no number", kind)
+        raise BadNumber(f"line {line.number}: {what} is {text[:40]!r}, which is not a number", kind)
     value = float(text)
     if math.isinf(value) or value > LARGEST:
-        raise BadNumber(f"line {line.number}: {what} is {text[:40]}, more than any machine does")
+        raise BadNumber(f"line {line.number}: {what} is {text[:40]}, more than any machine reaches")
     if value < 0 or (value == 0 and not zero):
-        raise BadNumber(f"line {line.number}: {what} is {text[:40]}; it must be above zero")
+        raise BadNumber(f"line {line.number}: {what} must be above 0, got {text[:40]}")
     if 0 < value < SMALLEST:
-        raise BadNumber(f"line {line.number}: {what} is {text[:40]}; the smallest number that is read is {SMALLEST:g}")
+        raise BadNumber(f"line {line.number}: {what} must be at least {SMALLEST:g}, got {text[:40]}")
     return value
 
 
 def whole_number(text: str, line: Line, what: str) -> int:
     value = number(text, line, what)
     if value != int(value):
-        raise BadNumber(f"line {line.number}: {what} is {text[:40]}, not a whole number")
+        raise BadNumber(f"line {line.number}: {what} must be a whole number, got {text[:40]}")
     return int(value)
 
 
+def scalar_of(text: str) -> Scalar:
+    """Return the value of a parameter as a person writes it: a number where possible, else text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"-?[0-9]{1,15}", text):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]{1,15}\.[0-9]{1,15}", text):
+        return float(text)
+    return text
+
+
 def name_of(family: str, text: str) -> str:
-    """A workload's name from what a log calls it: `fit/mask_rcnn`."""
+    """Return a workload's name from what a log calls it: `fit/mask_rcnn`."""
     name = _NOT_IN_NAMES.sub("-", text.strip().lower())[:80].strip("-._") or "unnamed"
     return f"{family}/{name}"

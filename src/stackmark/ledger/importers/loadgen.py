@@ -1,9 +1,10 @@
-"""LoadGen's mlperf_log_summary.txt and mlperf_log_detail.txt.
+"""Import LoadGen's mlperf_log_summary.txt and mlperf_log_detail.txt.
 
 Each scenario has its own figure: a latency percentile for SingleStream and MultiStream (in early versions, samples per
 query for the latter), samples a second for Server and Offline. Server has two such rates, and which of them is the headline
 changed between versions; here it is the completed one wherever it is given. What LoadGen calls INVALID is stored as
-invalid: its number is kept and is no result. Neither file says which model was served.
+invalid: its number is kept and is not a result. Neither file says which model was served, unless the SUT's name does; in a file
+with several results, the lines between them may (serving_names.py).
 """
 
 import json
@@ -13,6 +14,7 @@ from pydantic import JsonValue
 
 from stackmark.events import Figure
 from stackmark.ledger.importers.found import BadNumber, Failure, Found, Line, LoggedNumber, ResultLines, number
+from stackmark.ledger.importers.serving_names import ServedModel, known_model, served
 from stackmark.spec import Scalar
 
 FORMAT = "loadgen"
@@ -71,6 +73,7 @@ _JUDGED = {"SingleStream": 90.0, "MultiStream": 99.0}
 class LoadGenImporter:
     def __init__(self) -> None:
         self._kept = ResultLines()
+        self._model = ServedModel()
         self._forget()
 
     def _forget(self) -> None:
@@ -83,9 +86,14 @@ class LoadGenImporter:
 
     def feed(self, line: Line) -> list[Found]:
         found: list[Found] = []
+        before = self._model.workload
+        if self._model.feed(line.text):
+            after, self._model.workload = self._model.workload, before
+            found = self.end()  # what was read so far belongs to the name before
+            self._model.workload = after
         detail = _DETAIL.search(line.text) if line.text.endswith("}") else None
         if _BEGINS.search(line.text) or (detail and '"loadgen_version"' in line.text):
-            found = self.end()
+            found += self.end()
             self._begun = True
         if detail:
             self._detail(detail[1], line)
@@ -149,9 +157,9 @@ class LoadGenImporter:
     def _figure(self) -> Figure:
         scenario, mode = self._text("scenario"), self._text("mode")
         if "Accuracy" in mode or (not scenario and not self._percentiles):
-            raise _NoResult("the log has no performance result: it is of an accuracy run, or was cut off")
+            raise _NoResult("the log has no performance result: it is from an accuracy run, or was cut off")
         if scenario not in _SCENARIOS:
-            raise _NoResult(f"the log names the scenario {scenario!r}, which is none of {', '.join(_SCENARIOS)}")
+            raise _NoResult(f"the log's scenario must be one of {', '.join(_SCENARIOS)}, got {scenario!r}")
         if "per_query" in self._said:
             return Figure(name="samples per query", value=self._number("per_query"), unit="samples/query")
         if scenario in _JUDGED:
@@ -171,9 +179,9 @@ class LoadGenImporter:
         invalid: tuple[str, ...] = ()
         if figure and validity != "VALID":
             why = self._constraints or [self._text("reason") or "the log does not say why"]
-            invalid = (f"LoadGen says {validity or 'nothing of its validity'}: {'; '.join(why)}",)
+            invalid = (f"LoadGen says {validity or 'nothing about validity'}: {'; '.join(why)}",)
         return Found(
-            workload=None,
+            workload=self._model.workload or self._named_by_sut(),
             params=self._params(),
             program=FORMAT,
             figure=figure,
@@ -185,6 +193,10 @@ class LoadGenImporter:
             facts=tuple((name, self._text(name)) for name in ("sut_name", "mode", "validity") if self._text(name)),
             lines=self._kept.taken(),
         )
+
+    def _named_by_sut(self) -> str | None:
+        name = known_model(self._text("sut_name"))
+        return served(name) if name else None
 
     def _params(self) -> dict[str, Scalar]:
         params: dict[str, Scalar] = {}

@@ -1,4 +1,4 @@
-"""Logs of MLPerf Training, in the three spellings that its rounds had, and what one of them says of its run.
+"""Import logs of MLPerf Training, in the three spellings of its rounds.
 
     :::MLPv0.5.0 resnet 1541720273.929603577 (file.py:12) run_stop: {"success": true}          seconds
     :::MLL 1560881731.835 run_start: {"value": null, "metadata": {…}}                          seconds
@@ -15,7 +15,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -31,6 +31,7 @@ from stackmark.ledger.importers.found import (
     ResultLines,
     name_of,
 )
+from stackmark.ledger.importers.tensorflow_devices import TensorFlowDevices
 from stackmark.ranks import MOST_DEVICES
 from stackmark.spec import Scalar
 from stackmark.units import END_OF_TIME_UNIX_S
@@ -57,7 +58,7 @@ SHORTEST_S = 1e-6
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """One run of one benchmark, as its log tells it."""
+    """One run of one benchmark, from its log."""
 
     benchmark: str | None
     # None where the run failed, and then `failure` says why.
@@ -75,33 +76,37 @@ class TrainingLog:
     framework: str | None
     started_unix_s: float | None
     ruleset: str
+    # What the submission says of its stack (driver, cuda, os, memory …), by the names of `_STACK`.
+    stack: tuple[tuple[str, str], ...] = ()
 
 
 class MlperfTrainingImporter:
     def __init__(self) -> None:
         self._kept = ResultLines()
         self._reader = LogReader()
+        self._gpus = TensorFlowDevices()
 
     def feed(self, line: Line) -> list[Found]:
+        self._gpus.feed(line)
         if ":::ML" not in line.text:
             return []
-        ended = self.end() if self._reader.begins_anew(line) else []
+        ended = self.end() if self._reader.starts_next_run(line) else []
         if self._reader.feed(line):
             self._kept.add(line)
         return ended
 
     def end(self) -> list[Found]:
         reader, self._reader = self._reader, LogReader()
-        return [_found(reader.log(), self._kept)] if reader.begun else []
+        return [_found(reader.log(), self._kept, self._gpus.chip())] if reader.begun else []
 
 
 def training_logs(lines: Iterable[Line]) -> list[TrainingLog]:
-    """The runs in a log, whoever of the ranks wrote which line."""
+    """Return the runs in a log, whichever rank wrote each line."""
     found, reader = [], LogReader()
     for line in lines:
         if ":::ML" not in line.text:
             continue
-        if reader.begins_anew(line):
+        if reader.starts_next_run(line):
             found.append(reader.log())
             reader = LogReader()
         reader.feed(line)
@@ -109,7 +114,7 @@ def training_logs(lines: Iterable[Line]) -> list[TrainingLog]:
 
 
 class LogReader:
-    """Takes in the lines of one run."""
+    """Reads the lines of one run."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -123,8 +128,8 @@ class LogReader:
         self._bad: BadNumber | None = None
         self._ruleset = ""
 
-    def begins_anew(self, line: Line) -> bool:
-        """Whether this line begins the next run of a file that holds several."""
+    def starts_next_run(self, line: Line) -> bool:
+        """Return whether this line starts the next run of a file with several."""
         ended = self._last_stop is not None or self._checkpoint_s is not None
         return ended and bool(re.search(r"\bsubmission_benchmark\b|\binit_start\b", line.text))
 
@@ -175,17 +180,18 @@ class LogReader:
             framework=_quoted(entry, "framework"),
             started_unix_s=start,
             ruleset=self._ruleset,
+            stack=tuple(_stack(entry)),
         )
 
     def _outcome(self, devices: int) -> tuple[float | None, Failure | None]:
         if self._bad:
             return None, Failure(self._bad.kind, str(self._bad))
         if "run_start" not in self._first:
-            return None, Failure("cut_off", "the log has no run_start: the run ended before its clock began")
+            return None, Failure("cut_off", "the log has no run_start: the run ended before its clock started")
         if self._checkpoint_s is not None:
             seconds = self._checkpoint_s
         elif self._last_stop is None:
-            return None, Failure("cut_off", "the log has no run_stop: the run was ended, or the log was cut")
+            return None, Failure("cut_off", "the log has no run_stop: the run was stopped, or the log is incomplete")
         elif self._status != "success":
             return None, Failure("aborted", f"run_stop has the status {self._status!r}, not success")
         else:
@@ -193,7 +199,7 @@ class LogReader:
         if not SHORTEST_S <= seconds < LONGEST_S:
             return None, Failure("bad_number", f"the run would have taken {seconds:.6g} s by its own clock")
         if devices > MOST_DEVICES:
-            said = f"the log claims {devices:,} accelerators; at most {MOST_DEVICES:,} are taken"
+            said = f"the log claims {devices:,} accelerators; at most {MOST_DEVICES:,} are accepted"
             return None, Failure("bad_number", said)
         return seconds, None
 
@@ -229,7 +235,7 @@ def _time(text: str, line: Line, unit_s: float = 1.0) -> float:
     except ValueError:
         at = math.nan
     if not (math.isfinite(at) and 0 < at < END_OF_TIME_UNIX_S):
-        raise BadNumber(f"line {line.number}: the time is {text[:40]!r}, which is no moment before the year 10000")
+        raise BadNumber(f"line {line.number}: the time is {text[:40]!r}, which is not a date before the year 10000")
     return at
 
 
@@ -296,6 +302,23 @@ def _quoted(entry: str, name: str) -> str | None:
     return match[1].strip() or None if match and match[1].strip() not in ("", "N/A") else None
 
 
+# Which field of a submission's entry holds which part of the stack.
+_STACK = {
+    "driver": "cuda_driver_version", "cuda": "cuda_version", "cudnn": "cudnn_version", "nccl": "nccl_version", "os": "os",
+    "memory": "sys_mem_size",
+}  # fmt: skip
+
+
+def _stack(entry: str) -> Iterator[tuple[str, str]]:
+    for name, field in _STACK.items():
+        if said := _quoted(entry, field):
+            yield name, said[:200]
+    # Disks come in any order, also in logs of one machine.
+    disks = " + ".join(sorted(disk.strip() for disk in (_quoted(entry, "sys_storage_size") or "").split("+")))
+    if said := ", ".join(part for part in (_quoted(entry, "sys_storage_type"), disks) if part):
+        yield "storage", said[:200]
+
+
 def _devices(entry: str) -> int:
     each, nodes = _quoted(entry, "num_accelerators") or "", _quoted(entry, "num_nodes") or "1"
     if not re.fullmatch(r"[0-9]{1,6}", each) or not re.fullmatch(r"[0-9]{1,6}", nodes):
@@ -303,7 +326,7 @@ def _devices(entry: str) -> int:
     return max(int(each) * int(nodes), 1)
 
 
-def _found(log: TrainingLog, kept: ResultLines) -> Found:
+def _found(log: TrainingLog, kept: ResultLines, chip: str | None) -> Found:
     params: dict[str, Scalar] = {"global_batch": log.batch} if log.batch else {}
     said = []
     if log.quality is not None:
@@ -312,7 +335,7 @@ def _found(log: TrainingLog, kept: ResultLines) -> Found:
         said.append(LoggedNumber("init_s", log.init_s, "s", False))
     said.append(LoggedNumber("evaluations", float(log.evaluations), "", False))
     minutes = None if log.seconds is None else log.seconds / 60
-    facts = {"platform": log.platform, "submitter": log.organisation, "ruleset": log.ruleset}
+    facts = {"platform": log.platform, "submitter": log.organisation, "ruleset": log.ruleset, **dict(log.stack)}
     return Found(
         workload=name_of("fit", log.benchmark) if log.benchmark else None,
         params=params,
@@ -320,7 +343,7 @@ def _found(log: TrainingLog, kept: ResultLines) -> Found:
         figure=None if minutes is None else Figure(name="time to target", value=minutes, unit="min", higher_is_better=False),
         failure=log.failure,
         ranks=log.devices,
-        chip=log.accelerator,
+        chip=log.accelerator or chip,
         framework=log.framework,
         sample="run",
         wall_s=log.seconds,

@@ -1,8 +1,8 @@
-"""Logs of NVIDIA's nvcnn.py: a header, one row a step, and `Images/sec: X +/- Y (jitter = Z)`.
+"""Import logs of NVIDIA's nvcnn.py: a header, one row per step, and `Images/sec: X +/- Y (jitter = Z)`.
 
 Its figure is the mean of the steps' rates, not the images over the time: the noisier the steps, the more it says above
 what was done (tf_cnn_benchmarks would have printed less for the same run). So the two programs' figures are not put
-beside each other without a word: the flag says it.
+next to each other without a word: the flag says it.
 """
 
 import re
@@ -34,11 +34,11 @@ _ROW = re.compile(r"(?:^|\s)([0-9]+)\s+([0-9]+)\s+(\S+)\s+(\S+)\s+(\S+)\s*$")
 _TABLE = re.compile(r"Step\s+Epoch\s+Img/sec\s+Loss\s+LR")
 _TOTAL = re.compile(r"Images/sec: (\S+) \+/- (\S+) \(jitter = ([^)\s]+)\)")
 _TROUBLE = {
-    "Out of memory error detected": ("out_of_device_memory", "the GPU's memory was not enough"),
-    "No results, did not get past burn-in phase": ("too_short", "the run ended before its burn-in phase did"),
+    "Out of memory error detected": ("out_of_device_memory", "the GPU ran out of memory"),
+    "No results, did not get past burn-in phase": ("too_short", "the run ended before its burn-in phase"),
 }
 # The mean of the steps' rates lies above the images over the time.
-_FLAG = "mean-of-rates: nvcnn.py averages the rates of its steps, which is above images over time by their variance"
+_FLAG = "mean-of-rates: nvcnn.py averages the rates of its steps, which is higher than images divided by time"
 
 
 class NvcnnImporter(CnnLogImporter):
@@ -53,6 +53,7 @@ class NvcnnImporter(CnnLogImporter):
         if header and header[1] == "TensorFlow" and self._begun:
             found += self.end()
         self._kept.add(line)
+        self._gpus.feed(line)
         for words, (kind, message) in _TROUBLE.items():
             if words in line.text:
                 self._trouble = Failure(kind, f"line {line.number}: {message}")
@@ -75,7 +76,7 @@ class NvcnnImporter(CnnLogImporter):
         return found
 
     def _cut_off(self, message: str) -> Failure:
-        return self._trouble or Failure("cut_off", f"{message} its `Images/sec:` line", "was the program ended?")
+        return self._trouble or Failure("cut_off", f"{message} its `Images/sec:` line", "was the program stopped?")
 
     @property
     def _begun(self) -> bool:
@@ -105,6 +106,7 @@ class NvcnnImporter(CnnLogImporter):
             figure=figure,
             failure=failure,
             ranks=max(len(devices), 1),
+            chip=self._chip,
             framework=self._framework,
             sample="image",
             step_s=self._steps(batch) if figure else (),

@@ -1,4 +1,4 @@
-"""A log file, line by line: whatever wrote it, and whatever passed it on.
+"""Read a log file line by line, whatever wrote it, and whatever passed it on.
 
 A log seldom comes as its program printed it. kubectl, docker, stern and mpirun put a name or a time before each line,
 containers' log files wrap it in JSON, terminals colour it, Windows ends it with CR LF or writes UTF-16. All of that is
@@ -53,7 +53,7 @@ _MOST_PREFIXES = 4
 
 @dataclass(frozen=True)
 class Log:
-    """A file that can be read again and again. `name` is for sentences and for the facts."""
+    """A file that can be read repeatedly. `name` is for messages and for the facts."""
 
     name: str
     path: Path
@@ -76,7 +76,7 @@ class Log:
 
 
 def bare(raw: str, number: int = 1) -> Line:
-    """A line without its decoration."""
+    """Return a line without its decoration."""
     text, source = raw, ""
     if text.startswith('{"log":'):
         text = _unwrapped(text)
@@ -107,7 +107,7 @@ def _unwrapped(text: str) -> str:
 
 @contextmanager
 def opened(where: str) -> Iterator[Log]:
-    """The log at a path, or on standard input where it is `-`. What is no log is refused with a sentence."""
+    """Open the log at a path, or standard input for `-`; raise a sentence for what is not a log."""
     if where == STANDARD_INPUT:
         with _copied(sys.stdin.buffer, "standard input") as log:
             yield log
@@ -121,7 +121,7 @@ def opened(where: str) -> Iterator[Log]:
     if file is None:
         raise SpecError(
             f"{where} is a folder, not a log",
-            hint="name the files in it; MLPerf training results are scored by the folder: stackmark mlperf score DIR",
+            hint="name the files in it; for a folder of MLPerf training results: stackmark mlperf score DIR",
         )
     with file:
         if not plain:
@@ -163,19 +163,19 @@ def _examined(file: IO[bytes], name: str, path: Path) -> Log:
         size += len(piece)
         if size > LARGEST_BYTES:
             raise SpecError(
-                f"{name} has more than {LARGEST_BYTES >> 30} GiB; that is no log of a benchmark",
+                f"{name} is larger than {LARGEST_BYTES >> 30} GiB and cannot be a benchmark's log",
                 hint="cut out the part that matters, with grep or split",
             )
     return Log(name, path, digest.hexdigest(), size, encoding)
 
 
 def _encoding(start: bytes, name: str) -> str:
-    """UTF-8 unless a byte order mark says UTF-16, as Windows' shell writes it. Anything that is no text is refused."""
+    """UTF-8 unless a byte order mark says UTF-16, as Windows' shell writes it. Anything that is not text is refused."""
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
     if start[:2] == b"\x1f\x8b":
         raise SpecError(f"{name} is compressed with gzip", hint=f"unpack it first: gunzip -k {name}")
     odd = sum(byte < 32 and byte not in b"\t\n\r\f\b\x1b" for byte in start)
     if b"\0" in start or odd > len(start) // 20:
-        raise SpecError(f"{name} is a binary file, not a log", hint="name the text that the benchmark printed")
+        raise SpecError(f"{name} is a binary file, not a log", hint="use the text that the benchmark printed")
     return "utf-8-sig"

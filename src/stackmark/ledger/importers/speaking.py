@@ -1,4 +1,4 @@
-"""A result from a log in the words of a worker: the same events, so that the same code judges, stores and compares it.
+"""Write a log's result as worker events, so that the same code judges, stores and compares it.
 
 Where the log has no time of every step, the measured part stands as one step of its whole length, or of one sample where
 not even that is known; the figure is the rate in either case. Rows that the program displayed become samples: they are its
@@ -20,7 +20,7 @@ _TICK_S = 1e-9
 
 
 def spoken(found: Found, facts: dict[str, JsonValue]) -> list[str]:
-    """The lines of a worker that had run this. Its time is 0 where the log does not tell it."""
+    """Write the lines of a worker that had run this. Its time is 0 where the log does not have it."""
     events = _events(found, facts)
     return [write_event(event.model_copy(update={"seq": seq})) for seq, event in enumerate(events)]
 

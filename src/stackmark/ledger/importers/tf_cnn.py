@@ -1,8 +1,9 @@
-"""Logs of tf_cnn_benchmarks: a header, rows of cumulative rates, and `total images/sec`.
+"""Import logs of tf_cnn_benchmarks: a header, rows of cumulative rates, and `total images/sec`.
 
 The figure is the total: the images of the measured loop over its wall clock. The rows are kept as they are and no step
 times are made of them: each is the mean since the warm-up, rounded to a tenth, so the difference of two neighbours is mostly
-rounding. The header names neither the precision nor the chip; whoever knows them adds them.
+rounding. The header does not name the precision; whoever knows it adds it. The chip is in TensorFlow's own lines, where the log
+has them (standard error).
 """
 
 import re
@@ -20,6 +21,7 @@ from stackmark.ledger.importers.found import (
     number,
     whole_number,
 )
+from stackmark.ledger.importers.tensorflow_devices import TensorFlowDevices
 from stackmark.spec import Scalar
 
 FORMAT = "tf-cnn"
@@ -48,7 +50,7 @@ _NAMES = {
 
 
 class CnnLogImporter(ABC):
-    """What this program's logs and those of nvcnn.py have in common: a header, rows, and a total at the end."""
+    """The common part of tf_cnn_benchmarks' and nvcnn.py's logs: a header, rows, and a total at the end."""
 
     def __init__(self) -> None:
         self._kept = ResultLines()
@@ -59,6 +61,7 @@ class CnnLogImporter(ABC):
         self._per_device: int | None = None
         self._rows: list[dict[str, float]] = []
         self._bad: BadNumber | None = None
+        self._gpus = TensorFlowDevices()
 
     @abstractmethod
     def feed(self, line: Line) -> list[Found]:
@@ -87,12 +90,22 @@ class CnnLogImporter(ABC):
         """Make the result, and forget it."""
 
     def _failed(self, error: BadNumber) -> Found:
-        return self._found(failure=Failure(error.kind, str(error), "a run with such a number is no result"))
+        return self._found(failure=Failure(error.kind, str(error), "a run with such a number is not a result"))
 
     @property
     def _devices(self) -> list[str]:
         """`gpu` or `cpu` for each device that the header names."""
         return re.findall(r"(gpu|cpu):[0-9]+", self._said.get("Devices", ""))
+
+    @property
+    def _chip(self) -> str | None:
+        """The GPUs that the header names, as TensorFlow calls them; None where it ran on a CPU or the log does not say."""
+        header = self._said.get("Devices", "")
+        return (
+            None
+            if "cpu" in self._devices
+            else self._gpus.chip([int(one) for one in re.findall(r"gpu:([0-9]{1,4})", header)])
+        )
 
     @property
     def _framework(self) -> str | None:
@@ -107,6 +120,7 @@ class TfCnnImporter(CnnLogImporter):
         if header and header[1] == "TensorFlow" and self._begun:
             found += self.end()  # the next run in the same file; this one never came to its total
         self._kept.add(line)
+        self._gpus.feed(line)
         try:
             if header:
                 self._said[header[1]] = header[2]
@@ -123,7 +137,7 @@ class TfCnnImporter(CnnLogImporter):
         return found
 
     def _cut_off(self, message: str) -> Failure:
-        hint = "the program was ended, or the log was cut; with evaluation during training it prints no total"
+        hint = "the program was stopped, or the log is incomplete; with evaluation during training it prints no total"
         return Failure("cut_off", f"{message} `total images/sec`", hint)
 
     @property
@@ -146,6 +160,7 @@ class TfCnnImporter(CnnLogImporter):
             figure=figure,
             failure=failure,
             ranks=max(len(devices), 1),
+            chip=self._chip,
             framework=self._framework,
             sample="image",
             wall_s=images / figure.value if figure and images else None,

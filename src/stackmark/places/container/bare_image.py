@@ -1,4 +1,4 @@
-"""An image of nothing: empty folders and links, made on the spot, for the host's own software to be mounted into.
+"""Build an empty image of folders and links, into which the host's own software is mounted.
 
 No registry is needed for it and both engines import it in a tenth of a second. The one file in it is the loader's cache
 (/etc/ld.so.cache): libraries are then found where the host finds them, and it is a copy and not a mount since NVIDIA's hooks
@@ -23,7 +23,7 @@ ROOT = Path("/")
 
 
 def recipe(root: Path = ROOT) -> bytes:
-    """The image's file system as a tar archive: the same bytes on the same host."""
+    """Return the image's file system as a tar archive: the same bytes on the same host."""
     store = io.BytesIO()
     with tarfile.open(fileobj=store, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in FOLDERS:
@@ -48,7 +48,7 @@ def image_name(archive: bytes) -> str:
 
 
 def made(engine: Engine, root: Path = ROOT) -> str:
-    """The image's name; it is there afterwards. Those of older recipes go."""
+    """Make the image and return its name; remove those of older recipes."""
     archive = recipe(root)
     name = image_name(archive)
     if engine.ask("image", "inspect", "--format", "{{.Id}}", name).code == 0:

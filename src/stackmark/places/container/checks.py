@@ -1,4 +1,4 @@
-"""Was it done? What was asked of the container, held against what the worker saw from inside.
+"""Verify a container's options: compare the request with what the worker saw from inside.
 
 An engine that takes an option and ignores it ends with 0: podman 4.3 does so with `--gpus`, rootless podman on control groups
 of version 1 with every limit. So nothing is believed; each sentence here says what was asked for and what is there.
@@ -15,7 +15,7 @@ from stackmark.units import MIB, say_size
 
 # Engines round a CPU quota to microseconds and sizes to pages.
 TOLERANCE = 0.01
-IGNORED = "the engine took the option and ignored it, as rootless podman does on control groups of version 1"
+IGNORED = "the engine accepted the option and ignored it, as rootless podman does on cgroups v1"
 
 
 def not_enforced(
@@ -38,30 +38,30 @@ def _inside(facts: Facts) -> Iterator[Remark]:
         yield Remark("the worker sees no sign of a container around it", "no-container")
     boot, here = facts.get("host", {}).get("boot_id"), boot_id()
     if here is not None and boot != here:
-        said = "did not say on which machine it ran" if boot is None else "ran on another machine than this one"
-        yield Remark(f"the container {said}: DOCKER_HOST or CONTAINER_HOST may lead to another", "other-machine")
+        said = "did not report its machine" if boot is None else "ran on a different machine"
+        yield Remark(
+            f"the container {said}: does DOCKER_HOST or CONTAINER_HOST point to another machine?", "other-machine"
+        )
 
 
 def other_worker(bundle_sha256: str, facts: Facts) -> Iterator[Remark]:
     """Hold the zip file that the worker says it ran from against the one that was mounted."""
     seen = facts.get("stackmark", {}).get("bundle_sha256")
     if seen != bundle_sha256:
-        said = (
-            f"says that it ran from one with the SHA-256 {str(seen)[:64]}" if seen else "did not say from which it ran"
-        )
-        text = f"the worker's zip file has the SHA-256 {bundle_sha256}, and the worker {said}"
+        said = f"ran from one with the SHA-256 {str(seen)[:64]}" if seen else "did not report its own"
+        text = f"the worker's zip file has the SHA-256 {bundle_sha256}, but the worker {said}"
         yield Remark(text, "other-worker")
 
 
 def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     asked, seen = options.cpu_count, facts.get("cgroup", {}).get("cpu_limit_cpus")
     if asked is not None and not near(seen, asked):
-        has = f"there is one of {seen:g}" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
-        yield Remark(f"a CPU limit of {asked:g} CPUs was asked for, and {has}", "cpus")
+        has = f"it is {seen:g}" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
+        yield Remark(f"a CPU limit of {asked:g} CPUs was requested, but {has}", "cpus")
     cpus = options.cpuset_list
     seen_cpus = facts.get("process", {}).get("cpus")
     if cpus is not None and not (isinstance(seen_cpus, str) and cpu_numbers(seen_cpus) == cpus):
-        text = f"the CPUs {options.cpuset} were asked for, and the worker may run on {seen_cpus}"
+        text = f"the CPUs {options.cpuset} were requested, but the worker may run on {seen_cpus}"
         yield Remark(text, "cpuset")
 
 
@@ -69,10 +69,10 @@ def _memory(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     asked, seen = options.memory_bytes, facts.get("cgroup", {}).get("memory_limit_mib")
     if asked is not None and not near(seen, asked / MIB):
         has = f"it is {seen:g} MiB" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
-        yield Remark(f"a memory limit of {say_size(asked)} was asked for, and {has}", "memory")
+        yield Remark(f"a memory limit of {say_size(asked)} was requested, but {has}", "memory")
     asked, seen = options.shm_bytes, facts.get("limits", {}).get("shm_mib")
     if asked is not None and not near(seen, asked / MIB):
-        yield Remark(f"a /dev/shm of {say_size(asked)} was asked for, and it has {seen} MiB", "shm")
+        yield Remark(f"a /dev/shm of {say_size(asked)} was requested, but it has {seen} MiB", "shm")
 
 
 def _ulimits(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
@@ -81,7 +81,7 @@ def _ulimits(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     for name, pair in options.ulimits.items():
         asked = ":".join("unlimited" if value == UNLIMITED else str(value) for value in pair)
         if table.get(name) != asked:
-            text = f"ulimit {name}={asked} was asked for, and it is {table.get(name, 'unknown')}"
+            text = f"ulimit {name}={asked} was requested, but it is {table.get(name, 'unknown')}"
             yield Remark(text, "ulimit")
 
 
@@ -90,29 +90,29 @@ def _rights(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     filtered = limits.get("seccomp")
     asked = options.seccomp != "unconfined" and not options.privileged and "seccomp" in options.model_fields_set
     if asked and filtered in ("off", None):
-        text = f"the seccomp profile {options.seccomp} was asked for, and nothing filters the worker's system calls"
+        text = f"the seccomp profile {options.seccomp} was requested, but the worker's system calls are not filtered"
         yield Remark(text, "seccomp")
     if filtered == "filter" and options.seccomp == "unconfined" and not _filtered_here():
-        yield Remark("no seccomp filter was asked for, and there is one", "seccomp")
+        yield Remark("seccomp=unconfined was requested, but there is a filter", "seccomp")
     held = limits.get("capabilities")
     for name in options.cap_drop:
         if name.upper() == "ALL":
             if not options.cap_add and held != "none":
                 yield Remark(
-                    f"all capabilities were to be dropped, and there are: {held or 'unknown ones'}", "cap_drop"
+                    f"dropping all capabilities was requested, but the worker has: {held or 'unknown ones'}", "cap_drop"
                 )
         elif _bare(name) not in map(_bare, options.cap_add) and _holds(held, name) is not False:
-            text = f"the capability {name} was to be dropped, and {'is there' if held else 'the worker did not say'}"
+            text = f"dropping {name} was requested, but the worker {'has it' if held else 'did not report its capabilities'}"
             yield Remark(text, "cap-drop")
     # Capabilities take effect for root only; another user has them in reserve.
     for name in options.cap_add if process.get("uid") == 0 else ():
         if name.upper() != "ALL" and not _holds(held, name):
-            text = f"the capability {name} was asked for, and is not there: the engine itself may not have it"
+            text = f"the capability {name} was requested, but is missing: the engine itself may not have it"
             yield Remark(text, "cap-add")
     if options.read_only and container.get("root_read_only") is not True:
-        yield Remark("a read-only root file system was asked for, and the worker did not find one", "read-only")
+        yield Remark("a read-only root file system was requested, but the worker did not find one", "read-only")
     if options.network == "none" and container.get("network") is not False:
-        yield Remark("no network was asked for, and the worker did not find that there is none", "network")
+        yield Remark("network=none was requested, but the worker did not confirm it", "network")
 
 
 def _gpus(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
@@ -121,10 +121,12 @@ def _gpus(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     seen = count if isinstance(count, int) else len(nodes) if isinstance(nodes, list) else 0
     named = options.gpu_names
     if not seen:
-        text = "GPUs were asked for, and none is to be seen in the container: the engine took the option and ignored it"
+        text = (
+            "GPUs were requested, but none is visible in the container: the engine accepted the option and ignored it"
+        )
         yield Remark(text, "gpus")
     elif named and seen != len(named):
-        text = f"{len(named)} GPUs were asked for ({', '.join(named)}), and {seen} are to be seen in the container"
+        text = f"{len(named)} GPUs were requested ({', '.join(named)}), but {seen} are visible in the container"
         yield Remark(text, "gpus")
 
 

@@ -1,4 +1,4 @@
-"""podman and docker by their command lines.
+"""Call podman and docker by their command lines.
 
 Their APIs were tried (docker's SDK, podman-py, python-on-whales) and not taken: podman's API drops a request for GPUs
 without a word, none of them reaches `--rootfs` or CDI with both engines, podman needs a service for it, and errors arrive
@@ -57,35 +57,35 @@ class Engine:
         return int(head) if head.isdecimal() else 0
 
     def ask(self, *arguments: str, stdin: bytes | None = None) -> Answer:
-        """Runs one of the engine's commands to its end. It has a session of its own: Ctrl-C is for us, not for it."""
+        """Run one of the engine's commands to its end, in its own session: Ctrl-C is for us, not for it."""
         return answer_of([*self.command, *arguments], self.environment, stdin)
 
     def need(self, *arguments: str, stdin: bytes | None = None) -> str:
-        """As `ask`, where anything but success is trouble with the place."""
+        """Run a command as `ask` does; raise a place error unless it succeeds."""
         answer = self.ask(*arguments, stdin=stdin)
         if answer.code:
             raise trouble.refused(self.kind, answer.err, [*self.command, *arguments])
         return answer.out.strip()
 
     def containers(self, run_id: str) -> list[str]:
-        """The containers of a run, ended ones too."""
+        """List the containers of a run, including ended ones."""
         answer = self.ask("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={RUN_LABEL}={run_id}")
         return answer.out.split() if answer.code == 0 else []
 
     def remove(self, containers: list[str]) -> None:
-        """For good, and at once."""
+        """Remove it, at once."""
         now = ["--time", "0"] if self.kind == "podman" else []
         self.ask("rm", "--force", "--volumes", *now, *containers)
 
     def send(self, run_id: str, number: signal.Signals) -> bool:
-        """Sends a signal to a run's worker; False where its container does not run (yet).
+        """Send a signal to a run's worker; False where its container does not run (yet).
 
         Not through the client, which hands signals on but loses one that comes while it starts the container.
         """
         return self.ask("kill", f"--signal={number.name}", container_name(run_id)).code == 0
 
     def remove_run(self, run_id: str, look_again: bool = False) -> int:
-        """Removes what is left of a run, waits until it is gone, and says how many containers that were.
+        """Remove what is left of a run, waits until it is gone, and says how many containers that were.
 
         A second Ctrl-C in the middle of it is not heeded: what would be left is what nobody wants.
         """
@@ -106,7 +106,7 @@ class Engine:
 
 
 def find_engine(wanted: str, environment: Mapping[str, str]) -> Engine:
-    """The engine that was named, or podman, or docker; it is there, and it answers."""
+    """Find the named engine, or podman, or docker, and verify that it answers."""
     path = environment.get("PATH", os.defpath)
     names = ["podman", "docker"] if wanted == "auto" else [wanted]
     program = next((found for name in names if (found := shutil.which(name, path=path))), None)
@@ -127,7 +127,7 @@ def find_engine(wanted: str, environment: Mapping[str, str]) -> Engine:
 
 
 def answer_of(argv: list[str], environment: Mapping[str, str], stdin: bytes | None = None) -> Answer:
-    """Of a program that is asked something and ends soon."""
+    """Run a short command and return its output."""
     try:
         done = subprocess.run(
             argv, input=stdin if stdin is not None else b"", capture_output=True, env=dict(environment),
@@ -135,7 +135,7 @@ def answer_of(argv: list[str], environment: Mapping[str, str], stdin: bytes | No
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise PlaceError(
-            f"{os.path.basename(argv[0])} gave no answer in {ASK_LIMIT_S:g} s", command=trouble.shell(argv)
+            f"{os.path.basename(argv[0])} did not answer within {ASK_LIMIT_S:g} s", command=trouble.shell(argv)
         ) from error
     except OSError as error:
         raise PlaceError(f"{argv[0]} cannot be started: {error}", command=trouble.shell(argv)) from error

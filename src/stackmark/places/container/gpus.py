@@ -1,4 +1,4 @@
-"""How a container is given GPUs, and when.
+"""Decide when and how a container gets GPUs.
 
 By CDI (`--device nvidia.com/gpu=…`), which both engines know by now; by docker's `--gpus` where docker is older or has no
 specification. Never `--gpus` with podman: 4.3 accepts it, ignores it and ends with 0. With the host's own software the
@@ -20,14 +20,14 @@ from stackmark.spec import Task
 ROOT = Path("/")
 CDI_KIND = "nvidia.com/gpu"
 CDI_FOLDERS = ("etc/cdi", "var/run/cdi")
-# What CUDA opens beside the GPU's own node, where they are there.
+# What CUDA opens besides the GPU's own node, where they are there.
 COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 # docker 25 was the first to know CDI; whether it is switched on, `docker info` says.
 DOCKER_WITH_CDI = 25
 
 
 class GpuFlags(NamedTuple):
-    """The engine's options, and the way in a word, for the record."""
+    """The engine's flags, and the method in a word, for the record."""
 
     flags: list[str]
     way: str
@@ -37,7 +37,7 @@ NOTHING = GpuFlags([], "none")
 
 
 def wanted(options: ContainerOptions, task: Task, root: Path = ROOT) -> bool:
-    """Whether this task is to have GPUs. A probe that is free to choose its device gets what the host has."""
+    """Return whether this task gets GPUs. A probe that may choose its device gets what the host has."""
     if options.gpus != "auto":
         return options.gpus != "none"
     asked = task.spec or task.request
@@ -46,7 +46,7 @@ def wanted(options: ContainerOptions, task: Task, root: Path = ROOT) -> bool:
 
 
 def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, str], root: Path = ROOT) -> GpuFlags:
-    """How the engine is told."""
+    """Return the engine's flags that select these GPUs."""
     names = options.gpu_names or ("all",)
     specified = has_cdi(root)
     tools = shutil.which("nvidia-container-cli", path=environment.get("PATH")) is not None
@@ -70,20 +70,20 @@ def _by_nodes(options: ContainerOptions, root: Path) -> GpuFlags | None:
         return None
     missing = [name for name in named if f"/dev/nvidia{name}" not in there]
     if missing:
-        raise PlaceError(f"there is no GPU {missing[0]} on this host", hint=f"there are: {', '.join(there)}")
+        raise PlaceError(f"this host has no GPU {missing[0]}", hint=f"it has: {', '.join(there)}")
     chosen = [f"/dev/nvidia{name}" for name in named] or there
     common = [f"/dev/{name}" for name in COMMON_NODES if (root / "dev" / name).exists()]
     return GpuFlags([f"--device={node}" for node in (*chosen, *common)], "device nodes")
 
 
 def nodes(root: Path = ROOT) -> list[str]:
-    """The host's GPUs as device nodes."""
+    """Return the host's GPUs as device nodes."""
     found = [path.name for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal()]
     return [f"/dev/{name}" for name in sorted(found, key=lambda name: int(name[6:]))]
 
 
 def has_cdi(root: Path = ROOT) -> bool:
-    """Whether some specification on this machine speaks of NVIDIA's GPUs."""
+    """Return whether a CDI specification on this machine describes NVIDIA's GPUs."""
     return any(_specifications(root))
 
 

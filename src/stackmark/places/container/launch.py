@@ -1,4 +1,4 @@
-"""The one command that starts a worker in a container: every option of it, in one list that is shown and stored.
+"""Build the one command that starts a worker in a container: all its options, in one list that is shown and stored.
 
 Values of the host's environment are handed over by name only (`--env NAME`), so that nothing of a person's environment is
 stored or seen in a process list; the values come from the client's own environment.
@@ -30,11 +30,13 @@ from stackmark.places.container.software import (
     without_home,
 )
 from stackmark.places.image_python import image_command
+from stackmark.places.mounts import require_sources, targets
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.spec import (
     ABOUT_VARIABLE,
     AUTO,
     LEDGER_VARIABLE,
+    LOG_VARIABLE,
     PYTHONS_VARIABLE,
     SCRATCH_VARIABLE,
     SPEC_VARIABLE,
@@ -61,11 +63,11 @@ SCRATCH = "/scratch"
 
 @dataclass(frozen=True)
 class Image:
-    """What is run: the host's own software (in the bare image, or on an overlay of the host's root), or somebody's image."""
+    """The software that runs: the host's own (in the bare image, or on an overlay of the host's root), or a user's image."""
 
     name: str | None
     digest: str | None
-    # None for somebody's image.
+    # None for a user's image.
     software: HostSoftware | None
 
     @property
@@ -87,7 +89,7 @@ def launch(
 ) -> Launch:  # fmt: skip
     """Make the command of a worker or, with `program`, of a user's own in an image: no words are the image's entry point.
 
-    `bundle` is the worker's zip file, which somebody's image is given: it has none of our code.
+    `bundle` is the worker's zip file, which a user's image is given: it has none of our code.
     """
     gpu = gpus.given(engine, options, environment) if gpus.wanted(options, task) else gpus.NOTHING
     about = {
@@ -96,6 +98,7 @@ def launch(
         "image": image.name,
         "image_digest": image.digest,
         "gpus_by": gpu.way,
+        **({"mounts": targets(options.mounts)} if options.mounts else {}),
     }
     mounts, folder = _mounts(options, image, task, cache, environment)
     if scratch is not None:
@@ -120,12 +123,12 @@ def launch(
 
 
 def driver_name() -> str:
-    """Who started a container, so that the next one can tell whether it still lives: boot, pid namespace, pid, beginning."""
+    """Name the process that started a container, so that the next can see whether it lives: boot, pid namespace, pid, start."""
     return ":".join(map(str, (boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.getpid(), start_ticks(os.getpid()))))
 
 
 def driver_lives(name: str) -> bool:
-    """Whether the driver of a container may still be there. One that cannot be seen from here may."""
+    """Return whether the process behind a container may still live; true where it cannot be seen from here."""
     boot, namespace, pid, ticks, *_ = [*name.split(":"), "", "", "", ""]
     if boot != boot_id():
         return False  # no container runs on through a restart with a lifeline that does not
@@ -210,7 +213,7 @@ def _mounts(
     options: ContainerOptions, image: Image, task: Task, cache: Path | None, environment: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, bool]], str]:
     """By target: source, and whether it is read-only; and the working folder. What was typed comes last, and wins."""
-    read, written, folder = paths_of(task, [target for _, target, _ in options.mounts])
+    read, written, folder = paths_of(task, targets(options.mounts))
     if cache:
         cache.mkdir(parents=True, exist_ok=True)
         written.append(str(cache))
@@ -220,10 +223,8 @@ def _mounts(
     written_all = outermost(written)
     mounts = {path: (path, True) for path in outermost(read) if not within(path, written_all)}
     mounts |= {path: (path, False) for path in written_all}
-    for source, target, read_only in options.mounts:
-        if not os.path.exists(source):
-            raise PlaceError(f"mount: there is no {source} on the host")
-        mounts[target] = (source, read_only)
+    require_sources(options.mounts)
+    mounts |= {mount.target: (mount.source, mount.read_only) for mount in options.mounts}
     for source, _ in mounts.values():
         if ":" in source:
             raise PlaceError(f"{source} cannot be mounted: engines read a colon as the end of a path", hint="rename it")
@@ -231,7 +232,7 @@ def _mounts(
 
 
 def paths_of(task: Task, mounted: Sequence[str] = ()) -> tuple[list[str], list[str], str]:
-    """Folders of the host that the workload's parameters name: to read, to write; and the folder to work in.
+    """Return the host's folders that the workload's parameters name: to read, to write; and the folder to work in.
 
     `mounted` are folders of the container that were asked for by hand.
     """
@@ -253,6 +254,8 @@ def paths_of(task: Task, mounted: Sequence[str] = ()) -> tuple[list[str], list[s
             folder = os.getcwd()
         path = os.path.abspath(value)
         path = os.path.dirname(path) if name.endswith("_file") else path
+        if within(path, mounted):
+            continue  # what was asked for is there already, and the host's folder of that name is another one
         if writes:
             os.makedirs(path, exist_ok=True)
         (written if writes else read).append(path)
@@ -268,16 +271,16 @@ def _folder_of_program(cwd: Scalar, mounted: Sequence[str]) -> str | None:
         return folder
     if holds_home(folder):
         raise SpecError(
-            f"the program runs in {folder}, which is or holds your home folder, and that is not mounted without being asked",
-            hint=f"run it from a folder of its own, give --cwd . for the container's folder, or --mount {folder}:{folder}",
+            f"the program runs in {folder}, which is or contains your home folder; that is mounted only on request",
+            hint=f"run it from its own folder, use --cwd . for the container's folder, or --mount {folder}:{folder}",
         )
     if folder in NEVER:
         raise PlaceError(
-            f"the program runs in {folder}, and each container has its own",
-            hint="run it from a folder of its own, or give --cwd . for the container's folder",
+            f"the program runs in {folder}, but each container has its own",
+            hint="run it from its own folder, or use --cwd . for the container's folder",
         )
     if not os.path.isdir(folder):
-        raise PlaceError(f"the program's folder {folder} is not there")
+        raise PlaceError(f"the program's folder {folder} does not exist")
     return folder
 
 
@@ -293,7 +296,7 @@ def _variables(
     values = dict(cache_variables(cache))
     if image.software is not None:
         values |= {"HOME": HOME, "USER": user_name(environment)}
-    values |= options.variables
+    values |= {**options.variables, **options.typed_names}
     values = {name: value for name, value in values.items() if name not in options.named_variables}
     passed = [name for name in sorted(environment) if name not in values and _passes(name, image)]
     by_name = dict.fromkeys((*passed, *options.named_variables))
@@ -307,6 +310,7 @@ def _passes(name: str, image: Image) -> bool:
         ABOUT_VARIABLE,
         SCRATCH_VARIABLE,
         LEDGER_VARIABLE,
+        LOG_VARIABLE,
         PYTHONS_VARIABLE,
     ):
         return False

@@ -1,4 +1,4 @@
-"""A user's program in an image: the engine runs it as it is, and its own record says when it started, ended and how.
+"""Run a user's program in an image: the engine runs it as it is, and its record says when and how it started and ended.
 
 The container is kept until that record was read, so `--rm` is not used. No worker holds a lifeline either: a small shell, which
 waits for the driver's end, removes the container when the driver is killed.
@@ -29,6 +29,8 @@ from stackmark.spec import Task
 # How well an engine's time stamps say when a program started and ended. They have nanoseconds, but podman writes the start down
 # some milliseconds after the program began, and docker the end when it hears of it: `sleep 1.5` took 1.496 s by podman 4.3.
 TICK_S = 0.02
+# How late an engine may note a start: podman was seen 0.03 s late on two busy cores.
+NOTED_LATE_S = 1.0
 # Codes by which an engine's client says that it failed itself; the program's own codes come from the container's record.
 ENGINES_OWN = (125, 126, 127)
 _NO_PROGRAM = re.compile(
@@ -40,7 +42,7 @@ _WATCHDOG = 'read -r word; [ "$word" = done ] || exec "$@"'
 
 @dataclass(frozen=True)
 class Record:
-    """What the engine wrote down of a container that has ended."""
+    """The engine's record of an ended container."""
 
     started_unix_s: float
     finished_unix_s: float
@@ -92,23 +94,25 @@ def run_outside(
     failure = ended.failure
     if failure is None and process.returncode < 0:
         name = signal.Signals(-process.returncode).name
-        failure = PlaceFailure("killed", f"{engine.kind}'s client was ended by {name}", "the container went with it")
+        failure = PlaceFailure("killed", f"{engine.kind}'s client was ended by {name}", "the container ended with it")
     if failure is not None:
         run.cut_off()
         return Outcome(process.returncode, failure, (), ended.interruption)
     if record is None:
         _never_began(engine, run, process.returncode, argv, image, words)
         return Outcome(process.returncode)
-    failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine)
+    by_metric = bool(task.spec and task.spec.params.get("metric"))
+    failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine, by_metric=by_metric)
     if failure:
         run.cut_off()
         return Outcome(record.code, failure)
     flags = []
     if limited and not seen.facts:
-        flags.append("not-verified: the program ended before its limits could be looked at")
-    if task.spec and not task.spec.params.get("metric"):
+        flags.append("not-verified: the program ended before its limits could be read")
+    if task.spec and not by_metric:
         flags += coarse_clock(record.wall_s, TICK_S, f"{engine.kind}'s")
-    run.end(OutsideEnd(program_code(record.code), record.wall_s, TICK_S, tuple(seen.metrics()), tuple(flags), gpus))
+    wall_s = max(record.wall_s, TICK_S) if by_metric else record.wall_s
+    run.end(OutsideEnd(program_code(record.code), wall_s, TICK_S, tuple(seen.metrics()), tuple(flags), gpus))
     return Outcome(record.code)
 
 
@@ -122,8 +126,8 @@ def _never_began(
         return
     if _NO_ENTRY_POINT.search(said):
         raise PlaceError(
-            f"the image {image} has no entry point: it does not say which program it runs",
-            hint="name one: --cmd PROGRAM",
+            f"the image {image} has no entry point",
+            hint="give a program: --cmd PROGRAM",
             command=trouble.shell(argv),
         )
     raise trouble.refused(engine.kind, said, argv, image)
@@ -140,19 +144,28 @@ def _record(engine: Engine, mark: str) -> Record | None:
         made = Record(started, finished, int(state["ExitCode"]))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise PlaceError(
-            f"{engine.kind} says of the container what cannot be read: {error}",
+            f"{engine.kind}'s answer about the container cannot be read: {error}",
             command=trouble.shell([*engine.command, "inspect", container_name(mark)]),
         ) from error
     # A container that never started has the year 1, or in docker the code of its runtime's error.
     return made if started > 0 and not (state.get("Error") and made.code in ENGINES_OWN) else None
 
 
-def _odd_times(record: Record, engine: Engine) -> PlaceFailure | None:
-    """Refuse time stamps of a clock that was set back meanwhile, or of a container that has no end."""
-    if math.isfinite(record.wall_s) and record.wall_s >= -TICK_S:
+def _odd_times(record: Record, engine: Engine, *, by_metric: bool) -> PlaceFailure | None:
+    """Refuse time stamps of a clock that was set back meanwhile, or of a container that has no end.
+
+    An engine notes the start a moment after it: a program that ends at once ended before that. Where the figure is the
+    program's own, such a stamp is not used.
+    """
+    if math.isfinite(record.wall_s) and record.wall_s >= (-NOTED_LATE_S if by_metric else -TICK_S):
         return None
-    message = f"{engine.kind} says that the program ended {-record.wall_s:.3g} s before it started"
-    return PlaceFailure("impossible_result", message, "was the machine's clock set meanwhile? run it again")
+    message = f"{engine.kind} reports that the program ended {-record.wall_s:.3g} s before it started"
+    hint = "was the machine's clock changed? run it again"
+    if math.isfinite(record.wall_s) and record.wall_s >= -NOTED_LATE_S:
+        hint = (
+            f"it is too short for {engine.kind}'s time stamps: run a longer one, or give its own figure with --metric"
+        )
+    return PlaceFailure("impossible_result", message, hint)
 
 
 def _unix_s(text: str) -> float:

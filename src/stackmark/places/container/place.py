@@ -1,4 +1,4 @@
-"""A worker in a container: the engine's client is our child, and the worker's two streams and its lifeline go through it.
+"""Run a worker in a container: the engine's client is our child; the worker's two streams and its lifeline go through it.
 
 When we die, by kill -9 too, the client's standard input ends, with it the worker's, and the worker ends itself; `--rm` removes
 the container. When the client dies, the engine closes the worker's standard input: the same. What is left all the same (a worker
@@ -36,6 +36,7 @@ from stackmark.places.container.outside import run_outside
 from stackmark.places.container.software import host_software
 from stackmark.places.folders import private_folder, scratch_folder
 from stackmark.places.image_python import NO_PYTHON_EXIT
+from stackmark.places.mounts import not_mounted
 from stackmark.places.outside import (
     FROM_INSIDE,
     OF_PROCESS,
@@ -80,22 +81,26 @@ class ContainerPlace:
         self._prepared: tuple[Engine, Image] | None = None
 
     def options(self) -> dict[str, JsonValue]:
-        """As they were typed."""
+        """Return the options as typed."""
         return self._options.model_dump(mode="json", exclude_unset=True)
 
     def prepare(self) -> tuple[Engine, Image]:
-        """Finds the engine and the image, once. Containers of dead drivers are removed on the way."""
+        """Find the engine and the image, once. Containers of dead drivers are removed as well."""
         if self._prepared is None:
             wanted = "podman" if self._options.rootfs and self._options.engine == "auto" else self._options.engine
             engine = find_engine(wanted, self._environment)
             if self._options.rootfs and engine.kind != "podman":
                 raise PlaceError(
-                    "rootfs needs podman: docker runs images only", hint="install podman, or leave rootfs out"
+                    "rootfs needs podman: docker runs images only", hint="install podman, or leave out rootfs"
                 )
             image = self._image(engine)
             remove_abandoned(engine)
             self._prepared = engine, image
         return self._prepared
+
+    def offers_gpus(self) -> bool:
+        """Return whether a container gets a GPU: as typed, else whether this machine has one."""
+        return gpus.wanted(self._options, Task(do="facts"))
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
         outside = runs_outside(spec, self._options.image)
@@ -103,7 +108,9 @@ class ContainerPlace:
             return []  # it ended before it could be looked at, which is flagged
         mounted = worker_bundle().sha256 if self._options.image and not outside else None
         wanted = gpus.wanted(self._options, Task(do="run", spec=spec))
-        return checks.not_enforced(self._options, wanted, facts, mounted)
+        found = checks.not_enforced(self._options, wanted, facts, mounted)
+        # Nothing of ours looks from inside at what a program in an image sees.
+        return found if outside else [*found, *not_mounted(self._options.mounts, facts)]
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         engine, image = self.prepare()
@@ -225,7 +232,7 @@ class ContainerPlace:
     ) -> PlaceFailure | None:
         if code < 0:
             message = f"{engine.kind}'s client was ended by {signal_name(-code)}"
-            return PlaceFailure("killed", message, "the container went with it")
+            return PlaceFailure("killed", message, "the container ended with it")
         if events == 0 and (code in (*NEVER_BEGAN, NO_PYTHON_EXIT) or (self._options.python and code < 128)):
             said = "\n".join(reading.stderr_lines) or trouble.exit_meaning(code)
             if self._options.image is None:
@@ -242,16 +249,18 @@ class ContainerPlace:
 
     def _out_of_memory(self) -> PlaceFailure:
         """Whatever the worker said of it: a loader process that was killed is a crash to the worker that waits for it."""
-        limit = f"its limit of {self._options.memory} was too low" if self._options.memory else "the host has no more"
+        limit = (
+            f"its limit of {self._options.memory} was too low" if self._options.memory else "the host ran out of memory"
+        )
         return PlaceFailure(
             "out_of_host_memory",
-            f"the kernel's OOM killer struck in the container: {limit}",
-            "raise memory=, or take a smaller --batch or fewer --data-workers",
+            f"the kernel's OOM killer ended a process in the container: {limit}",
+            "raise memory=, or use a smaller --batch or fewer --data-workers",
         )
 
 
 def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
-    """What a killed driver's run left: its container, and the folder of its client."""
+    """Remove what a killed driver's run left: its container, and its client's folder."""
     removed = []
     kind = handle.get("engine")
     if kind in ("podman", "docker"):
@@ -266,7 +275,7 @@ def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
 
 
 def remove_abandoned(engine: Engine) -> int:
-    """Removes containers of ours whose driver is gone: those of probes too, of which no ledger knows."""
+    """Remove our containers whose driver has ended, also those of probes, which no ledger knows."""
     listed = engine.ask(
         "ps", "--all", "--no-trunc", "--filter", f"label={DRIVER_LABEL}",
         "--format", '{{.ID}} {{index .Labels "' + DRIVER_LABEL + '"}}' if engine.kind == "podman"
@@ -295,14 +304,14 @@ def _inspected(engine: Engine, name: str) -> Image:
         digest = known.get("Digest") or remote or known["Id"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PlaceError(
-            f"{engine.kind} says of the image {name} what cannot be read: {error}",
+            f"{engine.kind}'s answer about the image {name} cannot be read: {error}",
             command=trouble.shell([*engine.command, *argv]),
         ) from error
     return Image(name, str(digest), None)
 
 
 def _ran_out_of_memory(engine: Engine, mark: str, folder: Path, since_unix_s: float) -> bool:
-    """Whether the kernel killed for want of memory in this container: each engine says it elsewhere.
+    """Whether the kernel killed because memory ran out in this container: each engine says it elsewhere.
 
     podman's own flag says no after an OOM kill up to 4.9, and with `--rm` there is no container left to ask; docker keeps the
     event.

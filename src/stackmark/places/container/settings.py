@@ -1,4 +1,4 @@
-"""Which settings podman needs on this machine, found by looking and handed over as options of its command line.
+"""Find the settings that podman needs on this machine, and pass them as options of its command line.
 
 Podman's defaults fail on machines that are not rare: in a virtual machine or a CI runner root may lack CAP_SYS_RESOURCE and
 then cannot raise the limits podman asks for; crun refuses control groups of which both versions are in use ("hybrid"); without
@@ -19,7 +19,7 @@ _CAP_SYS_RESOURCE = 24
 
 
 def podman_flags(environment: Mapping[str, str], root: Path = ROOT) -> list[str]:
-    """Options that go before podman's command."""
+    """Return options that go before podman's command."""
     if own_conf(environment, root):
         return []
     flags = []
@@ -33,7 +33,7 @@ def podman_flags(environment: Mapping[str, str], root: Path = ROOT) -> list[str]
 def podman_ulimits(
     environment: Mapping[str, str], asked: Mapping[str, tuple[int, int]], root: Path = ROOT
 ) -> dict[str, tuple[int, int]]:
-    """What has to be said of limits so that podman asks for no more than may be had.
+    """Return the flags for limits that keep podman from requesting more than allowed.
 
     A limit on the command line drops all those of containers.conf, so where one is asked for, these are said again.
     """
@@ -52,7 +52,7 @@ def podman_ulimits(
 
 
 def own_conf(environment: Mapping[str, str], root: Path = ROOT) -> bool:
-    """Whether somebody wrote settings for podman on this machine; /usr/share/containers is the distribution's."""
+    """Return whether podman has user settings on this machine; /usr/share/containers is the distribution's."""
     if environment.get("CONTAINERS_CONF") or environment.get("CONTAINERS_CONF_OVERRIDE"):
         return True
     home = environment.get("XDG_CONFIG_HOME") or os.path.join(environment.get("HOME") or "/", ".config")

@@ -1,4 +1,4 @@
-"""The host's own software in a container: which folders a worker needs, each mounted read-only at its own path.
+"""Mount the host's own software in a container: find the folders a worker needs, each read-only at its own path.
 
 So that only the container differs between two arms, the container sees the very files that the host's worker runs: /usr, the
 Python it runs on (pyenv's, a distribution's, conda's), its environment, what PYTHONPATH names, our own code, and the folders
@@ -35,14 +35,14 @@ print(json.dumps({"path": sys.path, "prefixes": [sys.prefix, sys.base_prefix, sy
 
 @dataclass(frozen=True)
 class HostSoftware:
-    """What the worker's Python is, and the folders (or files) it needs."""
+    """The worker's Python, and the folders (or files) it needs."""
 
     python: str
     folders: tuple[str, ...]
 
 
 def off_the_root(folders: Iterable[str]) -> list[str]:
-    """Those on file systems of their own, which an overlay of / does not show."""
+    """Return the folders on their own file systems, which an overlay of / does not show."""
     root = os.stat("/").st_dev
     return [folder for folder in folders if os.stat(folder).st_dev != root]
 
@@ -51,7 +51,7 @@ def host_software(python: str, environment: Mapping[str, str]) -> HostSoftware:
     asked = _needs_of(python, environment)
     system = ["/usr", "/etc/alternatives", *(f"/{name}" for name in PROGRAM_FOLDERS if not os.path.islink(f"/{name}"))]
     libraries = environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    # A checkout of ours as a whole: its facts (commit, changes) lie beside the code.
+    # A checkout of ours as a whole: its facts (commit, changes) lie next to the code.
     checkout = [str(PACKAGE_ROOT.parent)] if (PACKAGE_ROOT.parent / "pyproject.toml").is_file() else []
     needed = [*system, *asked, *libraries, *checkout]
     folders = outermost(both_names(needed))
@@ -60,7 +60,7 @@ def host_software(python: str, environment: Mapping[str, str]) -> HostSoftware:
 
 
 def program_folders(command: str, folder: str, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What a user's own command needs beside its working folder: its program, that one's Python, the files it names."""
+    """Return what a user's command needs besides its working folder: its program, that program's Python, the files it names."""
     try:
         words = shlex.split(command)
         program = shutil.which(
@@ -80,7 +80,7 @@ def program_folders(command: str, folder: str, environment: Mapping[str, str]) -
     for word in words[1:]:
         path = os.path.join(folder, word)
         if os.path.isfile(path):
-            # What lies beside a script is imported by it; a file in /tmp comes alone.
+            # What lies next to a script is imported by it; a file in /tmp comes alone.
             above = os.path.dirname(os.path.abspath(path))
             needed.append(path if above in NEVER or holds_home(above) else above)
     return outermost(both_names(needed))
@@ -96,7 +96,7 @@ def _needs_of(python: str, environment: Mapping[str, str]) -> list[str]:
         return [*told["prefixes"], *told["path"]]
     except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError) as error:
         raise PlaceError(
-            f"{python} does not say what it needs in a container: {error}", command=shell([*argv[:-1], "…"])
+            f"{python} did not report what it needs in a container: {error}", command=shell([*argv[:-1], "…"])
         ) from error
 
 
@@ -120,7 +120,7 @@ def _interpreter(script: str) -> str | None:
 
 
 def both_names(paths: Iterable[str]) -> list[str]:
-    """Each path that is there, as it is written and as it is without links: files in it may point to either."""
+    """Return each existing path, as written and without links: files in it may point to either."""
     found: dict[str, None] = {}
     for path in paths:
         # A relative entry of PYTHONPATH or LD_LIBRARY_PATH means the working folder, which the worker does not have.
@@ -132,7 +132,7 @@ def both_names(paths: Iterable[str]) -> list[str]:
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Without those that lie in another, and without those that a container keeps for itself."""
+    """Return the folders without those inside another, and without those that a container has of its own."""
     kept: list[str] = []
     for path in sorted(set(paths) - NEVER):
         if not within(path, kept):
@@ -152,7 +152,7 @@ def without_home(paths: Iterable[str]) -> list[str]:
 
 
 def user_name(environment: Mapping[str, str]) -> str:
-    """In a container the UID has no name, and libraries that ask for one fail where USER is not set."""
+    """Return a user name: a container has none for the UID, and libraries that need one fail unless USER is set."""
     try:
         return environment.get("USER") or environment.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -164,7 +164,7 @@ def within(path: str, folders: Iterable[str]) -> bool:
 
 
 def link_chain(path: str) -> list[str]:
-    """The path, and every link on the way to the file it means: `.venv/bin/python`, `python3`, pyenv's …"""
+    """Return the path and every link on the way to its file: `.venv/bin/python`, `python3`, pyenv's …"""
     chain = [os.path.abspath(path)]
     while os.path.islink(chain[-1]) and len(chain) < 40:  # the kernel's own limit
         target = os.path.join(os.path.dirname(chain[-1]), os.readlink(chain[-1]))

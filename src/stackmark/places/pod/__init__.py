@@ -1,1 +1,1 @@
-"""A worker in a pod of a Kubernetes cluster: what may be asked of the pod, what it is made of, and one run in it."""
+"""Run a worker in a pod of a Kubernetes cluster: the pod's options, its parts, and one run in it."""

@@ -1,5 +1,5 @@
-"""Pods that nobody waited for: those of printed manifests, canaries most of all. Found by their labels when they have ended, and
-read once more from the beginning."""
+"""Collect ended pods that no process waited for: those of printed manifests, mostly canaries. Find them by their labels and
+read them once more from the beginning."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from stackmark.kubernetes.objects import quantity
 from stackmark.kubernetes.pods import cut_short, failure_of_pod
 from stackmark.places.place import Handle
 from stackmark.places.pod.options import GPU_RESOURCE
+from stackmark.places.pod.request import mount_texts
 from stackmark.places.pod.run import no_python
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
 
@@ -28,7 +29,7 @@ SELECTOR = f"{names.SELECTOR},{names.KIND_LABEL} in (canary,run),!{names.DRIVER_
 
 @dataclass(frozen=True)
 class Pods:
-    """Those that have ended, oldest first, and how many have not."""
+    """The pods that have ended, oldest first, and the number that have not."""
 
     ended: tuple[Json, ...]
     unfinished: int
@@ -36,7 +37,7 @@ class Pods:
 
 @dataclass
 class FinishedPod:
-    """What a pod said, and what its status says of it."""
+    """A pod's output, and its status."""
 
     pod: Json
     events: list[str] = field(default_factory=list)
@@ -56,7 +57,7 @@ class FinishedPod:
 
     @property
     def mark(self) -> str:
-        """The manifest that it came from."""
+        """Return the manifest that it came from."""
         return str((at.metadata(self.pod).get("labels") or {}).get(names.RUN_LABEL) or "")
 
 
@@ -73,7 +74,7 @@ def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
     log = PodLog(cluster, at.namespace(pod), at.name(pod), uid=uid)
     try:
         end = log.read(told.events.append, told.others.append)
-        told.missing = "" if end.complete else end.why or "it is not whole"
+        told.missing = "" if end.complete else end.why or "it is incomplete"
     except PlaceError as error:
         told.missing = error.message
     told.failure = failure_of_pod(cluster, pod) or no_python(pod)
@@ -84,7 +85,7 @@ def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
 
 
 def task_of(pod: Json) -> Task | None:
-    """What the worker was to do, as the manifest says it."""
+    """Return the worker's task, from the manifest."""
     variables = _worker(pod).get("env") or ()
     text = next((one.get("value") for one in variables if one.get("name") == SPEC_VARIABLE), None)
     try:
@@ -94,7 +95,7 @@ def task_of(pod: Json) -> Task | None:
 
 
 def options_of(pod: Json) -> dict[str, JsonValue]:
-    """What was asked of the pod, as `--on pod` would have it; as much of it as a pod still says."""
+    """Return the pod's options as `--on pod` would have them, as far as the pod still shows them."""
     container = _worker(pod)
     limits = (container.get("resources") or {}).get("limits") or {}
     found: dict[str, JsonValue] = {"image": container.get("image")}
@@ -104,6 +105,8 @@ def options_of(pod: Json) -> dict[str, JsonValue]:
         found["cpus"] = f"{quantity(limits['cpu']):g}"
     if "memory" in limits:
         found["memory"] = str(round(quantity(limits["memory"])))
+    if mounts := mount_texts(at.spec(pod), container):
+        found["mount"] = [*mounts]
     return found
 
 
@@ -113,7 +116,7 @@ def _worker(pod: Json) -> Json:
 
 
 def handle_of(cluster: Cluster, told: FinishedPod, nodes: dict[str, Node | None]) -> Handle:
-    """As a run that was waited for has it; `nodes` remembers what was asked before."""
+    """Return the handle as a run that was waited for has it; `nodes` caches earlier answers."""
     pod = told.pod
     name = at.spec(pod).get("nodeName")
     if name and name not in nodes:

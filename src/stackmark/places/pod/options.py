@@ -1,4 +1,4 @@
-"""What may be asked of a pod. Each field is a key of `--arm`; a value is kept as it was typed, since it is stored so.
+"""The options of a pod. Each field is a key of `--arm`; a value is kept as typed, because it is stored so.
 
 A name that a container has too means the same here, with one difference that cannot be helped: a container is given GPUs by
 name, a pod by number, since the scheduler and the device plugin choose which. What the API server would refuse in words of
@@ -13,17 +13,19 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from stackmark.errors import SpecError
+from stackmark.kubernetes.manifest.request import WORK_FOLDER
+from stackmark.kubernetes.names import DNS_LABEL, OBJECT_NAME
+from stackmark.places.bundle import FOLDER
 from stackmark.places.container.options import (
     PYTHON_HELP,
     REFERENCE,
-    VARIABLES_HELP,
     MemoryAndVariables,
-    Several,
     Typed,
-    Variables,
     cpus_of,
 )
-from stackmark.places.place import PlaceOptions
+from stackmark.places.mounts import MOUNT, Mount, read_mounts
+from stackmark.places.place import PlaceOptions, Several
+from stackmark.places.variables import VARIABLES_HELP, Variables
 from stackmark.spec import AUTO
 from stackmark.units import parse_seconds
 
@@ -32,9 +34,8 @@ GPU_RESOURCE = "nvidia.com/gpu"
 MOST_DEVICES = 1024
 LONGEST_DEADLINE_S = 30 * 86_400
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-# A name in the cluster (DNS subdomain), one label of it, and the two halves of a label's or a resource's name.
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
+# A namespace's name, and the two halves of a label's or a resource's name.
+_LABEL = DNS_LABEL
 _NAMESPACE = re.compile(_LABEL)
 _WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _QUALIFIED = re.compile(rf"((?=[^/]{{1,253}}/){_LABEL}(\.{_LABEL})*/)?{_WORD}")
@@ -48,76 +49,81 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
     PLAIN: ClassVar[frozenset[str]] = frozenset(
         {
             "node", "node_selector", "toleration", "gpus", "resource", "cpus", "memory", "shm", "pull", "queue", "dra", "rdma",
-            "deadline", "wait",
+            "deadline", "wait", "log_format",
         }
     )  # fmt: skip
 
     image: str | None = Field(
         default=None,
-        description="run in this image, any that has Python 3.10 or newer and PyTorch; without it the host's own software "
-        "is mounted, where the driver stands on the node",
+        description="run in this image, any with Python 3.10 or newer and PyTorch; without it the host's own software "
+        "is mounted, if stackmark runs on the node",
     )
     python: str | None = Field(default=None, description=PYTHON_HELP)
-    namespace: str | None = Field(default=None, description="the namespace; else the one of the context")
-    context: str | None = Field(default=None, description="the context of the kubeconfig; else the current one")
+    namespace: str | None = Field(default=None, description="namespace; default: the context's")
+    context: str | None = Field(default=None, description="context of the kubeconfig; default: the current one")
     kubeconfig: str | None = Field(
-        default=None, description="the kubeconfig's file; else $KUBECONFIG, ~/.kube/config or the pod's own account"
+        default=None, description="kubeconfig file; default: $KUBECONFIG, ~/.kube/config or the pod's own account"
     )
-    node: str | None = Field(default=None, description="run on the node of this name, and nowhere else")
-    node_selector: Several = Field(default=(), description="only on nodes with this label: KEY=VALUE; may be repeated")
+    node: str | None = Field(default=None, description="run only on the node of this name")
+    node_selector: Several = Field(
+        default=(), description="run only on nodes with this label: KEY=VALUE; may be repeated"
+    )
     toleration: Several = Field(
         default=(),
-        description="also on nodes with this taint: KEY=VALUE:EFFECT, KEY:EFFECT or KEY; may be repeated",
+        description="tolerate this taint: KEY=VALUE:EFFECT, KEY:EFFECT or KEY; may be repeated",
     )
     gpus: Typed = Field(
         default=AUTO,
-        description="how many GPUs: a number, or none; auto: one, unless the workload runs on the CPU",
+        description="number of GPUs, or none; auto: one, unless the workload runs on the CPU",
     )
     resource: str = Field(
-        default=GPU_RESOURCE, description="the resource that GPUs are asked by: amd.com/gpu, nvidia.com/mig-1g.10gb"
+        default=GPU_RESOURCE, description="resource name of the GPUs: amd.com/gpu, nvidia.com/mig-1g.10gb"
     )
     cpus: Typed | None = Field(
-        default=None, description="CPU time, in CPUs: 2; a fraction (1.5) gets no CPUs of its own from a CPU manager"
+        default=None,
+        description="CPU time limit, in CPUs: 2; with a fraction (1.5) a CPU manager assigns no exclusive CPUs",
     )
     memory: Typed | None = Field(default=None, description="memory limit, without swap: 16g")
     shm: Typed | None = Field(
-        default=None, description="size of /dev/shm: 1g; else half of memory, or 8g; it counts as memory"
+        default=None, description="size of /dev/shm: 1g; default: half of memory, or 8g; it counts as memory"
     )
+    mount: Several = MOUNT
     env: Variables = Field(default=(), description=VARIABLES_HELP)
-    env_from_proxy: bool = Field(default=False, description="hand on the proxy variables of this environment")
+    env_from_proxy: bool = Field(default=False, description="pass on the proxy variables of this environment")
     user: Typed | None = Field(
         default=None,
-        description="who it runs as: UID[:GID], or image: as the image says; else 1001, or what OpenShift gives it",
+        description="user to run as: UID[:GID], or image: the image's user; default: 1001, or what OpenShift assigns",
     )
     pull: Literal["IfNotPresent", "Always", "Never"] = Field(
-        default="IfNotPresent", description="when the image is pulled: IfNotPresent, Always or Never"
+        default="IfNotPresent", description="when to pull the image: IfNotPresent, Always or Never"
     )
-    pull_secret: Several = Field(default=(), description="a secret to pull the image with; may be repeated")
-    runtime_class: str | None = Field(default=None, description="the runtime class, e.g. nvidia")
-    service_account: str | None = Field(default=None, description="the service account that it runs under")
-    priority_class: str | None = Field(default=None, description="the priority class")
-    queue: str | None = Field(default=None, description="the local queue of Kueue that it waits in")
+    pull_secret: Several = Field(default=(), description="secret to pull the image with; may be repeated")
+    runtime_class: str | None = Field(default=None, description="runtime class, e.g. nvidia")
+    service_account: str | None = Field(default=None, description="service account of the pod")
+    priority_class: str | None = Field(default=None, description="priority class of the pod")
+    queue: str | None = Field(default=None, description="local queue of Kueue to wait in")
     dra: str | None = Field(
-        default=None, description="ask for GPUs by a claim for this device class (DRA): gpu.nvidia.com"
+        default=None, description="request GPUs by a claim for this device class (DRA): gpu.nvidia.com"
     )
-    rdma: str | None = Field(default=None, description="an RDMA resource: rdma/hca_shared_devices_a[=COUNT]")
+    rdma: str | None = Field(default=None, description="RDMA resource: rdma/hca_shared_devices_a[=COUNT]")
     network_attachment: Several = Field(
-        default=(), description="a further network (Multus): [NAMESPACE/]NAME[@INTERFACE]; may be repeated"
+        default=(), description="additional network (Multus): [NAMESPACE/]NAME[@INTERFACE]; may be repeated"
     )
-    host_network: bool = Field(default=False, description="the node's own network")
-    cap: Several = Field(default=(), description="a capability to add, e.g. IPC_LOCK; may be repeated")
+    host_network: bool = Field(default=False, description="use the node's network")
+    cap: Several = Field(default=(), description="capability to add, e.g. IPC_LOCK; may be repeated")
     host_software: Literal["auto", "yes", "no"] = Field(
-        default="auto", description="mount this host's own software, read-only: yes, no; auto: where no image is named"
+        default="auto", description="mount this host's software, read-only: yes, no; auto: if no image is given"
     )
-    openshift: bool = Field(default=False, description="for OpenShift: leave the UID to it")
-    deadline: Typed | None = Field(
-        default=None, description="the node ends the pod after this time, whoever still waits for it: 2h"
-    )
-    wait: Typed = Field(
-        default="10min", description="how long a pod may wait for a node, a queue or its image before it is given up"
+    openshift: bool = Field(default=False, description="for OpenShift: let it choose the UID")
+    deadline: Typed | None = Field(default=None, description="the node ends the pod after this time in any case: 2h")
+    wait: Typed = Field(default="10min", description="how long a pod may wait for a node, a queue or its image")
+    log_format: Literal["text", "tf-cnn", "events"] = Field(
+        default="text",
+        description="lines for people in the pod's log, next to the events: text; tf-cnn: the table of tf_cnn_benchmarks; "
+        "events: none",
     )
     patch: str | None = Field(
-        default=None, description="a file (YAML or JSON) that is merged into the Job before it is created"
+        default=None, description="file (YAML or JSON) to merge into the Job before it is created"
     )
 
     def _checks(self) -> tuple[Callable[[], None], ...]:
@@ -125,14 +131,18 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
 
     @property
     def has_own_files(self) -> bool:
-        """Whether the pod runs an image without the host's folders in it."""
+        """Return whether the pod runs an image without the host's folders in it."""
         return self.image is not None and self.host_software != "yes"
 
     # What the API server is told
 
     @property
+    def mounts(self) -> tuple[Mount, ...]:
+        return read_mounts(self.mount, (FOLDER,) if self.has_own_files else (), (WORK_FOLDER,))
+
+    @property
     def gpu_count(self) -> int | None:
-        """None for auto: then the workload decides."""
+        """Return the number of GPUs; None for auto: then the workload decides."""
         return None if self.gpus == AUTO else _gpu_count(self.gpus)
 
     @property
@@ -168,7 +178,7 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
 
     @property
     def uid_gid(self) -> tuple[int | None, int | None]:
-        """Who it runs as, where a number was typed."""
+        """Return the user and group to run as, where numbers were given."""
         if self.user is None or self.user == "image":
             return None, None
         uid, _, gid = self.user.partition(":")
@@ -183,52 +193,52 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
     def _names(self) -> None:
         if self.image is not None and not REFERENCE.fullmatch(self.image):
             raise SpecError(
-                f"image: {self.image!r} is no name of an image", hint="write it like registry.example/stackmark:1"
+                f"image: {self.image!r} is not the name of an image", hint="write it like registry.example/stackmark:1"
             )
         if self.namespace is not None and not _NAMESPACE.fullmatch(self.namespace):
-            raise SpecError(f"namespace: {self.namespace!r} is no name of a namespace", hint="lower case, digits, -")
+            raise SpecError(
+                f"namespace: {self.namespace!r} is not the name of a namespace", hint="use lower case, digits and -"
+            )
         for key, name in (
             ("node", self.node), ("runtime_class", self.runtime_class), ("service_account", self.service_account),
             ("priority_class", self.priority_class), ("queue", self.queue), ("dra", self.dra),
             *(("pull_secret", name) for name in self.pull_secret),
         ):  # fmt: skip
-            if name is not None and not _NAME.fullmatch(name):
-                raise SpecError(f"{key}: {name!r} is no name of an object", hint="lower case, digits, - and .")
+            if name is not None and not OBJECT_NAME.fullmatch(name):
+                raise SpecError(f"{key}: {name!r} is not the name of an object", hint="use lower case, digits, - and .")
         for key, path in (
             ("context", self.context), ("kubeconfig", self.kubeconfig), ("patch", self.patch), ("python", self.python),
         ):  # fmt: skip
             if path is not None and (not path.strip() or "\0" in path):
-                raise SpecError(f"{key}: it is empty")
+                raise SpecError(f"{key} must not be empty")
         if self.user not in (None, "image") and not _is_user(self.user or ""):
-            raise SpecError(
-                f"user: {self.user!r} is no number", hint="a pod knows users by number: 1001, 1001:0; or image"
-            )
+            raise SpecError(f"user: {self.user!r} is not a number", hint="write it like 1001 or 1001:0, or image")
 
     def _lists(self) -> None:
-        _ = self.variables, self.labels_of_node, self.tolerations
+        _ = self.mounts, self.variables, self.labels_of_node, self.tolerations
         _extended_resource("resource", self.resource)
         for name in self.cap:
             if not re.fullmatch(r"[A-Za-z_]+", name):
-                raise SpecError(f"cap: {name!r} is no capability", hint="one at a time, like IPC_LOCK")
+                raise SpecError(f"cap: {name!r} is not a capability", hint="one at a time, like IPC_LOCK")
         for name in self.network_attachment:
             if not _ATTACHMENT.fullmatch(name):
                 raise SpecError(
-                    f"network_attachment: {name!r} is no network", hint="write it like NAME or NAMESPACE/NAME@net1"
+                    f"network_attachment: {name!r} is not a network", hint="write it like NAME or NAMESPACE/NAME@net1"
                 )
 
     def _fit_together(self) -> None:
         if self.host_software == "yes" and self.python is not None:
-            raise SpecError("host_software and python do not go together: the host's own software has its own Python")
+            raise SpecError("host_software and python cannot be combined: the host's software has its own Python")
         if self.host_software == "yes" and self.openshift:
             raise SpecError(
-                "host_software and openshift do not go together: restricted-v2 allows no folders of the host"
+                "host_software and openshift cannot be combined: restricted-v2 allows no folders of the host"
             )
         if self.openshift and self.uid_gid[0] is not None:
             raise SpecError(
-                "user and openshift do not go together: OpenShift chooses the UID from the namespace's range"
+                "user and openshift cannot be combined: OpenShift chooses the UID from the namespace's range"
             )
         if self.dra and self.resource != GPU_RESOURCE:
-            raise SpecError("dra and resource do not go together: both say how GPUs are asked for")
+            raise SpecError("dra and resource cannot be combined: both set how GPUs are requested")
         if self.rdma_request and self.rdma_request[0] == self.resource:
             raise SpecError(f"rdma and resource are both {self.resource}")
 
@@ -245,15 +255,17 @@ def _gpu_count(text: str) -> int:
         return 0
     if text == "all":
         raise SpecError(
-            "gpus: a pod asks for a number of GPUs, and cannot ask for all of a node", hint="write it like 1, or none"
+            "gpus: a pod requests a number of GPUs and cannot request all of a node", hint="write it like 1, or none"
         )
     if re.match(r"(GPU|MIG)-", text) or "," in text:
         raise SpecError(
-            f"gpus: {text!r} names GPUs, and a pod cannot: it asks for a number, and the cluster chooses which",
-            hint="write it like 1 or 2; the UUIDs that it got stand in the run's facts",
+            f"gpus: {text!r} names GPUs, but a pod requests a number, and the cluster chooses which",
+            hint="write it like 1 or 2; the run's facts show the UUIDs that it got",
         )
     if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MOST_DEVICES:
-        raise SpecError(f"gpus: {text!r} is no number of GPUs", hint=f"write it like 1 or none; at most {MOST_DEVICES}")
+        raise SpecError(
+            f"gpus: {text!r} is not a number of GPUs", hint=f"write it like 1 or none; at most {MOST_DEVICES}"
+        )
     return int(text)
 
 
@@ -263,14 +275,16 @@ def _span_s(key: str, text: str) -> int:
     except SpecError as error:
         raise SpecError(f"{key}: {error.message}", hint=error.hint) from error
     if not 1 <= seconds <= LONGEST_DEADLINE_S:
-        raise SpecError(f"{key}: {text!r} is not between 1 s and 30 days")
+        raise SpecError(f"{key} must be between 1 s and 30 days, got {text!r}")
     return round(seconds)
 
 
 def _node_label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not _QUALIFIED.fullmatch(key) or not _VALUE.fullmatch(value):
-        raise SpecError(f"node_selector: {text!r} is no label", hint="write it like nvidia.com/gpu.product=NVIDIA-H200")
+        raise SpecError(
+            f"node_selector: {text!r} is not a label", hint="write it like nvidia.com/gpu.product=NVIDIA-H200"
+        )
     return key, value
 
 
@@ -280,9 +294,9 @@ def _toleration(text: str) -> dict[str, str]:
     key, equals, value = rest.partition("=")
     hint = "write it like nodetype=gpu:NoSchedule, nodetype:NoSchedule or nodetype"
     if not _QUALIFIED.fullmatch(key) or not _VALUE.fullmatch(value):
-        raise SpecError(f"toleration: {text!r} is no taint", hint=hint)
+        raise SpecError(f"toleration: {text!r} is not a taint", hint=hint)
     if colon and effect not in EFFECTS:
-        raise SpecError(f"toleration: {effect!r} is no effect of a taint; effects: {', '.join(EFFECTS)}", hint=hint)
+        raise SpecError(f"toleration: {effect!r} is not an effect of a taint; effects: {', '.join(EFFECTS)}", hint=hint)
     made = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
     return {**made, "effect": effect} if colon else made
 
@@ -291,7 +305,9 @@ def _resource_count(key: str, text: str) -> tuple[str, int]:
     name, equals, count = text.partition("=")
     _extended_resource(key, name)
     if equals and (not re.fullmatch(r"[0-9]{1,4}", count) or not 1 <= int(count) <= MOST_DEVICES):
-        raise SpecError(f"{key}: {count!r} is no number of devices", hint="write it like rdma/hca_shared_devices_a=1")
+        raise SpecError(
+            f"{key}: {count!r} is not a number of devices", hint="write it like rdma/hca_shared_devices_a=1"
+        )
     return name, int(count) if equals else 1
 
 
@@ -299,4 +315,4 @@ def _extended_resource(key: str, name: str) -> None:
     """A resource that a device plugin offers has a domain before its name; those without are Kubernetes' own."""
     domain, slash, _ = name.partition("/")
     if not slash or not _QUALIFIED.fullmatch(name) or domain.endswith("kubernetes.io"):
-        raise SpecError(f"{key}: {name!r} is no resource of a device plugin", hint="write it like nvidia.com/gpu")
+        raise SpecError(f"{key}: {name!r} is not a resource of a device plugin", hint="write it like nvidia.com/gpu")

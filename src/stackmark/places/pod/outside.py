@@ -1,4 +1,4 @@
-"""A user's program in a pod's image: the kubelet runs it as it is, its log is its output, the pod's status says how it went.
+"""Run a user's program in a pod's image: the kubelet runs it as it is, its log is its output, the pod's status tells its end.
 
 The status has whole seconds, so a time that is taken from it is known to a second; a figure that the program prints is exact.
 """
@@ -36,7 +36,7 @@ _VERIFIED = frozenset({"cpus", "memory", "shm"})
 
 
 class OutsideProgram:
-    """One program in a pod, from the moment its node is known to what it came to."""
+    """One program in a pod, from the moment its node is known to its result."""
 
     def __init__(self, params: CommandParams, run: OutsideRun) -> None:
         self._params, self.run = params, run
@@ -53,7 +53,7 @@ class OutsideProgram:
     ) -> PlaceFailure | None:
         """Say what the program came to; return the place's failure, where it is one."""
         if failure is None and log_why:
-            failure = PlaceFailure(LOG_INCOMPLETE, f"what the program printed is not whole: {log_why}", "run it again")
+            failure = PlaceFailure(LOG_INCOMPLETE, f"the program's output is incomplete: {log_why}", "run it again")
         words = self._params.cmd
         if failure is not None and failure.kind == "start_error" and words and self._begun:
             self.run.not_started(words.split()[0], failure.message)
@@ -66,7 +66,7 @@ class OutsideProgram:
         flags = [] if self._params.metric else coarse_clock(wall_s, TICK_S, "the cluster's")
         if unseen := sorted(_VERIFIED & options.model_fields_set):
             flags.append(
-                f"not-verified: nobody looked from inside whether the pod has what was asked: {', '.join(unseen)}"
+                f"not-verified: a program in an image cannot verify the pod's options from inside: {', '.join(unseen)}"
             )
         self.run.end(OutsideEnd(code, wall_s, TICK_S, flags=tuple(flags)))
         return None
@@ -77,7 +77,7 @@ def facts_of_pod(handle: Mapping[str, Any], node: Node | None) -> Iterator[Subje
     if node is not None and node.boot_id is not None and node.boot_id == boot_id():
         yield from facts_of_machine()
     else:
-        yield Subject("host", _host(node), ("only what the cluster says of the node is known",))
+        yield Subject("host", _host(node), ("only what the cluster reports about the node is known",))
         yield from unknown(*(name for name in OF_MACHINE if name != "host"))
     told = {"engine": "kubernetes", "kubernetes": True, "image": handle.get("image"), "software": "image"}
     if node is not None:

@@ -1,4 +1,4 @@
-"""A worker in a pod: one Job, whose log is the worker's stream, and whose status says what the worker could not.
+"""Run a worker in a pod: one Job, whose log is the worker's stream, and whose status says what the worker could not.
 
 The pod lives without us: when we are killed it goes on to its end or its deadline, and is found again by its labels (the next
 command through the ledger, `stackmark cluster clean`, and after a day the cluster itself by the Job's TTL). So nothing hangs
@@ -7,7 +7,7 @@ on a connection: the log is followed through lost ones, and the pod is removed o
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wai
 from stackmark.kubernetes.pods import remove_run
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
+from stackmark.places.mounts import not_mounted
 from stackmark.places.outside import OutsideRun, params_of, read_request, runs_outside
 from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts
 from stackmark.places.pod.options import PodOptions
@@ -59,9 +60,11 @@ class PodPlace:
         self._remarked = False
         self._tidied = False
         self._offered: bool | None = None
+        # What the table of tf_cnn_benchmarks in the pod's log needs besides the spec.
+        self._table: Mapping[str, object] | None = None
 
     def options(self) -> dict[str, JsonValue]:
-        """As they were typed."""
+        """Return the options as typed."""
         return self._options.model_dump(mode="json", exclude_unset=True)
 
     def prepare(self) -> PodSetup:
@@ -70,11 +73,11 @@ class PodPlace:
             try:
                 self._setup = find_setup(self._options, self._environment)
             except ClusterError as error:
-                raise refusals.explained(error, "the cluster is asked") from error
+                raise refusals.explained(error, "querying the cluster") from error
         return self._setup
 
     def has_own_files(self) -> bool:
-        """Whether the pod runs an image without the host's folders in it."""
+        """Return whether the pod runs an image without the host's folders in it."""
         return self._options.has_own_files
 
     def _outside(self, asked: Spec | Request | None) -> bool:
@@ -185,7 +188,7 @@ class PodPlace:
                 setup = self.prepare()
             return setup, patiently(lambda: self.request(setup, task, mark, time_limit_s), watch.waiting)
         except ClusterError as error:
-            raise refusals.explained(error, "the cluster is asked") from error
+            raise refusals.explained(error, "querying the cluster") from error
 
     def _prepare_again(self) -> PodSetup:
         """Prepare for a run in a cluster that was fit for it: one that has just come back knows no rights for a moment."""
@@ -222,6 +225,7 @@ class PodPlace:
             deadline_s=deadline_of(task, time_limit_s),
             environment=self._environment,
             program=_program_of(task) if self._outside(task.spec or task.request) else None,
+            table=self._table,
         )
 
     def _remark(self, request: PodRequest, task: Task, watch: Watch) -> None:
@@ -234,6 +238,17 @@ class PodPlace:
 
     def gpus_for(self, asked: Spec | Request | None) -> int:
         return gpus_of(self._options, asked, self._offers)
+
+    def offers_gpus(self) -> bool:
+        """Return whether a pod gets a GPU: as typed, else whether a node of the cluster has one."""
+        count = self._options.gpu_count
+        try:
+            return self._offers() if count is None else count > 0
+        except ClusterError as error:
+            raise refusals.explained(error, "querying the cluster") from error
+
+    def print_table(self, table: Mapping[str, object]) -> None:
+        self._table = table
 
     def _offers(self) -> bool:
         if self._offered is None:
@@ -280,6 +295,7 @@ def not_enforced(options: PodOptions, gpus: int, facts: Facts) -> list[str]:
         *_inside(options, facts),
         *_limits(options, facts),
         *_gpus(options, gpus, facts),
+        *not_mounted(options.mounts, facts),
     ]
 
 
@@ -289,7 +305,7 @@ def _inside(options: PodOptions, facts: Facts) -> Iterator[str]:
         yield "the worker sees no sign of a pod around it"
     node = container.get("node")
     if options.node is not None and node is not None and node != options.node:
-        yield f"the node {options.node} was asked for, and the pod ran on {node}"
+        yield f"the node {options.node} was requested, but the pod ran on {node}"
 
 
 def _limits(options: PodOptions, facts: Facts) -> Iterator[str]:
@@ -299,20 +315,20 @@ def _limits(options: PodOptions, facts: Facts) -> Iterator[str]:
         # With the static CPU manager newer kubelets switch the quota off: the cores are the limit then.
         cores = facts.get("process", {}).get("cpu_count")
         if not near(cores, asked):
-            yield f"a limit of {asked:g} CPUs was asked for, and {_has(seen, ' CPUs')}"
+            yield f"a limit of {asked:g} CPUs was requested, but {_has(seen, ' CPUs')}"
     memory, seen = options.memory_bytes, cgroup.get("memory_limit_mib")
     if memory is not None and not near(seen, memory / MIB):
-        yield f"a memory limit of {say_size(memory)} was asked for, and {_has(seen, ' MiB')}"
+        yield f"a memory limit of {say_size(memory)} was requested, but {_has(seen, ' MiB')}"
     shm, seen = options.shm_bytes, limits.get("shm_mib")
     if shm is not None and not near(seen, shm / MIB):
-        yield f"a /dev/shm of {say_size(shm)} was asked for, and it has {seen} MiB"
+        yield f"a /dev/shm of {say_size(shm)} was requested, but it has {seen} MiB"
 
 
 def _gpus(options: PodOptions, asked: int, facts: Facts) -> Iterator[str]:
     count = facts.get("gpu", {}).get("count")
     if isinstance(count, int) and count != asked and options.resource == "nvidia.com/gpu" and (asked or count):
-        yield f"{asked} GPUs were asked for, and {count} are to be seen in the pod"
+        yield f"{asked} GPUs were requested, but {count} are visible in the pod"
 
 
 def _has(seen: object, unit: str) -> str:
-    return f"there is one of {seen:g}{unit}" if isinstance(seen, int | float) else "there is none"
+    return f"it is {seen:g}{unit}" if isinstance(seen, int | float) else "there is none"

@@ -1,4 +1,4 @@
-"""From a pod's options and a worker's task to the request that a manifest is made from.
+"""Make the request for a manifest from a pod's options and a worker's task.
 
 The worker's container gets its task, what it cannot see from inside, and what it may know of the driver's environment. With the
 host's own software the settings of the libraries under test come along, as they do into a container; into an image they do not,
@@ -10,7 +10,8 @@ both cases.
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from stackmark.errors import SpecError
@@ -19,6 +20,7 @@ from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.manifest.build import FROM_LIMITS, FROM_POD
 from stackmark.kubernetes.manifest.patch import read_patch
 from stackmark.kubernetes.manifest.request import (
+    MOUNT_VOLUME,
     WORK_FOLDER,
     MountedFiles,
     PodRequest,
@@ -37,6 +39,7 @@ from stackmark.places.container.software import (
     without_home,
 )
 from stackmark.places.image_python import image_command
+from stackmark.places.mounts import Mount, cluster_sources, covering, read_mount, targets
 from stackmark.places.outside import words_of
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
@@ -46,6 +49,7 @@ from stackmark.spec import (
     ABOUT_VARIABLE,
     AUTO,
     LEDGER_VARIABLE,
+    LOG_VARIABLE,
     SCRATCH_VARIABLE,
     SPEC_LIMIT_BYTES,
     SPEC_VARIABLE,
@@ -67,7 +71,7 @@ SHM_BYTES = 8 * GIB
 WORKER = ("-P", "-m", "stackmark.worker")
 LOADER_CACHE = "/etc/ld.so.cache"
 SELINUX = Path("/sys/fs/selinux/enforce")
-# A pod without a limit of its own: so many times what the spec says it measures, and this for its set-up.
+# A pod without a limit of its own: this many times what the spec says it measures, and this for its set-up.
 DEADLINE_TIMES, DEADLINE_SETUP_S = 5.0, 3600.0
 
 
@@ -92,19 +96,26 @@ def pod_request(
     about: Mapping[str, object] | None = None,
     worker_map: str | None = None,
     program: CommandParams | None = None,
+    table: Mapping[str, object] | None = None,
 ) -> PodRequest:
     """Make the request for a worker's task, or for a command of one's own.
 
     `environment` is the driver's, this process's where None; `about` is what the worker cannot see and its facts shall say.
     `program` is a user's own in an image, watched from outside: nothing of ours is sent along.
-    `worker_map` names the ConfigMap with the worker for an image, where it is not the pod's own.
+    `worker_map` names the ConfigMap with the worker for an image, where it is not the pod's own. `table` is what the table of
+    tf_cnn_benchmarks in the pod's log needs besides the spec, where a command line of that program asked for the run.
     """
     known = worker_environment(os.environ if environment is None else environment)
-    folders, folder = _host_folders(software, task, cache, gpus, known) if software else ((), WORK_FOLDER)
+    if not driven and software is None:
+        _require_named_node(options.mounts)
+    mounted = targets(options.mounts)
+    folders, folder = _host_folders(software, task, cache, gpus, known, mounted) if software else ((), WORK_FOLDER)
     values = _variables(options, known, software, cache) | dict(variables or {}) | options.variables
     if task is not None and program is None:
         values[SPEC_VARIABLE] = _task_text(task)
+        values |= _log_variable(options, table if task.do == "run" else None)
     if program is None:
+        values |= options.typed_names
         values[ABOUT_VARIABLE] = json.dumps(
             {**_about(options, gpus, software, image), **(about or {})}, separators=(",", ":")
         )
@@ -129,6 +140,7 @@ def pod_request(
         host_software=software is not None,
         host_folders=folders,
         selinux_type=_selinux_type() if software else None,
+        volumes=tuple(_volume(number, mount) for number, mount in enumerate(options.mounts)),
         cpus=options.cpu_count,
         memory_bytes=options.memory_bytes,
         shm_bytes=_shm_bytes(options),
@@ -153,6 +165,15 @@ def pod_request(
         driven=driven,
         patch=read_patch(options.patch) if options.patch else None,
     )
+
+
+def _log_variable(options: PodOptions, table: Mapping[str, object] | None) -> dict[str, str]:
+    """Return the variable that names the lines for people in the pod's log."""
+    if options.log_format == "events":
+        return {}
+    if options.log_format == "tf-cnn" and table:
+        return {LOG_VARIABLE: json.dumps({"format": options.log_format, **table}, separators=(",", ":"))}
+    return {LOG_VARIABLE: options.log_format}
 
 
 def _worker_command(options: PodOptions, software: HostSoftware | None) -> tuple[str, ...]:
@@ -199,20 +220,35 @@ def remarks(options: PodOptions, request: PodRequest, task: Task | None) -> list
     said = forbidden_by_restricted(request)
     if request.cpus is not None and request.cpus.denominator != 1:
         said.append(
-            f"{options.cpus} CPUs are no whole number: the pod is guaranteed its time, and gets no CPUs of its own from a "
+            f"{options.cpus} CPUs is not a whole number: the pod gets guaranteed CPU time, but no exclusive CPUs from a "
             "static CPU manager"
         )
     if (request.cpus is None) != (request.memory_bytes is None):
         missing = "memory" if request.memory_bytes is None else "cpus"
-        said.append(f"without {missing} the pod is not of the class Guaranteed: it may be evicted first, or throttled")
+        said.append(f"without {missing} the pod's QoS class is not Guaranteed: it may be evicted first, or throttled")
     asked = (task.spec or task.request) if task else None
     params = asked.params if asked and not request.host_software else {}
-    for name in PATH_PARAMETERS:
+    for name, writes in PATH_PARAMETERS.items():
         if isinstance(value := params.get(name), str) and "/" in value:
-            said.append(f"{name}: {value} is a path in the pod, where a volume has to be mounted: --patch FILE")
+            said += _path_remarks(options, name, value, writes)
     if options.shm_bytes and request.memory_bytes and options.shm_bytes >= request.memory_bytes:
-        said.append(f"shared memory of {options.shm} counts as memory, of which the pod has {options.memory}")
+        said.append(f"shared memory of {options.shm} counts as memory, and the pod has {options.memory}")
     return said
+
+
+def _path_remarks(options: PodOptions, name: str, path: str, writes: bool) -> list[str]:
+    """Say which mount a path of the pod lacks; nothing where one covers it."""
+    folder = os.path.dirname(path) if name.endswith("_file") else path
+    mount = covering(options.mounts, folder)
+    option, mode = f"--{name.replace('_', '-')} {path}", ":rw" if writes else ""
+    if mount is None:
+        return [
+            f"{option} is a path in the pod, and no --mount covers it: --mount claim:NAME:{folder}{mode}, or hostpath:PATH or "
+            "nfs:SERVER:/PATH in place of claim:NAME"
+        ]
+    if writes and mount.read_only:
+        return [f"{option} is written to, and the mount at {mount.target} is read-only: --mount {mount.text}:rw"]
+    return []
 
 
 def carried(environment: Mapping[str, str], *, software: bool) -> dict[str, str]:
@@ -244,7 +280,16 @@ def _variables(
 
 
 def _passes(name: str, software: bool) -> bool:
-    own = (SPEC_VARIABLE, MARK_VARIABLE, ABOUT_VARIABLE, SCRATCH_VARIABLE, LEDGER_VARIABLE, *FROM_POD, *FROM_LIMITS)
+    own = (
+        SPEC_VARIABLE,
+        MARK_VARIABLE,
+        ABOUT_VARIABLE,
+        SCRATCH_VARIABLE,
+        LEDGER_VARIABLE,
+        LOG_VARIABLE,
+        *FROM_POD,
+        *FROM_LIMITS,
+    )
     if name in CACHE_VARIABLES or name in own or name.endswith(VISIBLE_DEVICES):
         return False
     tuning = name.startswith(TUNING)
@@ -255,13 +300,14 @@ def _task_text(task: Task) -> str:
     """Nobody holds a pod's standard input, so the task says that its end means nothing."""
     text = task.model_copy(update={"lifeline": False}).model_dump_json(exclude_defaults=True)
     if len(text.encode()) > SPEC_LIMIT_BYTES:
-        raise SpecError(f"the task has more than the {SPEC_LIMIT_BYTES} bytes that a pod's variable takes")
+        raise SpecError(f"the task exceeds {SPEC_LIMIT_BYTES} bytes, the most that a pod's variable holds")
     return text
 
 
 def _about(options: PodOptions, gpus: int, software: HostSoftware | None, image: str) -> Json:
     by = "none" if not gpus else f"a claim of {options.dra}" if options.dra else options.resource
-    return {"software": "image" if software is None else "host", "image": image, "gpus_by": by}
+    mounted: Json = {"mounts": targets(options.mounts)} if options.mounts else {}
+    return {"software": "image" if software is None else "host", "image": image, "gpus_by": by, **mounted}
 
 
 def _user(options: PodOptions, software: HostSoftware | None) -> tuple[int | None, int | None]:
@@ -283,7 +329,12 @@ def _shm_bytes(options: PodOptions) -> int:
 
 
 def _host_folders(
-    software: HostSoftware, task: Task | None, cache: str | None, gpus: int, environment: Mapping[str, str]
+    software: HostSoftware,
+    task: Task | None,
+    cache: str | None,
+    gpus: int,
+    environment: Mapping[str, str],
+    mounted: Sequence[str] = (),
 ) -> tuple[tuple[VolumeMount, ...], str]:
     """Mount the host's own software, read-only, each folder at its own path; return the mounts and the folder to work in.
 
@@ -295,7 +346,7 @@ def _host_folders(
     written: list[str] = []
     folder = WORK_FOLDER
     if task is not None:
-        read, written, folder = paths_of(task)
+        read, written, folder = paths_of(task, mounted)
         read += without_home(program_of(task, folder, environment))
     if cache:
         written.append(cache)
@@ -311,7 +362,7 @@ def _host_folders(
 
 
 def root_links() -> dict[str, str]:
-    """`/bin` and its like where they are links, each with the folder that it means."""
+    """Return `/bin` and similar folders that are links, each with its target."""
     return {
         f"/{name}": os.path.realpath(f"/{name}")
         for name in PROGRAM_FOLDERS
@@ -322,6 +373,56 @@ def root_links() -> dict[str, str]:
 def _selinux_type() -> str | None:
     """The host's folders carry the host's labels, which a container may not read, and must not be relabelled."""
     return "spc_t" if SELINUX.exists() else None
+
+
+# Mounts that were asked for
+
+
+def _require_named_node(mounts: Sequence[Mount]) -> None:
+    """Refuse a path of this machine in a manifest: its pod runs on a node that nobody knows yet."""
+    for mount in mounts:
+        if mount.kind == "path":
+            raise SpecError(
+                f"mount: {mount.text!r} names a path of this machine, and a manifest may run on any node",
+                hint=cluster_sources(mount),
+            )
+
+
+def _volume(number: int, mount: Mount) -> VolumeMount:
+    """Make the volume of a mount, and its place in the container. A claim and an export are read-only in themselves too."""
+    name = f"{MOUNT_VOLUME}{number}"
+    read_only = {"readOnly": True} if mount.read_only else {}
+    place: Json = {"name": name, "mountPath": mount.target, **read_only}
+    if mount.kind == "claim":
+        return {"name": name, "persistentVolumeClaim": {"claimName": mount.source, **read_only}}, place
+    if mount.kind == "nfs":
+        return {"name": name, "nfs": {"server": mount.server.strip("[]"), "path": mount.source, **read_only}}, place
+    # Only a path of this machine can be looked at from here; one of another node is a folder, which has to be there.
+    kind = "File" if mount.kind == "path" and os.path.isfile(mount.source) else "Directory"
+    return {"name": name, "hostPath": {"path": mount.source, "type": kind}}, place
+
+
+def mount_texts(spec: Json, container: Json) -> list[str]:
+    """Write the mounts of a pod as `--mount` has them; what cannot be written so is left out."""
+    volumes = {str(one.get("name")): one for one in spec.get("volumes") or ()}
+    found = []
+    for place in container.get("volumeMounts") or ():
+        name = str(place.get("name"))
+        volume = volumes.get(name, {})
+        if not name.startswith(MOUNT_VOLUME):
+            continue
+        if claim := volume.get("persistentVolumeClaim"):
+            source = f"claim:{claim.get('claimName')}"
+        elif export := volume.get("nfs"):
+            server = str(export.get("server"))
+            source = f"nfs:{f'[{server}]' if ':' in server else server}:{export.get('path')}"
+        else:
+            source = f"hostpath:{(volume.get('hostPath') or {}).get('path')}"
+        with suppress(SpecError):
+            found.append(
+                read_mount(f"{source}:{place.get('mountPath')}:{'ro' if place.get('readOnly') else 'rw'}").text
+            )
+    return found
 
 
 def _mounted(number: int, source: str, target: str, read_only: bool) -> VolumeMount:

@@ -1,4 +1,4 @@
-"""One worker in a pod, from its Job's creation to its last word.
+"""Run one worker in a pod, from its Job's creation to its last line.
 
 Waiting is not running: the time limit counts from the moment the worker's container runs, and how long a pod may wait for
 a node, a queue or its image has its own. An API server that is away is waited for; the pod does not need it.
@@ -35,7 +35,7 @@ NO_POD_YET_S = 3.0
 
 
 class PodRun:
-    """One pod from its Job's creation to its last word."""
+    """One pod from its Job's creation to its last line."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Before the first run: is there a cluster, may one work in it, and what will its pods be made of?
+"""Prepare before the first run: find the cluster, verify the rights in it, and decide what its pods are made of.
 
 Everything that can be known beforehand is said beforehand, in a sentence: a right that is missing is named at once, and not
 after a Job that nobody can read.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stackmark.errors import ClusterError, PlaceError
@@ -15,6 +15,7 @@ from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.nodes import is_missing, smallest_image, this_node
 from stackmark.kubernetes.rights import CLAIM_RIGHT, HELD_JOB_RIGHT, RUN_RIGHTS, WORKER_RIGHTS, check_rights
 from stackmark.places.container.software import HostSoftware, host_software
+from stackmark.places.mounts import Mount, cluster_sources, require_sources
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import pod_request
 from stackmark.spec import Task
@@ -23,7 +24,7 @@ from stackmark.workloads.command.definition import CommandParams
 
 @dataclass(frozen=True)
 class PodSetup:
-    """What holds for all pods of a place: found once."""
+    """The settings of all pods of a place, found once."""
 
     cluster: Cluster
     namespace: str
@@ -37,7 +38,7 @@ class PodSetup:
 
     @property
     def python(self) -> str | None:
-        """The Python that pods have; None where each image is to be searched for one."""
+        """Return the Python that pods have; None where each image is searched for one."""
         return self.software.python if self.software else self.options.python
 
     def request(
@@ -56,6 +57,7 @@ class PodSetup:
         environment: Mapping[str, str] | None = None,
         worker_map: str | None = None,
         program: CommandParams | None = None,
+        table: Mapping[str, object] | None = None,
     ) -> PodRequest:
         """Make the request for a pod in this cluster; `options` where they differ from the place's own."""
         return pod_request(
@@ -77,6 +79,7 @@ class PodSetup:
             about={"kubernetes_version": self.cluster.version},
             worker_map=worker_map,
             program=program,
+            table=table,
         )
 
 
@@ -89,32 +92,67 @@ def find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
     claims = _claim_version(cluster, options.dra) if options.dra else "v1"
     if options.user is None and options.host_software != "yes" and _is_openshift(cluster):
         options = options.model_copy(update={"openshift": True})
+    _check_claims(cluster, options.mounts)
     if options.image is not None and options.has_own_files:
+        if here := _node_of_paths(cluster, options):
+            return PodSetup(cluster, cluster.namespace, options.image, None, here, options, claims)
         if options.node is not None and is_missing(cluster, options.node):
             raise PlaceError(
                 f"the cluster has no node {options.node!r}",
                 command=f"kubectl --context {cluster.context} get nodes",
             )
         return PodSetup(cluster, cluster.namespace, options.image, None, options.node, options, claims)
-    why = "without --image a pod runs the host's own software, which needs stackmark to run on a node"
+    why = "without --image a pod runs this host's software, which only works on a node of the cluster"
     if options.host_software == "no":
-        raise PlaceError("a pod needs an image, and none was named", hint="give --image: any with Python and PyTorch")
+        raise PlaceError("a pod needs an image: --image is missing", hint="use any image with Python and PyTorch")
     if options.python is not None:
         raise PlaceError(
-            f"--python {options.python} names a Python of an image, and the host's own software has its own",
-            hint="give --image, or leave --python out",
+            f"--python {options.python} is for an image, but the host's software has its own Python",
+            hint="add --image, or leave out --python",
         )
+    require_sources([mount for mount in options.mounts if mount.kind == "path"])
     node = this_node(
         cluster, options.node, why if options.image is None else "the host's own software is only on this machine"
     )
     image = options.image or smallest_image(node)
     if image is None:
         raise PlaceError(
-            f"the node {node.name} names no image that is there, and a pod needs one, if only to put the host's folders into",
-            hint="give any image that it can have: --image registry.k8s.io/pause:3.10",
+            f"the node {node.name} lists no image, and a pod needs one, if only to mount the host's folders into it",
+            hint="use any image that the node can pull: --image registry.k8s.io/pause:3.10",
         )
     software = host_software(sys.executable, environment)
     return PodSetup(cluster, cluster.namespace, image, software, node.name, options, claims)
+
+
+def _node_of_paths(cluster: Cluster, options: PodOptions) -> str | None:
+    """Return the node that this machine is, where a mount names a path of it; the pod must run there then."""
+    paths = [mount for mount in options.mounts if mount.kind == "path"]
+    if not paths:
+        return None
+    try:
+        node = this_node(cluster, options.node, f"mount: {paths[0].text!r} names a path of this machine")
+    except PlaceError as error:
+        raise PlaceError(error.message, hint=cluster_sources(paths[0]), command=error.command) from error
+    require_sources(paths)
+    return node.name
+
+
+def _check_claims(cluster: Cluster, mounts: Sequence[Mount]) -> None:
+    """Refuse a claim that does not exist: its pod would wait for it. Whoever may not look is told by the pod."""
+    for mount in mounts:
+        if mount.kind != "claim":
+            continue
+        try:
+            cluster.get(f"/api/v1/namespaces/{cluster.namespace}/persistentvolumeclaims/{mount.source}")
+        except ApiError as error:
+            if error.status == 404:
+                raise PlaceError(
+                    f"mount: {mount.text!r}: the namespace {cluster.namespace} has no claim {mount.source!r}",
+                    hint="name one that is there, or create it (PersistentVolumeClaim)",
+                    command=f"kubectl --context {cluster.context} -n {cluster.namespace} get pvc",
+                ) from error
+            if error.status != 403:
+                raise
 
 
 def _check_namespace(cluster: Cluster) -> None:
@@ -124,7 +162,7 @@ def _check_namespace(cluster: Cluster) -> None:
         if error.status == 404:
             raise PlaceError(
                 f"the cluster has no namespace {cluster.namespace!r}",
-                hint="give --namespace, or make it",
+                hint="use another --namespace, or create it",
                 command=f"kubectl --context {cluster.context} create namespace {cluster.namespace}",
             ) from error
         if error.status != 403:
@@ -132,8 +170,8 @@ def _check_namespace(cluster: Cluster) -> None:
         return  # few may look at namespaces; the Job will tell
     if (found.get("status") or {}).get("phase") == "Terminating":
         raise PlaceError(
-            f"the namespace {cluster.namespace} is being deleted: nothing can be made in it",
-            hint="take another: --namespace",
+            f"the namespace {cluster.namespace} is being deleted: nothing can be created in it",
+            hint="use another: --namespace",
         )
 
 
@@ -153,8 +191,8 @@ def _claim_version(cluster: Cluster, device_class: str) -> str:
         known = next(version for version in ("v1", "v1beta2", "v1beta1") if version in served)
     except (ApiError, StopIteration) as error:
         raise PlaceError(
-            "the cluster knows no claims for devices (DRA): resource.k8s.io is not served",
-            hint="leave --dra out, and ask by --gpus",
+            "the cluster does not support device claims (DRA): resource.k8s.io is not served",
+            hint="leave out --dra and use --gpus",
         ) from error
     path = f"/apis/resource.k8s.io/{known}/deviceclasses"
     try:
@@ -162,7 +200,7 @@ def _claim_version(cluster: Cluster, device_class: str) -> str:
     except ApiError:
         return known  # one may not list them; the pod will tell
     if device_class not in classes:
-        has = f"; it has {', '.join(classes)}" if classes else ", nor any other: a DRA driver brings them"
+        has = f"; it has {', '.join(classes)}" if classes else " and no other: install a DRA driver"
         raise PlaceError(f"the cluster has no device class {device_class!r}{has}", command="kubectl get deviceclasses")
     return known
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+from stackmark.show.report.charts import published
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
-from stackmark.show.report.tables import Cell, Row, badge, bullets, numeric, paragraph, plain, section, table
+from stackmark.show.report.tables import Cell, Row, badge, bullets, figure, numeric, paragraph, plain, section, table
 from stackmark.show.sections import DifferenceRow, Sections, differences_worth
+from stackmark.show.stacks import stack_cells
 from stackmark.show.wording import letter, say_ratio
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedRun
+from stackmark.verdict.published_pairs import StackLine
 
 # Below this weight a difference is a curiosity, and is folded away where there are others.
 CURIOUS = 20
@@ -90,7 +93,7 @@ def conditions(sections: Sections) -> Markup:
 
 def neighbours(sections: Sections) -> Markup:
     examined = sections.examined
-    if not examined.published:
+    if not examined.published and not examined.published_pairs:
         return NOTHING
     head = [("Published", False), ("What", False), ("This one over it", True), ("What differs", False)]
     rows = [
@@ -107,7 +110,37 @@ def neighbours(sections: Sections) -> Markup:
     lead = paragraph(
         "The nearest that others printed. A ratio to a number from another recipe is context, not a result.", "note"
     )
-    return section("Published neighbours", lead, table(head, rows), name="published")
+    return section(
+        "Published neighbours",
+        lead,
+        _published_chart(examined),
+        table(head, rows) if rows else NOTHING,
+        *_stacks(examined),
+        name="published",
+    )
+
+
+def _published_chart(examined: Examined) -> Markup:
+    pairs = examined.published_pairs
+    if not pairs:
+        return NOTHING
+    wide, narrow = (published.published_bars(pairs, layout) for layout in (published.WIDE, published.NARROW))
+    notes = [element("li", text(note)) for note in published.footnotes(published.drawn_pairs(pairs))]
+    return join([figure(wide, narrow, published.caption(pairs)), element("ol", *notes, class_="note sources")])
+
+
+def _stacks(examined: Examined) -> list[Markup]:
+    """Show our stack next to the published one, folded, once for arms that agree in it."""
+    found: dict[tuple[StackLine, ...], list[str]] = {}
+    for pair in examined.published_pairs:
+        found.setdefault(pair.stack, []).append(pair.benchmark)
+    head = [("Part", False), ("Ours", False), ("Published", False), ("Agreement", False)]
+    tables = []
+    for lines, names in found.items():
+        title = "Our stack and the published one" + (f": {'; '.join(names)}" if len(found) > 1 else "")
+        rows = [Row([plain(cell) for cell in cells]) for cells in stack_cells(lines)]
+        tables.append(element("details", element("summary", text(title)), table(head, rows)))
+    return tables
 
 
 def held_equal(sections: Sections) -> Markup:

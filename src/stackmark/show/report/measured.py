@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from stackmark.figures import FigureUnit
-from stackmark.show.report.charts import forest, rates, setup, steps
+from stackmark.show.report.charts import bars, forest, rates, setup, steps
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
+from stackmark.show.report.operators import problems
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
 from stackmark.show.sections import ArmRow, Sections
 from stackmark.show.wording import Percentiles, block_ratios, letter, measured_runs, setup_parts, setup_total_s
@@ -18,13 +19,35 @@ from stackmark.workloads.command.definition import telling_params
 MOST_PICTURES = 72
 
 
+def the_figures(sections: Sections) -> Markup:
+    """Bars of the arms' figures from zero, above the ratio: how fast it is, before how the arms compare."""
+    examined = sections.examined
+    if not bars.drawable(examined):
+        return NOTHING
+    caption = (
+        "From zero, with the 95 % interval of each arm over its own runs. Whether two arms differ is not read from these "
+        "intervals: the picture below compares them block by block."
+        if block_ratios_exist(sections)
+        else "From zero, with the 95 % interval of each arm over its own runs."
+    )
+    drawn = figure(bars.bars(examined), bars.bars(examined, bars.NARROW), caption)
+    return section(
+        "How fast each arm is" if not sections.direction else "The figure of each arm", drawn, name="figures"
+    )
+
+
+def block_ratios_exist(sections: Sections) -> bool:
+    examined = sections.examined
+    return any(block_ratios(examined, comparison) for comparison in examined.comparisons)
+
+
 def the_ratio(sections: Sections) -> Markup:
     examined = sections.examined
     if not examined.comparisons:
         return NOTHING
-    blocks = any(block_ratios(examined, comparison) for comparison in examined.comparisons)
+    blocks = block_ratios_exist(sections)
     caption = (
-        "Thick bar: 90 % interval, which is held against the margin. Thin line: 95 % interval, which shows whether there is "
+        "Thick bar: 90 % interval, which is compared with the margin. Thin line: 95 % interval, which shows whether there is "
         f"a difference at all. {'Small hollow signs: the ratio of each block. ' if blocks else ''}"
         f"Shaded: differences of up to {percent(examined.margin)}. "
         "To the right of the line the first-named is the faster."
@@ -67,7 +90,7 @@ def _arm_row(one: ArmRow, quantiles: Percentiles | None) -> Row:
 
 
 def _settings(examined: Examined) -> Markup:
-    """What differs by wish, an arm a line, and what is alike in all."""
+    """What differs by wish, an arm a line, and what is alike in all: folded, since few readers ask for it."""
     items = []
     for arm in examined.arms:
         own = [f"{name} {_value(value)}" for name, value in (*arm.typed.items(), *arm.place_options.items())]
@@ -75,12 +98,13 @@ def _settings(examined: Examined) -> Markup:
             element("li", badge(arm), text(f": in the place {arm.place}" + (f"; {', '.join(own)}" if own else "")))
         )
     shared = [
-        f"{name} {_value(value)}"
+        Row([plain(name), plain(_value(value))])
         for name, value in telling_params(examined.arms[0].params if examined.arms else {}).items()
         if all(arm.params.get(name) == value for arm in examined.arms)
     ]
-    alike = paragraph(f"Alike in all arms: {', '.join(shared)}.", "note") if shared else NOTHING
-    return join([element("ul", *items, class_="note"), alike])
+    title = "Parameters" if len(examined.arms) < 2 else "Parameters, the same in all arms unless an arm names its own"
+    alike = table([("Parameter", False), ("Value", False)], shared, "params") if shared else NOTHING
+    return element("details", element("summary", text(title)), element("ul", *items, class_="note"), alike)
 
 
 def _value(value: object) -> str:
@@ -190,4 +214,4 @@ def _part_row(number: int, name: str, arms: Sequence[ExaminedArm]) -> Row:
     return Row([Cell(join([swatch, text(name)])), *cells])
 
 
-SECTIONS = (the_ratio, the_arms, the_limits, every_run, step_times, set_up)
+SECTIONS = (the_figures, the_ratio, the_arms, problems, the_limits, every_run, step_times, set_up)

@@ -11,6 +11,8 @@ from stackmark.verdict.examined import ExaminedArm
 
 # "within a factor of 1.23: 4,733 to 4,742" is as long as it gets.
 LONGEST_NUMBER = 42
+# `4,802 images/s`: fits a narrow page in one piece.
+SHORT_NUMBER = 20
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,11 @@ def plain(content: str, small: str = "") -> Cell:
 
 
 def numeric(content: str, small: str = "") -> Cell:
-    """A number with its unit, which is not torn apart."""
-    return Cell(plain(unbroken(content), unbroken(small)).content, numeric=True)
+    """A number with its unit, which is not torn apart: neither at a space nor, where it is short, within its unit."""
+    said = text(unbroken(content))
+    below = element("small", prose(unbroken(small))) if small else NOTHING
+    whole = element("span", said, class_="whole") if 0 < len(content) <= SHORT_NUMBER else said
+    return Cell(join([whole, below]), numeric=True)
 
 
 def unbroken(content: str) -> str:
@@ -72,8 +77,13 @@ def _row(row: Row, columns: Sequence[tuple[str, bool]]) -> Markup:
 
 def badge(arm: ExaminedArm) -> Markup:
     """An arm by its sign, its letter and its name."""
-    drawn = element("svg", sign(arm.index, 7, 7, 5), width=14, height=14, viewBox="0 0 14 14", aria_hidden="true")
-    return element("span", drawn, element("b", text(letter(arm.index))), text(arm.label), class_="arm")
+    return badge_of(arm.index, arm.label)
+
+
+def badge_of(index: int, label: str) -> Markup:
+    """As `badge`, of an arm that is only a column of a suite."""
+    drawn = element("svg", sign(index, 7, 7, 5), width=14, height=14, viewBox="0 0 14 14", aria_hidden="true")
+    return element("span", drawn, element("b", text(letter(index))), text(label), class_="arm")
 
 
 def section(title: str, *parts: Markup, name: str) -> Markup:

@@ -1,1 +1,1 @@
-"""The workload family `check/`: does a device compute at all, and rightly?"""
+"""The workload family `check/`: verifies that a device computes, and computes correctly."""

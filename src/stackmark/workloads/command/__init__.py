@@ -1,1 +1,1 @@
-"""The workload family `command/`: a user's own program, run whole."""
+"""The workload family `command/`: a user's own program, run from start to end."""

@@ -1,4 +1,4 @@
-"""The workload `command/own`, a user's own program: what is run, and where its figure is found in what it prints.
+"""The workload `command/own`, a user's own program: what to run, and how to find its figure in its output.
 
 The command is kept as it was typed, and split into words by the worker, as a shell would split them; no shell reads it
 unless the person writes one (`sh -c '…'`). So nothing is expanded twice, and the same words run in every place. What a
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
-from stackmark.figures import TIME_UNITS
+from stackmark.figures import TIME_UNITS, UNKNOWN_UNIT, is_cost, unit_kind, unit_words
 from stackmark.model import Field
 from stackmark.spec import AUTO, AnyParams, Request, Scalar
 from stackmark.workloads.definition import Definition, Family
@@ -28,9 +28,9 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def split_command(text: str) -> list[str]:
-    """The words of a command; raises ValueError where it has none, or where a shell was meant."""
+    """Split a command into words; raise ValueError where it is empty, or where a shell was meant."""
     if "\0" in text:
-        raise ValueError("a command cannot hold a NUL")
+        raise ValueError("the command must not contain a NUL character")
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -38,12 +38,14 @@ def split_command(text: str) -> list[str]:
     if not words or not words[0]:
         raise ValueError("the command is empty")
     if _ASSIGNMENT.match(words[0]):
-        raise ValueError(f"no shell reads the command, so {words[0]!r} would be the program: write env {words[0]} …")
+        raise ValueError(
+            f"the command is run without a shell, so {words[0]!r} would be the program: write env {words[0]} …"
+        )
     # As it stands, and as it was typed: `\;` and `';'` are meant for the program.
     meant = [word for word in words if word in SHELL_WORDS and word in text.split()]
     if meant:
         raise ValueError(
-            f"no shell reads the command, so {meant[0]!r} would be handed to the program: write sh -c '…' for a shell"
+            f"the command is run without a shell, so {meant[0]!r} would be passed to the program: write sh -c '…'"
         )
     return words
 
@@ -59,17 +61,17 @@ def with_values(words: Sequence[str], environment: Mapping[str, str]) -> list[st
 
 
 def compile_metric(text: str) -> re.Pattern[str]:
-    """A pattern with the one group that holds the number; raises ValueError."""
+    """Compile a pattern with one group around the number; raise ValueError."""
     try:
         with warnings.catch_warnings():
             # Of sets whose meaning may change one day; they mean today what they say.
             warnings.simplefilter("ignore")
             pattern = re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"the pattern cannot be read: {error}") from error
+        raise ValueError(f"invalid pattern: {error}") from error
     if pattern.groups != 1:
         raise ValueError(
-            f"the pattern has {pattern.groups} groups and needs one, around the number, like: images/sec: ([0-9.]+)"
+            f"the pattern has {pattern.groups} groups and needs one, around the number; example: images/sec: ([0-9.]+)"
             + ("; write (?:…) for the others" if pattern.groups else "")
         )
     return pattern
@@ -91,57 +93,63 @@ class CommandParams(AnyParams):
     device: str = Field(
         default=AUTO,
         pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
-        description="auto, cpu or cuda:N: whose counters are read; auto: of the GPUs that it is seen on; cpu: it gets no GPU "
-        "in a container or pod; the program is not told",
+        description="auto, cpu or cuda:N: the device whose counters are read; auto: the GPUs that the program uses; cpu: no GPU "
+        "in a container or pod; the program does not see this option",
         json_schema_extra=COMMAND,
     )
     cmd: Annotated[str, _checked_command] = Field(
         default="",
         max_length=32_000,
-        description="the program and its arguments, quoted as for a shell, though none reads them; {env:NAME} is replaced "
-        "when it starts, and stored as it is; without it an image runs its own entry point",
+        description="the program and its arguments, quoted as for a shell, but run without one; {env:NAME} is replaced "
+        "when it starts and stored as written; without --cmd an image runs its entry point",
         json_schema_extra=COMMAND,
     )
     cwd: str = Field(
         default="",
-        description="run it in this folder; by default where you are, and . is the place's own",
+        description="run it in this folder; default: the current folder; . is the place's own",
         json_schema_extra=COMMAND,
     )
     metric: Annotated[str, _checked_metric] = Field(
         default="",
         max_length=1000,
-        description="a regular expression with one group around the figure, tried on each line it prints; "
-        "without one the figure is its wall time",
+        description="a regular expression with one group around the figure, applied to each line of output; "
+        "without it the figure is the wall time",
         json_schema_extra={**COMMAND, "plain": True},
     )
+    metric_name: str = Field(
+        default="",
+        max_length=80,
+        description="what the figure is called; by default guessed from the pattern: the text before the group",
+        json_schema_extra={**COMMAND, "plain": True, "later": True},
+    )
     metric_take: Literal["last", "median", "mean"] = Field(
-        default="last", description="which of its matches is the figure", json_schema_extra=COMMAND
+        default="last", description="which match is the figure", json_schema_extra=COMMAND
     )
     metric_skip: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="leave out so many matches at the beginning",
+        description="number of matches to ignore at the beginning",
         json_schema_extra=COMMAND,
     )
     metric_unit: str = Field(
         default="",
         max_length=40,
-        description="what the figure is counted in; by default guessed from the pattern: the unit after the group, or the "
+        description="unit of the figure; by default guessed from the pattern: the unit after the group, or the "
         "word before it",
         json_schema_extra={**COMMAND, "plain": True, "option": "unit"},
     )
     metric_lower: bool = Field(
         default=False,
-        description="the figure is better when it is lower; by default guessed: times, latency, loss and errors are",
+        description="a lower figure is better; by default guessed: true for times, latency, loss and errors",
         json_schema_extra={**COMMAND, "option": "lower-is-better", "default": ""},
     )
 
     def _validate(self) -> None:
         if not self.metric:
-            for name in ("metric_take", "metric_skip", "metric_unit", "metric_lower"):
+            for name in ("metric_name", "metric_take", "metric_skip", "metric_unit", "metric_lower"):
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} says something about a metric, and there is none; give a --metric")
+                    raise ValueError(f"{name} needs a --metric")
 
 
 def telling_params(params: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -170,9 +178,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_RATES = _words("fps tps qps rps iops ops ips bps kbps mbps gbps flops mips hz khz mhz ghz x")
-# Units that do not say which way is better.
-_AMOUNTS = _words("% percent b kb mb gb tb kib mib gib tib bytes w watt watts j joule joules")
 _LOWER = _words(
     "latency latencies lat time times runtime walltime duration elapsed loss losses error errors err perplexity ppl delay "
     "rtt ttft tpot itl wer cer mse rmse mae jitter lag overhead wait memory rss energy stall stalls miss misses failures "
@@ -186,7 +191,6 @@ _WORD = r"[A-Za-zµμ%][\w/%.^@µμ-]*"
 _UNIT = rf"(?:{_WORD} )?per {_WORD}|/ ?{_WORD}|{_WORD}"
 _UNIT_AFTER = re.compile(rf"[\s\[(]*({_UNIT})")
 _UNIT_BEFORE = re.compile(rf"({_UNIT})[\s:=\"'\[\]()<>|~-]*$")
-_PER = re.compile(r"(.*?)(?:/|(?:^|[ _])per[ _])(.+)")
 # What a pattern is made of; `group` is the one around the number.
 _TOKEN = re.compile(
     r"\\(?P<escaped>.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|\(\?[A-Za-z-]+\)|(?P<group>\((?!\?)|\(\?P<\w+>)"
@@ -196,7 +200,7 @@ _TOKEN = re.compile(
 
 
 def guessed_params(typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the unit and the direction of a metric, as far as nobody typed them."""
+    """Return the unit and the direction of a metric, as far as they were not typed."""
     if not typed.get("metric"):
         return {}
     unit, lower = guess_metric(str(typed["metric"]), str(typed.get("metric_unit") or ""))
@@ -204,17 +208,49 @@ def guessed_params(typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: value for name, value in guessed.items() if typed.get(name) in (None, "")}
 
 
+WALL_TIME = "wall time"
+
+
+def metric_name(params: Mapping[str, Scalar]) -> str:
+    """Return what the figure of a user's own program is called; nothing for other workloads."""
+    if "metric" not in params:
+        return ""
+    return str(params.get("metric_name") or "") or guess_name(str(params["metric"])) if params["metric"] else WALL_TIME
+
+
+def guess_name(metric: str) -> str:
+    """Guess the name of the number in a pattern: `latency` of `p50: …, latency ([0-9.]+) ms`, `images/sec` of `images/sec: …`.
+
+    It is the text before the group, back to a comma, a bracket or what a pattern leaves open, without the unit.
+    """
+    before, _ = _text_around(metric)
+    clause = re.split(r"[,;|\]}\t]| {2,}", before.rstrip(" :=\"'[({<~-"))[-1]
+    unit, _ = guess_metric(metric)
+    words = re.findall(_WORD, clause)
+    bare = [word for word in words if word != unit or not unit_kind(unit)]
+    if any(not _says_which(word) for word in bare):
+        words = bare
+    name = " ".join(word.removesuffix(f"_{unit}") for word in words)[:80] or unit
+    return "" if name == UNKNOWN_UNIT else name
+
+
 def say_guess(params: Mapping[str, Scalar], guessed: Collection[str]) -> str:
     """Say what was guessed of a metric and how to change it; nothing where nothing was guessed."""
     which = "lower is better" if params.get("metric_lower") else "higher is better"
+    named = bool(params.get("metric_name"))
     parts = {
+        "metric_name": ("" if named else metric_name(params), "--metric-name"),
         "metric_unit": (f"unit {params.get('metric_unit')}", "--unit"),
         "metric_lower": (which, "--lower-is-better" if not params.get("metric_lower") else "--no-lower-is-better"),
     }
     made = [part for name, part in parts.items() if name in guessed]
     if not made:
         return ""
-    options = " and ".join(option for _, option in made)
+    name = parts["metric_name"]
+    if name[0] and name[0] != params.get("metric_unit"):
+        made = [name, *made]
+    *first, last = (option for _, option in made)
+    options = f"{', '.join(first)} and {last}" if first else last
     said = ", ".join(said for said, _ in made)
     return f"{said}: {GUESSED}; {options} change{'s' if len(made) == 1 else ''} it"
 
@@ -227,18 +263,18 @@ def guess_metric(metric: str, unit: str = "") -> tuple[str, bool]:
     """
     before, after = _text_around(metric)
     words = [word for word in re.findall(_WORD, before) if not _says_which(word)]
-    unit = unit or _unit_after(after, known_only=bool(words)) or _unit_before(before, words) or "units"
-    kind = _kind(unit)
+    unit = unit or _unit_after(after, known_only=bool(words)) or _unit_before(before, words) or UNKNOWN_UNIT
+    kind = unit_kind(unit)
     if kind in ("time", "rate"):
         return unit, kind == "time"
-    name = next((word for word in reversed(words) if not _kind(word)), "")
-    return unit, bool(_LOWER & {*_pieces(name), *_pieces(unit)})
+    name = next((word for word in reversed(words) if not unit_kind(word)), "")
+    return unit, is_cost(unit) or bool(_LOWER & {*unit_words(name), *unit_words(unit)})
 
 
 def _unit_after(after: str, *, known_only: bool) -> str:
     found = _UNIT_AFTER.match(after)
     word = found[1].rstrip(".-") if found else ""
-    return word if _kind(word) or not known_only else ""
+    return word if unit_kind(word) or not known_only else ""
 
 
 def _unit_before(before: str, words: Sequence[str]) -> str:
@@ -250,29 +286,11 @@ def _unit_before(before: str, words: Sequence[str]) -> str:
     if _says_which(word) and words:
         word = words[-1]
     last = word.rpartition("_")[2]
-    return last if last != word and last != "min" and last.lower() in TIME_UNITS and not _kind(word) else word
+    return last if last != word and last != "min" and last.lower() in TIME_UNITS and not unit_kind(word) else word
 
 
 def _says_which(word: str) -> bool:
     return word.lower() in _WHICH or _PERCENTILE.fullmatch(word.lower()) is not None
-
-
-def _pieces(word: str) -> list[str]:
-    return re.split(r"[^a-zµμ%]+", word.lower())
-
-
-def _kind(unit: str) -> Literal["time", "rate", "amount", ""]:
-    word = unit.lower().strip(" .")
-    if per := _PER.fullmatch(word):
-        counted, each = per[1].strip(), per[2].strip()
-        if each in TIME_UNITS:
-            return "amount" if _LOWER & set(_pieces(counted)) else "rate"
-        return "time" if counted in TIME_UNITS else "amount" if counted else ""
-    if word in TIME_UNITS:
-        return "time"
-    if word in _RATES or word.endswith("flops"):
-        return "rate"
-    return "amount" if word in _AMOUNTS else ""
 
 
 def _text_around(metric: str) -> tuple[str, str]:
@@ -302,7 +320,7 @@ FAMILY = Family(
     (
         Definition(
             OWN_COMMAND,
-            "Your own program (--cmd), run whole: the figure that it prints, or its time",
+            "Your own program (--cmd): the figure that it prints, or its run time",
             "run",
             timed="whole",
         ),

@@ -1,7 +1,7 @@
-"""What a program prints, made into lines that can be searched and kept, whatever it is: a hundred megabytes, binary, a
+"""Turn a program's output into lines that can be searched and stored, whatever it is: a hundred megabytes, binary, a
 progress bar that never ends its line.
 
-A carriage return begins the line anew, as on a screen: each state of a progress bar is searched, and the last one is kept.
+A carriage return begins the line again, as on a screen: each state of a progress bar is searched, and the last one is kept.
 Colours and other escape sequences are taken out. Of a long line the beginning is looked at, of many lines the first ones
 and the last ones are kept, so that neither can fill the memory.
 """
@@ -21,9 +21,11 @@ from statistics import fmean, median
 from types import FrameType
 
 from stackmark.events import LARGEST, SMALLEST, Figure
+from stackmark.figures import UNKNOWN_UNIT
 from stackmark.secrets_masking import MASK
 from stackmark.spec import SCRATCH_VARIABLE
-from stackmark.workloads.command.definition import CommandParams, compile_metric
+from stackmark.workloads.command.definition import WALL_TIME as WALL_TIME
+from stackmark.workloads.command.definition import CommandParams, compile_metric, metric_name
 from stackmark.workloads.workload import WorkloadFailure
 
 # Long enough for a result in one line of JSON. What is kept of a line is less: an event holds 8 KiB.
@@ -32,7 +34,7 @@ KEPT_CHARACTERS = 2_000
 FIRST_LINES, LAST_LINES = 300, 300
 # A shorter value is no secret worth the name, and hiding it would take digits out of figures.
 SHORTEST_HIDDEN = 6
-# A sentence about a failure shows so many of the last lines, and so much of each.
+# A sentence about a failure shows this many of the last lines, and so much of each.
 SHOWN_LINES, SHOWN_CHARACTERS = 3, 160
 
 # CSI (colours, cursor), OSC (titles, links) and the escapes of two characters.
@@ -40,7 +42,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 class Lines:
-    """One of a program's two streams. `feed` gives every state of every line, `take` is handed what is kept of a line."""
+    """One of a program's two streams. `feed` returns every state of every line; `take` gets what is stored of a line."""
 
     def __init__(self, take: Callable[[str], None], hidden: Sequence[str] = ()) -> None:
         """`hidden` are texts that must not be kept: values of variables that the program got as arguments."""
@@ -54,7 +56,7 @@ class Lines:
         self.cut = 0
 
     def feed(self, data: bytes, end: bool = False) -> list[str]:
-        """The lines, and states of a line, that these bytes complete."""
+        """Return the lines, and states of a line, that these bytes complete."""
         text = self._decoder.decode(data, end)
         *pieces, rest = text.split("\n") if "\r" not in text else re.split(r"(?<=\r)|\n", text)
         found = []
@@ -93,7 +95,7 @@ class Lines:
 
 
 class OutputLines:
-    """The lines of a program that are kept: the first ones go out as they come, the last ones at the end."""
+    """The stored lines of a program: the first ones go out as they come, the last ones at the end."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
@@ -113,17 +115,17 @@ class OutputLines:
     def close(self) -> None:
         left_out = self.count - FIRST_LINES - len(self._last)
         if left_out > 0:
-            self._log(f"… {left_out:,} lines of the program's output are left out here …")
+            self._log(f"… {left_out:,} lines of the program's output left out …")
         while self._last:
             self._log(self._last.popleft())
 
     def ending(self) -> str:
-        """The last lines that say something, for a sentence."""
+        """Return the last lines with text, for a sentence."""
         return " ⏎ ".join(short(line) for line in self._recent)
 
 
 def short(line: str) -> str:
-    """A line in a sentence: not too long, and nothing in it that does not print."""
+    """Shorten a line for a sentence and escape what does not print."""
     line = "".join(
         sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line[:KEPT_CHARACTERS].strip()
     )
@@ -151,7 +153,7 @@ class _TooSlow(Exception):
 
 
 class Finder:
-    """Collects the matches of a pattern, one number each; what is no number is remembered, and only counts if it is used."""
+    """Collects the matches of a pattern, one number each; an invalid number is remembered and only counts if it is used."""
 
     def __init__(self, params: CommandParams) -> None:
         self._params = params
@@ -168,8 +170,8 @@ class Finder:
         except _TooSlow:
             raise WorkloadFailure(
                 "no_figure",
-                f"the pattern {self._params.metric!r} was not through with the program's output after {SEARCH_LIMIT_S:g} s",
-                "a repetition within a repetition, like (a+)+, has no end: write a plainer --metric",
+                f"searching the program's output for {self._params.metric!r} took more than {SEARCH_LIMIT_S:g} s",
+                "nested repetitions like (a+)+ take too long: write a simpler --metric",
             ) from None
 
     def _search(self, line: str) -> None:
@@ -183,24 +185,24 @@ class Finder:
             raise WorkloadFailure(
                 "no_figure",
                 f"the pattern {self._params.metric!r} matched more than {MOST_MATCHES:,} times",
-                "write a --metric that matches the program's result and not all that it prints",
+                "write a --metric that matches only the program's result",
             )
 
     def figure(self, ending: str) -> Figure:
-        """The figure, when the program has ended; `ending` is what it printed last."""
+        """Return the figure after the program has ended; `ending` is its last output."""
         params, found = self._params, self._values
         if not found:
             looked = f"its output ended with: {ending}" if ending else "it printed nothing"
             raise WorkloadFailure(
                 "no_figure",
                 f"no line of the program's output matched {params.metric!r}; {looked}",
-                "each line is searched by itself, as Python's re.search does; all of them: stackmark show RUN --log",
+                "each line is searched separately, by Python's re.search; see the output: stackmark show RUN --log",
             )
         used = found[params.metric_skip :]
         if not used:
             raise WorkloadFailure(
                 "no_figure",
-                f"the pattern matched {len(found)} times, and --metric-skip {params.metric_skip} leaves none of them",
+                f"the pattern matched {len(found)} times, and --metric-skip {params.metric_skip} ignores all of them",
                 "skip fewer, or let the program run longer",
             )
         if params.metric_take == "last":
@@ -208,24 +210,24 @@ class Finder:
         if not all(SMALLEST <= value <= LARGEST for value in used):
             raise WorkloadFailure(
                 "no_figure",
-                f"{self._odd[0]!r} is no number between {SMALLEST:g} and {LARGEST:g}; it was found in: {short(self._odd[1])}",
-                "a number is like 1234.5 or 1.2e3, without separators of thousands: let the group hold just that",
+                f"{self._odd[0]!r} is not a number between {SMALLEST:g} and {LARGEST:g}; it was found in: {short(self._odd[1])}",
+                "let the group match only a number like 1234.5 or 1.2e3, without thousands separators",
             )
         takes: dict[str, Callable[[array[float]], float]] = {
             "last": lambda values: values[-1], "median": median, "mean": fmean,
         }  # fmt: skip
         take = takes[params.metric_take]
         return Figure(
-            name="metric",
+            name=metric_name(params.model_dump()),
             value=take(used),
-            unit=params.metric_unit or "units",
+            unit=params.metric_unit or UNKNOWN_UNIT,
             higher_is_better=not params.metric_lower,
         )
 
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raise _TooSlow after so many seconds of this process's own CPU time; only the main thread can be stopped like this."""
+    """Raise _TooSlow after this many seconds of this process's own CPU time; only the main thread can be stopped like this."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -244,13 +246,12 @@ def _limited() -> Iterator[None]:
 
 # --- all of it together -----------------------------------------------------------------------------------------------
 
-WALL_TIME = "wall time"
 # What a shell says by these exit codes, and people often see.
 _CODES = {126: "it cannot be executed", 127: "a program in it was not found"}
 
 
 class ProgramOutput:
-    """All that a program prints, on its way to the log and to the figure: two streams, and the search for the pattern."""
+    """All output of a program, on its way to the log and to the figure: two streams, and the search for the pattern."""
 
     def __init__(self, params: CommandParams, log: Callable[[str], None], hidden: Sequence[str] = ()) -> None:
         self._kept = OutputLines(log)
@@ -282,7 +283,7 @@ class ProgramOutput:
         cut = self._out.cut + self._err.cut
         if not self._finder or not cut:
             return []
-        return [f"long-lines: {cut} lines of the program's output were only searched at their beginning"]
+        return [f"long-lines: {cut} long lines of the program's output were searched only at their beginning"]
 
     def figure(self, wall_s: float) -> Figure:
         """Return the figure of a program that has ended well: what the pattern found, or else its time."""
@@ -298,11 +299,11 @@ class ProgramOutput:
         else:
             how = f"ended with code {code}" + (f" ({_CODES[code]})" if code in _CODES else "")
         last = self._err.last or self._out.last
-        said = f"; its last words were: {short(last)}" if last else "; it said nothing"
-        hint = "all that it printed is in the log: stackmark show RUN --log"
+        said = f"; its last output was: {short(last)}" if last else "; it printed nothing"
+        hint = "see its output: stackmark show RUN --log"
         if os.strerror(errno.EROFS).lower() in last.lower():
             hint = (
                 f"in a container the program's folder is read-only: write to ${SCRATCH_VARIABLE}, which is deleted after "
-                "the run, or to a folder that is mounted to be written: --mount SRC:DST:rw"
+                "the run, or to a folder that is mounted writable: --mount SRC:DST:rw"
             )
         return WorkloadFailure("command_failed", f"the program {how}{said}", hint)

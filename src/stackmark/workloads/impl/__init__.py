@@ -1,1 +1,1 @@
-"""What several implementations need of a device."""
+"""Device code that several implementations share."""

@@ -1,4 +1,4 @@
-"""What one step calls: the device's kernels, or on a CPU the framework's operators, by the framework's own profiler.
+"""Record what one step calls: the device's kernels, or on a CPU the framework's operators, with the framework's profiler.
 
 A CUDA graph is seen too: the profiler watches the device and not the host. On a CPU the libraries below the operators
 (oneDNN, OpenMP) choose code of their own, which no profiler of the framework shows: there the names say less.
@@ -34,7 +34,7 @@ def profile_step(step: Callable[[], object], device: str) -> list[Kernel]:
 
 
 def gathered(found: Iterable[FunctionEvent], gpu: bool) -> list[Kernel]:
-    """Names with their calls and seconds; those of the host's side on a GPU are left out."""
+    """Return names with their calls and seconds, on a GPU without those of the host."""
     calls: dict[str, int] = {}
     microseconds: dict[str, float] = {}
     for event in found:

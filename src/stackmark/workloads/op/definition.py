@@ -27,27 +27,27 @@ ROWS_PATTERN = r"^\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*$"
 
 
 class OpParams(AnyParams):
-    seed: int = Field(default=1, ge=0, lt=2**31, description="of the operands' values")
+    seed: int = Field(default=1, ge=0, lt=2**31, description="random seed of the operands' values")
     precision: Precision = Field(
-        description="of the operands; tf32: fp32 operands, multiplied with 10 bits; sums have 32 bits or more",
+        description="type of the operands; tf32: fp32 operands, multiplied with 10 bits; sums have 32 bits or more",
         json_schema_extra={"auto": True},
     )
     set: str = Field(
-        description="which list of problems: training, inference_server, inference_device, transformer, sweep; "
-        "typed: the one problem of --m --n --k or --shape",
+        description="list of problems: training, inference_server, inference_device, transformer, sweep; "
+        "typed: the one problem given by --m --n --k or --shape",
         pattern=r"^[a-z][a-z_]{0,30}$",
         json_schema_extra=OP_AUTO,
     )
     rows: str = Field(
-        description="which of the list's problems, by number from 0, e.g. 0-9,40",
+        description="rows of the list to measure, numbered from 0, e.g. 0-9,40",
         pattern=ROWS_PATTERN,
         json_schema_extra={**OP_AUTO, "one_value": True},
     )
-    m: int = Field(default=0, ge=0, le=2**31 - 1, description="of op/gemm: rows of the result", json_schema_extra=OP)
-    n: int = Field(default=0, ge=0, le=2**31 - 1, description="of op/gemm: columns of the result", json_schema_extra=OP)
-    k: int = Field(default=0, ge=0, le=2**31 - 1, description="of op/gemm: length of the sums", json_schema_extra=OP)
-    a_t: bool = Field(default=False, description="of op/gemm: the left operand is transposed", json_schema_extra=OP)
-    b_t: bool = Field(default=False, description="of op/gemm: the right operand is transposed", json_schema_extra=OP)
+    m: int = Field(default=0, ge=0, le=2**31 - 1, description="op/gemm: rows of the result", json_schema_extra=OP)
+    n: int = Field(default=0, ge=0, le=2**31 - 1, description="op/gemm: columns of the result", json_schema_extra=OP)
+    k: int = Field(default=0, ge=0, le=2**31 - 1, description="op/gemm: length of the sums", json_schema_extra=OP)
+    a_t: bool = Field(default=False, description="op/gemm: transpose the left operand", json_schema_extra=OP)
+    b_t: bool = Field(default=False, description="op/gemm: transpose the right operand", json_schema_extra=OP)
     shape: str = Field(
         default="",
         description="one problem by its names, e.g. --shape w=56,h=56,c=64,n=16,k=64,filter_w=3,filter_h=3",
@@ -56,7 +56,7 @@ class OpParams(AnyParams):
     budget: float = Field(
         ge=0,
         le=86_400,
-        description="a run takes about this long: fewer problems, spread over the list; 0: all; 60 on a CPU, 0 on a GPU",
+        description="time of a run: fewer problems, spread over the list; 0: all; auto: 60 on a CPU, 0 on a GPU",
         json_schema_extra={**OP_FOLLOWS, "quantity": "seconds"},
     )
     row_seconds: float = Field(
@@ -107,7 +107,7 @@ def find_operator(op: str) -> Operator:
     found = known_operator(op)
     if found is None:
         raise SpecError(
-            f"there is no operator {op!r}{nearest_names(op, list(operators()))}",
+            f"unknown operator {op!r}{nearest_names(op, list(operators()))}",
             hint="list them with: stackmark workloads",
         )
     return found
@@ -174,8 +174,8 @@ def _problems(operator: Operator, set_name: str) -> tuple[Problem, ...]:
     if rows is None:
         command = f"stackmark {operator.verb}" if operator.verb else f"stackmark run op/{operator.name}"
         raise SpecError(
-            f"the rows of op/{operator.name} depend on the machine that it runs on: there is no list of them",
-            hint=f"see them with: {command}",
+            f"the rows of op/{operator.name} depend on the machine, so they cannot be listed",
+            hint=f"measure them: {command}",
         )
     return tuple(replace(_read(operator, shape), application=application) for application, shape in rows())
 
@@ -209,26 +209,26 @@ def _read(operator: Operator, typed: Shape) -> Problem:
 def _value(op: str, name: str, wanted: Axis, value: Scalar) -> Scalar:
     if wanted.words:
         if value not in wanted.words:
-            raise SpecError(f"{name} of op/{op} is one of {', '.join(wanted.words)}, not {value!r}")
+            raise SpecError(f"{name} of op/{op} must be one of {', '.join(wanted.words)}, got {value!r}")
         return value
     if isinstance(wanted.default, str):
         return str(value)
     if isinstance(wanted.default, bool):
         if value in (0, 1, "0", "1", "yes", "no", "true", "false"):
             return value in (1, "1", "yes", "true")
-        raise SpecError(f"{name} of op/{op} is 0 or 1, not {value!r}")
+        raise SpecError(f"{name} of op/{op} must be 0 or 1, got {value!r}")
     try:
         number = float(str(value)) if isinstance(wanted.default, float) else int(str(value))
     except ValueError as error:
-        raise SpecError(f"{name} of op/{op} is a number, not {value!r}") from error
+        raise SpecError(f"{name} of op/{op} must be a number, got {value!r}") from error
     if isinstance(number, float):
         if not 0 <= number < 1:
-            raise SpecError(f"{name} of op/{op} is a share below 1, not {value!r}")
+            raise SpecError(f"{name} of op/{op} must be a share below 1, got {value!r}")
         return number
     if number == wanted.default:
         return number
     if not wanted.least <= number <= LARGEST:
-        raise SpecError(f"{name} of op/{op} is a whole number from {wanted.least} to {LARGEST:,}, not {value!r}")
+        raise SpecError(f"{name} of op/{op} must be a whole number from {wanted.least} to {LARGEST:,}, got {value!r}")
     return number
 
 
@@ -247,7 +247,7 @@ def read_values(op: str, text: str) -> dict[str, Scalar]:
                 f"--shape: {part!r} is not name=value", hint=f"its shape is {', '.join(find_operator(op).fields)}"
             )
         if name.strip() in typed:
-            raise SpecError(f"--shape: {name.strip()} was typed twice", hint="give it once")
+            raise SpecError(f"--shape: {name.strip()} is given twice", hint="give it once")
         typed[name.strip()] = value.strip()
     return typed
 
@@ -259,19 +259,21 @@ def typed_problem(op: str, params: Shape) -> Problem | None:
         raise SpecError(f"op/gemm needs {zeros[0]} of at least 1", hint=f"give it with --{zeros[0]}")
     shape = str(params.get("shape") or "")
     if own and shape:
-        raise SpecError(f"both --shape and {_option(own)} were given", hint="give one of them")
+        raise SpecError(f"--shape and {_option(own)} cannot be combined", hint="give one of them")
     operator = known_operator(op)
     if own and not (operator and operator.options):
-        raise SpecError(f"{_option(own)} is of op/gemm", hint=f"give the shape of op/{op} with --shape name=value,…")
+        raise SpecError(
+            f"{_option(own)} belongs to op/gemm", hint=f"give the shape of op/{op} with --shape name=value,…"
+        )
     if own:
         return read_problem(op, own)
     if not shape:
         return None
     operator = find_operator(op)
     if operator.by_machine:
-        raise SpecError(f"op/{op} takes no --shape: its rows are what this machine has")
+        raise SpecError(f"op/{op} takes no --shape: its rows depend on the machine")
     if operator.exchange and "ranks" in shape:
-        raise SpecError("the group's size is no part of its --shape", hint="give it with --ranks")
+        raise SpecError("--shape does not take the number of ranks", hint="set it with --ranks")
     return read_shape(op, shape)
 
 

@@ -1,4 +1,4 @@
-"""The lists of problems that operators' sets name: where each row comes from.
+"""The lists of problems that operators' sets name, with the source of each row.
 
 DeepBench's lists are data of the package (data/SOURCES.md says where from and where they contradict themselves), because
 they are its authors' and must stay theirs to the letter; what today's models do is computed from the models' own sizes.
@@ -104,7 +104,7 @@ class Model:
         return self.mlp * (2 if self.gated else 1)
 
     def one_of(self, parts: int) -> "Model":
-        """What one of so many devices has of it."""
+        """Return the share of one of this many devices."""
         return replace(
             self,
             name=f"{self.name}, one of {parts}",
@@ -143,7 +143,7 @@ def _row(application: str, **shape: Scalar) -> ListRow:
 
 
 def _linear(model: Model, layer: str, tokens: int) -> ListRow:
-    """One linear layer forward, for so many tokens: a batch in training, a row for each sequence in decoding."""
+    """One linear layer forward, for this many tokens: a batch in training, a row for each sequence in decoding."""
     out, into = {
         "qkv": (model.qkv, model.width),
         "attention out": (model.width, model.heads * model.head),
@@ -181,7 +181,7 @@ def transformer_gemm() -> Iterator[ListRow]:
 
 
 def transformer_batched_gemm() -> Iterator[ListRow]:
-    """Attention without a fused kernel: a product for each head of each sequence; and the heads' own matrices of DeepSeek."""
+    """List attention without a fused kernel: a product per head of each sequence; and DeepSeek's own matrices per head."""
     for model, batch, length in (
         (GPT2, 8, 1024),
         (BERT, 32, 128),
@@ -204,7 +204,7 @@ def transformer_batched_gemm() -> Iterator[ListRow]:
 
 
 def transformer_grouped_gemm() -> Iterator[ListRow]:
-    """Rows are tokens times the experts that each chooses."""
+    """List the products of experts: rows are tokens times the experts that each chooses."""
     for model, all_tokens in (
         (MIXTRAL, (1, 16, 64, 512, 4096, 8192)),
         (DEEPSEEK_MOE, (16, 128, 4096)),

@@ -1,4 +1,4 @@
-"""The operators of `op/`: one entry each, with its sizes, counts, lists and words. No framework.
+"""The operators of `op/`: one entry each, with its sizes, counts, lists and texts. No framework.
 
 To add one: an entry in a group below, and the constant that `implementation` names (impl/bench.py: `Implementation`).
 
@@ -72,8 +72,8 @@ def _sparse_bytes(problem: Problem, precision: str) -> int:
 def _check_sparse(problem: Problem) -> None:
     if problem.shape["a_t"]:
         raise SpecError(
-            "the libraries would turn a transposed sparse matrix round at each call, and that would be timed",
-            hint="take a_t=0 with m and k as the product has them",
+            "the libraries would transpose the sparse matrix in each call, which would be timed",
+            hint="use a_t=0 with m and k of the product",
         )
 
 
@@ -113,7 +113,7 @@ _PRODUCTS = (
     # `tokens` rows fall to `groups` matrices of k × n, unevenly.
     Operator(
         name="grouped-gemm",
-        title="A mixture of experts: rows fall unevenly to many matrices",
+        title="A mixture of experts: rows are distributed unevenly over many matrices",
         implementation=f"{_IMPL}.matrix:GROUPED_GEMM",
         fields={"groups": Axis(), "tokens": Axis(), "n": Axis(), "k": Axis()},
         sets={TRANSFORMER: lists.transformer_grouped_gemm},
@@ -172,8 +172,8 @@ def _conv_bytes(problem: Problem, precision: str) -> int:
 def _check_conv(problem: Problem) -> None:
     if min(conv_output(problem)) < 1:
         raise SpecError(
-            f"the filter of {plain_shape(problem.shape)} is larger than its padded image: there would be no output",
-            hint="take a smaller filter, or a larger pad",
+            f"the filter of {plain_shape(problem.shape)} is larger than its padded image, so there is no output",
+            hint="use a smaller filter, or more padding",
         )
 
 
@@ -226,13 +226,13 @@ def _check_attention(problem: Problem) -> None:
     heads, kv_heads = problem.number("heads"), problem.number("kv_heads")
     if kv_heads and heads % kv_heads:
         raise SpecError(
-            f"{heads} heads cannot share {kv_heads} heads of keys evenly", hint="take a kv_heads that divides heads"
+            f"{heads} heads cannot share {kv_heads} key heads evenly", hint="use a kv_heads that divides heads"
         )
     length, keys = problem.number("length"), problem.number("kv_length")
     if problem.shape["causal"] and keys not in (0, length):
         raise SpecError(
-            f"a causal mask over {length} queries and {keys} keys could begin at the first key or end at the last",
-            hint="take causal=0 for the step of a decoder, whose query sees all keys, or kv_length as long as length",
+            f"a causal mask over {length} queries and {keys} keys is ambiguous: start at the first key, or end at the last?",
+            hint="use causal=0 for the step of a decoder, whose query sees all keys, or kv_length equal to length",
         )
 
 
@@ -251,7 +251,7 @@ def _layer_norm_bytes(problem: Problem, precision: str) -> int:
 def _check_norm(problem: Problem) -> None:
     if problem.number("width") < 2:
         raise SpecError(
-            "a row of one element is its own mean: there is nothing to normalise", hint="take a width of 2 or more"
+            "width must be at least 2, got 1: one element cannot be normalised", hint="use a width of 2 or more"
         )
 
 
@@ -312,7 +312,7 @@ _LAYERS = (
         work=3,
         say=lambda shape: f"{shape['cell']} h{shape['hidden']} b{shape['batch']} t{shape['timesteps']} {_pass(shape)}",
         deepbench=Source(
-            caveat="DeepBench leaves out the products with the layer's input, which a framework's layer does"
+            caveat="DeepBench leaves out the products with the layer's input, which a framework's layer computes"
         ),
     ),
     Operator(
@@ -347,7 +347,7 @@ _LAYERS = (
     ),
     Operator(
         name="embedding",
-        title="Rows of a table looked up, and their gradient",
+        title="Look-up of table rows, and their gradient",
         implementation=f"{_IMPL}.embedding:EMBEDDING",
         fields={"tokens": Axis(), "vocabulary": Axis(), "width": Axis(), "pass": _BOTH_PASSES},
         sets={TRANSFORMER: lists.transformer_embedding},
@@ -409,7 +409,7 @@ _MOVING = (
     ),
     Operator(
         name="transfer",
-        title="Between host and device from each NUMA node, and between devices as a matrix",
+        title="Copies between host and device from each NUMA node, and between all pairs of devices",
         implementation=f"{_IMPL}.copies:TRANSFER",
         fields={"bytes": Axis(), "from": Axis(0, ""), "to": Axis(0, ""), "how": Axis(0, "")},
         sets={"links": None},
@@ -422,15 +422,17 @@ _MOVING = (
     # what every rank has in the end, of a reduce-scatter what every rank has at first.
     _collective(
         "all-reduce",
-        "The sum over all ranks, at every rank",
+        "All-reduce: every rank gets the sum over all ranks",
         Exchange(lambda n: 2 * (n - 1) / n),
         Source(spelled={"floats": {16777216: 16777217}}),
     ),
-    _collective("all-gather", "Every rank's part, at every rank", Exchange(lambda n: (n - 1) / n)),
-    _collective("reduce-scatter", "The sum over all ranks, a part at each", Exchange(lambda n: (n - 1) / n)),
-    _collective("all-to-all", "A part from every rank to every rank", Exchange(lambda n: (n - 1) / n)),
+    _collective("all-gather", "All-gather: every rank gets every rank's part", Exchange(lambda n: (n - 1) / n)),
+    _collective(
+        "reduce-scatter", "Reduce-scatter: each rank gets one part of the sum", Exchange(lambda n: (n - 1) / n)
+    ),
+    _collective("all-to-all", "All-to-all: every rank sends a part to every rank", Exchange(lambda n: (n - 1) / n)),
     # The first rank only sends, and is done before the others have it: that says nothing of it.
-    _collective("broadcast", "One rank's buffer, at every rank", Exchange(lambda _n: 1.0, ranks_alike=False)),
+    _collective("broadcast", "Broadcast: every rank gets rank 0's buffer", Exchange(lambda _n: 1.0, ranks_alike=False)),
 )
 
 _MACHINE = (

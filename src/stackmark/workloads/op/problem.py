@@ -28,7 +28,7 @@ ListRow = tuple[str, Shape]
 
 @dataclass(frozen=True)
 class Axis:
-    """One size of a shape: at least this, and what it is where it was not typed (None: it must be)."""
+    """One size of a shape: its minimum, and its default (None: it must be given)."""
 
     least: int = 1
     default: Scalar = None
@@ -90,7 +90,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """The definition of an operator. `implementation` is `module:constant`, imported by a worker alone."""
+    """The definition of an operator. `implementation` is `module:constant`, which only a worker imports."""
 
     name: str
     title: str
@@ -136,12 +136,12 @@ def read_rows(text: str, count: int) -> list[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not (_ROW.fullmatch(first) and _ROW.fullmatch(last or first)):  # a spec in a ledger may hold anything
-            raise SpecError(f"rows: {part[:40]!r} is no number of a row, and no range of them", hint="e.g. 0-9,40")
+            raise SpecError(f"--rows: {part[:40]!r} is neither a row number nor a range", hint="e.g. 0-9,40")
         low, high = int(first), int(last or first)
         if high < low:
-            raise SpecError(f"--rows: {part!r} goes backwards", hint=f"write {last}-{first}")
+            raise SpecError(f"--rows: {part!r} is a descending range", hint=f"write {last}-{first}")
         if high >= count:
-            raise SpecError(f"--rows: there is no row {high}: this list has {count}, from 0 to {count - 1}")
+            raise SpecError(f"--rows: row {high} does not exist; this list has {count}, from 0 to {count - 1}")
         found.update(range(low, high + 1))
     return sorted(found)
 

@@ -34,7 +34,7 @@ class TrainParams(Params):
         json_schema_extra=AUTO,
     )
     tune: Literal["off", "fast", "max"] = Field(
-        description="off: the framework's defaults; fast: layout, autotune, fused optimizer, CUDA graph; max: compile too",
+        description="off: the framework's defaults; fast: layout, autotune, fused optimizer, CUDA graph; max: also torch.compile",
         json_schema_extra=AUTO,
     )
     mode: Literal["train", "forward", "eval"] = Field(
@@ -42,12 +42,13 @@ class TrainParams(Params):
         description="train; forward: no loss and no backward pass; eval: the quality of a checkpoint on validation data",
     )
     optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw"] = Field(
-        description="momentum is Nesterov's, as in tf_cnn_benchmarks", json_schema_extra=AUTO
+        description="optimizer; momentum is Nesterov's, as in tf_cnn_benchmarks", json_schema_extra=AUTO
     )
     data: str = Field(
         default="device",
         min_length=1,
-        description="device: synthetic, on the device; host: synthetic, copied each step; or a folder (ImageFolder, CIFAR-10)",
+        description="device: synthetic, on the device; host: synthetic, copied each step; or a folder "
+        "(ImageFolder, TFRecord, CIFAR-10)",
         json_schema_extra={"plain": ["device", "host"]},
     )
     classes: int = Field(ge=1, le=1_000_000, description="outputs of the last layer", json_schema_extra=AUTO)
@@ -65,52 +66,67 @@ class TrainParams(Params):
     )
     distortions: bool = Field(default=True, description="random crop and flip of images from a folder")
 
-    learning_rate: float = Field(ge=0, description="at the first step", json_schema_extra={**AUTO, **CLASSIC})
-    lr_schedule: str = Field(
-        default="", description="piecewise by epoch: LR0;E1;LR1;…;En;LRn", json_schema_extra={**CLASSIC, "plain": True}
+    learning_rate: float = Field(
+        ge=0, description="learning rate at the first step", json_schema_extra={**AUTO, **CLASSIC}
     )
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="of momentum", json_schema_extra=CLASSIC)
-    weight_decay: float = Field(default=4e-5, ge=0, description="L2", json_schema_extra=CLASSIC)
+    lr_schedule: str = Field(
+        default="",
+        description="learning rates by epoch: LR0;E1;LR1;…;En;LRn",
+        json_schema_extra={**CLASSIC, "plain": True},
+    )
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="momentum of the momentum optimizer", json_schema_extra=CLASSIC
+    )
+    weight_decay: float = Field(default=4e-5, ge=0, description="L2 regularisation", json_schema_extra=CLASSIC)
     gradient_clip: float = Field(
         default=0.0, ge=0, description="clip gradients by value; 0: off", json_schema_extra=CLASSIC
     )
-    rmsprop_decay: float = Field(default=0.9, ge=0, lt=1, description="of rmsprop", json_schema_extra=CLASSIC)
-    rmsprop_momentum: float = Field(default=0.9, ge=0, lt=1, description="of rmsprop", json_schema_extra=CLASSIC)
-    rmsprop_epsilon: float = Field(default=1.0, ge=0, description="of rmsprop", json_schema_extra=CLASSIC)
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of adam and adamw", json_schema_extra=CLASSIC)
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of adam and adamw", json_schema_extra=CLASSIC)
-    adam_epsilon: float = Field(default=1e-8, ge=0, description="of adam and adamw", json_schema_extra=CLASSIC)
+    rmsprop_decay: float = Field(default=0.9, ge=0, lt=1, description="decay of rmsprop", json_schema_extra=CLASSIC)
+    rmsprop_momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="momentum of rmsprop", json_schema_extra=CLASSIC
+    )
+    rmsprop_epsilon: float = Field(default=1.0, ge=0, description="epsilon of rmsprop", json_schema_extra=CLASSIC)
+    adam_beta1: float = Field(
+        default=0.9, ge=0, lt=1, description="beta 1 of adam and adamw", json_schema_extra=CLASSIC
+    )
+    adam_beta2: float = Field(
+        default=0.999, ge=0, lt=1, description="beta 2 of adam and adamw", json_schema_extra=CLASSIC
+    )
+    adam_epsilon: float = Field(default=1e-8, ge=0, description="epsilon of adam and adamw", json_schema_extra=CLASSIC)
     loss_scale: float = Field(
-        default=0.0, ge=0, description="of fp16; 0: adjusted as it goes; else this constant", json_schema_extra=CLASSIC
+        default=0.0,
+        ge=0,
+        description="constant loss scale of fp16; 0: adjusted automatically",
+        json_schema_extra=CLASSIC,
     )
 
-    loss_every: int = Field(default=10, ge=1, description="read the loss at the first step and then every so many")
-    accuracy: bool = Field(default=False, description="compute top-1 and top-5 too, in every step")
+    loss_every: int = Field(default=10, ge=1, description="read the loss at the first step and then every N steps")
+    accuracy: bool = Field(default=False, description="also compute top-1 and top-5 in every step")
     checkpoint_dir: str = Field(
         default="", description="write checkpoints here; eval reads them", json_schema_extra=OUTPUT
     )
     checkpoint_every: int = Field(
-        default=0, ge=0, description="write one every so many steps; 0: only at the end", json_schema_extra=OUTPUT
+        default=0, ge=0, description="write one every N steps; 0: only at the end", json_schema_extra=OUTPUT
     )
-    checkpoint_keep: int = Field(default=5, ge=1, description="how many to keep", json_schema_extra=OUTPUT)
+    checkpoint_keep: int = Field(default=5, ge=1, description="number of checkpoints to keep", json_schema_extra=OUTPUT)
     trace_file: str = Field(
         default="", description="write a Chrome trace of one warm-up step here", json_schema_extra=OUTPUT
     )
 
     def _validate(self) -> None:
         if self.precision == "fp16" and self.device == "cpu" and self.mode == "train":
-            raise ValueError("fp16 training needs a GPU; on a CPU take bf16 or fp32")
+            raise ValueError("fp16 training needs a GPU; on a CPU use bf16 or fp32")
         if self.precision == "tf32" and self.device == "cpu":
-            raise ValueError("tf32 is arithmetic of NVIDIA GPUs; on a CPU take fp32 or bf16")
+            raise ValueError("tf32 needs an NVIDIA GPU; on a CPU use fp32 or bf16")
         if self.cuda_graph and self.device == "cpu":
             raise ValueError("a CUDA graph needs a CUDA device")
         if self.cuda_graph and self.lr_schedule:
-            raise ValueError("a CUDA graph replays one learning rate; take --no-cuda-graph with a schedule")
+            raise ValueError("a CUDA graph replays one learning rate; use --no-cuda-graph with a schedule")
         if self.fused and self.optimizer == "rmsprop":
-            raise ValueError("rmsprop has no fused kernel; take --no-fused")
+            raise ValueError("rmsprop has no fused kernel; use --no-fused")
         scaled = self.precision == "fp16" and self.mode == "train" and not self.loss_scale
         if self.cuda_graph and scaled and not self.fused:
-            raise ValueError("a CUDA graph with an adjusted loss scale needs a fused optimizer; give a --loss-scale")
+            raise ValueError("a CUDA graph with an adjusted loss scale needs a fused optimizer; set --loss-scale")
         if self.mode == "eval" and not self.checkpoint_dir:
             raise ValueError("eval needs the checkpoint_dir that a training run wrote")
 
@@ -119,7 +135,7 @@ class TrainParams(Params):
 
 WORD = 4  # bytes
 HALF_PRECISIONS = ("bf16", "fp16")
-# Momenta and mean squares that are kept beside a weight.
+# Momenta and mean squares that are kept next to a weight.
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "rmsprop": 2, "adam": 2, "adamw": 2}
 # Words that are read and written for a parameter where each operation is a pass of its own, and what weight decay adds: torch's
 # optimizers, step by step, as tests/test_counting_bytes.py counts them.

@@ -1,11 +1,11 @@
-"""The table of the networks of the family `train/`: what they are, how large, and their defaults.
+"""The table of the networks of the family `train/`: their sizes and defaults.
 
 This file imports nothing but the standard library, because the command line lists the workloads from it and must start
 without torch. The counts are therefore written down here, and tests/test_nets.py counts them again from the networks:
 a change of a network that changes its arithmetic cannot go unnoticed.
 
 Names are the classic's (tf_cnn_benchmarks) where it has the network; a CIFAR-10 network whose ImageNet namesake exists
-gets the suffix `_cifar10`. The classic's defaults are kept beside ours: a batch that filled a K80 leaves a present GPU
+gets the suffix `_cifar10`. The classic's defaults are kept next to ours: a batch that filled a K80 leaves a present GPU
 idle (`gpu_batch`: a power of two that fits a GPU of 80 GB in bf16 and keeps it busy for a millisecond and more).
 """
 
@@ -196,19 +196,22 @@ _ROWS = (
     _cifar10("resnet110", (128, 1024), 0.1, "ResNet-110 v1 for CIFAR-10, zero-padded shortcuts"),
     _cifar10("resnet110_v2", (128, 1024), 0.1, "ResNet-110 v2 for CIFAR-10: pre-activation, zero-padded shortcuts"),
     _cifar10(
-        "densenet40_k12", (64, 1024), 0.1, "DenseNet-40, growth 12, as in its paper; tf_cnn_benchmarks' was built wrong"
+        "densenet40_k12",
+        (64, 1024),
+        0.1,
+        "DenseNet-40, growth 12, as in its paper; the model in tf_cnn_benchmarks is wrong",
     ),
     _cifar10(
         "densenet100_k12",
         (64, 512),
         0.1,
-        "DenseNet-100, growth 12, as in its paper; tf_cnn_benchmarks' was built wrong",
+        "DenseNet-100, growth 12, as in its paper; the model in tf_cnn_benchmarks is wrong",
     ),
     _cifar10(
         "densenet100_k24",
         (64, 256),
         0.1,
-        "DenseNet-100, growth 24, as in its paper; tf_cnn_benchmarks' was built wrong",
+        "DenseNet-100, growth 24, as in its paper; the model in tf_cnn_benchmarks is wrong",
     ),
     _text("gpt2", 1024, 50257, (8, 32), "GPT-2 124M: 1024 tokens, tied embeddings, no dropout"),
     _text("bert-large", 128, 30522, (32, 128), "BERT-large pre-training: 128 tokens, 20 masked words, next sentence"),

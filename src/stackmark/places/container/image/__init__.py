@@ -1,1 +1,1 @@
-"""Worker images: the recipe, its build context, the image, and where it is pushed to."""
+"""Worker images: the recipe, its build context, the image, and its push target."""

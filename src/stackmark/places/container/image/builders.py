@@ -1,4 +1,4 @@
-"""Programs that build images: podman, buildah, docker, found in that order, and what they say when they fail.
+"""Run programs that build images (podman, buildah, docker, found in that order), and explain their errors.
 
 podman and buildah build with `--isolation chroot` and the host's network: a build step needs neither an OCI runtime nor
 control groups nor a bridge, and those are what fails in a virtual machine, in CI or in a pod, each in its own way. docker needs
@@ -42,7 +42,7 @@ class Builder:
 
 
 def find_builder(wanted: str | None = None, environment: Mapping[str, str] | None = None) -> Builder:
-    """The one that was named, or the first that is installed."""
+    """Find the named builder, or the first that is installed."""
     environment = dict(os.environ if environment is None else environment)
     path = environment.get("PATH", os.defpath)
     names = PROGRAMS if wanted is None else (wanted,)
@@ -61,7 +61,7 @@ def find_builder(wanted: str | None = None, environment: Mapping[str, str] | Non
         engine = find_engine(name, environment)  # docker may be podman by another name, or have no daemon
     except PlaceError as error:
         reason = error.message.removeprefix(f"{name} could not run the worker: ")
-        hint = "take another with --engine podman or --engine buildah"
+        hint = "use --engine podman or --engine buildah"
         raise PlaceError(f"{name} cannot build here: {reason}", hint=hint, command=error.command) from error
     if engine.kind == "podman":
         return Builder("podman", tuple(engine.command), environment)
@@ -78,7 +78,7 @@ class Ran(NamedTuple):
 
 
 def run(argv: Sequence[str], say: Say, environment: Mapping[str, str] | None = None) -> Ran:
-    """Runs a program to its end and hands on its lines, both outputs in one. Ctrl-C and SIGTERM end it and all it started."""
+    """Run a program to its end and pass on its lines, both outputs in one. Ctrl-C and SIGTERM end it and all it started."""
     lines: deque[str] = deque(maxlen=LINES_KEPT)
     try:
         process = subprocess.Popen(
@@ -145,18 +145,18 @@ KNOWN = (
     _known(
         r"no space left on device|disk quota exceeded",
         "the disk is full",
-        "make room: podman system prune; where /tmp is small, name another folder by the variable TMPDIR",
+        "free space: podman system prune; if /tmp is small, set TMPDIR to another folder",
     ),
     _known(
         r"unauthorized|authentication required|denied: requested access|access denied|no basic auth credentials"
         r"|insufficient_scope|invalid username/password|status code 403|403 forbidden",
-        "{registry} does not let this user in, or not to this name",
-        "log in first: podman login REGISTRY; and see that the name may be read by you",
+        "{registry} denies access to this image",
+        "log in first: podman login REGISTRY; and check that you may read this image",
     ),
     _known(
         r"manifest unknown|not found: manifest|name unknown|repository name not known|requested access to the resource",
-        "{registry} has no such image, or has it no more",
-        "name another: --build-arg BASE_IMAGE=REF",
+        "{registry} does not have this image",
+        "use another: --build-arg BASE_IMAGE=REF",
     ),
     _known(
         r"no such host|name resolution|network is unreachable|connection refused|i/o timeout|no route to host|connection reset"
@@ -167,35 +167,35 @@ KNOWN = (
     _known(
         r"x509|CERTIFICATE_VERIFY_FAILED|certificate verify failed|unable to get local issuer|self.signed certificate"
         r"|SSL certificate problem|certificate verification failed",
-        "a certificate is signed by an authority that is not known: a proxy or a mirror of your own, perhaps",
-        "hand the authority's file to the build: --ca FILE",
+        "a certificate is signed by an unknown authority, perhaps of your own proxy or mirror",
+        "pass the authority's certificate to the build: --ca FILE",
     ),
     _known(
         r"(No matching distribution found for|Could not find a version that satisfies the requirement) (?P<what>\S+)"
         r"|Cannot install (?P<pinned>\S+) because these package versions have conflicting",
-        "pip found no wheel of {what} for this Python and processor where it looked",
-        "name another version (--build-arg TORCH=…), or another index with --pip-conf FILE",
+        "pip found no wheel of {what} for this Python and processor",
+        "use another version (--build-arg TORCH=…), or another index (--pip-conf FILE)",
     ),
     _known(
         r"NO_PUBKEY|is not signed|no keyring|keyring file .*(missing|not found|doesn't exist)|unable to read .*\.gpg"
         r"|signature verification failed",
-        "the mirror's signature cannot be checked: Debian's keys are not on this machine, or not the right ones",
+        "the mirror's signature cannot be verified: Debian's keys are missing or wrong on this machine",
         "install them: apt-get install debian-archive-keyring",
     ),
     _known(
         r"Temporary failure (in name resolution|resolving)|Failed to fetch http|Could not connect to|Couldn't download",
         "a mirror cannot be reached from the build",
-        "behind a proxy, set the variables HTTP_PROXY and HTTPS_PROXY; they are handed on",
+        "behind a proxy, set HTTP_PROXY and HTTPS_PROXY; the build uses them",
     ),
     _known(
         r"newuidmap|subuid|cannot set up namespace|user namespaces are not enabled|insufficient UIDs or GIDs",
-        "this user has no subordinate ids, which building without root needs",
+        "this user has no subordinate ids, which a build without root needs",
         "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER; or build as root",
     ),
     _known(
         r"operation not permitted|permission denied",
         "the kernel did not permit a step",
-        "try it as root",
+        "try again as root",
     ),
 )  # fmt: skip
 _STEP = re.compile(r'building at STEP "(?P<step>[^"]+)')
@@ -206,12 +206,12 @@ STEP_CHARACTERS = 60
 def failed(
     what: str, ran: Ran, argv: Sequence[str], *, registry: str = "the registry", elsewhere: str = ""
 ) -> PlaceError:
-    """What went wrong, why as far as the log tells, what to do, the end of the log, and the command."""
+    """Return the error: what failed, why as far as the log shows, what to do, the end of the log, and the command."""
     cause, hint = _reason(ran)
     values = {"registry": registry, "elsewhere": elsewhere or "look at the name, the network and the proxy"}
     cause, hint = filled(cause, values), filled(hint, values)
     shown = [line for line in ran.lines if line.strip()][-LINES_SHOWN:]
-    told = "\n".join([hint, "the end of what it said:", *(f"  {line}" for line in shown)] if shown else [hint])
+    told = "\n".join([hint, "the end of its output:", *(f"  {line}" for line in shown)] if shown else [hint])
     return PlaceError(f"{what}: {cause}", hint=told, command=shell(argv))
 
 
@@ -225,10 +225,10 @@ def _reason(ran: Ran) -> tuple[str, str]:
     where = (
         f"the step “{short_step(step['step'], STEP_CHARACTERS)}” failed" if step else f"it ended with code {ran.code}"
     )
-    return where, "run the command by hand to see all of it"
+    return where, "run the command yourself to see its whole output"
 
 
 def short_step(text: str, characters: int) -> str:
-    """A step on one line, without its mounts, cut."""
+    """Shorten a step to one line without its mounts."""
     words = " ".join(_MOUNT.sub("", text).split())
     return words if len(words) <= characters else f"{words[: characters - 1]}…"

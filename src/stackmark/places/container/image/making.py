@@ -52,20 +52,20 @@ class ImageOptions(Frozen):
     def validated(self) -> None:
         if self.base not in BASES:
             raise SpecError(
-                f"--base: there is no recipe {self.base!r}{nearest_names(self.base, list(BASES))}",
+                f"--base: unknown recipe {self.base!r}{nearest_names(self.base, list(BASES))}",
                 hint=", ".join(BASES),
             )
         if self.from_mirror and self.base != "debian":
-            raise SpecError(f"--from-mirror makes a Debian base, and the recipe is {self.base}")
+            raise SpecError(f"--from-mirror builds a Debian base, but --base is {self.base}")
         named = {"--build-arg": self.build_arg, "--tag": self.tag, "--from-mirror": self.from_mirror}
         if not self.build and (wrong := next((option for option, value in named.items() if value), None)):
-            raise SpecError(f"{wrong} is for an image that is built here", hint="add --build")
+            raise SpecError(f"{wrong} needs --build", hint="add --build")
         known = _ARGUMENT.findall(recipe_path(self.base).read_text())
         for given in self.build_arg:
             name, equals, _ = given.partition("=")
             if not equals or name not in known:
                 raise SpecError(
-                    f"--build-arg: {given[:80]!r} names no argument of the recipe {self.base}",
+                    f"--build-arg: {given[:80]!r} is not an argument of the recipe {self.base}",
                     hint=f"write it like {known[-1]}=VALUE; it has {', '.join(known)}",
                 )
         if self.tag is not None and not _TAGGED.fullmatch(self.tag):
@@ -122,7 +122,7 @@ def make(asked: ImageOptions, say: Say, environment: Mapping[str, str] | None = 
 
 
 def build_secrets(asked: ImageOptions, environment: Mapping[str, str]) -> list[str]:
-    """Engine flags that hand the certificate authority and pip's settings to the build and keep them out of the image."""
+    """Return engine flags that pass the certificate authority and pip's settings to the build and keep them out of the image."""
     ca = _readable("--ca", asked.ca) if asked.ca else None
     # Not named: the one that this machine's own programs are told to use.
     for path in (Path(environment.get(name) or "/nonexistent") for name in CA_VARIABLES):
@@ -136,11 +136,9 @@ def build_secrets(asked: ImageOptions, environment: Mapping[str, str]) -> list[s
 
 def _readable(option: str, path: Path) -> Path:
     if not path.is_file() or not os.access(path, os.R_OK):
-        raise SpecError(f"{option}: {path} is not a file that can be read")
+        raise SpecError(f"{option}: {path} is not a readable file")
     if "," in str(path.resolve()):
-        raise SpecError(
-            f"{option}: {path}: engines cannot take a path with a comma in it", hint="copy it to another name"
-        )
+        raise SpecError(f"{option}: {path}: engines do not accept a comma in a path", hint="rename or copy it")
     return path.resolve()
 
 
@@ -162,7 +160,7 @@ def build(builder: Builder, path: Path, tag: str, options: list[str], say: Say) 
         if ran.code:
             raise failed(
                 "the image could not be built", ran, argv,
-                elsewhere="on Debian, make the base from a mirror: stackmark image --build --from-mirror; or bring it along as "
+                elsewhere="on Debian, build the base from a mirror: stackmark image --build --from-mirror; or transfer it as "
                 "a file: podman save, podman load",
             )  # fmt: skip
         found = iid.read_text().strip()

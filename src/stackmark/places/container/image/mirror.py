@@ -1,4 +1,4 @@
-"""A Debian base without any registry: a root file system from a Debian mirror, as a tar for a build context.
+"""Build a Debian base without a registry: a root file system from a Debian mirror, as a tar for a build context.
 
 mmdebstrap is taken where it is installed: it is twice as fast as debootstrap, gives the same bytes for the same packages, and
 needs no root where users may make namespaces. Both check the mirror's signature. What was made is kept by the mirror's release
@@ -38,7 +38,7 @@ class DebianBase:
 
 
 def make_base(suite: str, mirror: str, kept: Path, say: Say) -> DebianBase:
-    """The tar of a minimal Debian, made now or kept from before."""
+    """Return the tar of a minimal Debian, built now or earlier."""
     if not _URL.fullmatch(mirror):
         raise SpecError(
             f"--from-mirror: {mirror[:80]!r} is not the address of a mirror",
@@ -50,10 +50,10 @@ def make_base(suite: str, mirror: str, kept: Path, say: Say) -> DebianBase:
     made_of = f"Debian {suite}, {mirror}" + (f", of {moment:%Y-%m-%d}" if moment else "")
     tar = kept / f"debian-{suite}-{hashlib.sha256(mirror.encode() + release).hexdigest()[:16]}.tar"
     if tar.is_file():
-        say(f"the base made of {made_of} is kept in {tar}")
+        say(f"using the base of {made_of} in {tar}")
         return DebianBase(tar, made_of)
     kept.mkdir(parents=True, exist_ok=True)
-    say(f"making a base of {made_of}")
+    say(f"building a base of {made_of}")
     with tempfile.TemporaryDirectory(prefix=".making-", dir=kept) as work:
         made = _make(Path(work), suite, mirror, int(moment.timestamp()) if moment else 0, say)
         os.replace(made, tar)
@@ -70,12 +70,12 @@ def _release(mirror: str, suite: str) -> bytes:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise PlaceError(
             f"the mirror {mirror} does not have Debian {suite}, or cannot be reached: {reason}",
-            hint="name another: --from-mirror URL; behind a proxy, set the variables HTTP_PROXY and HTTPS_PROXY",
+            hint="use another: --from-mirror URL; behind a proxy, set HTTP_PROXY and HTTPS_PROXY",
             command=f"curl -I {address}",
         ) from error
     if b"Hash:" not in data[:200] and b"Suite:" not in data:
         raise PlaceError(
-            f"{address} is no release file of Debian: something else answers there", command=f"curl {address}"
+            f"{address} is not a release file of Debian: something else answers there", command=f"curl {address}"
         )
     return data
 
@@ -102,7 +102,7 @@ def _make(work: Path, suite: str, mirror: str, moment: int, say: Say) -> Path:
         argv += [suite, str(tar), mirror]
         ran = run(argv, say, environment)
         if ran.code:
-            raise failed("no base could be made from the mirror", ran, argv, registry=mirror)
+            raise failed("the base could not be built from the mirror", ran, argv, registry=mirror)
         return tar
     _debootstrap(work / "root", tar, suite, mirror, say, environment)
     return tar
@@ -112,19 +112,19 @@ def _debootstrap(root: Path, tar: Path, suite: str, mirror: str, say: Say, envir
     debootstrap = shutil.which("debootstrap") or shutil.which("debootstrap", path="/usr/sbin:/sbin")
     if debootstrap is None:
         raise PlaceError(
-            "a base from a mirror is made by mmdebstrap or debootstrap, and neither is installed",
+            "building a base from a mirror needs mmdebstrap or debootstrap; neither is installed",
             hint="on Debian: apt-get install --no-install-recommends mmdebstrap; on Fedora: dnf install debootstrap",
         )
     if os.geteuid() != 0:
         raise PlaceError(
-            "debootstrap makes a root file system, which only root may",
+            "debootstrap needs root",
             hint="run this as root (sudo), or install mmdebstrap, which needs no root",
         )
     argv = [*_apart(), debootstrap, "--variant=minbase", "--force-check-gpg"]
     argv += [suite, str(root), mirror]
     ran = run(argv, say, environment)
     if ran.code:
-        raise failed("no base could be made from the mirror", ran, argv, registry=mirror)
+        raise failed("the base could not be built from the mirror", ran, argv, registry=mirror)
     argv = ["tar", "--create", "--file", str(tar), "--directory", str(root), "--sort=name", "--numeric-owner"]
     argv += [f"--exclude=.{path}" for path in (*LEFT_OUT, "/var/cache/apt/archives/*.deb", "/var/lib/apt/lists/*_*")]
     ran = run([*argv, "."], say, environment)

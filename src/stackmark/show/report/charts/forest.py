@@ -115,8 +115,10 @@ def forest_scale(examined: Examined, shown: Sequence[Comparison], layout: Layout
 
 def _marks(scale: Scale) -> list[tuple[float, str]]:
     room = int((scale.end - scale.start) / 70)
-    if scale.high / scale.low > PER_CENT_SPAN:
-        return [(tick, f"{tick:g}×") for tick in factor_ticks(scale.low, scale.high, room)]
+    factors = factor_ticks(scale.low, scale.high, room) if scale.high / scale.low > PER_CENT_SPAN else []
+    # One tick alone is no axis.
+    if len(factors) > 1:
+        return [(tick, f"{tick:g}×") for tick in factors]
     low, high = 100 * (scale.low - 1), 100 * (scale.high - 1)
     digits = decimals_of(round_step(high - low, room))
     return [(1 + tick / 100, f"{signed(tick, digits)} %") for tick in ticks(low, high, room)]

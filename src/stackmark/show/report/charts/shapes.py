@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stackmark.show.report.markup import Markup, element, join, number, text
+from stackmark.show.report.markup import NOTHING, Markup, element, join, number, text
+from stackmark.show.safe import cut_middle, safe_line
 from stackmark.show.wording import LETTERS
 
 # --- scales -------------------------------------------------------------------------------------------------------------
@@ -82,6 +83,7 @@ def good(values: Iterable[float | None]) -> list[float]:
 FONT_PX = 12
 # Of the widths of digits and lower case letters in common sans-serif fonts, in parts of the font's size.
 LETTER_WIDTH = 0.58
+BOLD_WIDTH = 0.66
 DASHES = (None, "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 2 1 2", "12 3", "3 5")
 
 
@@ -145,6 +147,36 @@ def box(x: float, y: float, width: float, height: float, class_: str, about: str
     return element("rect", *title, class_=class_, x=x, y=y, width=max(width, 0), height=max(height, 0), **more)
 
 
+def whisker(bounds: tuple[float, float] | None, scale: Scale, y: float, size: float = 6.0) -> Markup:
+    """An interval with its two ends, drawn over a bar in the colour of text with a rim: it is seen on any bar."""
+    if bounds is None:
+        return NOTHING
+    low, high = map(scale.clipped, bounds)
+    parts = []
+    for class_ in ("rim", "whisker"):
+        parts.append(line(low, y, high, y, class_))
+        parts += [
+            line(x, y - size, x, y + size, class_)
+            for x, value in zip((low, high), bounds, strict=True)
+            if scale.shows(value)
+        ]
+    return join(parts)
+
+
+def hatch(x: float, y: float, width: float, height: float, step: float = 9.0) -> Markup:
+    """Lines at 45 degrees across a box. A pattern would need an id, which a page may hold once only."""
+    parts = []
+    at = step
+    while at < width + height:
+        start = (min(at, width), max(0.0, at - width))
+        end = (max(0.0, at - height), min(at, height))
+        parts.append(
+            f"M{number(x + start[0])} {number(y + start[1])}L{number(x + end[0])} {number(y + end[1])}",
+        )
+        at += step
+    return element("path", class_="hatch", d="".join(parts))
+
+
 def words(x: float, y: float, content: str, class_: str = "", anchor: str = "start", size: float = FONT_PX) -> Markup:
     return element("text", text(content), class_=class_ or None, x=x, y=y, text_anchor=anchor, font_size=size)
 
@@ -153,6 +185,24 @@ def fitted(content: str, width: float, size: float = FONT_PX) -> str:
     """Cut to what fits, with an ellipsis. The whole of it stands in a table."""
     most = max(3, int(width / (size * LETTER_WIDTH)))
     return content if len(content) <= most else f"{content[: most - 1].rstrip()}…"
+
+
+def one_line(content: str, width: float, size: float = FONT_PX) -> str:
+    """A bold name that fits; of a longer one the middle is left out, since names differ at their ends."""
+    return cut_middle(safe_line(content), max(4, int(width / (size * BOLD_WIDTH))))
+
+
+def two_lines(content: str, width: float, size: float = FONT_PX) -> list[str]:
+    """As `one_line`, in one line or two."""
+    content = safe_line(content)
+    most = max(4, int(width / (size * BOLD_WIDTH)))
+    if len(content) <= most:
+        return [content]
+    lines = textwrap.wrap(content, most)
+    if len(lines) == 2:
+        return lines
+    cut = cut_middle(content, 2 * most)
+    return [cut[:most].rstrip(), cut[most:].lstrip()]
 
 
 def wrapped(content: str, width: float, size: float = FONT_PX, most: int = 4) -> list[str]:

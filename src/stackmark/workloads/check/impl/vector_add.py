@@ -1,8 +1,8 @@
-"""`check/vector-add`: two vectors are added on the device, and every element is compared with the host's own sum.
+"""`check/vector-add`: adds two vectors on the device, and compares every element with the host's own sum.
 
 A sum of two 32-bit numbers is rounded in one way only (IEEE 754), on every chip: so the comparison is for equality of bits, and
 one wrong element of sixteen million is a failure. It is the smallest thing that needs the whole way down: driver, library,
-kernel, memory to and fro. The figure beside it is the rate of the longest addition, and no benchmark of the memory.
+kernel, memory to and fro. The figure next to it is the rate of the longest addition, not a benchmark of the memory.
 """
 
 import time
@@ -29,7 +29,7 @@ VECTORS = 3
 
 @dataclass(frozen=True)
 class Added:
-    """What was added on one device."""
+    """The result of adding on one device."""
 
     device: str
     elements: int
@@ -53,7 +53,7 @@ def run(_name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, 
 
 
 def devices_of(params: CheckParams) -> list[str]:
-    """The devices to add on. One that is not there is a sentence that says what is."""
+    """Return the devices to add on; raise a sentence for one that does not exist."""
     require_device(params.device)
     if params.device == "cpu":
         return ["cpu"]
@@ -73,7 +73,7 @@ def _run(params: CheckParams, devices: Sequence[str]) -> TimedFigure:
 
 
 def add_on(device: str, elements: int, seed: int, add: Add = torch.add) -> Added:
-    """Adds vectors of several lengths and types on the device. Raises WorkloadFailure where a sum is wrong."""
+    """Add vectors of several lengths and types on the device. Raises WorkloadFailure where a sum is wrong."""
     lengths = sorted({min(length, elements) for length in (*LENGTHS, elements)})
     generator = torch.Generator().manual_seed(seed)
     for dtype in DTYPES:
@@ -86,10 +86,10 @@ def add_on(device: str, elements: int, seed: int, add: Add = torch.add) -> Added
 
 
 def compare(got: Tensor, wanted: Tensor, device: str) -> None:
-    """Equal bits, element by element; a NaN would be equal to nothing."""
+    """Compare bits element by element; a NaN would equal nothing."""
     if got.shape != wanted.shape:
         raise WorkloadFailure(
-            "wrong_result", f"{device} gave {got.numel()} sums of {wanted.numel()}: it does not compute rightly"
+            "wrong_result", f"{device} returned {got.numel()} of {wanted.numel()} sums: it computes wrongly"
         )
     wrong = (got.view(torch.int32) != wanted.view(torch.int32)).nonzero().flatten()
     if not wrong.numel():
@@ -97,8 +97,8 @@ def compare(got: Tensor, wanted: Tensor, device: str) -> None:
     first = int(wrong[0])
     raise WorkloadFailure(
         "wrong_result",
-        f"{device} gave {wrong.numel():,} wrong sums of {wanted.numel():,}: element {first} is {got[first].item()!r}"
-        f" and should be {wanted[first].item()!r}",
+        f"{device} returned {wrong.numel():,} wrong sums of {wanted.numel():,}: element {first} is {got[first].item()!r}"
+        f", expected {wanted[first].item()!r}",
         "take the device out of service and look for its errors: nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg | grep -i xid",
     )
 

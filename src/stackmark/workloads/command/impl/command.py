@@ -19,7 +19,7 @@ from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, W
 
 
 def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
-    """Completes what is left open. The program itself is not run: it may take an hour."""
+    """Complete the open parameters. The program itself is not run: it may take an hour."""
     try:
         params, choices = complete(request)
     except ValidationError as error:
@@ -27,7 +27,7 @@ def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     if not params.cmd:
         raise WorkloadFailure(
             "bad_parameter",
-            "there is no program to run: only an image has an entry point of its own",
+            "there is no program to run: only an image has an entry point",
             "give one: --cmd PROGRAM; or an image: --on container --image REF",
         )
     _filled(split_command(params.cmd))  # what is missing is said before the first run
@@ -53,7 +53,7 @@ def _filled(words: list[str]) -> list[str]:
         name = error.args[0]
         raise WorkloadFailure(
             "bad_parameter",
-            f"--cmd refers to {{env:{name}}}, and {name} is not set where the program runs",
+            f"--cmd refers to {{env:{name}}}, but {name} is not set where the program runs",
             f"set it: export {name}=…; a container or a pod gets it by name: --env {name}",
         ) from error
 
@@ -78,7 +78,7 @@ def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str],
     for sentence in printed.flags():
         rig.flag(sentence)
     if ended.left_behind:
-        rig.flag(f"left-behind: the program left {ended.left_behind} process(es) running, which were ended")
+        rig.flag(f"left-behind: the program left {ended.left_behind} process(es) running; they were killed")
     return TimedFigure(printed.figure(ended.wall_s), ended.wall_s, tuple(_metrics(ended)), ended.memory_peak_mib)
 
 

@@ -1,4 +1,4 @@
-"""A user's program as a child: started without a shell, in a group of its own, and ended with all that it started.
+"""Run a user's program as a child: without a shell, in its own group, ended with everything that it started.
 
 Its standard input is empty, and its output comes through two pipes that are read as it runs. Its end is seen by a thread
 that waits without reaping, so that the time is that of its end and not of our looking, and so that its number cannot be
@@ -40,7 +40,7 @@ Take = Callable[[bytes, bool], None]
 
 @dataclass(frozen=True)
 class Exit:
-    """`code` is negative where a signal ended it. Memory is that of its largest process, where it can be known."""
+    """The end of a program. `code` is negative where a signal ended it. Memory is that of its largest process, if known."""
 
     code: int
     wall_s: float
@@ -52,7 +52,7 @@ class Exit:
 
 
 def environment() -> dict[str, str]:
-    """Ours, without the path by which we ourselves were found: the program is to run as it would without us."""
+    """Return our environment without the path that we ourselves need: the program runs as it would without us."""
     inherited = dict(os.environ)
     ours = str(Path(stackmark.__file__).resolve().parents[1])
     paths = inherited.get("PYTHONPATH", "").split(os.pathsep)
@@ -117,7 +117,7 @@ class Program:
         os.close(bell)
 
     def run(self) -> Exit:
-        """Reads what it prints until it ends."""
+        """Read what it prints until it ends."""
         while self._ended_s is None:
             self._read(None)
         return self._finish()
@@ -203,13 +203,13 @@ def _not_started(program: str, cwd: str, error: OSError) -> WorkloadFailure:
     if cwd and not os.path.isdir(cwd):
         return WorkloadFailure(
             "command_failed",
-            f"there is no folder {cwd!r} here to run the program in",
-            "give another --cwd; in a container or a pod the folder must be mounted, or --cwd . be said",
+            f"the folder {cwd!r} does not exist here",
+            "set another --cwd; in a container or a pod mount the folder, or use --cwd .",
         )
     if isinstance(error, FileNotFoundError):
         return WorkloadFailure(
             "command_failed",
-            f"there is no program {program!r} here",
-            "no shell looks for it: give its path, or a name that stands in PATH; ~ and $HOME are not expanded",
+            f"the program {program!r} was not found",
+            "give its path, or a name that is in PATH; without a shell, ~ and $HOME are not expanded",
         )
     return WorkloadFailure("command_failed", f"the program {program!r} cannot be started: {error.strerror}")

@@ -55,15 +55,15 @@ def check_precision(stand: Stand) -> None:
     if stand.precision == "tf32":
         raise WorkloadFailure(
             "bad_parameter",
-            "attention has no tf32: the framework's fused kernels multiply fp32 as fp32, whatever it is told",
-            "take --precision fp32, bf16 or fp16",
+            "attention has no tf32: the framework's fused kernels always multiply fp32 as fp32",
+            "use --precision fp32, bf16 or fp16",
         )
     require_precision(stand, FLOATS)
 
 
 @dataclass(frozen=True)
 class Operands:
-    """One set; all are batch × heads × positions × width, and `do` is what comes back to the result."""
+    """One set of operands; all are batch × heads × positions × width, and `do` is the gradient of the result."""
 
     q: Tensor
     k: Tensor
@@ -88,7 +88,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
     set_precision(stand)
     sets = operands_of(problem, stand)
     if sets[0].group > 1 and not has_torch("2.5"):
-        raise lacking("attention with fewer heads of keys than of queries", "2.5")
+        raise lacking("attention with fewer key heads than query heads", "2.5")
     kernel = chosen(sets[0])
     call: Callable[[int], None]
     done: list[tuple[Tensor, ...]] = [() for _ in sets]
@@ -106,7 +106,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
 
     notes = [f"the framework chose {KERNELS[kernel]}"]
     if sets[0].causal:
-        notes.append("operations are those that a causal mask leaves; all of them would be nearly twice as many")
+        notes.append("operations exclude what the causal mask removes; with it they would be nearly twice as many")
     return Prepared(
         call=call,
         copies=len(sets),
@@ -166,7 +166,7 @@ def operands_of(problem: Problem, stand: Stand) -> list[Operands]:
 
 
 def compare(one: Operands, got: tuple[Tensor, ...], stand: Stand) -> Compared:
-    """The results of some (batch, key head) pairs; of each, some positions."""
+    """Compare the results of some (batch, key head) pairs, at some positions each."""
     generator = torch.Generator().manual_seed(stand.seed)
     batch, kv_heads, keys, _ = one.k.shape
     rows = sample(one.q.shape[2], POSITIONS, generator).to(one.q.device)

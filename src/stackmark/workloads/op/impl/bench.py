@@ -1,4 +1,4 @@
-"""What an operator is to the list that is gone through: it prepares a problem on a device, and the rest is the same for all.
+"""The interface of an operator: it prepares a problem on a device, and the rest is the same for all operators.
 
 An operator lays out its operands (operands.py), says how one call is made and what it writes, and how the result is compared
 with float64. It holds no clock (timing.py) and decides nothing about how often it is called.
@@ -37,7 +37,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A problem whose operands lie on the device, in `copies` sets, so that a call finds none of them in a cache.
+    """A problem whose operands are on the device, in `copies` sets, so that a call finds none of them in a cache.
 
     `call(i)` does the problem with set i and overwrites `outputs(i)`; on a GPU it only enqueues. It allocates nothing that it
     does not give back, so that it can be recorded as a CUDA graph, unless `graph` is False.
@@ -107,11 +107,13 @@ LEAST_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp16": (5, 3), "int8": (7, 
 
 
 def require_precision(stand: Stand, possible: Collection[str]) -> None:
-    """Refuses what the operator does not have, or this device cannot do."""
+    """Refuse what the operator does not have, or this device cannot do."""
     wanted = stand.precision
     if wanted not in possible:
         raise WorkloadFailure(
-            "bad_parameter", f"this operator has no {wanted}", f"take --precision {', '.join(sorted(possible))}"
+            "bad_parameter",
+            f"this operator does not support {wanted}",
+            f"use --precision {', '.join(sorted(possible))}",
         )
     if stand.on_gpu:
         if torch.version.hip:
@@ -121,20 +123,20 @@ def require_precision(stand: Stand, possible: Collection[str]) -> None:
         if capability < least:
             raise WorkloadFailure(
                 "bad_parameter",
-                f"this GPU has no {wanted}: its compute capability is {capability[0]}.{capability[1]}, and {wanted} begins at "
+                f"this GPU has compute capability {capability[0]}.{capability[1]}, and {wanted} needs "
                 f"{least[0]}.{least[1]}",
-                "take another --precision, e.g. fp32",
+                "use another --precision, e.g. fp32",
             )
     elif wanted in ("tf32", "fp8"):
         raise WorkloadFailure(
             "bad_parameter",
-            f"{wanted} is arithmetic of GPUs; no CPU has it",
-            f"take --precision {' or '.join(name for name in possible if name not in ('tf32', 'fp8'))}",
+            f"CPUs do not support {wanted}",
+            f"use --precision {' or '.join(name for name in possible if name not in ('tf32', 'fp8'))}",
         )
 
 
 def set_precision(stand: Stand) -> None:
-    """Tells the framework what is meant, for all operators that follow."""
+    """Tell the framework what is meant, for all operators that follow."""
     torch.set_float32_matmul_precision("highest" if stand.precision == "fp32" else "high")
     torch.backends.cudnn.allow_tf32 = stand.precision != "fp32"
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -142,5 +144,5 @@ def set_precision(stand: Stand) -> None:
 
 
 def accumulated_in(stand: Stand) -> str:
-    """The precision of the sums."""
+    """Return the precision of the sums."""
     return {"fp64": "fp64", "int8": "int32"}.get(stand.precision, "fp32")

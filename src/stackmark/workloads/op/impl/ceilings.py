@@ -1,4 +1,4 @@
-"""`op/ceilings`: what this machine can do at most: matrix rate by precision, memory, the way to the host, launches.
+"""`op/ceilings`: measures this machine's limits: matrix rate by precision, memory, link to the host, launches.
 
 The matrix rate is that of large square products (the best of three sizes on a GPU), which a library does at its best. It is
 given twice. *Cold*: the chip rested and then worked so shortly that nothing held its clock back yet. A GPU's power limit does
@@ -71,7 +71,7 @@ class Sizes:
 
 
 def best_size(stand: Stand, cold: bool) -> int:
-    """On a GPU the size with the best rate; on a CPU the largest whose call leaves room for several."""
+    """Return on a GPU the size with the best rate; on a CPU the largest whose call leaves time for several."""
     sizes = GPU_SIZES if stand.on_gpu else CPU_SIZES
     at = 0 if stand.on_gpu else CPU_SIZES.index(CPU_FIRST_SIZE)
     trial = Stretch(0.0) if not stand.on_gpu else COLD_TRIAL if cold else SUSTAINED_TRIAL
@@ -200,7 +200,7 @@ def launch_graph(tiny: Callable[[], None], stand: Stand) -> list[float]:
 
 
 Shape = dict[str, Scalar]
-# What `--set` may be: everything that the device has, or the matrix rate of --precision alone beside the rest.
+# What `--set` may be: everything that the device has, or the matrix rate of --precision only, with the rest.
 EVERYTHING, ONE_PRECISION = "machine", "one_precision"
 # The precision that networks are trained in comes first: its sustained rate is the run's own figure.
 GPU_PRECISIONS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
@@ -215,7 +215,7 @@ TIMES_THE_CACHE, LEAST_MEMORY_BYTES = 4, {"cuda": 2**32, "cpu": 2**26}
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a chip rests, how long it works for a cold rate and how often, how long for a sustained one."""
+    """How long a chip rests, how long it works for a cold rate and how often, and how long for a sustained one."""
 
     rest_s: float
     cold_s: float
@@ -254,7 +254,7 @@ def run_ceilings(params: OpParams, tell: Tell) -> None:
 
 
 def precisions(params: OpParams, stand: Stand) -> list[str]:
-    """Those of which the device has matrix products."""
+    """Return the precisions in which the device has matrix products."""
     if params.set not in (EVERYTHING, ONE_PRECISION):
         raise WorkloadFailure(
             "bad_parameter", f"op/ceilings has no set {params.set!r}", f"its sets are {EVERYTHING}, {ONE_PRECISION}"
@@ -275,7 +275,7 @@ def precisions(params: OpParams, stand: Stand) -> list[str]:
 
 
 def rows_planned(params: OpParams) -> int:
-    """How many rows there will be, for a progress bar."""
+    """Return how many rows there will be, for a progress bar."""
     stand = stand_of(params)
     return 2 * len(precisions(params, stand)) + (6 if stand.on_gpu else 3)
 
@@ -285,14 +285,14 @@ def plan(_op: str, params: OpParams) -> Plan:
 
 
 def pace_of(params: OpParams, count: int) -> tuple[Pace, str]:
-    """The usual pace, or a shorter one where a budget does not allow it, which the rows then say."""
+    """Return the usual pace, or a shorter one where the budget requires it, which the rows then say."""
     usual = PACES["cpu" if params.device == "cpu" else "cuda"]
     # About half of a run is neither rest nor stretch: operands, their float64 reference, memory.
     share = params.budget / (2 * count * usual.all_s)
     if not params.budget or share >= 1:
         return usual, ""
     pace = usual.shorter(share)
-    return pace, f"a stretch of {pace.sustained_s:.2g} s for want of budget: {usual.sustained_s:g} s are usual"
+    return pace, f"measured for {pace.sustained_s:.2g} s, short of time budget: {usual.sustained_s:g} s are usual"
 
 
 class _Rows:
@@ -303,7 +303,7 @@ class _Rows:
         self._next = 0
 
     def passed_over(self) -> bool:
-        """Whether the next row is one that nobody wants; then it is counted."""
+        """Skip and count the next row where it is not wanted; return whether it was skipped."""
         unwanted = self._next not in self._wanted
         self._next += unwanted
         return unwanted
@@ -344,7 +344,7 @@ def _memory(params: OpParams, stand: Stand, rows: _Rows) -> None:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """A power of two that no cache holds, as far as memory allows."""
+    """Return a power of two larger than any cache, as far as memory allows."""
     wanted = max(LEAST_MEMORY_BYTES[device.type], TIMES_THE_CACHE * cache_bytes(device))
     size = 1 << (wanted - 1).bit_length()
     while size > free_bytes(device) // 8 and size > 2**20:
@@ -374,7 +374,7 @@ def _launch(
             "call_s": taken,
             "calls_each": LAUNCHES,
             "launched": launched,
-            "checked": "nothing to compare: a number is added to another",
+            "checked": "nothing to compare: it adds two numbers",
         }
     )
 

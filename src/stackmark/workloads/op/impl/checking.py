@@ -1,4 +1,4 @@
-"""Is the result right? Compared with float64 once, and with itself again and again while it is timed.
+"""Verify results: compare with float64 once, and with the first result repeatedly during timing.
 
 The reference costs more than the operator, so of a large result a sample of elements is compared, and a matrix product as a
 whole by a random projection besides (gemm.py). What the samples leave out is found by the second comparison: a call with the
@@ -45,7 +45,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bound(terms: float, *, result: str, sums: str, operands: str | None = None) -> float:
-    """The largest error that rounding explains, relative to the result's root mean square: see above.
+    """Return the largest error that rounding explains, relative to the result's root mean square: see above.
 
     `terms` is the length of the sums; `operands` is named where the chip rounds them to fewer bits than they have in memory.
     """
@@ -54,14 +54,14 @@ def bound(terms: float, *, result: str, sums: str, operands: str | None = None) 
 
 
 def bound_of(terms: float, stand: Stand) -> float:
-    """The bound for a matrix product in a precision."""
+    """Return the bound for a matrix product in a precision."""
     result = {"tf32": "fp32", "fp8": "bf16", "int8": "int32"}.get(stand.precision, stand.precision)
     rounded = "tf32" if stand.precision == "tf32" else None
     return bound(terms, result=result, sums=accumulated_in(stand), operands=rounded)
 
 
 def relative_error(got: Tensor, wanted: Tensor, size: float | None = None) -> float:
-    """The largest difference, relative to the root mean square of the reference (or to `size`); infinite for a NaN."""
+    """Return the largest difference, relative to the root mean square of the reference (or to `size`); infinite for a NaN."""
     scale = float(wanted.double().square().mean().sqrt()) if size is None else size
     worst = float((got.to(wanted.device, torch.float64) - wanted.double()).abs().max())
     if not math.isfinite(worst):
@@ -70,7 +70,7 @@ def relative_error(got: Tensor, wanted: Tensor, size: float | None = None) -> fl
 
 
 def sample(length: int, most: int, generator: torch.Generator) -> Tensor:
-    """Indices spread over a length, in rising order: all of them, or the two ends and a random draw between."""
+    """Return indices spread over a length, ascending: all of them, or the two ends and a random draw between."""
     if length <= most:
         return torch.arange(length)
     wanted = max(most - 2, 0)
@@ -85,12 +85,12 @@ def sample(length: int, most: int, generator: torch.Generator) -> Tensor:
 
 
 def signs(length: int, generator: torch.Generator) -> Tensor:
-    """A vector of 1 and -1 for a projection: of normal numbers a large one would make one column's rounding look large."""
+    """Return a vector of 1 and -1 for a projection; one large normal number would make a column's rounding look large."""
     return torch.randint(0, 2, (length,), generator=generator).double() * 2 - 1
 
 
 def times(matrices: Tensor, vectors: Tensor) -> Tensor:
-    """A matrix, or each of several, times a vector (or each times its own), in float64 and without a copy of it all."""
+    """Multiply a matrix, or each of several, by a vector (or each by its own), in float64 and without a full copy."""
     at_once = max(1, _STRIPE_ELEMENTS // max(1, matrices[0].numel()))
     if vectors.dim() == 1:
         return torch.cat([part.double() @ vectors for part in matrices.split(at_once)])
@@ -99,35 +99,35 @@ def times(matrices: Tensor, vectors: Tensor) -> Tensor:
 
 
 def say_compared(compared: int, of: int) -> str:
-    """`all 28,160`, `65,536 of 368,640,000`."""
+    """Format like `all 28,160` or `65,536 of 368,640,000`."""
     return f"{'all' if compared == of else f'{compared:,} of'} {of:,}"
 
 
 def say_projected(compared: int, of: int) -> str:
-    """Of a product of matrices."""
-    return f"{say_compared(compared, of)} elements, and all rows by a random projection"
+    """Describe what was compared of a product of matrices."""
+    return f"{say_compared(compared, of)} elements, and all rows through a random projection"
 
 
 def refuse_wrong(compared: Compared) -> None:
-    """A result that rounding does not explain is a failed row."""
+    """Raise for a result that rounding does not explain."""
     if compared.error <= compared.bound:
         return
     raise WorkloadFailure(
         "wrong_result",
-        f"its result is off by {compared.error:.3g} of its size, and rounding explains {compared.bound:.3g}"
+        f"its result is wrong by {compared.error:.3g} of its size; rounding explains {compared.bound:.3g}"
         f" ({compared.elements} compared with float64)",
         WRONG_HINT,
     )
 
 
 WRONG_HINT = (
-    "run it again; if it stays wrong the device, its memory or the library computes wrong: "
+    "run it again; if it stays wrong, the device, its memory or the library is faulty: "
     "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg | grep -i xid"
 )
 
 
 class Guard:
-    """What the calls of some sets gave, and whether they still give it."""
+    """The results of some sets' calls, and whether later calls still give them."""
 
     def __init__(self, prepared: Prepared, allowed: float, device: torch.device) -> None:
         self._prepared, self._allowed = prepared, allowed
@@ -139,7 +139,7 @@ class Guard:
         self.times = 0
 
     def remember(self, again: Callable[[Sequence[int]], None]) -> None:
-        """Remembers what `again`, which calls these sets (or more) as they will be timed, gives.
+        """Remember what `again`, which calls these sets (or more) as they will be timed, gives.
 
         Where two calls differ in bits, results are kept and compared within the bound.
         """
@@ -157,7 +157,7 @@ class Guard:
         return torch.stack([fingerprint(self._prepared.outputs(i)) for i in self._sets]).cpu()
 
     def check(self) -> None:
-        """Whether what the timed calls left is what was there before. Waits for the device."""
+        """Return whether the timed calls left what was there before. Waits for the device."""
         self.times += 1
         if self._bits is not None:
             now = self._fingerprints()
@@ -165,7 +165,7 @@ class Guard:
             if wrong:
                 raise WorkloadFailure(
                     "wrong_result",
-                    f"while it was timed the same call gave other bits than before (set {self._sets[wrong[0]]} of "
+                    f"during timing, the same call returned different bits than before (set {self._sets[wrong[0]]} of "
                     f"{self._prepared.copies}, check {self.times})",
                     WRONG_HINT,
                 )
@@ -176,19 +176,19 @@ class Guard:
                 if error > 2 * self._allowed:  # both may be off by the bound
                     raise WorkloadFailure(
                         "wrong_result",
-                        f"while it was timed the same call gave a result that is off by {error:.3g} of its size from the "
-                        f"one before; rounding explains {2 * self._allowed:.3g}",
+                        f"during timing, the same call returned a result that differs by {error:.3g} of its size from the "
+                        f"previous one; rounding explains {2 * self._allowed:.3g}",
                         WRONG_HINT,
                     )
 
     def said(self) -> str:
         how = "the same bits" if self._bits is not None else "within the bound (bits differ from call to call)"
         sets = f"{len(self._sets)} of {self._prepared.copies} sets"
-        return f"{how} {counted(self.times, 'time')} while and after it was timed, {sets}"
+        return f"{how} {counted(self.times, 'time')} during and after timing, {sets}"
 
 
 def fingerprint(tensors: Sequence[Tensor]) -> Tensor:
-    """A sum over the bits of some tensors, on their device: one bit more or less changes it."""
+    """Sum over the bits of some tensors, on their device: one changed bit changes the sum."""
     # Each by its number, so that two tensors that changed places are seen.
     sums = [_bits(tensor).sum(dtype=torch.int64) * (1 + number) for number, tensor in enumerate(tensors)]
     return torch.stack(sums).sum()

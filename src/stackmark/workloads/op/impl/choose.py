@@ -1,4 +1,4 @@
-"""From a request to complete parameters: the list, the precision, and which of its problems fit into the budget.
+"""Complete a request: choose the list, the precision, and which of its problems fit into the budget.
 
 On two cores DeepBench's largest product takes a minute a call, so a list is shortened there: problems that would take a good
 part of the budget alone are left out, and of the others as many as fit, spread evenly over their sizes, so that a small, a
@@ -33,7 +33,7 @@ GPU_ROW_S, CPU_ROW_S = 0.5, 1.0
 CPU_BUDGET_S = 60.0
 # A problem that would take more than this share of the budget alone is left out.
 LARGEST_SHARE = 0.25
-# What a row costs beside its calls: operands, the float64 reference, a graph.
+# What a row costs besides its calls: operands, the float64 reference, a graph.
 ROW_OVERHEAD_S = 0.3
 # Calls that a row takes at the least: the first, those that are remembered, the estimate, warm-up, ten samples.
 CALLS_A_ROW = 24
@@ -57,15 +57,21 @@ def choose(request: Request) -> tuple[OpParams, dict[str, str]]:
     gpu = device != "cpu"
     take("precision", *_precision(operator, device))
     take("row_seconds", GPU_ROW_S if gpu else CPU_ROW_S, "or until the median is known to 1 %")
-    take("budget", 0.0 if gpu or operator.by_machine else CPU_BUDGET_S, "all of the list" if gpu else "a CPU")
+    take("budget", 0.0 if gpu or operator.by_machine else CPU_BUDGET_S, "the whole list" if gpu else "a CPU")
     take("threads", 0, "the framework's choice")
     typed = _refuse(partial(typed_problem, op, values))
-    take("set", TYPED if typed else sets_of(op)[0], "one problem was typed" if typed else "the first of this operator")
+    take(
+        "set",
+        TYPED if typed else sets_of(op)[0],
+        "one problem's sizes are given" if typed else "the first of this operator",
+    )
     if typed and values["set"] != TYPED:
-        raise WorkloadFailure("bad_parameter", "both a problem and a --set were given", "give one of them")
+        raise WorkloadFailure(
+            "bad_parameter", "give the sizes of one problem or --set, not both", "leave one of them out"
+        )
     if operator.by_machine:
         # How many there are is seen where they are run; all of them.
-        take("rows", "0-999", "whatever this machine has")
+        take("rows", "0-999", "depends on the machine")
     else:
         found = [typed] if typed else list(_problems(op, str(values["set"])))
         take("rows", *_rows(found, str(values["precision"]), device, float(str(values["budget"]))))
@@ -77,7 +83,7 @@ def choose(request: Request) -> tuple[OpParams, dict[str, str]]:
 
 
 def problems_of(op: str, params: OpParams) -> tuple[Problem, ...]:
-    """The whole list that the parameters name."""
+    """Return the whole list that the parameters name."""
     typed = _refuse(partial(typed_problem, op, params.model_dump()))
     return (typed,) if typed else _problems(op, params.set)
 
@@ -96,7 +102,7 @@ def _refuse(read: Callable[[], T]) -> T:
 
 def _precision(operator: Operator, device: str) -> tuple[str, str]:
     if operator.moves:
-        return "fp32", "what is moved has no arithmetic to speak of"
+        return "fp32", "moving data needs hardly any arithmetic"
     return usual_precision(device)
 
 
@@ -109,14 +115,14 @@ def _rows(found: Sequence[Problem], precision: str, device: str, budget_s: float
     if len(chosen) == len(found):
         return everything, f"all {len(found)} fit into {budget_s:g} s"
     if len(chosen) == 1:
-        return say_rows(chosen), f"{budget_s:g} s have no room for a second of the {len(found)} problems"
+        return say_rows(chosen), f"{budget_s:g} s suffice for only one of the {len(found)} problems"
     large = sum(cost > LARGEST_SHARE * budget_s for cost in costs)
     said = f"{len(chosen)} of {len(found)} problems fit into {budget_s:g} s, spread evenly over their sizes"
     return say_rows(chosen), said + (f"; {large} would take more than a quarter of it alone" if large else "")
 
 
 def representative(costs_s: Sequence[float], sizes: Sequence[float], budget_s: float) -> list[int]:
-    """The most rows that fit, evenly spread over the sizes of those that may be taken; at least the cheapest one."""
+    """Choose the most rows that fit, evenly spread over their sizes; at least the cheapest one."""
     allowed = [i for i, cost in enumerate(costs_s) if cost <= LARGEST_SHARE * budget_s]
     if not allowed:
         return [min(range(len(costs_s)), key=lambda i: costs_s[i])]

@@ -48,7 +48,7 @@ from stackmark.workloads.workload import WorkloadFailure
 # An all-reduce works in place, and what it gave is what the next call adds up: after k calls every element is its sum times
 # n^(k-1). That stays exact while the whole number has room; where n is a power of two it only moves the exponent, as long as
 # the sums on the way there, up to n - 1 times an element, have room. So often is a set of buffers called before its
-# contribution is laid anew, outside of what is timed. The other four have buffers of their own for what comes in.
+# contribution is laid again, outside of what is timed. The other four have buffers of their own for what comes in.
 
 
 # Of m: small sums leave an all-reduce room to grow, and a longer wave sees more.
@@ -61,24 +61,24 @@ NO_LIMIT = 2**30
 
 @dataclass(frozen=True)
 class Exchange:
-    """A problem at one rank, in `copies` sets of buffers."""
+    """A problem on one rank, in `copies` sets of buffers."""
 
     copies: int
     # Bytes of the whole array, as nccl-tests count it.
     bytes: int
     # Does it with set i; on a GPU it only enqueues.
     call: Callable[[int], object]
-    # Lays the own contribution anew, and spoils what came in before.
+    # Lays the own contribution again, and spoils what came in before.
     lay: Callable[[int], None]
-    # What is wrong with set i after so many calls since it was laid; empty: nothing.
+    # What is wrong with set i after this many calls since it was laid; empty: nothing.
     wrong: Callable[[int, int], str]
-    # How often a set may be called before it is laid anew.
+    # How often a set may be called before it is laid again.
     most_calls: int = NO_LIMIT
     notes: tuple[str, ...] = ()
 
 
 def set_bytes(op: str, floats: int, size: int, item: int) -> int:
-    """Of one set: what is sent, and where that is another buffer, what comes in."""
+    """Return the bytes of one set: what is sent and, in a separate buffer, what is received."""
     part, whole = floats // size * item, floats * item
     return {"all-reduce": whole, "broadcast": whole, "all-to-all": 2 * whole}.get(op, whole + part)
 
@@ -87,9 +87,7 @@ def make_exchange(op: str, floats: int, rank: Rank, dtype: torch.dtype, device: 
     period = period_of(rank.size, dtype)
     part = floats // rank.size
     if op in _PARTED and part == 0:
-        raise WorkloadFailure(
-            "bad_parameter", f"{floats} floats cannot be cut into a part for each of {rank.size} ranks"
-        )
+        raise WorkloadFailure("bad_parameter", f"{floats} floats cannot be divided among {rank.size} ranks")
     pattern = Pattern(period, rank, dtype, device)
     if op not in _PARTED:
         return _IN_PLACE[op](pattern, floats, copies)
@@ -102,13 +100,13 @@ def make_exchange(op: str, floats: int, rank: Rank, dtype: torch.dtype, device: 
 
 
 class Pattern:
-    """What a rank contributes, and what all of them add up to, at any place of the array."""
+    """A rank's contribution and the sum over all ranks, at any index of the array."""
 
     def __init__(self, period: int, rank: Rank, dtype: torch.dtype, device: torch.device) -> None:
         self.period, self.rank, self.dtype, self.device = period, rank, dtype, device
 
     def of(self, number: int, first: int, length: int) -> Tensor:
-        """The contribution of a rank from element `first` on."""
+        """Return the contribution of a rank from element `first` on."""
         return self._wave(first, length).add_(1 + number)
 
     def total(self, first: int, length: int) -> Tensor:
@@ -121,7 +119,7 @@ class Pattern:
 
 
 def period_of(size: int, dtype: torch.dtype) -> int:
-    """A prime for which the sum over all ranks is exact, and if that can be had, also what an all-reduce makes of it."""
+    """Return a prime for which the sum over all ranks is exact, and if possible also what an all-reduce makes of it."""
     for room in (_exact(dtype) // (size - 1), _exact(dtype)):
         most = min(LARGEST_PERIOD, (room - size * (size - 1) // 2) // size)
         for period in range(most, SMALLEST_PERIOD - 1, -1):
@@ -129,12 +127,12 @@ def period_of(size: int, dtype: torch.dtype) -> int:
                 return period
     raise WorkloadFailure(
         "bad_parameter", f"{str(dtype).removeprefix('torch.')} cannot hold the sums of {size} ranks exactly",
-        "take --precision fp32, or fewer ranks",
+        "use --precision fp32, or fewer ranks",
     )  # fmt: skip
 
 
 def exact_calls(size: int, period: int, dtype: torch.dtype) -> int:
-    """How often an all-reduce may be called on its own result, in whatever order it adds."""
+    """Return how often an all-reduce may be called on its own result, in any order of adding."""
     largest = size * period + size * (size - 1) // 2
     only_exponent = size & (size - 1) == 0 and largest * (size - 1) <= _exact(dtype)
     room = torch.finfo(dtype).max if only_exponent else float(_exact(dtype))
@@ -229,7 +227,7 @@ def _laid(buffer: Tensor, value: Tensor | float) -> None:
 
 
 def differences(got: Tensor, wanted: Tensor, times: float = 1.0) -> str:
-    """The first element that is not exactly what it must be, and how many there are; empty: none."""
+    """Return the first wrong element and how many there are; empty: none."""
     count, first = 0, ""
     for begin in range(0, got.numel(), STRETCH):
         here = got[begin : begin + STRETCH]
@@ -238,7 +236,7 @@ def differences(got: Tensor, wanted: Tensor, times: float = 1.0) -> str:
             continue
         places = (here != there).nonzero().flatten()
         place = int(places[0])
-        first = first or f"element {begin + place:,} is {float(here[place]):g} and must be {float(there[place]):g}"
+        first = first or f"element {begin + place:,} is {float(here[place]):g}, expected {float(there[place]):g}"
         count += places.numel()
     return f"{count:,} of {got.numel():,} elements are wrong: {first}" if count else ""
 
@@ -249,7 +247,7 @@ def differences(got: Tensor, wanted: Tensor, times: float = 1.0) -> str:
 PRECISIONS = ("fp32", "fp64", "bf16", "fp16")
 # Of buffers that together are a few times the cache; of arrays so small that there would be more, the time is latency.
 MOST_SETS = 256
-# Two chunks of so many samples that differ by less than this are warm.
+# Two chunks of this many samples that differ by less than this are warm.
 CHUNK, STEADY = 5, 0.02
 SAMPLE_S = 10e-3
 # Samples of calls that are waited for one by one.
@@ -257,10 +255,10 @@ WAITED_SAMPLES = 10
 
 
 def check_ranks(params: OpParams, ranks: int) -> None:
-    """Refuses what can be refused by one process, before any rank is started. Devices are counted on this machine."""
+    """Refuse what one process can refuse before any rank is started. Devices are counted on this machine."""
     if params.precision not in PRECISIONS:
         raise WorkloadFailure(
-            "bad_parameter", f"a collective of {params.precision} is not measured", f"take --precision {PRECISIONS[0]}"
+            "bad_parameter", f"collectives do not support {params.precision}", f"use --precision {PRECISIONS[0]}"
         )
     require_group(torch.device(params.device), ranks)
 
@@ -274,7 +272,7 @@ def plan(op: str, params: OpParams) -> Plan:
 def run_collectives(
     op: str, problems: Sequence[Problem], params: OpParams, indexes: Sequence[int], tell: Callable[[OpRow], None]
 ) -> None:
-    """Goes through the problems with the group that this process was started for; every rank tells every row."""
+    """Measure the problems with the group that this process was started for; every rank reports every row."""
     with joined(torch.device(params.device)) as group:
         check_ranks(params, group.rank.local_size)
         if not params.threads and "OMP_NUM_THREADS" not in os.environ:
@@ -320,7 +318,7 @@ def _row(begun: OpRow, floats: int, group: Group, seconds: float) -> OpRow:
     limit, factor = group.limit(), bus_factor(begun.op, group.rank.size)
     notes = [*group.notes(), *exchange.notes, *limit.notes, *timed.notes]
     if waited_s is not None:
-        notes.append(f"a call that is waited for, as DeepBench did after each: {say_seconds(waited_s)}")
+        notes.append(f"a call with a wait after it, as in DeepBench: {say_seconds(waited_s)}")
     return begun.model_copy(
         update={
             "least_bytes": float(exchange.bytes),
@@ -331,7 +329,7 @@ def _row(begun: OpRow, floats: int, group: Group, seconds: float) -> OpRow:
             "copies": exchange.copies,
             "error": 0.0,
             "error_bound": 0.0,
-            "checked": f"every element exactly, {sampler.checks} times before, while and after it was timed, at every rank",
+            "checked": f"every element exactly, {sampler.checks} times before, during and after timing, on every rank",
             "kernel": group.backend,
             # A rank's link carries `factor` times the array.
             "limit_per_s": limit.bytes_per_s / factor if limit.bytes_per_s else None,
@@ -346,13 +344,13 @@ def _prepared(begun: OpRow, floats: int, group: Group) -> Exchange:
     dtype = DTYPES[begun.precision]
     one = set_bytes(begun.op, floats, group.rank.size, dtype.itemsize)
     free = free_bytes(group.device) // (group.rank.local_size if group.device.type == "cpu" else 1)
-    # What is contributed and what must come of it are kept beside the sets.
+    # What is contributed and what must come of it are kept next to the sets.
     copies = min(copies_for(one, cache_bytes(group.device), max(0, free - 2 * one)), MOST_SETS)
     fewest = -group.most(-copies)[0]
     exchange, failure = None, None
     try:
         if 3 * one > free:
-            raise MemoryError(f"its buffers take {3 * one / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free")
+            raise MemoryError(f"its buffers take {3 * one / 2**30:.3g} GiB, but {free / 2**30:.3g} GiB are free")
         exchange = make_exchange(begun.op, floats, group.rank, dtype, group.device, int(fewest))
     except WorkloadFailure as error:
         failure = error
@@ -367,7 +365,7 @@ def _prepared(begun: OpRow, floats: int, group: Group) -> Exchange:
 def _no_room(error: RuntimeError | MemoryError, group: Group) -> WorkloadFailure:
     kind = "out_of_device_memory" if group.device.type == "cuda" else "out_of_host_memory"
     said = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-    return WorkloadFailure(kind, f"it has no room: {said}", "take a smaller problem, or fewer ranks")
+    return WorkloadFailure(kind, f"not enough memory: {said}", "use a smaller problem, or fewer ranks")
 
 
 @dataclass(frozen=True)
@@ -380,7 +378,7 @@ class RankSample:
 
 
 class Sampler:
-    """Takes samples at all ranks together; raises at all of them when one got something wrong."""
+    """Takes samples on all ranks together; raises on all of them when one got a wrong result."""
 
     def __init__(self, group: Group, exchange: Exchange) -> None:
         self._group, self._exchange = group, exchange
@@ -415,7 +413,7 @@ class Sampler:
         return RankSample(slowest, own, clock)
 
     def waited_for(self, calls: int) -> float:
-        """The median of calls after each of which the device is waited for."""
+        """Return the median of calls with a wait for the device after each."""
         return median_of([self.take(calls, waited=True).slowest_s for _ in range(WAITED_SAMPLES)]).value
 
 
@@ -428,7 +426,7 @@ class Timed:
 
 
 def time_samples(sampler: Sampler, seconds: float) -> Timed:
-    """Every rank gets the same samples, so that all come to the same decisions."""
+    """Time samples; every rank gets the same, so that all decide alike."""
     guess = min(sampler.take(1).slowest_s for _ in range(2))
     begin = sampler.take(1)
     calls = max(1, min(math.ceil(SAMPLE_S / max(guess, 1e-7)), sampler.most_calls))

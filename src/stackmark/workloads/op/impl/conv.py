@@ -1,4 +1,4 @@
-"""`op/conv`: a convolution forward, backward by inputs, or backward by weights; each pass is a row of its own.
+"""`op/conv`: a convolution forward, backward by inputs, or backward by weights; each pass is a separate row.
 
 The layout in memory is chosen by one rule: channels last (NHWC), but on a GPU in fp32 and fp64 channels first (NCHW). Matrix
 units read channels last, and cuDNN turns anything else round before and after. oneDNN reads both; of eight of DeepBench's
@@ -49,7 +49,7 @@ def check_precision(stand: Stand) -> None:
         raise WorkloadFailure(
             "bad_parameter",
             f"oneDNN has no {stand.precision} convolution for this CPU",
-            f"take --precision {' or '.join(['fp32', *(name for name in able if able[name])])}",
+            f"use --precision {' or '.join(['fp32', *(name for name in able if able[name])])}",
         )
 
 
@@ -79,7 +79,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
 
 
 def operands_of(problem: Problem, stand: Stand) -> list[tuple[Tensor, Tensor]]:
-    """What the pass takes, in sets: image and weights; or backward the result's gradient, and weights or image."""
+    """Return the operands of the pass, in sets: image and weights; or backward the result's gradient, and weights or image."""
     last = channels_last(stand)
     left, right, result = (Piece(_stored(shape, last), stand.dtype) for shape in _shapes(problem))
     # The result is asked for so that it is counted, and let go: the convolution allocates its own.
@@ -104,12 +104,10 @@ def channels_last(stand: Stand) -> bool:
 
 
 def _notes(stand: Stand, last: bool) -> tuple[str, ...]:
-    layout = (
-        "channels last (NHWC); DeepBench's were channels first" if last else "channels first (NCHW), as DeepBench's"
-    )
+    layout = "channels last (NHWC); DeepBench used channels first" if last else "channels first (NCHW), as in DeepBench"
     if stand.on_gpu:
-        return (layout, "the algorithm that was fastest in cuDNN's own search, which is in the first call")
-    return (layout, "the framework takes new memory for the result at each call")
+        return (layout, "the fastest algorithm in cuDNN's search, which runs in the first call")
+    return (layout, "the framework allocates the result again in each call")
 
 
 def _stored(shape: Shape, last: bool) -> Shape:
@@ -153,7 +151,7 @@ def _pass(problem: Problem, stand: Stand) -> Callable[[Tensor, Tensor], Tensor]:
 # library has a part in it, so that the same mistake cannot be on both sides.
 
 
-# So many channels are compared, at as many positions as make up SAMPLED together (of weights: filters, and places in them).
+# This many channels are compared, at as many positions as make up SAMPLED together (of weights: filters, and places in them).
 CHANNELS = 64
 # But not at more positions, nor at more than these elements allow that the reference gathers; at a few always.
 POSITIONS = 4096
@@ -210,7 +208,7 @@ def geometry_of(problem: Problem) -> Geometry:
 
 
 def compare(got: Tensor, left: Tensor, right: Tensor, problem: Problem, stand: Stand) -> Compared:
-    """A sample of the result against its definition in float64; `left` and `right` are what the pass took."""
+    """Compare a sample of the result with its definition in float64; `left` and `right` are the pass's operands."""
     geometry = geometry_of(problem)
     generator = torch.Generator().manual_seed(stand.seed)
     direction = problem.word("pass")

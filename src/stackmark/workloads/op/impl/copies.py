@@ -1,4 +1,4 @@
-"""Bytes that are moved: within a device's memory, between host and device, and between devices.
+"""Copies: within a device's memory, between host and device, and between devices.
 
 `op/copy` is memory of the device copied to memory of the device. Read and written bytes are both counted.
 
@@ -21,6 +21,7 @@ from functools import cache
 
 import torch
 
+from stackmark.units import say_percent
 from stackmark.workloads.op.impl import links, pinning
 from stackmark.workloads.op.impl.bench import Compared, Implementation, Prepared, Stand, Tensor
 from stackmark.workloads.op.impl.checking import bound, relative_error
@@ -37,7 +38,7 @@ RECORDED_BYTES = 2**28
 
 
 def check_copy(_stand: Stand) -> None:
-    """Bits are copied alike in every precision."""
+    """Accept every precision: bits are copied alike."""
 
 
 def prepare_copy(problem: Problem, stand: Stand) -> Prepared:
@@ -70,7 +71,7 @@ def _piece(size: int, *, random: bool) -> Piece:
 
 
 def compare_bits(got: Tensor, wanted: Tensor) -> Compared:
-    """All of it; the error is the share of bytes that differ, and none may."""
+    """Compare all of it; the error is the share of bytes that differ, and none may differ."""
     here, there = (tensor.reshape(-1).view(torch.uint8) for tensor in (got.to(wanted.device), wanted))
     count = there.numel()
     whole = count // 8 * 8  # eight at a time, which is several times as fast
@@ -119,7 +120,7 @@ def prepare_sum(problem: Problem, stand: Stand) -> Prepared:
 
 # --- op/transfer ------------------------------------------------------------------------------------------------------
 #
-# `op/transfer`: host to GPU and back, from each NUMA node, and GPU to GPU, each beside what the link allows.
+# `op/transfer`: host to GPU and back, from each NUMA node, and GPU to GPU, each next to what the link allows.
 #
 # Host memory lies where the thread that first touches it runs. So before a row's buffers are allocated the thread is bound to
 # the CPUs of the row's node, touches every page itself (no pool of threads has a hand in it), and stays there while the row is
@@ -133,7 +134,7 @@ def prepare_sum(problem: Problem, stand: Stand) -> Prepared:
 
 
 PINNED, PAGEABLE, BOTH_WAYS, PEER, THROUGH_HOST = "pinned", "pageable", "pinned, both ways", "peer", "through the host"
-# Large enough that a launch is nothing beside it (5 ms on PCIe 5.0), small enough for eight GPUs' worth of them in turn.
+# Large enough that a launch is negligible (5 ms on PCIe 5.0), small enough for eight GPUs' worth of them in turn.
 ROW_BYTES = 256 * 2**20
 # Sets of buffers: together twice the host's last cache, as long as that is not absurd.
 TIMES_THE_CACHE, MOST_SETS = 2, 8
@@ -142,21 +143,19 @@ ON_ITS_NODE = 0.95
 
 
 def check_transfer(stand: Stand) -> None:
-    """Bytes have no precision; there must be a link, and a GPU's clock to time it by."""
+    """Refuse a precision, which bytes do not have, and a machine without a link or a GPU's clock."""
     if not torch.cuda.is_available():
         raise WorkloadFailure(
             "no_device",
-            "no GPU is visible here: there is no link to measure",
-            "memory alone is measured by: stackmark run op/copy",
+            "no GPU is visible, so there is no link to measure",
+            "to measure memory only: stackmark run op/copy",
         )
     if not stand.on_gpu:
-        raise WorkloadFailure(
-            "bad_parameter", "op/transfer is timed by a GPU's clock", "leave --device out, or take --device cuda:0"
-        )
+        raise WorkloadFailure("bad_parameter", "op/transfer needs a GPU", "leave out --device, or use --device cuda:0")
 
 
 def machine_problems(stand: Stand) -> list[Problem]:
-    """For each GPU from each NUMA node pinned, pageable and both ways at once, then every GPU to every other."""
+    """Return for each GPU the copies from each NUMA node (pinned, pageable, both ways at once), then every GPU to every other."""
     check_transfer(stand)
     gpus = range(torch.cuda.device_count())
     found = []
@@ -179,7 +178,7 @@ def _problem(source: str, target: str, how: str, size: int = ROW_BYTES) -> Probl
 
 
 def to_and_from(device: torch.device) -> tuple[Problem, Problem]:
-    """Pinned, from the node that a GPU hangs on, and back: the most that its link to the host gives."""
+    """Return pinned copies from the GPU's own node, and back: the most that its link to the host gives."""
     near = near_node(gpu_address(device), nodes(allowed=pinning.ALLOWED))
     return (
         _problem(f"node{near}", str(device), PINNED, ROW_BYTES),
@@ -288,12 +287,12 @@ def _busy(lanes: Sequence[_Lane], stand: Stand, ask: Callable[[], Limit]) -> Lim
 
 
 def bind_to(node: int | None) -> None:
-    """Binds this thread to the CPUs of a node; to all that it may use where none is named."""
+    """Bind this thread to the CPUs of a node; to all that it may use where none is named."""
     among = nodes(allowed=pinning.ALLOWED)
     if node is not None and node not in among:
         raise WorkloadFailure(
             "bad_parameter",
-            f"this process may not run on NUMA node {node}: it has node {', '.join(map(str, among))}",
+            f"this process may not run on NUMA node {node}, only on {', '.join(map(str, among))}",
         )
     os.sched_setaffinity(0, pinning.ALLOWED if node is None else among[node])
 
@@ -335,7 +334,7 @@ def _misplaced(tensor: Tensor, node: int) -> tuple[str, ...]:
     share = pages.get(node, 0) / total if total else 1.0
     if share >= ON_ITS_NODE:
         return ()
-    return (f"only {share:.0%} of the host's buffer lies on node {node}: is there memory left on it?",)
+    return (f"only {say_percent(share, 0)} of the host's buffer is on node {node}: is memory free on that node?",)
 
 
 def _on_gpu(size: int, gpu: torch.device, seed: int | None = None) -> Tensor:
@@ -354,7 +353,7 @@ def _draw(tensor: Tensor, generator: torch.Generator) -> None:
 
 @cache
 def gpu_address(device: torch.device) -> str:
-    """As the kernel writes it; empty where this framework does not tell."""
+    """Return the address as the kernel writes it; empty where this framework does not report it."""
     about = torch.cuda.get_device_properties(device)
     domain, bus, slot = (getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
     return "" if None in (domain, bus, slot) else f"{domain:04x}:{bus:02x}:{slot:02x}.0"

@@ -1,11 +1,11 @@
-"""`op/embedding`: rows of a table by their numbers; backward the dense gradient of the whole table.
+"""`op/embedding`: looks up rows of a table by their numbers; backward the dense gradient of the whole table.
 
 The numbers are drawn as words are in a text: the r-th most frequent of V words comes with a probability of about 1/(r·ln V)
 (Zipf's law), and the frequent ones lie scattered over the table. So some rows are looked up again and again, as they are in
 use: forward they come from a cache, backward many gradients fall on one row. How many different rows there were is said,
 and the least bytes count each of them once. Every set has its own numbers; a table that is larger than the cache is shared.
 
-Forward is the framework's `index_select`, which is what its embedding calls, here with a result that is not allocated anew.
+Forward is the framework's `index_select`, which is what its embedding calls, here with a result that is not allocated again.
 Backward fills a table with zeros and adds to it; a sum is made in the operands' own precision on a CPU, in 32 bits on a GPU.
 """
 
@@ -35,7 +35,7 @@ _ROWS = 512
 _STRETCH = 2**24
 # No row is left out of a gradient: the framework's mark for padding is not used.
 _NO_PADDING = -1
-NEW_PAGES = "the framework allocates the gradient anew in each call; the first touch of its pages is in the time"
+NEW_PAGES = "the framework allocates the gradient again in each call; the time includes the first touch of its pages"
 
 
 def check_precision(stand: Stand) -> None:
@@ -95,7 +95,7 @@ def _sums(stand: Stand) -> str:
 
 
 def numbers_of(problem: Problem, stand: Stand, count: int) -> list[Tensor]:
-    """Row numbers by Zipf's law; which rank has which row is the same in all sets."""
+    """Draw row numbers by Zipf's law; which rank has which row is the same in all sets."""
     tokens, vocabulary = problem.number("tokens"), problem.number("vocabulary")
     generator = torch.Generator().manual_seed(stand.seed)
     scattered = torch.randperm(vocabulary, generator=generator)
@@ -110,7 +110,7 @@ def _different(problem: Problem, numbers: Tensor) -> tuple[int, str]:
     different = len(numbers.unique())
     return (
         different,
-        f"drawn by Zipf's law: {counted(tokens, 'look-up')} of {counted(different, 'row')}, of {vocabulary:,} that there are",
+        f"drawn by Zipf's law: {counted(tokens, 'look-up')} of {counted(different, 'row')}, of {vocabulary:,}",
     )
 
 

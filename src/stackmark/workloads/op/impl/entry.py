@@ -1,4 +1,4 @@
-"""Where a worker comes in: threads are pinned before the framework is loaded, and then the family is op.py."""
+"""The worker's entry point: pins threads before the framework is loaded; then the family is op.py."""
 
 from stackmark.workloads.op.impl import pinning
 

@@ -1,6 +1,6 @@
-"""`op/layer-norm`: rows normalised to mean 0 and variance 1, scaled and shifted; forward, and backward to input, scale and shift.
+"""`op/layer-norm`: normalises rows to mean 0 and variance 1, scales and shifts; forward, and backward to input, scale and shift.
 
-It moves bytes and hardly computes: its rate is of the memory. The framework allocates each result anew and has no call that
+It moves bytes and hardly computes: its rate is of the memory. The framework allocates each result again and has no call that
 writes into given memory, so on a CPU the first touch of new pages is in the time, as it is in anybody's model. Backward takes the
 means and deviations that a forward pass kept, as they were rounded then; they are operands like the others. The gradients of
 scale and shift are sums over all rows, which a CPU makes in the operands' own precision and a GPU in 32 bits.
@@ -27,9 +27,7 @@ from stackmark.workloads.op.impl.operands import Piece, rotated
 from stackmark.workloads.op.problem import FORWARD, Problem
 
 EPSILON = 1e-5
-NEW_PAGES = (
-    "the framework allocates the result anew in each call: of a large one the first touch of its pages is in the time"
-)
+NEW_PAGES = "the framework allocates the result again in each call: the time of large results includes first touching their pages"
 # Roundings of an element on its way: mean and deviation, normalised, scaled, shifted.
 ROUNDINGS = 2
 # Columns of the sums over all rows that are compared; and rows that are held in float64 at once.

@@ -1,4 +1,4 @@
-"""What the links of a GPU allow: its way to the host (PCIe) and to other GPUs (NVLink), by their generation and width.
+"""Compute the limits of a GPU's links: to the host (PCIe) and to other GPUs (NVLink), by their generation and width.
 
 The driver's library is asked first and the kernel's files after it; neither may be there. A GPU that rests lowers the
 generation of its link, so whoever asks keeps it busy meanwhile. Per direction, PCIe gives its transfers a second times its
@@ -23,7 +23,7 @@ from stackmark.machine.reading import ROOT, cpu_set, number, text
 
 @contextmanager
 def driver(module: object = None) -> Iterator[Nvml | None]:
-    """The driver's library between its init and its shutdown; None where there is no driver, or no package to ask it by."""
+    """Open the driver's library; None where there is no driver, or no package to use it with."""
     with ExitStack() as stack:
         try:
             nvml = stack.enter_context(session(module))
@@ -33,7 +33,7 @@ def driver(module: object = None) -> Iterator[Nvml | None]:
 
 
 def gpu_of(nvml: Nvml | None, uuid: str) -> object:
-    """The handle of the GPU with this UUID, with or without its `GPU-`; None of a slice, whose links are its GPU's."""
+    """Return the handle of the GPU with this UUID, with or without `GPU-`; None for a slice, whose links are its GPU's."""
     found = devices(nvml) if nvml else ()
     return next((device.handle for device in found if bare(device.uuid) == bare(uuid)), None)
 
@@ -44,7 +44,7 @@ def gpu_of(nvml: Nvml | None, uuid: str) -> object:
 
 
 def nodes(root: Path = ROOT, allowed: frozenset[int] | None = None) -> dict[int, frozenset[int]]:
-    """The NUMA nodes that have CPUs on which this process may run, with those CPUs; one node 0 where the kernel shows none."""
+    """Return the NUMA nodes whose CPUs this process may use, with those CPUs; one node 0 where the kernel shows none."""
     may = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
     found = {}
     for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
@@ -54,13 +54,13 @@ def nodes(root: Path = ROOT, allowed: frozenset[int] | None = None) -> dict[int,
 
 
 def near_node(address: str, among: Mapping[int, frozenset[int]], root: Path = ROOT) -> int:
-    """The node that a GPU hangs on; the first, where the kernel does not know (-1) or we may not run there."""
+    """Return the node that a GPU is attached to; the first where the kernel does not know (-1) or we may not run there."""
     node = number(root / "sys/bus/pci/devices" / (address or "none") / "numa_node")
     return node if node is not None and node in among else min(among)
 
 
 def pages_by_node(start: int, root: Path = ROOT) -> dict[int, int]:
-    """Where the pages of the mapping that holds this address lie, as far as the kernel tells."""
+    """Return where the pages of the mapping at this address are, as far as the kernel reports it."""
     best: tuple[int, str] | None = None
     for line in (text(root / "proc/self/numa_maps") or "").splitlines():
         begin = int(line.partition(" ")[0], 16)
@@ -98,7 +98,7 @@ MOST_LINKS = 36
 
 @dataclass(frozen=True)
 class Limit:
-    """What a way allows in one direction, in bytes a second and in words; None where nothing tells."""
+    """The limit of a link in one direction, in bytes per second and in words; None where unknown."""
 
     bytes_per_s: float | None
     words: str
@@ -112,7 +112,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Pcie:
-    """A link as it runs, and as it could at most on this board."""
+    """A link as it runs, and its maximum on this board."""
 
     generation: int
     width: int
@@ -125,54 +125,54 @@ class Pcie:
 
 
 def pcie_bytes_per_s(generation: int, width: int) -> float:
-    """One direction, after encoding."""
+    """Return the bandwidth of one direction, after encoding."""
     return GIGATRANSFERS[generation] * 1e9 * width * ENCODING[generation] / 8
 
 
 def after_packets(bytes_per_s: float) -> float:
-    """What is left of it for data, where packets carry the usual 256 bytes."""
+    """Return what remains for data where packets carry the usual 256 bytes."""
     return bytes_per_s * PAYLOAD_BYTES / (PAYLOAD_BYTES + PACKET_BYTES)
 
 
 def pcie_limit(pcie: Pcie | None) -> Limit:
     if pcie is None:
-        return Limit(None, "", ("neither the driver nor the kernel says how the link runs",))
+        return Limit(None, "", ("neither the driver nor the kernel reports the link's speed",))
     rate = pcie.bytes_per_s
     usual = after_packets(rate) if pcie.generation < 6 else rate  # a flit's headers are in its encoding
-    words = f"PCIe {pcie.generation}.0 ×{pcie.width}: {rate / 1e9:.1f} GB/s a direction after encoding"
+    words = f"PCIe {pcie.generation}.0 ×{pcie.width}: {rate / 1e9:.1f} GB/s per direction after encoding"
     if usual < rate:
         words += f", about {usual / 1e9:.1f} with packets of {PAYLOAD_BYTES} bytes"
     notes = []
     if pcie.generation_max and pcie.generation < pcie.generation_max:
         notes.append(
-            f"the link runs at generation {pcie.generation} under load, and could at {pcie.generation_max}: "
+            f"the link runs at generation {pcie.generation} under load, but supports {pcie.generation_max}: "
             "look at the slot, a riser, or the board's settings"
         )
     if pcie.width_max and pcie.width < pcie.width_max:
         notes.append(
-            f"the link has {pcie.width} of {pcie.width_max} lanes: look at the slot, the GPU's seat, or the board's settings"
+            f"the link has {pcie.width} of {pcie.width_max} lanes: look at the slot, how the GPU is seated, the board's settings"
         )
     return Limit(rate, words, tuple(notes))
 
 
 def nvlinks_limit(links: int, capability: tuple[int, int]) -> Limit:
-    """What so many links of a GPU allow together."""
+    """Return what this many links of a GPU allow together."""
     rate = NVLINK_BYTES_PER_S.get(capability)
     if rate is None:
-        return Limit(None, f"{links} NVLinks of a kind whose rate is not in our table")
-    words = f"{links} NVLinks of {rate / 1e9:.4g} GB/s a direction, as published: {links * rate / 1e9:.4g} GB/s"
+        return Limit(None, f"{links} NVLinks of unknown rate")
+    words = f"{links} NVLinks of {rate / 1e9:.4g} GB/s per direction, as published: {links * rate / 1e9:.4g} GB/s"
     return Limit(links * rate, words)
 
 
 def host_limit(uuid: str, address: str, root: Path = ROOT, module: object = None) -> Limit:
-    """What the way between a GPU and its host allows, as it is now."""
+    """Return what the link between a GPU and its host allows, as it is now."""
     with driver(module) as nvml:
         handle = gpu_of(nvml, uuid)
         if nvml and handle is not None:
             name = nvml.word("nvmlDeviceGetName", handle) or ""
             for chip, rate in CHIP_TO_CHIP.items():
                 if chip in name:
-                    said = f": {rate / 1e9:.0f} GB/s a direction, as published" if rate else ""
+                    said = f": {rate / 1e9:.0f} GB/s per direction, as published" if rate else ""
                     return Limit(rate, f"NVLink-C2C{said}")
             found = _pcie_of_driver(nvml, handle)
             if found:
@@ -194,7 +194,7 @@ def _pcie_of_driver(nvml: Nvml, handle: object) -> Pcie | None:
 
 
 def pcie_of_kernel(address: str, root: Path = ROOT) -> Pcie | None:
-    """From the kernel's files of a device: `16.0 GT/s PCIe` and `16`."""
+    """Read the kernel's files of a device: `16.0 GT/s PCIe` and `16`."""
     folder = root / "sys/bus/pci/devices" / address
     now, most = (_generation(text(folder / f"{which}_link_speed") or "") for which in ("current", "max"))
     width, widest = (number(folder / f"{which}_link_width") for which in ("current", "max"))
@@ -213,11 +213,11 @@ def _generation(speed: str) -> int | None:
 
 
 def peer_limit(uuid: str, other: str, peer_access: bool, module: object = None) -> Limit:
-    """What the way between two GPUs allows: their NVLinks, or PCIe, straight or through the host's memory."""
+    """Return what the link between two GPUs allows: NVLinks, or PCIe, directly or through the host's memory."""
     with driver(module) as nvml:
         here, there = gpu_of(nvml, uuid), gpu_of(nvml, other)
         if nvml is None or here is None or there is None:
-            return Limit(None, "", ("the driver does not say how the GPUs are linked",))
+            return Limit(None, "", ("the driver does not report how the GPUs are linked",))
         links = _nvlinks_to(nvml, here, _bus(nvml.ask("nvmlDeviceGetPciInfo", there)))
         if links and peer_access:
             return nvlinks_limit(links, _capability(nvml, here))
@@ -227,7 +227,7 @@ def peer_limit(uuid: str, other: str, peer_access: bool, module: object = None) 
             default=None,
         )
     limit = pcie_limit(slower)
-    way = "straight over" if peer_access else "through the host's memory, over"
+    way = "directly over" if peer_access else "through the host's memory, over"
     return Limit(limit.bytes_per_s, f"{way} {limit.words}" if limit.words else "", limit.notes)
 
 
@@ -251,7 +251,7 @@ def _capability(nvml: Nvml, handle: object) -> tuple[int, int]:
 
 
 def memory_limit(uuid: str, module: object = None) -> Limit:
-    """What a GPU's own memory allows by its bus and its highest clock; two transfers a clock, as the driver counts clocks."""
+    """Return what a GPU's own memory allows by its bus and its highest clock; two transfers per clock, as the driver counts."""
     with driver(module) as nvml:
         handle = gpu_of(nvml, uuid)
         if nvml is None or handle is None:

@@ -1,4 +1,4 @@
-"""Products of matrices: one, many of one shape, many of uneven shapes, and with a sparse matrix.
+"""Matrix products: one, many of one shape, many of uneven shapes, and with a sparse matrix.
 
 `op/gemm` is C = op(A)·op(B), laid out in memory as DeepBench lays it out.
 
@@ -16,6 +16,7 @@ from math import sqrt
 
 import torch
 
+from stackmark.units import say_percent
 from stackmark.workloads.op.impl.bench import (
     FLOATS,
     PRODUCTS,
@@ -67,7 +68,7 @@ def prepare_gemm(problem: Problem, stand: Stand) -> Prepared:
     if stand.precision in EIGHT_BITS:
         _require_sizes(problem, stand)
         if (a_t, b_t) != (True, False):
-            notes = ("8-bit products are made as TN, whatever the list says: the libraries offer no other",)
+            notes = ("8-bit products are computed as TN, the only layout that the libraries support",)
         a_t, b_t = True, False
     # Row-major shapes of the column-major matrices.
     left = (k, n) if b_t else (n, k)
@@ -113,14 +114,14 @@ def _require_sizes(problem: Problem, stand: Stand) -> None:
     if wrong:
         raise WorkloadFailure(
             "bad_parameter",
-            f"the framework multiplies {stand.precision} only where {rule}: "
+            f"the framework multiplies {stand.precision} only if {rule}: "
             f"{', '.join(f'{name} is {problem.number(name)}' for name in wrong)}",
-            "take another --precision for this problem",
+            "use another --precision for this problem",
         )
 
 
 def compare_product(got: Tensor, left: Tensor, right: Tensor, stand: Stand) -> Compared:
-    """Some elements one by one, and all of them by a random projection (Freivalds): (L·R)·x against L·(R·x)."""
+    """Compare some elements one by one, and all by a random projection (Freivalds): (L·R)·x against L·(R·x)."""
     generator = torch.Generator().manual_seed(stand.seed)
     rows = sample(got.shape[0], SIDE, generator).to(got.device)
     columns = sample(got.shape[1], SIDE, generator).to(got.device)
@@ -140,7 +141,7 @@ def compare_product(got: Tensor, left: Tensor, right: Tensor, stand: Stand) -> C
 # `op/batched-gemm`: many products of one shape in one call, each laid out in memory as `op/gemm` lays out its one.
 
 
-# Of so many matrices elements are compared one by one; all of them by projection.
+# Of this many matrices elements are compared one by one; all of them by projection.
 GROUPS = 16
 BATCHED_SIDE = int((SAMPLED / GROUPS) ** 0.5)
 
@@ -176,7 +177,7 @@ def prepare_batched(problem: Problem, stand: Stand) -> Prepared:
 
 
 def compare_products(got: Tensor, left: Tensor, right: Tensor, stand: Stand) -> Compared:
-    """Some elements of some matrices one by one, and all rows of all by a projection: (L·R)·x against L·(R·x)."""
+    """Compare some elements of some matrices one by one, and all rows of all by a projection: (L·R)·x against L·(R·x)."""
     generator = torch.Generator().manual_seed(stand.seed)
     terms, columns = right.shape[1:]
     some, rows, picked = (
@@ -215,7 +216,7 @@ def check_grouped(stand: Stand) -> None:
 
 
 def rows_of_groups(tokens: int, groups: int) -> list[int]:
-    """How many rows each group gets, by the rule above; whole numbers that add up, the largest remainders rounded up."""
+    """Return how many rows each group gets, by the rule above; whole numbers that add up, the largest remainders rounded up."""
     weights = [1 / sqrt(rank) for rank in range(1, groups + 1)]
     shares = [tokens * weight / sum(weights) for weight in weights]
     counts = [int(share) for share in shares]
@@ -304,7 +305,7 @@ def _stretches(counts: list[int]) -> list[tuple[int, int, int]]:
 
 
 def compare_groups(got: Tensor, rows: Tensor, weights: Tensor, counts: list[int], stand: Stand) -> Compared:
-    """Some elements one by one, the ends of the groups among them, and all rows by a projection."""
+    """Compare some elements one by one, the ends of the groups among them, and all rows by a projection."""
     generator = torch.Generator().manual_seed(stand.seed)
     tokens, columns = got.shape
     terms = rows.shape[1]
@@ -349,7 +350,7 @@ def check_sparse(stand: Stand) -> None:
         raise WorkloadFailure(
             "bad_parameter",
             f"the framework's sparse library for CPUs (MKL) has no {stand.precision}",
-            "take --precision fp32 or fp64",
+            "use --precision fp32 or fp64",
         )
 
 
@@ -393,17 +394,17 @@ def prepare_sparse(problem: Problem, stand: Stand) -> Prepared:
         least_bytes=float(values * (stand.dtype.itemsize + INDEX_BYTES) + (m + 1) * INDEX_BYTES)
         + float((k * n + m * n) * stand.dtype.itemsize),
         notes=(
-            f"compressed rows (CSR, 32-bit indices) of {values:,} values, {values / (m * k):.2%}",
-            f"dense operand {'column' if b_t else 'row'}-major, result row-major; DeepBench's were column-major",
+            f"compressed rows (CSR, 32-bit indices) of {values:,} values, {say_percent(values / (m * k), 2)}",
+            f"dense operand {'column' if b_t else 'row'}-major, result row-major; DeepBench used column-major",
         ),
     )
 
 
 def sparse_pattern(m: int, k: int, sparsity: float, stand: Stand) -> tuple[Tensor, Tensor]:
-    """Where each row begins, and the columns of its values in rising order; on the device."""
+    """Return where each row begins, and the columns of its values in rising order; on the device."""
     if (expected := m * k * (1 - sparsity)) > MOST_VALUES:
         raise WorkloadFailure(
-            "bad_parameter", f"{expected:,.0f} values are more than 32-bit indices can count", "take a smaller matrix"
+            "bad_parameter", f"{expected:,.0f} values are more than 32-bit indices can count", "use a smaller matrix"
         )
     generator = torch.Generator(device=stand.device).manual_seed(stand.seed)
     counts, columns = [], []
@@ -416,13 +417,13 @@ def sparse_pattern(m: int, k: int, sparsity: float, stand: Stand) -> tuple[Tenso
     starts = torch.cat([torch.zeros(1, dtype=torch.int64, device=stand.device), *counts]).cumsum(0)
     if not int(starts[-1]):
         raise WorkloadFailure(
-            "bad_parameter", f"of {m}×{k} values none is left at a sparsity of {sparsity:g}", "take a larger matrix"
+            "bad_parameter", f"a sparsity of {sparsity:g} leaves none of {m}×{k} values", "use a larger matrix"
         )
     return starts.int(), torch.cat(columns)
 
 
 def compare_sparse(got: Tensor, sparse: Tensor, dense: Tensor, stand: Stand) -> Compared:
-    """Some rows made dense and multiplied, and all rows by a projection: (S·D)·x against S·(D·x)."""
+    """Compare some rows, made dense and multiplied, and all rows by a projection: (S·D)·x against S·(D·x)."""
     generator = torch.Generator().manual_seed(stand.seed)
     starts, columns, values = sparse.crow_indices().long(), sparse.col_indices().long(), sparse.values()
     rows, picked = (sample(length, SIDE, generator).to(got.device) for length in got.shape)

@@ -1,4 +1,4 @@
-"""The family `op/`: from complete parameters to a list that is gone through in one process, and what it reached as a whole.
+"""The family `op/`: from complete parameters to a list measured in one process, and its overall figure.
 
 A row of most operators is made in rows.py; the ranks of a collective and a machine's ceilings go their own ways.
 """
@@ -109,7 +109,7 @@ def _told(go: Callable[[Tell], None], params: OpParams, tell: Tell) -> TimedFigu
 
 
 def figure_of(rows: Sequence[OpRow]) -> Figure:
-    """What the list as a whole reached: all its operations, or bytes, by the sum of its calls' median times."""
+    """Compute what the whole list reached: all its operations, or bytes, over the sum of its calls' median times."""
     ceilings = [row for row in rows if row.shape.get("what") == "matrix" and row.shape.get("state") == "sustained"]
     if ceilings:
         rows = ceilings[:1]

@@ -1,4 +1,4 @@
-"""Random operands, laid out in as many sets as it takes for a call to find none of its own in a cache.
+"""Make random operands, in enough sets that a call finds none of its own in a cache.
 
 A GPU's last cache holds 50 MB and a large CPU's hundreds: a small product that is repeated on the same operands times the
 cache and not the memory that a network's next layer has to come from. So each problem has sets of operands that together are
@@ -21,7 +21,7 @@ import torch
 from stackmark.workloads.op.impl.bench import Stand, Tensor
 from stackmark.workloads.workload import WorkloadFailure
 
-# The sets are together at least so many times the last cache: what was used one round ago is gone.
+# The sets are together at least this many times the last cache: what was used one round ago is gone.
 TIMES_THE_CACHE = 3
 # Beyond this the sets' own book-keeping costs more than the cache would hide; such problems are microseconds of pure latency.
 MOST_COPIES = 1024
@@ -52,14 +52,14 @@ class Piece:
 
 
 def rotated(pieces: Sequence[Piece], stand: Stand) -> list[list[Tensor]]:
-    """As many sets of these tensors as are needed; `sets[i][j]` is piece j of set i."""
+    """Make as many sets of these tensors as needed; `sets[i][j]` is piece j of set i."""
     one = sum(piece.bytes for piece in pieces)
     free = free_bytes(stand.device)
     if one > free:
         raise WorkloadFailure(
             "out_of_device_memory" if stand.on_gpu else "out_of_host_memory",
-            f"its operands take {one / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free",
-            "take a smaller problem, or a --precision with fewer bits",
+            f"its operands take {one / 2**30:.3g} GiB, but {free / 2**30:.3g} GiB are free",
+            "use a smaller problem, or a --precision with fewer bits",
         )
     copies = copies_for(one, cache_bytes(stand.device), free)
     generator = torch.Generator(device=stand.device).manual_seed(stand.seed)
@@ -68,7 +68,7 @@ def rotated(pieces: Sequence[Piece], stand: Stand) -> list[list[Tensor]]:
 
 
 def copies_for(one_bytes: int, cached_bytes: int, free: int) -> int:
-    """How many sets: enough to be several times the cache, as far as memory and book-keeping allow."""
+    """Return how many sets: enough to be several times the cache, as far as memory and book-keeping allow."""
     wanted = math.ceil(TIMES_THE_CACHE * cached_bytes / max(one_bytes, 1))
     return max(1, min(wanted, MOST_COPIES, int(SHARE_OF_MEMORY * free // max(one_bytes, 1))))
 
@@ -86,7 +86,7 @@ _STRETCH = 2**26
 
 
 def fill(tensor: Tensor, generator: torch.Generator) -> None:
-    """Random values in place: normal, or for 8-bit integers all of -127 to 127."""
+    """Fill with random values in place: normal, or for 8-bit integers all of -127 to 127."""
     for part in tensor.view(-1).split(_STRETCH):
         if tensor.dtype == torch.int8:
             part.random_(-127, 128, generator=generator)
@@ -97,7 +97,7 @@ def fill(tensor: Tensor, generator: torch.Generator) -> None:
 
 
 def make_room(device: torch.device) -> None:
-    """The next operands need the room of the last; what the allocator keeps is of the wrong sizes."""
+    """Free memory for the next operands; what the allocator keeps is of the wrong sizes."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -130,7 +130,7 @@ def _group_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 @cache
 def cache_bytes(device: torch.device) -> int:
-    """The last cache before memory: a GPU's L2, a CPU's L3."""
+    """Return the size of the last cache before memory: a GPU's L2, a CPU's L3."""
     if device.type == "cuda":
         return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or UNKNOWN_CACHE_BYTES
     sizes = []

@@ -64,7 +64,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
     kind = problem.word("kind")
     if problem.number("parameters") < LEAST:
         raise WorkloadFailure(
-            "bad_parameter", "one parameter has no second half to be compared with", "take two or more"
+            "bad_parameter", "at least 2 parameters are needed: their two halves are compared", "use two or more"
         )
     since = fused_since(kind, stand.device.type)
     if not has_torch(since):
@@ -80,7 +80,7 @@ def prepare(problem: Problem, stand: Stand) -> Prepared:
         accumulate="fp32",
         notes=(
             f"fused step over {len(lists[0].parameters):,} tensors of at most {LARGEST:,} elements",
-            "each set holds its values twice, and the two halves are compared bit by bit after the timed steps",
+            "each set contains its values twice; the two halves are compared bit by bit after the timed steps",
         ),
     )
 
@@ -148,7 +148,7 @@ def _cut(state: State, stand: Stand) -> Lists:
 
 
 def differences(state: State) -> list[Tensor]:
-    """The bits in which the two halves differ, of parameters and moments: all zero."""
+    """Return the bits in which the two halves differ, of parameters and moments: all zero."""
     return [torch.bitwise_xor(kind[0].view(torch.int32), kind[1].view(torch.int32)) for kind in state.all_kinds()]
 
 
@@ -169,7 +169,7 @@ def _compare(state: State, lists: Lists, kind: str, stand: Stand) -> Compared:
 
 
 def _spread(length: int, stand: Stand) -> Tensor:
-    """Positions in rising order, one somewhere in each of so many equal parts: a shuffle of 10^9 would take a minute."""
+    """Positions in rising order, one somewhere in each of this many equal parts: a shuffle of 10^9 would take a minute."""
     count = min(length, SAMPLED // 2)
     ends = torch.arange(count + 1, dtype=torch.int64) * length // count
     chance = torch.rand(count, generator=torch.Generator().manual_seed(stand.seed), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Threads that stay where they are: on a CPU a thread that is moved from core to core finds none of its data there.
+"""Pin threads to cores: on a CPU a thread that moves from core to core finds none of its data there.
 
 OpenMP reads its variables when it is loaded, with the framework, so this is imported before it. What somebody set is left as it
 is. Ranks of one machine share its cores: they are not pinned, since each would pin itself to the same first ones.
@@ -20,7 +20,7 @@ def settle() -> None:
 
 
 def said() -> str:
-    """Whether the threads are pinned, and to what."""
+    """Return whether the threads are pinned, and to what."""
     bound = os.environ.get("OMP_PROC_BIND", "").lower()
     if bound in ("", "false"):
         return "not pinned"

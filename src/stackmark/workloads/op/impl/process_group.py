@@ -1,6 +1,6 @@
-"""A process group, from joining it to leaving it, and the few words that its ranks exchange outside of what is timed.
+"""A process group, from joining it to leaving it, and the messages that its ranks exchange outside the timed part.
 
-gloo on the CPU, NCCL on GPUs. Beside the group that is timed there is a second one of gloo, by which the ranks wait for each
+gloo on the CPU, NCCL on GPUs. Besides the group that is timed there is a second one of gloo, by which the ranks wait for each
 other and agree: what is measured is then all that the first one does. The ranks decide nothing by themselves. After each sample
 they exchange one message, the largest of each of a few numbers, and all of them compute the same next step from it; time is
 what rank 0's clock says. So all of them make the same calls, without which a collective never ends.
@@ -36,7 +36,7 @@ class Group:
     rank: Rank
     device: torch.device
     backend: str
-    # For the words beside: never timed.
+    # For messages: never timed.
     control: "torch.distributed.ProcessGroup"
     log: "NcclLog"
 
@@ -44,13 +44,13 @@ class Group:
         torch.distributed.barrier(group=self.control)
 
     def most(self, *numbers: float) -> list[float]:
-        """The largest of each over all ranks; the same at all of them."""
+        """Return the largest of each over all ranks; every rank gets the same."""
         told = torch.tensor(numbers, dtype=torch.float64)
         torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX, group=self.control)
         return [float(number) for number in told.tolist()]
 
     def agreed(self, failure: WorkloadFailure | None) -> WorkloadFailure | None:
-        """The failure of the first rank that has one, known to all: then none of them begins."""
+        """Return the failure of the first rank that has one, to every rank: then none of them starts."""
         mine = (failure.kind, failure.message, failure.hint) if failure else None
         said: list[tuple[str, str, str] | None] = [None] * self.rank.size
         torch.distributed.all_gather_object(said, mine, group=self.control)
@@ -61,7 +61,7 @@ class Group:
         return None
 
     def notes(self) -> list[str]:
-        """How the ranks lie and talk, as far as it can be told."""
+        """Describe how the ranks are placed and communicate, as far as is known."""
         rank = self.rank
         if rank.local_size == rank.size:
             lie = f"{rank.size} ranks on this machine"
@@ -69,7 +69,7 @@ class Group:
             lie = f"{rank.size} ranks, {rank.local_size} of them on the machine of rank 0"
         if self.device.type == "cuda":
             version = ".".join(map(str, torch.cuda.nccl.version()))
-            way = ", ".join(transports(self.log.read())) or "by a way that it does not tell"
+            way = ", ".join(transports(self.log.read())) or "by an unreported transport"
             return [f"NCCL {version} {way}", f"{lie}, a GPU each"]
         interface = os.environ.get("GLOO_SOCKET_IFNAME")
         cores = len(os.sched_getaffinity(0))
@@ -80,29 +80,29 @@ class Group:
         ]
 
     def limit(self) -> links.Limit:
-        """What each rank's own link allows in one direction: the least of all ranks."""
+        """Return what each rank's own link allows in one direction: the least of all ranks."""
         if self.device.type == "cpu":
             where = "through this machine's memory" if self.rank.local_size == self.rank.size else "through a network"
-            return links.Limit(None, f"{where}: no link to hold it against")
+            return links.Limit(None, f"{where}: no link to compare it with")
         own = link_of(self.device)
         said: list[links.Limit | None] = [None] * self.rank.size
         torch.distributed.all_gather_object(said, own, group=self.control)
         known = [limit for limit in said if limit]
         if any(limit.bytes_per_s is None for limit in known):
-            return links.Limit(None, "the driver does not say how all GPUs are linked")
+            return links.Limit(None, "the driver does not report how all GPUs are linked")
         return min(known, key=lambda limit: limit.bytes_per_s or 0.0)
 
 
 def _crowded(threads: int, cores: int) -> str:
-    return f" (together {threads} threads: more than there are)" if threads > cores else ""
+    return f" (together {threads} threads: more than the machine has cores)" if threads > cores else ""
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Group]:
-    """The group that this process was started for."""
+    """Join the group that this process was started for."""
     rank = own_rank(os.environ)
     if rank is None or rank.size < 2:
-        raise WorkloadFailure("bad_parameter", "a collective is an exchange of several ranks", "take --ranks 2")
+        raise WorkloadFailure("bad_parameter", "a collective needs several ranks", "use --ranks 2")
     backend = require_group(device, rank.local_size)
     log = NcclLog(backend)
     with lost_ranks():
@@ -115,7 +115,7 @@ def joined(device: torch.device) -> Iterator[Group]:
 
 
 def require_group(device: torch.device, local_size: int) -> str:
-    """The backend of a group on such devices; where there is none, a sentence."""
+    """Return the backend of a group on such devices; raise a sentence where there is none."""
     distributed = torch.distributed
     if not distributed.is_available():
         raise WorkloadFailure(
@@ -129,8 +129,8 @@ def require_group(device: torch.device, local_size: int) -> str:
     count = torch.cuda.device_count()
     if local_size > count:
         raise WorkloadFailure(
-            "no_device", f"{local_size} ranks need a GPU each, and PyTorch sees {count} here",
-            f"take --ranks {count}, or --device cpu" if count > 1 else "take --device cpu",
+            "no_device", f"{local_size} ranks need one GPU each, but PyTorch sees {count}",
+            f"use --ranks {count}, or --device cpu" if count > 1 else "use --device cpu",
         )  # fmt: skip
     if not distributed.is_nccl_available():
         raise WorkloadFailure("missing_package", f"this PyTorch ({torch.__version__}) was built without NCCL")
@@ -145,7 +145,7 @@ def _join(backend: str, rank: Rank, device: torch.device) -> None:
     bound: dict[str, Any] = {"device_id": device} if backend == "nccl" and known else {}
     listening = os.environ.get(STORE_VARIABLE)
     if listening is None:
-        # Somebody else's launcher, who says it all in the environment.
+        # Another launcher, who says it all in the environment.
         torch.distributed.init_process_group(backend, timeout=timeout, **bound)
         return
     store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
@@ -163,7 +163,7 @@ def _join(backend: str, rank: Rank, device: torch.device) -> None:
 
 @contextmanager
 def lost_ranks() -> Iterator[None]:
-    """Tells the loss of another rank from what is wrong with this one."""
+    """Distinguish the loss of another rank from an error of this one."""
     try:
         yield
     except RuntimeError as error:  # DistError and its like are RuntimeErrors too
@@ -171,8 +171,8 @@ def lost_ranks() -> Iterator[None]:
         if not _is_loss(error, said):
             raise
         raise WorkloadFailure(
-            "lost_rank", f"another rank is gone, or did not answer within {TIMEOUT_S:g} s: {said[:300]}",
-            "see what the others said: stackmark show RUN --log",
+            "lost_rank", f"another rank ended, or did not answer within {TIMEOUT_S:g} s: {said[:300]}",
+            "see the output of the other ranks: stackmark show RUN --log",
         ) from error  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def _is_loss(error: RuntimeError, said: str) -> bool:
 
 
 class NcclLog:
-    """What NCCL writes about its channels when it sets itself up, kept in memory: it says by which way each goes.
+    """NCCL's messages about its channels during set-up, read from memory: they show the transport of each.
 
     A person who asked for NCCL's log gets it where they asked for it, and then the way is not told here.
     """
@@ -209,12 +209,12 @@ class NcclLog:
 
 
 def transports(log: str) -> list[str]:
-    """The ways of NCCL's channels, each once: `via P2P/CUMEM`, `via SHM/direct`."""
+    """Return the transports of NCCL's channels, each once: `via P2P/CUMEM`, `via SHM/direct`."""
     return [f"via {way}" for way in dict.fromkeys(_TRANSPORT.findall(log))]
 
 
 def link_of(device: torch.device) -> links.Limit:
-    """What a GPU can send to the others: all its active NVLinks together, or its PCIe where it has none."""
+    """Return what a GPU can send to the others: all its active NVLinks together, or its PCIe where it has none."""
     properties = torch.cuda.get_device_properties(device)
     # Without its name, which PyTorch says since 2.3, no link is known.
     return outside_limit(f"GPU-{getattr(properties, 'uuid', '')}", (properties.major, properties.minor))
@@ -233,4 +233,4 @@ def outside_limit(uuid: str, capability: Sequence[int], module: object = None) -
     if limit.bytes_per_s is None:
         return limit
     # In NVSwitch's own reductions an all-reduce sends each byte once, and not twice.
-    return replace(limit, notes=("a switch that adds up itself (NVLS) can exceed it in an all-reduce",))
+    return replace(limit, notes=("a switch that adds by itself (NVLS) can exceed it in an all-reduce",))

@@ -53,7 +53,7 @@ class Layer:
     dy: Tensor | None = None
 
     def forward(self) -> tuple[Tensor, ...]:
-        """The states of all steps, and the last ones. `train` has cuDNN keep what a backward pass needs."""
+        """Compute the states of all steps, and the last ones. `train` makes cuDNN store what a backward pass needs."""
         with_bias, layers, dropout, train = True, 1, 0.0, self.x.requires_grad
         more = (with_bias, layers, dropout, train, False, False)
         if self.cell == "lstm":
@@ -67,7 +67,7 @@ class Layer:
         return replace(self, x=x, states=tuple(leaves[0]), weights=tuple(leaves[1]))
 
     def asked(self, which: str) -> tuple[Tensor, ...]:
-        """Of what a backward pass gives the gradients."""
+        """Return what a backward pass computes the gradients of."""
         inputs = (self.x, *self.states)
         if which == BACKWARD_INPUTS:
             return inputs
@@ -109,7 +109,7 @@ def _flat(values: Sequence[Tensor], cell: str, hidden: int, stand: Stand) -> tup
 
 
 def library_of(y: Tensor) -> str:
-    """Which library will do the backward pass, as the framework names it."""
+    """Return the library that will do the backward pass, as the framework names it."""
     return y.grad_fn.name() if y.grad_fn else ""
 
 
@@ -118,7 +118,7 @@ def is_cudnn(library: str) -> bool:
 
 
 def does_all(library: str) -> bool:
-    """oneDNN's LSTM has one backward pass, which gives the gradients of everything."""
+    """Return whether one backward pass gives all gradients, as oneDNN's LSTM does."""
     return "Mkldnn" in library
 
 
@@ -186,27 +186,25 @@ def _products(which: str, library: str) -> int:
 def _notes(which: str, library: str, products: int) -> tuple[str, ...]:
     deepbench = 2 if which == BACKWARD else 1
     notes = [
-        f"torch's layer multiplies its input too: {products} products of hidden × hidden a gate and step, counted as done; "
-        f"DeepBench leaves the input's out and counts {deepbench}"
+        f"torch's layer also multiplies its input: {products} products of hidden × hidden per gate and step, all counted; "
+        f"DeepBench leaves out the input's and counts {deepbench}"
     ]
     if which == FORWARD:
-        notes.append("forward as for inference: nothing is kept for a backward pass")
+        notes.append("forward as for inference: nothing is stored for a backward pass")
     elif does_all(library):
-        notes.append("oneDNN's LSTM gives the gradients of inputs and weights in one pass, whichever is asked for")
+        notes.append("oneDNN's LSTM always computes the gradients of inputs and weights in one pass")
     elif is_cudnn(library):
         if which != BACKWARD_INPUTS:
             notes.append(
-                "the gradient of the inputs is computed first and is in the time; DeepBench times the weights' alone"
+                "the time includes the gradient of the inputs, which is computed first; DeepBench times only the weights'"
             )
-        notes.append("each call copies what the forward pass kept, because cuDNN overwrites it")
+        notes.append("each call copies what the forward pass stored, because cuDNN overwrites it")
     return tuple(notes)
 
 
 def _weights_note(layer: Layer) -> tuple[str, ...]:
     if layer.x.is_cuda and not torch.backends.cudnn.is_acceptable(layer.weights[0]):
-        return (
-            "the framework lays out no weights of this precision for cuDNN: where it calls it, it copies them first",
-        )
+        return ("the framework does not lay out weights of this precision for cuDNN and copies them in each call",)
     return ()
 
 
@@ -236,7 +234,7 @@ _MOST_ELEMENTS = 2**24
 
 
 def compare_forward(got: tuple[Tensor, ...], layer: Layer, stand: Stand) -> Compared:
-    """Sequences of a batch do not meet: some of them are done again."""
+    """Compare some sequences of a batch, which do not depend on each other."""
     rows = _some_sequences(layer, stand)
     wanted = recurrence(_of_sequences(layer, rows))
     y, *last = got
@@ -245,7 +243,7 @@ def compare_forward(got: tuple[Tensor, ...], layer: Layer, stand: Stand) -> Comp
 
 
 def compare_backward(got: tuple[Tensor, ...], y: Tensor, layer: Layer, which: str, stand: Stand) -> Compared:
-    """The gradients of the weights are sums over all sequences, so all of them are done again; of the inputs some suffice."""
+    """Compare the gradients: of the weights all, because they are sums over all sequences; of the inputs some."""
     rows = _some_sequences(layer, stand) if which == BACKWARD_INPUTS else torch.arange(y.shape[1], device=y.device)
     alike = _of_sequences(layer, rows)
     cut = None
@@ -295,7 +293,7 @@ def _of_sequences(layer: Layer, rows: Tensor) -> Layer:
 
 
 def passing(layer: Layer, y: Tensor, dx: Tensor, near: float) -> Tensor:
-    """Where the library's relu lets a gradient pass, by its result and its gradient of the input.
+    """Return where the library's relu lets a gradient pass, by its result and its gradient of the input.
 
     Next to zero a rounding decides what relu does, and a gradient that passes or does not is no rounding error. Where the
     result is above zero it passes. Where it is zero it does not, unless the sum itself was: in 16 bits that is one in some
@@ -323,7 +321,7 @@ def passing(layer: Layer, y: Tensor, dx: Tensor, near: float) -> Tensor:
 
 
 def recurrence(layer: Layer, cut: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The layer by its equations, a step at a time: states of all steps, and the last ones.
+    """Compute the layer by its equations, step by step: states of all steps, and the last ones.
 
     Where `cut` is given, relu lets through what it says. In a backward pass the steps between are computed again.
     """

@@ -1,4 +1,4 @@
-"""One row after another: operands are laid out, the first call is timed by itself, its result compared with float64, then calls
+"""Measure one row after another: lay out operands, time the first call, compare its result with float64, then calls
 are timed, and what they wrote is compared again. A row that cannot be done is a row with a reason, and the next one is tried.
 """
 
@@ -78,7 +78,7 @@ def go_through(
 
 
 def attempted(make: Callable[[OpRow], OpRow], begun: OpRow, stand: Stand) -> OpRow:
-    """The row that is made of one that is begun, or that one with the reason why it could not be."""
+    """Return the finished row, or the begun one with the reason why it failed."""
     try:
         return make(begun)
     except WorkloadFailure as failure:
@@ -149,7 +149,11 @@ def _trouble(error: RuntimeError | MemoryError, begun: OpRow, stand: Stand) -> t
     said = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
     if isinstance(error, torch.cuda.OutOfMemoryError) or "out of memory" in said:
         size = (begun.least_bytes or 0.0) / 2**30
-        return "out_of_device_memory", f"the device ran out of memory ({size:.3g} GiB at the least): {said}", _SMALLER
+        return (
+            "out_of_device_memory",
+            f"the device ran out of memory (at least {size:.3g} GiB needed): {said}",
+            _SMALLER,
+        )
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "can't allocate memory" in said:
         return "out_of_host_memory", f"the host ran out of memory: {said}", _SMALLER
     if stand.on_gpu:
@@ -158,10 +162,10 @@ def _trouble(error: RuntimeError | MemoryError, begun: OpRow, stand: Stand) -> t
     if isinstance(error, NotImplementedError) or "not implemented" in said or "not supported" in said.lower():
         return (
             "bad_parameter",
-            f"the library has no such operator in {begun.precision}: {said}",
-            "take another --precision",
+            f"the library does not support this operator in {begun.precision}: {said}",
+            "use another --precision",
         )
     return "crash", f"{type(error).__name__}: {said}", "try this problem alone: --rows"
 
 
-_SMALLER = "take a smaller problem, or a --precision with fewer bits"
+_SMALLER = "use a smaller problem, or a --precision with fewer bits"

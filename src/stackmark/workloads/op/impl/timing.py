@@ -1,4 +1,4 @@
-"""How long one call takes: enough samples that the median is known to 1 %, at least ten, at most a time.
+"""Time one call: take samples until the median is known to 1 %, at least ten, up to a time limit.
 
 On a GPU a sample is one round of calls over all sets of operands, recorded once as a CUDA graph and replayed, between two device
 events; so the time is the device's, and not that of a Python loop that cannot enqueue a five-microsecond kernel every five
@@ -23,7 +23,7 @@ import torch
 
 from stackmark.machine.nvml import Nvml
 from stackmark.medians import median_of
-from stackmark.units import counted
+from stackmark.units import counted, say_percent
 from stackmark.workloads.op.impl.bench import Prepared, Stand
 from stackmark.workloads.op.impl.links import gpu_of
 
@@ -55,7 +55,7 @@ class Timed:
 
 
 def time_rounds(rounds: "Rounds", device: torch.device, seconds: float, check: Callable[[], None]) -> Timed:
-    """Takes samples until the median is known. `check` is called between chunks, and waits for the device."""
+    """Take samples until the median is known. `check` is called between chunks, and waits for the device."""
     begin = time.perf_counter()
     _warm_up(rounds, device, seconds / 2)
     samples: list[float] = []
@@ -98,11 +98,11 @@ class Rounds(ABC):
 
     @abstractmethod
     def samples(self, count: int) -> list[float]:
-        """Seconds of a call, so many samples of them."""
+        """Return the seconds of a call in this many samples."""
 
     @abstractmethod
     def once(self, sets: Sequence[int]) -> None:
-        """Calls these sets as they are timed, or all where they are recorded together; waits for nothing."""
+        """Call these sets as they are timed, or all where they are recorded together; waits for nothing."""
 
 
 class _CpuRounds(Rounds):
@@ -128,7 +128,7 @@ class _CpuRounds(Rounds):
 
 
 def make_rounds(prepared: Prepared, device: torch.device) -> Rounds:
-    """How the calls of a problem are launched, decided by about how long one takes."""
+    """Decide how the calls of a problem are launched, by about how long one takes."""
     return _gpu_rounds(prepared, device) if device.type == "cuda" else _cpu_rounds(prepared)
 
 
@@ -206,27 +206,27 @@ def _seconds_of_a_round(enqueue: Callable[[], None], calls: int) -> float:
 
 
 def say_unknown(call_s: Sequence[float], seconds: float) -> str:
-    """Why a row's median is not known to what was wanted."""
+    """Say why a row's median is not known as precisely as wanted."""
     median, count = median_of(call_s), counted(len(call_s), "sample")
     if median.low is None or median.high is None:
         said = f"without an interval ({count})"
     elif median.half_width <= WANTED:
-        said = f"only {count}, and {LEAST_SAMPLES} are wanted"
+        said = f"only {count}, {LEAST_SAMPLES} are needed"
     elif median.half_width < 1:
-        said = f"known to {median.half_width:.1%} ({count})"
+        said = f"known to {say_percent(median.half_width, 1)} ({count})"
     else:
-        said = f"its interval reaches to {median.high / median.value:.2g} times it ({count})"
-    return f"not known to {WANTED:.0%} in {seconds:.2g} s: {said}"
+        said = f"its interval reaches {median.high / median.value:.2g} times the median ({count})"
+    return f"not known to {say_percent(WANTED, 0)} in {seconds:.2g} s: {said}"
 
 
 def call_round(prepared: Prepared, calls: int) -> None:
-    """So many calls, round the sets."""
+    """Make this many calls, cycling through the sets."""
     for number in range(calls):
         prepared.call(number % prepared.copies)
 
 
 def first_call_s(prepared: Prepared, device: torch.device) -> float:
-    """Seconds of the very first call, to its end."""
+    """Return the seconds of the very first call, to its end."""
     begin = time.perf_counter()
     prepared.call(0)
     if device.type == "cuda":
@@ -240,7 +240,7 @@ def _calls(sample_s: float, call_s: float) -> int:
 
 # --- a stretch of work ------------------------------------------------------------------------------------------------
 #
-# Work without a pause: calls for so many seconds, timed in samples, with the chip's state at the end.
+# Work without a pause: calls for this many seconds, timed in samples, with the chip's state at the end.
 #
 # The clock of a chip depends on what it did in the seconds before. So here, unlike in timing.py, nothing decides when enough
 # is known: the time is given, and what was called in it is what is measured.
@@ -255,7 +255,7 @@ SM_CLOCK = 1  # a number of the driver's ABI
 
 @dataclass(frozen=True)
 class Stretch:
-    """So many seconds of work after so many of rest, so many times; of each the last share of the time is counted."""
+    """Seconds of work after seconds of rest, repeated; the last share of each time is counted."""
 
     seconds: float
     rest_s: float = 0.0
@@ -273,14 +273,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Worked:
-    """The seconds of a call in each counted sample, and what is to be said of the chip meanwhile."""
+    """The seconds of a call in each counted sample, and remarks about the chip meanwhile."""
 
     call_s: list[float]
     notes: list[str]
 
 
 def work(prepared: Prepared, stand: Stand, wanted: Stretch, each: int, look: "Look") -> Worked:
-    """A rest, then work in samples of `each` calls; and again."""
+    """Rest, then work in samples of `each` calls; and again."""
     call_s: list[float] = []
     cpu_s = worked_s = 0.0
     for _ in range(wanted.times):
@@ -297,16 +297,18 @@ def work(prepared: Prepared, stand: Stand, wanted: Stretch, each: int, look: "Lo
 
 
 def counted_of(taken: list[Sample], share: float) -> list[float]:
-    """Seconds of a call in the samples of the last share of the time."""
+    """Return the seconds of a call in the samples of the last share of the time."""
     counted_from = (1 - share) * taken[-1].ended_s
     return [sample.call_s for sample in taken if sample.ended_s > counted_from]
 
 
 def say_crowded(share: float) -> list[str]:
-    """Threads of a product are always at work or waiting for each other awake; what is missing, somebody else had."""
+    """Flag missing CPU time: a product's threads always compute or spin, so other programs used the rest."""
     if share >= UNDISTURBED:
         return []
-    return [f"its threads had the CPU for {share:.0%} of the time: others were at work, and the limit lies higher"]
+    return [
+        f"its threads had the CPU for {say_percent(share, 0)} of the time: other programs were running, the limit is higher"
+    ]
 
 
 def samples(
@@ -317,7 +319,7 @@ def samples(
     each: int,
     at_end: Callable[[], None] = lambda: None,
 ) -> list[Sample]:
-    """Samples for so long, and at least so many. `at_end` is called while a GPU is still at work on the last ones."""
+    """Take samples for this long, and at least this many. `at_end` is called while a GPU is still working on the last ones."""
     return (_on_gpu if stand.on_gpu else _on_cpu)(prepared, seconds, least, each, at_end)
 
 
@@ -359,7 +361,7 @@ def wait(stand: Stand) -> None:
 
 
 class Look:
-    """The GPU's clock, temperature and power at the end of a stretch, as the driver tells them."""
+    """The GPU's clock, temperature and power at the end of a measurement, from the driver."""
 
     def __init__(self, nvml: Nvml | None, uuid: str) -> None:
         self._nvml = nvml

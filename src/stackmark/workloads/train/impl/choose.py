@@ -1,4 +1,4 @@
-"""From a request to complete parameters: each value that nobody typed is chosen for the device at hand, with its reason.
+"""Complete a request: choose each value that was not typed for this device, with its reason.
 
 The rules are few and readable, not clever: a person who disagrees types the value. The only choice that is tried is the batch
 on a GPU, since it depends on memory: the largest trial step that runs. On a CPU it is a table's (zoo.py).
@@ -32,7 +32,7 @@ _T = TypeVar("_T", bound=Scalar)
 
 @dataclass
 class Choices:
-    """What was typed, what was chosen, and why."""
+    """The typed values, the chosen ones, and why."""
 
     typed: dict[str, Scalar]
     values: dict[str, Scalar]
@@ -88,11 +88,11 @@ def _device(picked: Choices) -> str:
 def _precision_and_tuning(picked: Choices, model: Model, device: str) -> None:
     gpu = device.startswith("cuda")
     precision = picked.take("precision", *usual_precision(device))
-    default = ("fast", "no compiler is needed, and it starts at once")
+    default = ("fast", "it needs no compiler and starts at once")
     if gpu:
         default = ("max", "compiled and replayed as a CUDA graph: what this GPU can do")
     if gpu and not _can_compile():
-        default = ("fast", "torch.compile needs Triton and a C compiler, which are not both here")
+        default = ("fast", "torch.compile needs Triton and a C compiler; at least one is missing")
     tune = picked.take("tune", *default)
     why = f"tune {tune}"
     transformer = model.dataset == "text" or model.name == "vit-b16"
@@ -118,16 +118,16 @@ def _can_compile() -> bool:
 
 
 def require_compiler(device: str) -> None:
-    """torch.compile makes C++ for a CPU, and for a GPU Triton kernels with a launcher in C."""
+    """Refuse torch.compile without its compiler: C++ for a CPU, and for a GPU Triton kernels with a launcher in C."""
     if device == "cpu" and not any(which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")):
         raise WorkloadFailure(
-            "missing_package", "torch.compile needs a C++ compiler on a CPU", "install g++, or take --no-compile"
+            "missing_package", "torch.compile needs a C++ compiler on a CPU", "install g++, or use --no-compile"
         )
     if device != "cpu" and not _can_compile():
         raise WorkloadFailure(
             "missing_package",
             "torch.compile needs Triton and a C compiler on a GPU",
-            "install triton and gcc, or take --tune fast",
+            "install triton and gcc, or use --tune fast",
         )
 
 
@@ -136,15 +136,13 @@ def _length(picked: Choices, gpu: bool) -> None:
     kind = "GPU" if gpu else "CPU"
     picked.take("seconds", seconds, f"the default on a {kind}")
     length_typed = "seconds" in picked.typed or "steps" in picked.typed
-    picked.take(
-        "at_least_steps", 0 if length_typed else steps, "a length was typed" if length_typed else f"on a {kind}"
-    )
+    picked.take("at_least_steps", 0 if length_typed else steps, "a length is given" if length_typed else f"on a {kind}")
     picked.take("warmup_steps", GPU_WARMUP_STEPS if gpu else CPU_WARMUP_STEPS, f"the default on a {kind}")
     picked.take("warmup_seconds", GPU_WARMUP_S if gpu else CPU_WARMUP_S, f"the default on a {kind}")
 
 
 def _data(picked: Choices, model: Model) -> int | None:
-    """Gives the number of samples where there are only so many."""
+    """Return the number of samples where it is limited."""
     data = str(picked.values.get("data", "device"))
     if not is_folder(data):
         picked.take("classes", model.classes, f"as {model.name} is usually built")
@@ -153,7 +151,7 @@ def _data(picked: Choices, model: Model) -> int | None:
     folder = describe_folder(data, model, training=picked.typed.get("mode") != "eval")
     picked.take("classes", max(folder.classes, 2), f"the folder has {folder.classes} classes")
     workers = min(16, max(1, len(os.sched_getaffinity(0)) - 1))
-    picked.take("data_workers", workers, "one a CPU, less one for the loop, at most 16")
+    picked.take("data_workers", workers, "one per CPU, except one for the loop, at most 16")
     return folder.samples
 
 
@@ -162,10 +160,10 @@ def _learning_rate(picked: Choices, model: Model) -> None:
     if model.dataset == "imagenet" and model.name.startswith("resnet"):
         batch = _read(picked, learning_rate=0.0).batch
         picked.take(
-            "learning_rate", model.learning_rate * batch / 256, f"{model.learning_rate} for 256 samples, by the batch"
+            "learning_rate", model.learning_rate * batch / 256, f"{model.learning_rate} per 256 samples of the batch"
         )
     else:
-        picked.take("learning_rate", model.learning_rate, f"the usual one of {model.name}")
+        picked.take("learning_rate", model.learning_rate, f"usual for {model.name}")
 
 
 def _gpu_batch(params: TrainParams, usual: int, trial: TrialSeconds) -> tuple[int, str]:
@@ -176,8 +174,8 @@ def _gpu_batch(params: TrainParams, usual: int, trial: TrialSeconds) -> tuple[in
         # Only here, when the error and the frames it holds are gone, is the memory of the trial free.
         torch.cuda.empty_cache()
     if batch < params.batch:
-        return batch, f"a trial step of {params.batch} did not fit into memory, halved until one did"
-    return batch, "the usual one; a trial step fitted into memory" if batch == usual else "all samples there are"
+        return batch, f"a trial step of {params.batch} did not fit into memory; halved until one did"
+    return batch, "the usual size; a trial step fits into memory" if batch == usual else "all available samples"
 
 
 def _runs(params: TrainParams, trial: TrialSeconds) -> bool:
@@ -191,7 +189,7 @@ def _runs(params: TrainParams, trial: TrialSeconds) -> bool:
 
 
 def _cpu_batch(most: int, usual: int) -> tuple[int, str]:
-    """The table's, or the largest power of two that there are samples for."""
+    """The table's, or the largest power of two with enough samples."""
     if most == usual:
-        return usual, "the usual one on a CPU"
-    return 1 << (most.bit_length() - 1), "the largest power of two that there are samples for"
+        return usual, "the usual size on a CPU"
+    return 1 << (most.bit_length() - 1), "the largest power of two with enough samples"

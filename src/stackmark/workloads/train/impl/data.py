@@ -1,7 +1,7 @@
-"""Where the samples come from: the device's memory, the host's memory, or a folder on disk.
+"""Feed samples from the device's memory, the host's memory, or a folder on disk.
 
 Every feed fills the same tensors on the device, so that a step looks alike whatever feeds it (and a CUDA graph, which
-replays addresses, can be fed at all). On a GPU the copy of the next batch runs on its own stream beside the step.
+replays addresses, can be fed at all). On a GPU the copy of the next batch runs on its own stream next to the step.
 """
 
 import time
@@ -34,7 +34,7 @@ class Feed(Protocol):
 
     def fill(self) -> None: ...
     def close(self) -> None:
-        """Ends the processes that read for it."""
+        """End the processes that read for it."""
 
 
 def is_folder(data: str) -> bool:
@@ -54,7 +54,7 @@ def describe_folder(data: str, model: Model, training: bool) -> Description:
 
 
 def samples_in_epoch(params: TrainParams, model: Model) -> int:
-    """For schedules by epoch: the folder's own size, or the size of the data set that the synthetic one stands for."""
+    """Return the folder's size, or that of the data set that the synthetic one represents; for schedules by epoch."""
     if is_folder(params.data):
         return describe_folder(params.data, model, params.mode != "eval").samples
     return {"imagenet": 1_281_167, "cifar10": 50_000}.get(model.dataset, 1_000_000)
@@ -71,7 +71,7 @@ def open_feed(params: TrainParams, model: Model, device: torch.device) -> Feed:
         return CopyFeed(target, _host_batches(params, model), device, bytes_as_images=False)
     from stackmark.workloads.train.impl.folder import batches, open_folder
 
-    folder = open_folder(Path(params.data), model, training=params.mode != "eval")
+    folder = open_folder(Path(params.data), model, training=params.mode != "eval", outputs=params.classes)
     _check_fits(folder, params)
     source = batches(folder, params, pin=device.type == "cuda")
     return CopyFeed(target, source, device, bytes_as_images=True)
@@ -81,13 +81,13 @@ def _check_fits(folder: "Folder", params: TrainParams) -> None:
     if folder.classes > params.classes:
         raise WorkloadFailure(
             "bad_data",
-            f"{params.data} has {folder.classes} classes and the model {params.classes} outputs",
-            f"take --classes {folder.classes}, or leave it out",
+            f"{params.data} has {folder.classes} classes, but the model has {params.classes} outputs",
+            f"use --classes {folder.classes}, or leave it out",
         )
     if len(folder) < params.batch:
         raise WorkloadFailure(
             "bad_data", f"{params.data} has {len(folder)} samples, less than one batch of {params.batch}",
-            f"take --batch {len(folder)} or less",
+            f"use --batch {len(folder)} or less",
         )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def _pinned(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 class DeviceFeed:
-    """Synthetic samples that stay on the device: the step alone is measured."""
+    """Synthetic samples that stay on the device: only the step is measured."""
 
     def __init__(self, target: nets.Sample) -> None:
         self.target = target
@@ -125,7 +125,7 @@ class DeviceFeed:
 
 
 class CopyFeed:
-    """Batches from the host. On a GPU the next one is copied beside the step, from pinned memory, on a stream of its own."""
+    """Batches from the host. On a GPU the next one is copied during the step, from pinned memory, on its own stream."""
 
     def __init__(self, target: nets.Sample, source: "Source", device: torch.device, bytes_as_images: bool) -> None:
         self.target = target
@@ -160,7 +160,7 @@ class CopyFeed:
             self._staged.record()
 
     def fill(self) -> None:
-        """Puts the next batch into the target; images that came as bytes are normalised there."""
+        """Put the next batch into the target; images that came as bytes are normalised there."""
         if self._gpu:
             torch.cuda.current_stream().wait_event(self._staged)
             self._put(self._staging)

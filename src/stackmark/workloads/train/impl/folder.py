@@ -1,18 +1,15 @@
-"""Images from disk: an ImageFolder tree or CIFAR-10's own files, through a real input pipeline.
+"""Read images from disk: an ImageFolder tree, TFRecord shards or CIFAR-10's own files, through a real input pipeline.
 
 Worker processes read, decode, crop and flip; batches travel as bytes and become normalised floats on the device. This is
 PyTorch's DataLoader with Pillow. torchvision would be the usual dataset here; it is not used because its builds must match
-the torch build exactly, and beside a CPU build of torch there is none. NumPy is imported where files are read: an image may have
-PyTorch without it, and only needs it here.
+the torch build exactly, and next to a CPU build of torch there is none.
 """
 
 import io
-import math
 import os
 import pickle
 import re
 import signal
-import struct
 import threading
 import traceback
 from collections.abc import Generator, Iterator, Sequence
@@ -26,21 +23,17 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
+from stackmark.workloads.train.impl.pictures import UnreadableImage, read_picture, require_pillow
+from stackmark.workloads.train.impl.tfrecord import TfRecords, find_shards
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import WorkloadFailure
 
 IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 SPLITS = {True: ("train",), False: ("val", "validation", "test")}
-# Of the random crop, as in the Inception paper and everywhere since.
-CROP_AREA, CROP_ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 CIFAR_RECORD = 1 + 3 * 32 * 32
 CIFAR_PAD = 4
 
 Source = Generator[nets.Sample, None, None]
-
-
-class UnreadableImage(Exception):
-    """Made in a reading process; the loader makes it anew in ours, from one text with the traceback before it."""
 
 
 class Folder(Protocol):
@@ -48,32 +41,57 @@ class Folder(Protocol):
 
     def __len__(self) -> int: ...
     def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
-        """An image as bytes, 3 × height × width, and its label; cropped and flipped by chance where one is given."""
+        """Read an image as bytes, 3 × height × width, and its label; cropped and flipped at random if requested."""
 
 
-def open_folder(path: Path, model: Model, training: bool) -> Folder:
-    """What a path holds, found by looking; a folder that holds nothing we read is a sentence."""
+def open_folder(path: Path, model: Model, training: bool, outputs: int = 0) -> Folder:
+    """Find out what a path holds by looking; a folder that holds nothing we read is a sentence.
+
+    `outputs` is the number of the model's outputs, where that is decided already.
+    """
     if not model.image_px:
-        raise WorkloadFailure("bad_data", f"{model.name} reads tokens, not images", "take --data device or --data host")
+        raise WorkloadFailure("bad_data", f"{model.name} reads tokens, not images", "use --data device or --data host")
     try:
-        return _find(path, model, training)
+        return _find(path, model, training, outputs)
     except OSError as error:
         raise WorkloadFailure("bad_data", f"the folder {path} cannot be read: {error}") from error
 
 
-def _find(path: Path, model: Model, training: bool) -> Folder:
+def _find(path: Path, model: Model, training: bool, outputs: int) -> Folder:
     if not path.is_dir():
-        raise WorkloadFailure("bad_data", f"there is no folder {path}", "--data takes device, host or a folder")
-    for root in (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"):
-        if (root / "data_batch_1").is_file() or (root / "data_batch_1.bin").is_file():
-            return CifarFiles(root, training, model.image_px)
-    if any(path.glob("*-of-*")) or any(path.glob("*.tfrecord*")):
-        raise WorkloadFailure(
-            "bad_data",
-            f"{path} holds TFRecord files, which are not read here",
-            "unpack them to one folder of images a class (ImageFolder)",
-        )
+        raise WorkloadFailure("bad_data", f"the folder {path} does not exist", "--data takes device, host or a folder")
+    cifar = next((root for root in _cifar_roots(path) if _holds_cifar(root)), None)
+    shards = find_shards(path)
+    if shards is not None:
+        other = "CIFAR-10's files" if cifar else _an_image(path)
+        if other:
+            raise WorkloadFailure(
+                "bad_data",
+                f"{path} holds both TFRecord files ({shards.example.name}) and {other}",
+                "name a folder that holds one of them",
+            )
+        return TfRecords(shards, model, training, outputs)
+    if cifar is not None:
+        return CifarFiles(cifar, training, model.image_px)
     return _open_tree(path, model.image_px, training)
+
+
+def _cifar_roots(path: Path) -> tuple[Path, ...]:
+    return path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"
+
+
+def _holds_cifar(root: Path) -> bool:
+    return (root / "data_batch_1").is_file() or (root / "data_batch_1.bin").is_file()
+
+
+def _an_image(path: Path) -> str:
+    """Name the first image below a folder; empty where it holds none."""
+    for found, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            if os.path.splitext(name)[1].lower() in IMAGE_ENDINGS:
+                return f"images ({os.path.relpath(os.path.join(found, name), path)})"
+    return ""
 
 
 def _open_tree(path: Path, px: int, training: bool) -> "ImageTree":
@@ -94,13 +112,15 @@ def _class_names(root: Path) -> list[str]:
 
 
 class ImageTree:
-    """`root/CLASS/….jpg`: one folder a class; a class's label is its place in `folders`."""
+    """A tree `root/CLASS/….jpg`: one folder per class; a class's label is its index in `folders`."""
 
     def __init__(self, root: Path, px: int, folders: list[str]) -> None:
         self._px = px
         unknown = sorted(set(_class_names(root)) - set(folders))
         if unknown:
-            raise WorkloadFailure("bad_data", f"{root} has a class that the training images do not have: {unknown[0]}")
+            raise WorkloadFailure(
+                "bad_data", f"{root} has a class that is missing in the training images: {unknown[0]}"
+            )
         self._items = [
             (os.path.join(found, name), label)
             for label, folder in enumerate(folders)
@@ -115,52 +135,14 @@ class ImageTree:
                 f"no images were found below {root}",
                 "expected: FOLDER/train/CLASS/*.jpg, or CIFAR-10's files",
             )
-        try:
-            import numpy  # noqa: F401
-            import PIL.Image  # noqa: F401
-        except ImportError as error:
-            raise WorkloadFailure(
-                "missing_package", "images from a folder need Pillow and NumPy", "pip install 'stackmark[data]'"
-            ) from error
+        require_pillow()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
-        import numpy as np
-        from PIL import Image
-
         path, label = self._items[index]
-        try:
-            with Image.open(path) as image:
-                picture = image.convert("RGB")
-        except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-            # All that Pillow raises for bad files.
-            raise UnreadableImage(f"the image {path} cannot be read: {error}") from error
-        width, height = picture.size
-        box = _random_box(width, height, chance) if chance else _centre_box(width, height)
-        picture = picture.resize((self._px, self._px), Image.Resampling.BILINEAR, box=box)
-        if chance and chance.random() < 0.5:
-            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous(), label
-
-
-def _random_box(width: int, height: int, chance: Random) -> tuple[float, float, float, float]:
-    for _ in range(10):
-        area = width * height * chance.uniform(*CROP_AREA)
-        aspect = math.exp(chance.uniform(math.log(CROP_ASPECT[0]), math.log(CROP_ASPECT[1])))
-        w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
-        if w <= width and h <= height:
-            left, top = chance.uniform(0, width - w), chance.uniform(0, height - h)
-            return left, top, left + w, top + h
-    return _centre_box(width, height)
-
-
-def _centre_box(width: int, height: int) -> tuple[float, float, float, float]:
-    """The middle seven eighths of the short side: 224 of 256, as everybody validates."""
-    side = min(width, height) * 0.875
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
+        return read_picture(path, f"the image {path}", self._px, chance), label
 
 
 class CifarFiles:
@@ -173,8 +155,8 @@ class CifarFiles:
 
         if px != 32:
             raise WorkloadFailure(
-                "bad_data", f"{root} holds CIFAR-10 images of 32 pixels and the model takes {px}",
-                "take a CIFAR-10 model, such as train/resnet56, or a folder of larger images",
+                "bad_data", f"{root} contains CIFAR-10 images of 32 pixels, but the model takes {px}",
+                "use a CIFAR-10 model, such as train/resnet56, or a folder of larger images",
             )  # fmt: skip
         names = [f"data_batch_{i}" for i in range(1, 6)] if training else ["test_batch"]
         found = [file for name in names for file in (root / name, root / f"{name}.bin") if file.is_file()]
@@ -201,7 +183,7 @@ def _cifar_part(file: Path) -> tuple[Any, Any]:
     images, labels = _cifar_binary(file) if file.suffix == ".bin" else _cifar_pickle(file)
     if len(images) != len(labels) or not len(labels) or labels.min() < 0 or labels.max() >= CifarFiles.classes:
         # On a GPU a label that is out of range ends the process instead of raising.
-        raise WorkloadFailure("bad_data", f"{file} is not a CIFAR-10 file: its labels are not 0 … 9, one an image")
+        raise WorkloadFailure("bad_data", f"{file} is not a CIFAR-10 file: its labels are not 0 … 9, one per image")
     return images, labels
 
 
@@ -210,7 +192,9 @@ def _cifar_binary(file: Path) -> tuple[Any, Any]:
 
     raw = np.frombuffer(file.read_bytes(), dtype=np.uint8)
     if raw.size == 0 or raw.size % CIFAR_RECORD:
-        raise WorkloadFailure("bad_data", f"{file} is not a CIFAR-10 file: {raw.size} bytes are no whole records")
+        raise WorkloadFailure(
+            "bad_data", f"{file} is not a CIFAR-10 file: {raw.size} bytes are not a whole number of records"
+        )
     records = raw.reshape(-1, CIFAR_RECORD)
     return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
 
@@ -226,7 +210,7 @@ class _CifarUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 file needs")
+            raise pickle.UnpicklingError(f"it uses {module}.{name}, which CIFAR-10 files do not need")
         import numpy as np
 
         # numpy 2 renamed it, and files name either.
@@ -283,7 +267,7 @@ def _begin_worker(_index: int) -> None:
 
 
 def batches(folder: Folder, params: TrainParams, pin: bool) -> Source:
-    """Batches without end; closing it ends the reading processes."""
+    """Yield batches without end; closing it ends the reading processes."""
     training = params.mode == "train"
     loader = DataLoader(
         _Images(folder, Random(params.seed) if training and params.distortions else None),
@@ -307,8 +291,8 @@ def batches(folder: Folder, params: TrainParams, pin: bool) -> Source:
         # A process that dies while it hands a batch over is seen as a broken connection, else as a RuntimeError.
         if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
-        hint = "take fewer --data-workers, or give it more memory and a larger /dev/shm"
-        raise WorkloadFailure("bad_data", f"a reading process was lost: {_last_line(error)}", hint) from error
+        hint = "use fewer --data-workers, or give it more memory and a larger /dev/shm"
+        raise WorkloadFailure("bad_data", f"a data worker died: {_last_line(error)}", hint) from error
 
 
 def _begin(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""What happens between steps: a learning rate that changes by epoch, checkpoints."""
+"""Work between steps: a learning rate that changes by epoch, checkpoints."""
 
 import math
 import os
@@ -26,7 +26,7 @@ _DAMAGE = (
 
 
 def parse_schedule(text: str) -> list[tuple[float, float]]:
-    """`LR0;E1;LR1;…` as (first epoch, rate): the classic's grammar of piecewise_learning_rate_schedule."""
+    """Parse `LR0;E1;LR1;…` as (first epoch, rate): the classic grammar of piecewise_learning_rate_schedule."""
     try:
         numbers = [float(part) for part in text.split(";")]
     except ValueError:
@@ -36,7 +36,7 @@ def parse_schedule(text: str) -> list[tuple[float, float]]:
     pieces = [(0.0, numbers[0]), *zip(numbers[1::2], numbers[2::2], strict=True)]
     if any(later <= earlier for (earlier, _), (later, _) in pairwise(pieces)):
         raise WorkloadFailure(
-            "bad_parameter", f"the epochs of {text!r} do not rise", "write it like 0.1;30;0.01;60;0.001"
+            "bad_parameter", f"the epochs of {text!r} do not increase", "write it like 0.1;30;0.01;60;0.001"
         )
     return pieces
 
@@ -76,11 +76,11 @@ class Schedule:
             self.save()
 
     def passed(self, steps: int) -> None:
-        """Counts steps, also those that were made outside the loop: they trained too."""
+        """Count steps, also those made outside the loop: they trained too."""
         self._step += steps
 
     def save(self) -> Path:
-        """One file, whole or not at all: written beside its place and then moved there."""
+        """Save one complete file: write it next to its final path, then move it there."""
         folder = Path(self._params.checkpoint_dir)
         path = folder / f"model.ckpt-{self._step}.pt"
         part = path.with_suffix(".part")
@@ -110,7 +110,7 @@ class Schedule:
             if self._params.mode == "eval":
                 raise WorkloadFailure(
                     "bad_data",
-                    f"{self._params.checkpoint_dir} holds no checkpoint",
+                    f"{self._params.checkpoint_dir} contains no checkpoint",
                     "train first, with the same folder",
                 )
             return ""
@@ -120,8 +120,8 @@ class Schedule:
             weights, self._step = state["model"], int(state["step"])
         except _DAMAGE as error:
             raise WorkloadFailure(
-                "bad_data", f"the checkpoint {path} is damaged or not one of ours: {_in_a_line(error)}",
-                "remove it, and the one before it is taken",
+                "bad_data", f"the checkpoint {path} is damaged or not from stackmark: {_in_a_line(error)}",
+                "remove it to use the one before",
             ) from error  # fmt: skip
         try:
             self._net.load_state_dict(weights)
@@ -129,9 +129,9 @@ class Schedule:
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise WorkloadFailure(
                 "bad_data", f"the checkpoint {path} does not fit: {_in_a_line(error)}",
-                "another model wrote it, or this one with other --classes",
+                "another model wrote it, or this model with different --classes",
             ) from error  # fmt: skip
-        return f"the weights came from {path.name} (step {self._step}){said}"
+        return f"the weights are from {path.name} (step {self._step}){said}"
 
     def _restore_optimizer(self, state: dict[str, Any]) -> str:
         """Moments and counts come from the checkpoint; learning rate, decay and the like are this run's own."""
@@ -139,7 +139,7 @@ class Schedule:
             return ""
         written_by = state.get("optimizer_name")
         if written_by != self._params.optimizer:
-            return f"; {self._params.optimizer} begins anew, since {written_by} wrote it"
+            return f"; {self._params.optimizer} starts again, because {written_by} wrote the checkpoint"
         saved = state["optimizer"]
         for mine, group in zip(self._optimizer.param_groups, saved["param_groups"], strict=True):
             group.update({name: value for name, value in mine.items() if name != "params"})
@@ -157,7 +157,7 @@ def _require_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise WorkloadFailure(
-            "bad_output", f"checkpoints cannot be written to {folder}: {error.strerror}", "take another folder"
+            "bad_output", f"checkpoints cannot be written to {folder}: {error.strerror}", "use another folder"
         ) from error
 
 
@@ -166,7 +166,7 @@ def _in_a_line(error: BaseException) -> str:
 
 
 def find_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """By step, the newest last."""
+    """Find the checkpoints by step, the newest last."""
     if not folder.is_dir():
         return []
     return sorted((int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))

@@ -26,7 +26,7 @@ CAPTURE_WARMUP = 3
 
 
 def set_arithmetic(params: TrainParams) -> None:
-    """What fp32 means is a setting of the framework: by default its convolutions on a GPU are tf32."""
+    """Set what fp32 means in the framework: by default its convolutions on a GPU are tf32."""
     torch.set_float32_matmul_precision("highest" if params.precision == "fp32" else "high")
     torch.backends.cudnn.allow_tf32 = params.precision != "fp32"
     torch.backends.cudnn.benchmark = params.autotune
@@ -51,7 +51,7 @@ def make_scaler(device: torch.device) -> "torch.amp.GradScaler":
 
 @dataclass
 class Machine:
-    """What one step works on.
+    """The state of one training step.
 
     `loss` and `accuracy` (top 1, top 5, and a one) are of the step just done; `loss_sum` and `hits` are summed over steps.
     """
@@ -83,12 +83,12 @@ class Machine:
         return machine
 
     def forget(self) -> None:
-        """Begins the sums anew."""
+        """Reset the sums."""
         self.loss_sum.zero_()
         self.hits.zero_()
 
     def body(self) -> Callable[[], None]:
-        """The device's part of a step, without the feed: what a CUDA graph can hold."""
+        """Return the device's part of a step, without the feed: what a CUDA graph can hold."""
         forward = self._forward()
         if self.params.mode == "train":
             return lambda: self._train(forward)
@@ -157,7 +157,7 @@ class Machine:
 
 
 def prepare(machine: Machine, rig: Rig) -> Callable[[], None]:
-    """Runs the first steps, so that compiling, tuning and capturing lie behind, and gives the step to measure."""
+    """Run the first steps, so that compiling, tuning and capturing are done, and return the step to measure."""
     params = machine.params
     body = machine.body()
     fill = machine.feed.fill
@@ -191,7 +191,7 @@ def _capture(machine: Machine, body: Callable[[], None]) -> Callable[[], None]:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     if machine.optimizer:
-        # Gradients made inside the capture are written anew at each replay, instead of being added to.
+        # Gradients made inside the capture are written again at each replay, instead of being added to.
         machine.optimizer.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -220,7 +220,7 @@ Peek = Callable[[], Callable[[], Values]]
 
 
 def make_peek(machine: Machine) -> tuple[Peek | None, Callable[[int], None]]:
-    """How loss and accuracy of the step just done are read, and how room is made for it beforehand."""
+    """Return how loss and accuracy of the last step are read, and how room for them is made beforehand."""
     params = machine.params
     if params.mode == "forward" and not params.accuracy:
         return None, _nothing
@@ -246,7 +246,7 @@ def _nothing(_peeks: int) -> None: ...
 
 
 class Rows:
-    """Memory of the host for the values of some tensors, one row for each time they are read. Pinned, but in tests."""
+    """Host memory for the values of some tensors, one row for each reading. Pinned, except in tests."""
 
     def __init__(self, sources: dict[tuple[str, ...], Tensor], pinned: bool = True) -> None:
         self._names = [name for names in sources for name in names]
@@ -257,7 +257,7 @@ class Rows:
         self._next = 0
 
     def reserve(self, peeks: int) -> None:
-        """Room for so many; the rows that there are may be written again."""
+        """Reserve room for this many; existing rows may be overwritten."""
         self._next = 0
         if peeks > len(self._targets):
             self._targets, self._reads = [], []

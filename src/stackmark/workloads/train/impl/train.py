@@ -1,4 +1,4 @@
-"""The family `train/`: sets a network up on a device and yields its step. See workload.Workload for the contract."""
+"""The family `train/`: sets up a network on a device and yields its step. See workload.Workload for the contract."""
 
 import math
 import shutil
@@ -26,7 +26,7 @@ def probe(request: Request, rig: Rig) -> tuple[Params, dict[str, str]]:
     model = MODELS[request.workload.partition("/")[2]]
 
     def trial(params: TrainParams) -> float:
-        """Seconds of a plain step, the second of two: the first one allocates."""
+        """Return the seconds of a plain step, the second of two: the first one allocates."""
         with rig.part("trial", f"a step of {params.batch}"):
             return _trial(params, model, rig)
 
@@ -123,7 +123,7 @@ def _check(machine: Machine) -> None:
         what = "an output" if machine.params.mode == "forward" else "the loss"
         raise WorkloadFailure(
             "not_finite",
-            f"{what} was not finite at one of the steps",
+            f"{what} was not finite at some step",
             "try a smaller --learning-rate, another --seed, or --precision bf16 instead of fp16",
         )
 

@@ -72,7 +72,7 @@ BUILDERS: dict[str, Builder] = {
 
 
 def build(model: Model, classes: int) -> nn.Module:
-    """Builds a network on torch's default device, with fresh values from that device's random numbers.
+    """Build a network on torch's default device, with fresh values from that device's random numbers.
 
     `with torch.device("cuda:0"): build(...)` makes it there, which is quicker than to move it; on the meta device it
     has shapes and no values.
@@ -104,7 +104,7 @@ def _make_real(net: nn.Module, device: torch.device) -> None:
 
 
 def synthetic(model: Model, batch: int, classes: int, device: torch.device, seed: int) -> Sample:
-    """Makes one batch of normal noise, or of random words, with random labels; the same seed makes the same batch.
+    """Make one batch of normal noise, or of random words, with random labels; the same seed makes the same batch.
 
     The classic fed unnormalised noise (mean 127), and many of its networks diverged on it.
     """
@@ -135,13 +135,13 @@ def _pairs(outputs: Outputs, targets: tuple[Tensor, ...]) -> list[tuple[Tensor, 
 
 
 def loss(model: Model, outputs: Outputs, targets: tuple[Tensor, ...]) -> Tensor:
-    """Returns the mean cross-entropy in float32; for a network with two tasks (BERT) the sum of both."""
+    """Return the mean cross-entropy in float32; for a network with two tasks (BERT) the sum of both."""
     # float32 whatever the precision of the network: a sum over 128256 words in bf16 is not a loss.
     losses = [F.cross_entropy(logits.float(), labels) for logits, labels in _pairs(outputs, targets)]
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
 
 def accuracy(model: Model, outputs: Outputs, targets: tuple[Tensor, ...], k: int) -> Tensor:
-    """Returns the fraction of predictions whose label is among the k likeliest; of the first task where there are two."""
+    """Return the fraction of predictions whose label is among the k likeliest; of the first task where there are two."""
     logits, labels = _pairs(outputs, targets)[0]
     return (logits.topk(k, 1).indices == labels.unsqueeze(1)).any(1).float().mean()

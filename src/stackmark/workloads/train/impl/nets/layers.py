@@ -1,4 +1,4 @@
-"""Layers as the classic meant them, and the table language that most of its networks are written in.
+"""Layers as tf_cnn_benchmarks defines them, and the table language that most of its networks are written in.
 
 Why not torch's own layers: TensorFlow's SAME padding depends on the input's size and is uneven where a stride of 2
 meets an even size; its average pool does not count the padding; Inception's batch normalisation has an offset but no
@@ -30,7 +30,7 @@ Norm = Literal["none", "offset", "scale"]
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Returns TensorFlow's SAME padding, before and after: ceil(size / stride) outputs, the odd zero at the end."""
+    """Return TensorFlow's SAME padding, before and after: ceil(size / stride) outputs, the odd zero at the end."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
@@ -77,7 +77,7 @@ def convolution(
     groups: int = 1,
     bias: bool = False,
 ) -> Conv2d:
-    """Returns the plainest module that computes this convolution with TensorFlow's padding."""
+    """Return the plainest module that computes this convolution with TensorFlow's padding."""
     height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
     if pad == "valid" or height == width == 1:
         return Conv2d(channels_in, channels_out, (height, width), stride, groups=groups, bias=bias)
@@ -143,7 +143,7 @@ class Dense(nn.Linear):
 
     @classmethod
     def small(cls, fan_in: int, out: int) -> Dense:
-        """The last layer: a tenth of the usual spread, so that all classes start out about equally likely."""
+        """Initialise the last layer with a tenth of the usual spread, so that all classes start about equally likely."""
         return cls(fan_in, out, 0.1 / math.sqrt(fan_in))
 
     def fill(self) -> None:
@@ -198,7 +198,7 @@ class Forked(nn.Module):
 
 
 def unit(channels_in: int, row: Conv, norm: Norm) -> list[nn.Module]:
-    """Returns the modules of one `Conv` row."""
+    """Return the modules of one `Conv` row."""
     conv = convolution(channels_in, row.out, row.kernel, row.stride, row.pad, bias=norm == "none")
     if norm == "none":
         return [conv, nn.ReLU(inplace=True)]
@@ -208,7 +208,7 @@ def unit(channels_in: int, row: Conv, norm: Norm) -> list[nn.Module]:
 
 
 def column(rows: Column, channels: int, norm: Norm = "none") -> tuple[nn.Sequential, int]:
-    """Builds a table; returns it with the number of channels it puts out."""
+    """Build a table; returns it with the number of channels it puts out."""
     modules: list[nn.Module] = []
     for row in rows:
         if isinstance(row, Conv):
@@ -249,7 +249,7 @@ class Mean(nn.Module):
 
 
 def fill(net: nn.Module) -> None:
-    """Gives every parameter and buffer of a network its starting value, from the device's random numbers."""
+    """Initialise every parameter and buffer of a network from the device's random numbers."""
     with torch.no_grad():
         for module in net.modules():
             filler = getattr(module, "fill", None)

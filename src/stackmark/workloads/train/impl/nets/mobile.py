@@ -1,4 +1,4 @@
-"""Networks made for phones: MobileNetV2 (width 1.0) and NASNet-A mobile. Most of their layers are depthwise.
+"""Networks for phones: MobileNetV2 (width 1.0) and NASNet-A mobile. Most of their layers are depthwise.
 
 MobileNetV2 is torchvision's, padding included: the classic's copy padded unevenly and put a second layer of 1001
 classes on top of the first, which nobody else does. NASNet-A follows the classic (and Keras) in its cells, paddings
@@ -47,7 +47,7 @@ class InvertedResidual(nn.Module):
 
 
 def mobilenet_v2(classes: int) -> nn.Module:
-    """Builds MobileNetV2 1.0 for 224×224 images."""
+    """Build MobileNetV2 1.0 for 224×224 images."""
     modules, channels = _relu6(3, 32, 3, 2), 32
     for expansion, out, count, stride in MOBILENET_V2:
         for block in range(count):

@@ -1,4 +1,4 @@
-"""Counts the bytes that a network moves: the fewest that its matrix operators must, and all that its operators do one by one.
+"""Count the bytes that a network moves: the fewest that its matrix operators must, and all that its operators do one by one.
 
 Two numbers, since neither alone is the truth:
 
@@ -50,7 +50,7 @@ class Moved(NamedTuple):
 
 @cache
 def count_bytes(model: Model, *, training: bool, device: Device, bits: Literal[16, 32]) -> Moved:
-    """The bytes of a forward pass, or of a forward and a backward pass, without the optimizer."""
+    """Count the bytes of a forward pass, or of a forward and a backward pass, without the optimizer."""
     small, large = (walk(model, batch, training=training, device=device, bits=bits) for batch in _BATCHES)
     between = _BATCHES[1] - _BATCHES[0]
     least, called = ((high - low) // between for low, high in zip(small, large, strict=True))
@@ -58,7 +58,7 @@ def count_bytes(model: Model, *, training: bool, device: Device, bits: Literal[1
 
 
 def walk(model: Model, batch: int, *, training: bool, device: Device, bits: Literal[16, 32]) -> tuple[int, int]:
-    """Least and called bytes of one step of so many samples."""
+    """Count least and called bytes of one step of this many samples."""
     with META:
         net = nets.build(model, model.classes).train(training)
     sample = nets.synthetic(model, batch, model.classes, META, seed=0)
@@ -68,7 +68,7 @@ def walk(model: Model, batch: int, *, training: bool, device: Device, bits: Lite
 def count_step(
     model: Model, net: nn.Module, sample: nets.Sample, *, training: bool, device: Device, bits: Literal[16, 32]
 ) -> tuple[int, int]:
-    """As `Machine` does it: the network under autocast, its loss not, and no loss without training."""
+    """Count as `Machine` does: the network under autocast, its loss not, and no loss without training."""
     with Traffic() as traffic, torch.set_grad_enabled(training):
         with Kernels(traffic, device), Autocast(device, bits):
             outputs = net(*sample.inputs)
@@ -167,7 +167,7 @@ def _convolution_backward(
 
 
 class Kernels(TorchFunctionMode):
-    """Puts one call in the place of attention and, on a GPU, of RMS normalisation and dropout, which have kernels there."""
+    """Counts attention as one call and, on a GPU, RMS normalisation and dropout, which have kernels there."""
 
     def __init__(self, traffic: Traffic, device: Device) -> None:
         super().__init__()

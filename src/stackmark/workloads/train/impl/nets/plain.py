@@ -1,4 +1,4 @@
-"""Networks that are one table from top to bottom: AlexNet, OverFeat, VGG, LeNet, GoogLeNet, Inception v3 and v4, trivial.
+"""Networks defined by one table: AlexNet, OverFeat, VGG, LeNet, GoogLeNet, Inception v3 and v4, trivial.
 
 Layers, padding and the order of columns follow tf_cnn_benchmarks (tensorflow/benchmarks, scripts/tf_cnn_benchmarks/
 models at 8fb7907), because its results are what people compare with. So: no grouped convolutions and no response

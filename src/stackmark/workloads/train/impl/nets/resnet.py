@@ -1,4 +1,4 @@
-"""Residual networks: ImageNet's with bottlenecks (v1, v1.5, v2) and CIFAR-10's with two 3×3 a block (v1, v2).
+"""Residual networks: ImageNet's with bottlenecks (v1, v1.5, v2) and CIFAR-10's with two 3×3 per block (v1, v2).
 
 The three versions differ in where things happen, and people mean different ones by "ResNet-50":
 v1 (the paper's, the classic's `resnet50`) strides in a block's first 1×1, v1.5 (torchvision's, MLPerf's) in its 3×3,
@@ -71,7 +71,7 @@ class BottleneckV2(nn.Module):
 
 
 def imagenet(depth: int, version: Version, classes: int) -> nn.Module:
-    """Builds ResNet-50, -101 or -152 for 224×224 images."""
+    """Build ResNet-50, -101 or -152 for 224×224 images."""
     modules: list[nn.Module] = [
         Conv2d(3, 64, 7, 2, padding=(3, 3)),
         BatchNorm2d(64),
@@ -120,7 +120,7 @@ class BasicBlock(nn.Module):
 
 
 def cifar10(depth: int, preactivated: bool, classes: int) -> nn.Module:
-    """Builds the 6n+2 layers for 32×32 images: three stages of 16, 32 and 64 channels."""
+    """Build the 6n+2 layers for 32×32 images: three stages of 16, 32 and 64 channels."""
     # The classic has no ReLU after the first normalisation in v1, and has one in v2.
     modules: list[nn.Module] = [convolution(3, 16, 3), BatchNorm2d(16)]
     modules += [nn.ReLU(inplace=True)] if preactivated else []
@@ -155,7 +155,7 @@ class DenseLayer(nn.Module):
 
 
 def densenet(depth: int, growth: int, classes: int) -> nn.Module:
-    """Builds three dense blocks of (depth - 4) / 3 layers, with a transition between two."""
+    """Build three dense blocks of (depth - 4) / 3 layers, with a transition between two."""
     modules: list[nn.Module] = [convolution(3, 16, 3)]
     channels = 16
     for block in range(3):

@@ -1,4 +1,4 @@
-"""Four transformers that people train today, at the sizes everybody quotes: GPT-2, BERT-large, ViT-B/16, Llama 3.2 1B.
+"""Four transformers in common sizes: GPT-2, BERT-large, ViT-B/16, Llama 3.2 1B.
 
 They are written here instead of taken from `transformers` or `torchvision`: a worker image then needs torch alone,
 and a release of those libraries cannot change what is measured. Outputs were compared with theirs, weights copied
@@ -53,7 +53,7 @@ class RMSNorm(getattr(nn, "RMSNorm", nn.Module)):  # type: ignore[misc]
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Returns (batch, tokens, width) as (batch, heads, tokens, width / heads)."""
+    """Return (batch, tokens, width) as (batch, heads, tokens, width / heads)."""
     batch, tokens, width = x.shape
     return x.view(batch, tokens, heads, width // heads).transpose(1, 2)
 
@@ -106,7 +106,7 @@ class Rotary(nn.Module):
         self.sin.copy_(angle.sin())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turns (batch, heads, tokens, head width) by position."""
+        """Turn (batch, heads, tokens, head width) by position."""
         tokens = x.shape[2]
         first, second = x.chunk(2, 3)
         turned = torch.cat([-second, first], 3)

@@ -1,0 +1,1 @@
+"""Suites: a matrix of workloads, places and parameters, measured as one design."""
