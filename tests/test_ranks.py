@@ -455,8 +455,8 @@ def test_energy_is_that_of_all_gpus_and_of_one_machine() -> None:
         (["op/gemm", "--ranks", "2"], ["op/gemm", "--ranks"]),
         (["train/resnet50", "--ranks", "2"], ["train/resnet50", "--ranks"]),
         (["op/all-reduce"], ["op/all-reduce", "--ranks 2"]),
-        (["op/all-reduce", "--ranks", "0"], ["--ranks", "256", "'0'"]),
-        (["op/all-reduce", "--ranks", "2,many"], ["--ranks", "256", "'many'"]),
+        (["op/all-reduce", "--ranks", "0"], ["--ranks", "4096", "'0'"]),
+        (["op/all-reduce", "--ranks", "2,many"], ["--ranks", "4096", "'many'"]),
         (
             ["op/all-reduce", "--ranks", "2", "--device", "cuda:1"],
             ["--device cuda:1"],

@@ -12,15 +12,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from stackmark import events
 from stackmark.errors import SpecError, StreamError
-from stackmark.ranks import MOST_RANKS, STORE_VARIABLE, Rank, own_rank, variables
+from stackmark.ranks import (
+    MOST_LOCAL_RANKS,
+    MOST_RANKS,
+    STORE_VARIABLE,
+    NodeShare,
+    Rank,
+    own_rank,
+    own_share,
+    variables,
+)
 from stackmark.spec import COPY_VARIABLE, LOG_VARIABLE, Spec, Task
 from stackmark.version import RELEASE
 from stackmark.worker import ending
@@ -96,10 +105,10 @@ class Agent:
         self._failures: list[events.Failed] = []
         self._oom_kills = _oom_kills()
 
-    def start(self, tasks: Sequence[tuple[Rank, Task]], store: socket.socket) -> None:
+    def start(self, tasks: Sequence[tuple[Rank, Task]], store: "Store") -> None:
         """Start the ranks; stop at the first that cannot be started, and report it."""
-        self._size = len(tasks)
         for rank, task in tasks:
+            self._size = rank.size
             child = Child(rank.number, None)
             self._children.append(child)
             if not self.spoken:
@@ -109,7 +118,7 @@ class Agent:
                 process = child.process = subprocess.Popen(
                     worker_command(),
                     env=_environment(rank, store, self._copy, self._log),
-                    pass_fds=(store.fileno(),) if rank.number == 0 else (),
+                    pass_fds=store.descriptors if rank.number == 0 else (),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -242,17 +251,55 @@ class Agent:
                 self._out.line("out", text.encode("utf-8", "replace") + b"\n")
 
 
-def _environment(rank: Rank, store: socket.socket, copy: str | None, log: str | None) -> dict[str, str]:
-    made = {**os.environ, **variables(rank, LOOPBACK, store.getsockname()[1])}
-    made[STORE_VARIABLE] = str(store.fileno()) if rank.number == 0 else ""
+@dataclass(frozen=True)
+class Store:
+    """Where the ranks find each other. The agent that starts rank 0 has the socket, and the others its address alone."""
+
+    address: str
+    port: int
+    listening: socket.socket | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return (self.listening.fileno(),) if self.listening else ()
+
+
+@contextmanager
+def open_store(share: NodeShare) -> Iterator[Store]:
+    """Listen for the ranks: on this machine at a free port, else at the address that the place chose for the first node."""
+    if share.is_whole:
+        with socket.create_server((LOOPBACK, 0), backlog=MOST_LOCAL_RANKS) as listening:
+            yield Store(LOOPBACK, listening.getsockname()[1], listening)
+        return
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not address or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise SpecError(
+            "a group on several nodes needs MASTER_ADDR and MASTER_PORT in the environment of each worker, "
+            f"got {address!r} and {port!r}"
+        )
+    if share.first:
+        yield Store(address, int(port))
+        return
+    try:
+        # The connections of a thousand ranks may come within a second.
+        with socket.create_server(("", int(port)), backlog=MOST_RANKS) as listening:
+            yield Store(address, int(port), listening)
+    except OSError as error:
+        raise SpecError(f"port {port} of the first node cannot be listened at: {error.strerror}") from error
+
+
+def _environment(rank: Rank, store: Store, copy: str | None, log: str | None) -> dict[str, str]:
+    made = {**os.environ, **variables(rank, store.address, store.port)}
+    made[STORE_VARIABLE] = str(store.listening.fileno()) if store.listening and rank.number == 0 else ""
     if copy is not None:
         made[COPY_VARIABLE] = copy
     if log is not None and rank.number == 0:  # who speaks for the group
         made[LOG_VARIABLE] = log
     # As many threads as there are cores for, or each rank would take all of them; what a person set is theirs.
     made.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // rank.local_size)))
-    # All ranks are here: a host name that leads nowhere, or out of the machine, is not asked.
-    made.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if rank.local_size == rank.size:
+        # All ranks are here: a host name that leads nowhere, or out of the machine, is not asked.
+        made.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return made
 
 
@@ -306,7 +353,7 @@ def task_of_rank(task: Task, rank: Rank) -> Task:
     if ranks_of(task) != rank.size:
         raise SpecError(
             f"the run has {ranks_of(task)} ranks, but by the environment this is rank {rank.number} of {rank.size}",
-            hint="start {ranks_of(task)}, or leave RANK and WORLD_SIZE unset: then the worker starts them itself",
+            hint=f"start {ranks_of(task)}, or leave RANK and WORLD_SIZE unset: then the worker starts them itself",
         )
     return task.model_copy(update={"rank": rank.number, "spec": _on_own_device(task.spec, rank)})
 
@@ -334,14 +381,14 @@ def lead(
 
     `hush` is called before the first word of a rank: from then on the stream is theirs.
     """
-    spec = _spec(task)
+    share = own_share(os.environ, ranks_of(task))
+    spec = _spec(task, share)
     agent = Agent(Out(descriptor, parent_pid), copy, hush, log)
     told: ending.Ended | None = None
     try:
-        with socket.create_server((LOOPBACK, 0), backlog=MOST_RANKS) as store:
+        with open_store(share) as store:
             whole = task.model_copy(update={"spec": spec, "lifeline": True})
-            ranks = [Rank(number, spec.ranks, number, spec.ranks) for number in range(spec.ranks)]
-            agent.start([(rank, task_of_rank(whole, rank)) for rank in ranks], store)
+            agent.start([(rank, task_of_rank(whole, rank)) for rank in share.ranks], store)
         agent.until_one_fails()
     except ending.Ended as ended:
         if not agent.spoken:
@@ -355,14 +402,22 @@ def lead(
     return events.FAILURE_EXIT_CODES.get(failed.kind, 1) if failed else 0
 
 
-def _spec(task: Task) -> Spec:
+def _spec(task: Task, share: NodeShare) -> Spec:
     """What all ranks do: resolved once, since two probes may choose differently."""
     from stackmark.worker.run import resolved
     from stackmark.workloads.workload import WorkloadFailure
 
-    if ranks_of(task) > MOST_RANKS:
-        raise WorkloadFailure("bad_parameter", f"at most {MOST_RANKS} ranks are supported, got {ranks_of(task)}")
+    if share.count > MOST_LOCAL_RANKS or share.size > MOST_RANKS:
+        raise WorkloadFailure(
+            "bad_parameter",
+            f"at most {MOST_LOCAL_RANKS} ranks on a machine and {MOST_RANKS} in all are supported, "
+            f"got {share.count} of {share.size}",
+        )
     if task.spec is not None:
         return task.spec
     assert task.request is not None
+    if not share.is_whole:
+        raise SpecError(
+            "a run on several nodes needs a spec, not a request: each node would resolve a request by itself"
+        )
     return resolved(task.request).spec
