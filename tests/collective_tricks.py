@@ -65,8 +65,8 @@ def of(floats: int) -> Problem:
 
 def all_of_them(params: OpParams, tell: Callable[[OpRow], None]) -> None:
     """Every collective in every precision, at sizes that can and cannot be cut into equal parts."""
+    from stackmark.workloads.impl.process_group import joined
     from stackmark.workloads.op.impl.collectives import go_through
-    from stackmark.workloads.op.impl.process_group import joined
 
     with joined(torch.device("cpu")) as group:
         for precision, sizes in SIZES.items():
@@ -78,8 +78,8 @@ def all_of_them(params: OpParams, tell: Callable[[OpRow], None]) -> None:
 
 def mixed(params: OpParams, tell: Callable[[OpRow], None]) -> None:
     """Between two that can be done: one that no machine has room for, and one that goes wrong at one rank, once."""
+    from stackmark.workloads.impl.process_group import joined
     from stackmark.workloads.op.impl.collectives import go_through
-    from stackmark.workloads.op.impl.process_group import joined
 
     whole = distributed.all_reduce
     calls = 0
@@ -101,8 +101,8 @@ def mixed(params: OpParams, tell: Callable[[OpRow], None]) -> None:
 
 def dies(params: OpParams, tell: Callable[[OpRow], None]) -> None:
     """One rank is killed between two rows, while the other waits for it in a collective."""
+    from stackmark.workloads.impl.process_group import joined
     from stackmark.workloads.op.impl.collectives import go_through
-    from stackmark.workloads.op.impl.process_group import joined
 
     def told(row: OpRow) -> None:
         tell(row)

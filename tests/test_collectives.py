@@ -21,9 +21,9 @@ from stackmark.places.place import Outcome
 from stackmark.ranks import Rank
 from stackmark.spec import Scalar, Spec, Task
 from stackmark.verdict.collectives import DEEPBENCH, bandwidths, rows_apart
+from stackmark.workloads.impl.process_group import outside_limit, require_group, transports
 from stackmark.workloads.op.definition import OpParams, bus_factor
 from stackmark.workloads.op.impl.collectives import Pattern, differences, exact_calls, make_exchange, period_of
-from stackmark.workloads.op.impl.process_group import outside_limit, require_group, transports
 from stackmark.workloads.workload import WorkloadFailure
 from test_host_place import Notes
 from test_ranks import failure, pids_of, place_run, read

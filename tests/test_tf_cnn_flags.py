@@ -35,6 +35,9 @@ IN_USE = {
     "num_warmup_batches": "--num_warmup_batches=3",
     "autotune_threshold": "--autotune_threshold=3",
     "gpu_indices": "--gpu_indices=2",
+    "num_gpus": "--num_gpus=2",
+    "variable_update": "--num_gpus=2 --variable_update=replicated",
+    "local_parameter_device": "--num_gpus=2 --local_parameter_device=cpu",
     "display_every": "--display_every=5",
     "display_perf_ewma": "--display_perf_ewma=0.1",
     "data_dir": "--data_name=cifar10 --data_dir={dir}",
@@ -246,7 +249,7 @@ def test_help_shows_an_example_and_every_flag_that_acts() -> None:
 
 
 def test_there_is_a_use_for_every_flag_that_acts() -> None:
-    assert set(IN_USE) | {"num_gpus"} == set(ACTING)
+    assert set(IN_USE) == set(ACTING)
 
 
 @pytest.mark.parametrize("name", sorted(IN_USE))
@@ -400,18 +403,53 @@ def test_imagenets_images_are_cropped_and_flipped_with_and_without_distortions(c
     assert planned(f"--data_dir={cifar} --data_name=imagenet --distortions").notices != []
 
 
+# Several devices
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ("--variable_update=parameter_server", {"strategy": "parameter-server", "server_device": "gpu"}),
+        ("--local_parameter_device=cpu", {"strategy": "parameter-server", "server_device": "cpu"}),
+        ("--device=cpu --data_format=NHWC", {"strategy": "parameter-server", "server_device": "cpu"}),
+        ("--variable_update=replicated", {"strategy": "ddp"}),
+        ("--variable_update=distributed_replicated", {"strategy": "parameter-server"}),
+        ("--variable_update=collective_all_reduce", {"strategy": "ddp"}),
+        ("--variable_update=independent", {"strategy": "independent"}),
+        ("--forward_only", {"strategy": "independent"}),
+    ],
+)
+def test_variables_are_managed_as_asked_on_several_devices(flags: str, wanted: dict[str, Scalar]) -> None:
+    made = planned(f"--num_gpus=2 {flags}")
+    assert made.request.ranks == 2
+    assert wanted.items() <= made.request.params.items()
+
+
+def test_several_devices_are_in_the_header_and_in_the_rate() -> None:
+    made = planned("--num_gpus=2 --model=resnet50 --batch_size=64 --num_epochs=0.01")
+    header = dict(made.options.header)
+    assert (header["Batch size"], header["Devices"]) == ("128 global", "['/gpu:0', '/gpu:1']")
+    assert made.options.batch == 128
+    # An epoch is of all devices together.
+    assert made.request.params["steps"] == -(-12811 // 128)
+    assert made.request.params["batch"] == 64
+
+
 # What is refused
 
 
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        ("--num_gpus=2", ("--num_gpus=1",)),
+        ("--num_gpus=2 --eval --train_dir=x", ("--eval", "--num_gpus=1")),
+        ("--num_gpus=2 --xla", ("--xla", "--num_gpus=1")),
+        ("--num_gpus=2 --gpu_indices=2,3", ("--gpu_indices=2,3", "CUDA_VISIBLE_DEVICES")),
+        ("--num_gpus=257", ("--num_gpus=257", "256")),
         ("--num_gpus=0", ("--num_gpus=1", "--device=cpu")),
         ("--variable_update=horovod", ("--variable_update",)),
-        ("--job_name=controller", ("--num_gpus=1",)),
-        ("--job_name=worker --worker_hosts=a:1,b:1", ("--num_gpus=1",)),
-        ("--job_name=worker --task_index=1", ("--num_gpus=1",)),
+        ("--job_name=controller", ("--worker_hosts",)),
+        ("--job_name=worker --worker_hosts=a:1,b:1", ("--worker_hosts",)),
+        ("--job_name=worker --task_index=1", ("--worker_hosts",)),
         ("--job_name=ps --ps_hosts=a:1", ("--job_name",)),
         ("--num_batches=1 --num_epochs=1", ("--num_batches", "--num_epochs")),
         ("--num_eval_batches=1 --num_eval_epochs=1", ("--num_eval_batches", "--num_eval_epochs")),

@@ -110,10 +110,13 @@ def test_forward_only_has_columns_for_accuracy_and_no_loss(classic: Classic) -> 
     assert row.split("\t")[2] == "0.000"
 
 
-def test_more_than_one_gpu_is_a_sentence_and_nothing_is_printed(classic: Classic) -> None:
-    answer = classic("--num_gpus=2", "--model=resnet50")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert "--num_gpus=1" in answer.stderr
+@pytest.mark.parametrize("update", ["parameter_server", "replicated", "distributed_replicated", "independent"])
+def test_two_devices_print_the_classic_table(classic: Classic, update: str) -> None:
+    answer = classic(*NET, "--num_gpus=2", f"--variable_update={update}", "--num_batches=10")
+    assert answer.returncode == 0, answer.stderr
+    assert "Devices:     ['/cpu:0', '/cpu:1']\n" in answer.stdout
+    assert f"Variables:   {update}\n" in answer.stdout
+    assert "total images/sec: " in answer.stdout
 
 
 def test_a_run_that_fails_has_no_total(classic: Classic) -> None:

@@ -11,11 +11,12 @@ import torch
 
 from asking import ask
 from fake_nvml import FakeNvml
+from stackmark.workloads.impl import links
+from stackmark.workloads.impl.links import Pcie, host_limit, pcie_limit, pcie_of_kernel, peer_limit
 from stackmark.workloads.op.definition import read_problem
-from stackmark.workloads.op.impl import copies, links
+from stackmark.workloads.op.impl import copies
 from stackmark.workloads.op.impl.bench import Stand
 from stackmark.workloads.op.impl.checking import refuse_wrong
-from stackmark.workloads.op.impl.links import Pcie, host_limit, pcie_limit, pcie_of_kernel, peer_limit
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure
 

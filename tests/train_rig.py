@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from stackmark.ranks import Rank
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import train
 from stackmark.workloads.train.zoo import MODELS
@@ -17,6 +18,8 @@ CPU = torch.device("cpu")
 
 class RecordingRig:
     """Remembers the parts of the set-up and the flags."""
+
+    rank = Rank(0, 1, 0, 1)
 
     def __init__(self) -> None:
         self.parts: list[str] = []

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from stackmark.errors import SpecError, nearest_names
+from stackmark.ranks import MOST_LOCAL_RANKS
 
 Value = str | int | float | bool | None | tuple[str, ...]
 Kind = Literal["string", "boolean", "integer", "float", "enum", "list"]
@@ -243,25 +244,30 @@ def refuse(flags: Flags) -> None:
             raise SpecError(f"--{name} is not supported here: {flag.why}", hint="docs/tf-cnn.md lists every flag")
 
 
-def one_device(flags: Flags) -> None:
-    """Refuse more than one device or worker; a cluster of one worker is accepted."""
-    later = "more than one GPU is not supported yet; use --num_gpus=1"
+def one_node(flags: Flags) -> None:
+    """Refuse several workers; a cluster of one worker is accepted, with any number of devices."""
     gpus = flags.integer("num_gpus") or 0
     if gpus < 1:
         raise SpecError(f"--num_gpus={gpus}: a run needs a device", hint="for a CPU: --num_gpus=1 --device=cpu")
-    if gpus > 1:
-        raise SpecError(f"--num_gpus={gpus}: {later}")
+    if gpus > MOST_LOCAL_RANKS:
+        raise SpecError(f"--num_gpus={gpus}: at most {MOST_LOCAL_RANKS} devices of a machine are supported")
     if flags.text("variable_update") == "horovod":
-        raise SpecError(f"--variable_update=horovod: {later} --variable_update=replicated, without mpirun")
+        raise SpecError(
+            "--variable_update=horovod: each process had one GPU, and mpirun started them",
+            hint="use --variable_update=replicated with --num_gpus, without mpirun",
+        )
     job = flags.text("job_name")
     if job == "ps":
         raise SpecError(
-            "--job_name=ps: parameter servers are not supported; one worker measures alone",
+            "--job_name=ps: a parameter server is not a job of its own here; the worker's first process is the server",
             hint="leave parameter servers out of the job",
         )
     workers = [host for host in flags.text("worker_hosts").split(",") if host.strip()]
     if job == "controller" or len(workers) > 1 or flags.integer("task_index"):
-        raise SpecError(f"a cluster of several workers: {later}, with at most one host in --worker_hosts")
+        raise SpecError(
+            "a cluster of several workers is not supported; use at most one host in --worker_hosts",
+            hint="several nodes: stackmark run train/MODEL --on pod --ranks N --ranks-per-node M",
+        )
 
 
 def consistent(flags: Flags) -> None:
@@ -278,8 +284,24 @@ def consistent(flags: Flags) -> None:
     if flags.on("eval") and not flags.text("train_dir"):
         raise SpecError("--eval needs the --train_dir that a training run wrote its checkpoints to")
     trains = not flags.on("forward_only") and not flags.on("eval")
+    if (flags.integer("num_gpus") or 1) > 1:
+        _of_several(flags)
     if flags.on("use_fp16") and flags.text("device").lower() == "cpu" and trains:
         raise SpecError("--use_fp16 on a CPU: fp16 training needs a GPU", hint="leave out --use_fp16, or --device=cpu")
+
+
+def _of_several(flags: Flags) -> None:
+    if flags.on("eval"):
+        raise SpecError("--eval runs on one device", hint="use --num_gpus=1")
+    for name in ("xla", "xla_compile"):
+        if flags.on(name):
+            raise SpecError(f"--{name} runs on one device", hint=f"leave out --{name}, or use --num_gpus=1")
+    indices = flags.text("gpu_indices")
+    if indices and indices.replace(" ", "") != ",".join(map(str, range(flags.integer("num_gpus") or 1))):
+        raise SpecError(
+            f"--gpu_indices={indices}: several devices are the GPUs from 0 on, one each",
+            hint="select GPUs with CUDA_VISIBLE_DEVICES, and leave out --gpu_indices",
+        )
 
 
 def notices(flags: Flags) -> list[str]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from stackmark.errors import SpecError, nearest_names
-from stackmark.experiments.tf_cnn_flags import Flags, consistent, notices, one_device, parse, refuse
+from stackmark.experiments.tf_cnn_flags import Flags, consistent, notices, one_node, parse, refuse
 from stackmark.spec import Request, Scalar
 from stackmark.workloads.registry import check_request
 from stackmark.workloads.train.classic import DATA_SETS, MODES, DataSet, TableOptions, header_lines
@@ -72,7 +72,7 @@ def plan(argv: Sequence[str], *, on_cpu: bool = False, own_files: bool = False) 
     """
     flags = parse(argv)
     refuse(flags)
-    one_device(flags)
+    one_node(flags)
     falls_back = _device(flags) == "cuda:0"
     if on_cpu:
         flags = _on_cpu(flags)
@@ -84,17 +84,20 @@ def plan(argv: Sequence[str], *, on_cpu: bool = False, own_files: bool = False) 
     mode = "eval" if flags.on("eval") else "forward" if flags.on("forward_only") else "train"
     batch = flags.integer("batch_size") or model.classic_batch
     used_batch = (flags.integer("eval_batch_size") or batch) if mode == "eval" else batch
-    steps = length(flags, data, mode, used_batch)
-    params = _params(flags, model, data, mode, used_batch, steps)
-    request = Request(workload=f"train/{model.name}", params=params)
+    ranks = flags.integer("num_gpus") or 1
+    steps = length(flags, data, mode, used_batch * ranks)
+    params = _params(flags, model, data, mode, used_batch, steps, ranks)
+    if ranks > 1:
+        params |= _strategy(flags, mode, str(params["device"]))
+    request = Request(workload=f"train/{model.name}", params=params, ranks=ranks)
     check_request(request)
-    printed_steps = length(flags, data, mode, batch, evaluated=False)
+    printed_steps = length(flags, data, mode, batch * ranks, evaluated=False)
     header = _header(flags, model, data, mode, batch, printed_steps)
     options = ClassicOptions(
         model=model.classic_printed,
         dataset=dict(header)["Dataset"],
         mode=MODES[mode],
-        batch=used_batch,
+        batch=used_batch * ranks,
         header=header,
         display_every=flags.integer("display_every") or 1,
         display_perf_ewma=flags.number("display_perf_ewma"),
@@ -103,7 +106,9 @@ def plan(argv: Sequence[str], *, on_cpu: bool = False, own_files: bool = False) 
         trace_file=flags.text("trace_file"),
         benchmark_log_dir=flags.text("benchmark_log_dir"),
         benchmark_test_id=flags.text("benchmark_test_id"),
-        run_parameters=_run_parameters(flags, dict(header), batch, printed_steps * batch / data.images(mode)),
+        run_parameters=_run_parameters(
+            flags, dict(header), batch, ranks, printed_steps * batch * ranks / data.images(mode)
+        ),
     )
     return ClassicPlan(request, options, notices(flags) + _remarks(flags, data), falls_back)
 
@@ -190,9 +195,11 @@ def length(flags: Flags, data: DataSet, mode: str, batch: int, evaluated: bool =
     return batches or DEFAULT_STEPS
 
 
-def _params(flags: Flags, model: Model, data: DataSet, mode: str, batch: int, steps: int) -> dict[str, Scalar]:
+def _params(
+    flags: Flags, model: Model, data: DataSet, mode: str, batch: int, steps: int, ranks: int
+) -> dict[str, Scalar]:
     folder = flags.text("data_dir")
-    rate, schedule = learning_rate(flags, model, batch, steps * batch / data.training_images)
+    rate, schedule = learning_rate(flags, model, batch * ranks, steps * batch * ranks / data.training_images)
     params: dict[str, Scalar] = {
         "device": _device(flags),
         "seed": flags.integer("tf_random_seed"),
@@ -234,6 +241,17 @@ def _params(flags: Flags, model: Model, data: DataSet, mode: str, batch: int, st
     if folder and flags.values["datasets_num_private_threads"]:
         params["data_workers"] = flags.integer("datasets_num_private_threads")
     return params
+
+
+def _strategy(flags: Flags, mode: str, device: str) -> dict[str, Scalar]:
+    """Translate how variables are managed. Both kinds of servers keep a copy on each device here (docs/tf-cnn.md)."""
+    update = flags.text("variable_update")
+    if mode != "train" or update == "independent":
+        return {"strategy": "independent"}
+    if update in ("parameter_server", "distributed_replicated"):
+        on_gpu = flags.text("local_parameter_device").lower() == "gpu" and device != "cpu"
+        return {"strategy": "parameter-server", "server_device": "gpu" if on_gpu else "cpu"}
+    return {"strategy": "ddp"}
 
 
 def _device(flags: Flags) -> str:
@@ -332,10 +350,9 @@ def _header(
     """Return the header, with the lines that only these flags decide."""
     update, job = flags.text("variable_update"), flags.text("job_name")
     single_session = update == "distributed_all_reduce"
-    name = f"{flags.text('device')}:{_device(flags).partition(':')[2] or 0}"
-    device = f"job:worker/replica:0/task0/{name}" if single_session else f"/{name}"
-    if job and not single_session:
-        device = f"/job:worker/replica:0/task:0/{name}"
+    first, ranks = int(_device(flags).partition(":")[2] or 0), flags.integer("num_gpus") or 1
+    names = [f"{flags.text('device')}:{first + number}" for number in range(ranks)]
+    before = "job:worker/replica:0/task0/" if single_session else "/job:worker/replica:0/task:0/" if job else "/"
     lines = [
         *header_lines(
             model,
@@ -343,8 +360,8 @@ def _header(
             mode=MODES[mode],
             batch=batch,
             steps=steps,
-            epochs=steps * batch / data.images(mode),
-            device=device,
+            epochs=steps * batch * ranks / data.images(mode),
+            devices=[f"{before}{name}" for name in names],
             data_format=flags.text("data_format"),
             optimizer=flags.text("optimizer"),
             single_session=single_session,
@@ -358,10 +375,12 @@ def _header(
     return tuple(lines)
 
 
-def _run_parameters(flags: Flags, said: dict[str, str], batch: int, epochs: float) -> tuple[tuple[str, Scalar], ...]:
+def _run_parameters(
+    flags: Flags, said: dict[str, str], batch: int, ranks: int, epochs: float
+) -> tuple[tuple[str, Scalar], ...]:
     """What benchmark_run.log lists, under the original's names."""
     return (
-        ("batch_size", batch),
+        ("batch_size", batch * ranks),
         ("batch_size_per_device", batch),
         ("data_format", said["Data format"]),
         ("dataset", said["Dataset"]),
@@ -380,7 +399,12 @@ def _run_parameters(flags: Flags, said: dict[str, str], batch: int, epochs: floa
 def _remarks(flags: Flags, data: DataSet) -> list[str]:
     """Lines about flags that act, but not in the way that somebody may expect."""
     remarks = []
-    if "," in flags.text("gpu_indices"):
+    if flags.integer("num_gpus") == 1:
+        if "variable_update" in flags.typed:
+            remarks.append("--variable_update: on one device all its values mean the same; it is printed in the header")
+        if "local_parameter_device" in flags.typed:
+            remarks.append("--local_parameter_device: the variables are on the one device that computes")
+    if "," in flags.text("gpu_indices") and (flags.integer("num_gpus") or 1) == 1:
         remarks.append(f"--gpu_indices: one GPU is measured, {_device(flags)}")
     if flags.given("distortions") and data.name == "imagenet" and flags.text("data_dir"):
         remarks.append("--distortions: images are cropped and flipped at random; their colours are not distorted")

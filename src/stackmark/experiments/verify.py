@@ -187,6 +187,8 @@ def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | 
     if not definition.samples_per_step:
         return None
     count = spec.params.get(definition.samples_per_step)
+    if isinstance(count, int):
+        count *= spec.ranks  # each rank counts the step of the whole group
     if result.figure is not None:
         return f"{spec.workload} counts {definition.samples} in timed steps, but the worker sent its own figure"
     if (result.sample, result.samples_per_step) != (definition.sample, count):

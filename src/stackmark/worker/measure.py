@@ -30,30 +30,42 @@ MOST_STEPS = 100_000
 
 def warm_up(emitter: Emitter, ready: TimedSteps, params: Params, clock_mhz: Callable[[], float | None]) -> float:
     """Run until rate and clock settle, or the time is up. Return the step seconds of the last chunk."""
+    # Ranks decide by the same numbers, those of the slowest: else one of them would do a step more than the others.
+    agreed = ready.together.most if ready.together else _as_they_are
     emitter(events.Phase, phase="warm-up", state="begin", expected_s=params.warmup_seconds)
     begin = time.perf_counter()
     chunk = run_stretch(emitter, ready, "warm-up", max(1, params.warmup_steps))
     ready.check()
     # The first steps may be slow: the chunk length goes by the last of them.
     step_s = max(median(chunk.step_s[len(chunk.step_s) // 2 :]), chunk.marks.tick_s)
-    spent, steps, still = chunk.wall_s, chunk.steps, params.warmup_seconds == 0
+    step_s, spent = agreed(step_s, chunk.wall_s)
+    steps, still = chunk.steps, params.warmup_seconds == 0
     rate, clock = 1 / step_s, clock_mhz()
     while spent < params.warmup_seconds:
         count = max(2, math.ceil(CHUNK_S / step_s))
         chunk = run_stretch(emitter, ready, "warm-up", count, first=steps)
         if chunk.not_finite_at is not None:
             ready.check()
+        last_clock, clock = clock, clock_mhz()
+        wall_s, moves, broken = agreed(
+            chunk.wall_s, float(not _stands(last_clock, clock)), float(chunk.not_finite_at is not None)
+        )
+        if broken:
             break
-        spent, steps = spent + chunk.wall_s, steps + count
-        step_s = max(chunk.wall_s / count, chunk.marks.tick_s)
-        last_rate, last_clock, rate, clock = rate, clock, 1 / step_s, clock_mhz()
-        if _stands(last_rate, rate) and _stands(last_clock, clock):
+        spent, steps = spent + wall_s, steps + count
+        step_s = max(wall_s / count, chunk.marks.tick_s)
+        last_rate, rate = rate, 1 / step_s
+        if _stands(last_rate, rate) and not moves:
             still = True
             break
     moved = f"rate and clock did not settle within {say_percent(STILL, 0)} in {spent:.3g} s of warm-up"
     seconds = round(time.perf_counter() - begin, 6)
     emitter(events.Phase, phase="warm-up", state="end", seconds=seconds, note="" if still else moved)
     return step_s
+
+
+def _as_they_are(*numbers: float) -> list[float]:
+    return list(numbers)
 
 
 def _stands(before: float | None, after: float | None) -> bool:
@@ -79,12 +91,13 @@ def long_enough(params: Params, elapsed_s: float, done: int) -> bool:
 def measure(emitter: Emitter, ready: TimedSteps, params: Params, step_s: float) -> Stretch:
     """Measure the steps.
 
-    A GPU runs behind the loop, so its number of steps is fixed beforehand, by the step time that warm-up ended with. A CPU's
-    clock is read at each boundary: its length goes by that clock, since on a busy machine what warm-up foretold is soon wrong.
+    A GPU runs behind the loop, so its number of steps is fixed beforehand, by the step time that warm-up ended with; so is that
+    of several ranks, which do the same number. A CPU's clock is read at each boundary: its length goes by that clock, since on a
+    busy machine what warm-up foretold is soon wrong.
     """
     steps = steps_to_measure(params, step_s)
     emitter(events.Phase, phase="measure", state="begin", expected_s=round(steps * step_s, 3), expected_steps=steps)
-    if ready.device == "cpu" and not params.steps:
+    if ready.device == "cpu" and not params.steps and ready.together is None:
         stretch = run_until(
             emitter, ready, "measure", MOST_STEPS, lambda elapsed_s, done: long_enough(params, elapsed_s, done)
         )

@@ -19,8 +19,10 @@ from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.nvml import NoDriver, devices, session
 from stackmark.machine.orphans import MARK_VARIABLE, started_by_us
 from stackmark.model import ValidationError
+from stackmark.ranks import Rank, own_rank
 from stackmark.spec import AUTO, SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker.clock import CpuMarks, Stretch
+from stackmark.worker.exchange import emit_exchange
 from stackmark.worker.first import worker_command
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import Heartbeat, measure, warm_up
@@ -69,11 +71,15 @@ def resolved(request: Request) -> events.Probe:
     return found
 
 
+ALONE = Rank(0, 1, 0, 1)
+
+
 class Bench:
     """The worker's services for a workload (workload.Rig)."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, rank: Rank = ALONE) -> None:
         self._emitter = emitter
+        self.rank = rank
         self.flags: list[str] = []
 
     def part(self, name: str, note: str = "") -> AbstractContextManager[None]:
@@ -126,7 +132,8 @@ def run(spec: Spec, emitter: Emitter) -> None:
     params = read_params(family, spec)
     with emitter.part("import"):
         workload = load(family)
-    bench = Bench(emitter)
+    # Of a run of one it is nobody's business whether it was started inside somebody's job.
+    bench = Bench(emitter, (own_rank(os.environ) if spec.ranks > 1 else None) or ALONE)
     course = workload.run(entry.name.partition("/")[2], params, bench)
     try:
         ready = next(course)
@@ -153,6 +160,8 @@ def read_params(family: Family, spec: Spec) -> AnyParams:
 
 def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench) -> None:
     uuid = device_uuid(params.device)
+    if ready.together:
+        emitter(events.Facts, subject="ranks", facts=ready.together.facts)
     step_s = warm_up(emitter, ready, params, lambda: _clock_mhz(uuid))
     ready.reset()
     waited_before = ready.data_wait_s()
@@ -174,7 +183,9 @@ def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench)
         "invalid": list(watched.findings.invalid),
         "flags": [*bench.flags, *watched.findings.flags, *watched.heart.flags(stretch.step_s)],
     }
-    # All numbers are read: one more step changes none of them.
+    # All numbers are read: more steps change none of them.
+    if ready.together:
+        emit_exchange(emitter, ready, ready.together, stretch)
     emit_kernels(emitter, ready, stretch.wall_s / max(1, stretch.done))
     emitter(events.Result, **result)
 

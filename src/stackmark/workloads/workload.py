@@ -14,6 +14,7 @@ from typing import Protocol
 from stackmark.events import Figure, OpRow
 from stackmark.machine.reading import Metric as Metric
 from stackmark.model import JsonValue
+from stackmark.ranks import Rank
 from stackmark.spec import AnyParams, Request
 
 Values = dict[str, float]
@@ -32,6 +33,10 @@ class WorkloadFailure(Exception):
 class Rig(Protocol):
     """The worker's services for a workload during set-up."""
 
+    @property
+    def rank(self) -> Rank:
+        """This process's rank: 0 of 1 unless the run has several."""
+
     def part(self, name: str, note: str = "") -> AbstractContextManager[None]:
         """Time a part of the set-up: model, compile, first step …"""
 
@@ -46,6 +51,20 @@ class Kernel:
     name: str
     calls: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Together:
+    """How the ranks of a group step together. All ranks call the same things in the same order."""
+
+    # The largest of each number over all ranks; every rank gets the same, and waits for the others.
+    most: Callable[..., list[float]]
+    # Makes steps run without their exchange, so that each rank's own time can be seen; None: they cannot.
+    alone: AbstractContextManager[None] | None = None
+    # The size of what a rank hands over in a step.
+    exchanged_bytes: int = 0
+    # Kept under the subject `ranks`.
+    facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +96,8 @@ class TimedSteps:
     metrics: Callable[[], list[Metric]] = field(default=list)
     # Does one more step under a profiler, after everything else was read, and gives what it called. None: it cannot.
     profile: Callable[[], list[Kernel]] | None = None
+    # Of a group of ranks; None: this process steps by itself.
+    together: Together | None = None
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def classic_row(step: int, stats: ClassicStats, loss: float, accuracies: tuple[f
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What the table needs besides the events. It travels to a worker in a pod as JSON."""
+    """What the table needs besides the events. It travels to a worker in a pod as JSON. `batch` is that of all devices."""
 
     mode: str
     batch: int
@@ -190,20 +190,23 @@ def table_options(spec: Spec) -> TableOptions | None:
     params, data = spec.params, DATA_SETS[model.dataset]
     mode, batch, steps = str(params["mode"]), _whole(params["batch"]), _whole(params["steps"])
     device = str(params["device"])
+    kind, first = "cpu" if device == "cpu" else "gpu", int(device.partition(":")[2] or 0)
     header = header_lines(
         model,
         dataset=data.name if params["data"] not in ("device", "host") else f"{data.name} (synthetic)",
         mode=MODES[mode],
         batch=batch,
         steps=steps,
-        epochs=steps * batch / data.images(mode),
-        device=f"/{'cpu' if device == 'cpu' else 'gpu'}:{device.partition(':')[2] or 0}",
+        epochs=steps * batch * spec.ranks / data.images(mode),
+        devices=[f"/{kind}:{first + number}" for number in range(spec.ranks)],
         data_format=str(params["layout"]).upper(),
         optimizer=str(params["optimizer"]),
     )
     accuracy = mode == "forward" or bool(params["accuracy"])
     every = _whole(params["loss_every"]) or 1
-    return TableOptions(MODES[mode], batch, header, every, None, LOSS_NAME, accuracy, str(params["trace_file"]))
+    return TableOptions(
+        MODES[mode], batch * spec.ranks, header, every, None, LOSS_NAME, accuracy, str(params["trace_file"])
+    )
 
 
 def header_lines(
@@ -214,12 +217,12 @@ def header_lines(
     batch: int,
     steps: int,
     epochs: float,
-    device: str,
+    devices: Sequence[str],
     data_format: str,
     optimizer: str,
     single_session: bool = False,
 ) -> tuple[tuple[str, str], ...]:
-    """Return the header as (label, value); a line without a label goes on with the one before.
+    """Return the header as (label, value); a line without a label goes on with the one before. `batch` is each device's.
 
     The line after `Model:` is ours: the name does not say which ResNet it is. In ASCII, for logs of any locale. A run that
     goes by seconds has no number of batches to print.
@@ -231,14 +234,14 @@ def header_lines(
         ("Dataset", dataset),
         ("Mode", mode),
         ("SingleSess", str(single_session)),
-        ("Batch size", f"{batch} global"),
+        ("Batch size", f"{batch * len(devices)} global"),
         ("", f"{batch} per device"),
     ]
     if steps:
         lines += [("Num batches", str(steps)), ("Num epochs", f"{epochs:.2f}")]
     return (
         *lines,
-        ("Devices", str([device])),
+        ("Devices", str(list(devices))),
         ("NUMA bind", "False"),
         ("Data format", data_format),
         ("Optimizer", optimizer),

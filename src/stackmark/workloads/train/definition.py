@@ -17,14 +17,16 @@ from importlib.resources import files
 from typing import Literal
 
 from stackmark.model import Field, ValidationError
+from stackmark.ranks import MOST_RANKS
 from stackmark.spec import Params, Scalar
-from stackmark.workloads.definition import Definition, Family, SampleBytes
+from stackmark.workloads.definition import Definition, Family, Ranks, SampleBytes
 from stackmark.workloads.train.zoo import MODELS, Model
 
 AUTO = {"auto": True}
 FOLLOWS = {"auto": True, "follows": True}
 CLASSIC = {"group": "Optimizer and schedule, as tf_cnn_benchmarks names them"}
 OUTPUT = {"group": "Files"}
+RANKS = {"group": "Several ranks", "auto": True, "later": True}
 
 
 class TrainParams(Params):
@@ -113,7 +115,25 @@ class TrainParams(Params):
         default="", description="write a Chrome trace of one warm-up step here", json_schema_extra=OUTPUT
     )
 
+    strategy: Literal["none", "ddp", "fsdp", "parameter-server", "independent"] = Field(
+        default="none",
+        description="how ranks exchange gradients: ddp (all-reduce in buckets), fsdp (weights sharded, transformers only), "
+        "parameter-server, independent (no exchange); with one rank: none",
+        json_schema_extra=RANKS,
+    )
+    server_device: Literal["cpu", "gpu"] = Field(
+        default="cpu",
+        description="where strategy parameter-server keeps and updates the weights: in host memory, or on rank 0's GPU",
+        json_schema_extra={"group": "Several ranks", "later": True},
+    )
+    share_gpus: bool = Field(
+        default=False,
+        description="let ranks share GPUs where there are too few, and exchange through host memory; this is no scaling",
+        json_schema_extra={"group": "Several ranks", "later": True},
+    )
+
     def _validate(self) -> None:
+        self._validate_strategy()
         if self.precision == "fp16" and self.device == "cpu" and self.mode == "train":
             raise ValueError("fp16 training needs a GPU; on a CPU use bf16 or fp32")
         if self.precision == "tf32" and self.device == "cpu":
@@ -129,6 +149,22 @@ class TrainParams(Params):
             raise ValueError("a CUDA graph with an adjusted loss scale needs a fused optimizer; set --loss-scale")
         if self.mode == "eval" and not self.checkpoint_dir:
             raise ValueError("eval needs the checkpoint_dir that a training run wrote")
+
+    def _validate_strategy(self) -> None:
+        if self.strategy == "none":
+            return
+        if self.mode == "eval":
+            raise ValueError("mode eval runs as one rank; use strategy none")
+        if self.mode == "forward" and self.strategy != "independent":
+            raise ValueError("mode forward has no gradients to exchange; use strategy independent")
+        if self.compile or self.cuda_graph:
+            raise ValueError("strategies run without compile and cuda_graph; use --no-compile --no-cuda-graph")
+        if self.precision == "fp16" and not self.loss_scale and self.strategy in ("fsdp", "parameter-server"):
+            raise ValueError(f"strategy {self.strategy} with fp16 needs a constant --loss-scale, or use bf16")
+        if self.checkpoint_dir and self.strategy != "ddp":
+            raise ValueError(f"strategy {self.strategy} writes no checkpoints; use ddp, or no --checkpoint-dir")
+        if self.strategy == "parameter-server" and self.server_device == "gpu" and self.device == "cpu":
+            raise ValueError("server_device gpu needs --device cuda")
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------------
@@ -209,6 +245,7 @@ def _definition(model: Model) -> Definition:
         model.params,
         model.forward_macs,
         model.training_flops,
+        ranks=Ranks(1, MOST_RANKS),
         samples_per_step="batch",
         sample_bytes=partial(_sample_bytes, model),
         published_as=(f"infer/{model.name}",),

@@ -22,11 +22,11 @@ import torch
 from stackmark.events import OpRow
 from stackmark.spec import Scalar
 from stackmark.workloads.impl.devices import cpu_has
+from stackmark.workloads.impl.links import driver
 from stackmark.workloads.op.definition import OpParams, read_problem
 from stackmark.workloads.op.impl import copies, matrix
 from stackmark.workloads.op.impl.bench import Implementation, Prepared, Stand
 from stackmark.workloads.op.impl.checking import Guard, refuse_wrong
-from stackmark.workloads.op.impl.links import driver
 from stackmark.workloads.op.impl.operands import cache_bytes, free_bytes, make_room
 from stackmark.workloads.op.impl.rows import OwnRows, Plan, Tell, attempted, go_through, stand_of
 from stackmark.workloads.op.impl.timing import (

@@ -25,12 +25,12 @@ from stackmark.events import OpRow
 from stackmark.medians import median_of
 from stackmark.ranks import Rank
 from stackmark.units import say_seconds
+from stackmark.workloads.impl.process_group import Group, joined, require_group
 from stackmark.workloads.op.definition import OpParams, bus_factor
 from stackmark.workloads.op.impl.bench import DTYPES, Tensor
 from stackmark.workloads.op.impl.checking import WRONG_HINT
 from stackmark.workloads.op.impl.choose import problems_of
 from stackmark.workloads.op.impl.operands import cache_bytes, copies_for, free_bytes, make_room
-from stackmark.workloads.op.impl.process_group import Group, joined, require_group
 from stackmark.workloads.op.impl.rows import OwnRows, Plan
 from stackmark.workloads.op.impl.timing import LEAST_SAMPLES, MOST_CALLS_A_SAMPLE, MOST_SAMPLES, WANTED, say_unknown
 from stackmark.workloads.op.problem import Problem, read_rows

@@ -22,10 +22,11 @@ from functools import cache
 import torch
 
 from stackmark.units import say_percent
-from stackmark.workloads.op.impl import links, pinning
+from stackmark.workloads.impl import links
+from stackmark.workloads.impl.links import Limit, near_node, nodes, pages_by_node
+from stackmark.workloads.op.impl import pinning
 from stackmark.workloads.op.impl.bench import Compared, Implementation, Prepared, Stand, Tensor
 from stackmark.workloads.op.impl.checking import bound, relative_error
-from stackmark.workloads.op.impl.links import Limit, near_node, nodes, pages_by_node
 from stackmark.workloads.op.impl.operands import Piece, cache_bytes, rotated
 from stackmark.workloads.op.problem import Problem
 from stackmark.workloads.workload import WorkloadFailure

@@ -24,8 +24,8 @@ import torch
 from stackmark.machine.nvml import Nvml
 from stackmark.medians import median_of
 from stackmark.units import counted, say_percent
+from stackmark.workloads.impl.links import gpu_of
 from stackmark.workloads.op.impl.bench import Prepared, Stand
-from stackmark.workloads.op.impl.links import gpu_of
 
 WANTED = 0.01
 LEAST_SAMPLES = 10

@@ -52,7 +52,8 @@ def choose(request: Request, model: Model, trial: TrialSeconds) -> tuple[TrainPa
     picked = Choices(typed, dict(typed), {})
     device = _device(picked)
     gpu = device.startswith("cuda")
-    _precision_and_tuning(picked, model, device)
+    strategy = _strategy(picked, request.ranks)
+    _precision_and_tuning(picked, model, device, several=strategy != "none")
     _length(picked, gpu)
     samples = _data(picked, model)
     picked.take("threads", 0, "the framework's choice")
@@ -85,7 +86,15 @@ def _device(picked: Choices) -> str:
     return picked.take("device", str(asked), "")
 
 
-def _precision_and_tuning(picked: Choices, model: Model, device: str) -> None:
+def _strategy(picked: Choices, ranks: int) -> str:
+    if ranks == 1:
+        return str(picked.take("strategy", "none", "one rank"))
+    if picked.typed.get("mode") == "forward":
+        return str(picked.take("strategy", "independent", "a forward pass has no gradients"))
+    return str(picked.take("strategy", "ddp", "all-reduce in buckets, as most training does"))
+
+
+def _precision_and_tuning(picked: Choices, model: Model, device: str, *, several: bool = False) -> None:
     gpu = device.startswith("cuda")
     precision = picked.take("precision", *usual_precision(device))
     default = ("fast", "it needs no compiler and starts at once")
@@ -93,6 +102,8 @@ def _precision_and_tuning(picked: Choices, model: Model, device: str) -> None:
         default = ("max", "compiled and replayed as a CUDA graph: what this GPU can do")
     if gpu and not _can_compile():
         default = ("fast", "torch.compile needs Triton and a C compiler; at least one is missing")
+    if several:
+        default = ("fast", "strategies run without torch.compile")
     tune = picked.take("tune", *default)
     why = f"tune {tune}"
     transformer = model.dataset == "text" or model.name == "vit-b16"
@@ -109,8 +120,10 @@ def _precision_and_tuning(picked: Choices, model: Model, device: str) -> None:
         fused = picked.take("fused", tune != "off" and fusable, why)
     scaled = precision == "fp16" and not picked.typed.get("loss_scale") and picked.typed.get("mode", "train") == "train"
     graph = gpu and tune != "off" and not picked.typed.get("lr_schedule") and (fused or not scaled)
-    picked.take("cuda_graph", graph, why)
-    picked.take("compile", tune == "max", why)
+    if several:
+        why = "strategies run without it"
+    picked.take("cuda_graph", graph and not several, why)
+    picked.take("compile", tune == "max" and not several, why)
 
 
 def _can_compile() -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from stackmark.ranks import Rank
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
 from stackmark.workloads.train.zoo import Model
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # Distinct batches in the host's memory, so that the copy is not served from a cache that training would not have.
 HOST_BATCHES = 4
+# Larger than any number of batches that are made from consecutive seeds.
+SEEDS_BETWEEN_RANKS = 1_000_003
+ALONE = Rank(0, 1, 0, 1)
 # Of ImageNet, in 0 … 255, as everybody uses them.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
@@ -60,41 +64,45 @@ def samples_in_epoch(params: TrainParams, model: Model) -> int:
     return {"imagenet": 1_281_167, "cifar10": 50_000}.get(model.dataset, 1_000_000)
 
 
-def open_feed(params: TrainParams, model: Model, device: torch.device) -> Feed:
-    target = nets.synthetic(model, params.batch, params.classes, device, params.seed)
+def open_feed(params: TrainParams, model: Model, device: torch.device, rank: Rank = ALONE) -> Feed:
+    """Open the feed of one rank. Each has samples of its own; the weights have the seed itself."""
+    seed = params.seed + rank.number * SEEDS_BETWEEN_RANKS
+    target = nets.synthetic(model, params.batch, params.classes, device, seed)
     if params.layout == "nhwc" and model.image_px:
         images = target.inputs[0].contiguous(memory_format=torch.channels_last)
         target = nets.Sample((images, *target.inputs[1:]), target.targets)
     if params.data == "device":
         return DeviceFeed(target)
     if params.data == "host":
-        return CopyFeed(target, _host_batches(params, model), device, bytes_as_images=False)
+        return CopyFeed(target, _host_batches(params, model, seed), device, bytes_as_images=False)
     from stackmark.workloads.train.impl.folder import batches, open_folder
 
     folder = open_folder(Path(params.data), model, training=params.mode != "eval", outputs=params.classes)
-    _check_fits(folder, params)
-    source = batches(folder, params, pin=device.type == "cuda")
+    _check_fits(folder, params, rank)
+    source = batches(folder, params, pin=device.type == "cuda", rank=rank)
     return CopyFeed(target, source, device, bytes_as_images=True)
 
 
-def _check_fits(folder: "Folder", params: TrainParams) -> None:
+def _check_fits(folder: "Folder", params: TrainParams, rank: Rank) -> None:
     if folder.classes > params.classes:
         raise WorkloadFailure(
             "bad_data",
             f"{params.data} has {folder.classes} classes, but the model has {params.classes} outputs",
             f"use --classes {folder.classes}, or leave it out",
         )
-    if len(folder) < params.batch:
+    own = len(folder) // rank.size
+    if own < params.batch:
+        each = f" for each of {rank.size} ranks" if rank.size > 1 else ""
         raise WorkloadFailure(
-            "bad_data", f"{params.data} has {len(folder)} samples, less than one batch of {params.batch}",
-            f"use --batch {len(folder)} or less",
+            "bad_data", f"{params.data} has {own} samples{each}, less than one batch of {params.batch}",
+            f"use --batch {own} or less",
         )  # fmt: skip
 
 
-def _host_batches(params: TrainParams, model: Model) -> "Source":
+def _host_batches(params: TrainParams, model: Model, seed: int) -> "Source":
     made = []
     for index in range(HOST_BATCHES):
-        sample = nets.synthetic(model, params.batch, params.classes, torch.device("cpu"), params.seed + index)
+        sample = nets.synthetic(model, params.batch, params.classes, torch.device("cpu"), seed + index)
         if params.device != "cpu":
             sample = nets.Sample(_pinned(sample.inputs), _pinned(sample.targets))
         if params.layout == "nhwc" and model.image_px:

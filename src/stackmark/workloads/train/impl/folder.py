@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
+from stackmark.ranks import Rank
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
 from stackmark.workloads.train.impl.pictures import UnreadableImage, read_picture, require_pillow
@@ -243,8 +244,8 @@ class _Images(Dataset[tuple[Tensor, int]]):
 class _Endless(Sampler[int]):
     """Epoch after epoch in one stream: a loader that ended would stop its workers at each epoch, inside the measurement."""
 
-    def __init__(self, size: int, seed: int, shuffle: bool) -> None:
-        self._size, self._seed, self._shuffle = size, seed, shuffle
+    def __init__(self, size: int, seed: int, shuffle: bool, rank: Rank) -> None:
+        self._size, self._seed, self._shuffle, self._rank = size, seed, shuffle, rank
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self._seed)
@@ -252,7 +253,8 @@ class _Endless(Sampler[int]):
             order: Sequence[int] = range(self._size)
             if self._shuffle:
                 order = torch.randperm(self._size, generator=generator).tolist()
-            yield from order
+            # All ranks draw the same order, and each reads its own part of it.
+            yield from order[self._rank.number :: self._rank.size]
 
 
 def _begin_worker(_index: int) -> None:
@@ -266,17 +268,18 @@ def _begin_worker(_index: int) -> None:
         info.dataset.chance.seed(info.seed)
 
 
-def batches(folder: Folder, params: TrainParams, pin: bool) -> Source:
+def batches(folder: Folder, params: TrainParams, pin: bool, rank: Rank) -> Source:
     """Yield batches without end; closing it ends the reading processes."""
     training = params.mode == "train"
+    seed = params.seed + rank.number
     loader = DataLoader(
-        _Images(folder, Random(params.seed) if training and params.distortions else None),
+        _Images(folder, Random(seed) if training and params.distortions else None),
         batch_size=params.batch,
-        sampler=_Endless(len(folder), params.seed, shuffle=training),
+        sampler=_Endless(len(folder), params.seed, training, rank),
         num_workers=params.data_workers,
         pin_memory=pin,
         worker_init_fn=_begin_worker,
-        generator=torch.Generator().manual_seed(params.seed),
+        generator=torch.Generator().manual_seed(seed),
         prefetch_factor=4 if params.data_workers else None,
     )
     try:

@@ -50,13 +50,15 @@ class Schedule:
         net: nn.Module,
         optimizer: torch.optim.Optimizer | None,
         scaler: "torch.amp.GradScaler | None",
-        epoch_samples: int,
+        epoch_samples: float,
+        saves: bool = True,
     ) -> None:
+        """`epoch_samples` are those that this rank sees in an epoch. Of several ranks, which have the same weights, one saves."""
         self._params, self._net, self._optimizer, self._scaler = params, net, optimizer, scaler
         self._pieces = parse_schedule(params.lr_schedule) if params.lr_schedule else []
         self._steps_in_epoch = epoch_samples / params.batch
         self._step = 0
-        self._saves = bool(params.checkpoint_dir) and params.mode == "train"
+        self._saves = saves and bool(params.checkpoint_dir) and params.mode == "train"
         if self._saves:
             _require_folder(Path(params.checkpoint_dir))
         self.restored = self._restore()

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stackmark.workloads.impl.process_group import Group
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import nets
 from stackmark.workloads.train.impl.data import Feed
 from stackmark.workloads.train.impl.optimizer import build_optimizer
 from stackmark.workloads.train.impl.schedule import Schedule
+from stackmark.workloads.train.impl.strategies import Strategy, build_strategy
 from stackmark.workloads.train.zoo import Model
 from stackmark.workloads.workload import Rig, Values
 
@@ -59,6 +61,7 @@ class Machine:
     params: TrainParams
     model: Model
     net: nn.Module
+    strategy: Strategy
     feed: Feed
     loss: Tensor
     loss_sum: Tensor
@@ -69,15 +72,17 @@ class Machine:
     schedule: Schedule | None = None
 
     @classmethod
-    def build(cls, params: TrainParams, model: Model, feed: Feed, rig: Rig) -> "Machine":
+    def build(cls, params: TrainParams, model: Model, feed: Feed, rig: Rig, group: Group | None = None) -> "Machine":
         device = torch.device(params.device)
         with rig.part("model"):
             net = build_model(params, model)
+            strategy = build_strategy(params, net, group)
             zero = torch.zeros((), device=device)
             share = torch.tensor((0.0, 0.0, 1.0), device=device)
-            machine = cls(params, model, net, feed, zero, zero.clone(), share, torch.zeros_like(share))
+            machine = cls(params, model, net, strategy, feed, zero, zero.clone(), share, torch.zeros_like(share))
             if params.mode == "train":
-                machine.optimizer = build_optimizer(params, net)
+                if strategy.updates:
+                    machine.optimizer = build_optimizer(params, strategy.owner)
                 if params.precision == "fp16" and not params.loss_scale:
                     machine.scaler = make_scaler(device)
         return machine
@@ -95,7 +100,7 @@ class Machine:
         return lambda: self._infer(forward)
 
     def _forward(self) -> Callable[[], tuple[Tensor, Any]]:
-        params, model, net, target = self.params, self.model, self.net, self.feed.target
+        params, model, net, target = self.params, self.model, self.strategy.net, self.feed.target
         dtype = AUTOCAST.get(params.precision)
         kind = torch.device(params.device).type
         # The outputs are only kept where somebody asks for them: a compiler need not write out what nobody reads.
@@ -114,9 +119,8 @@ class Machine:
         return lambda: compiled(*tensors)
 
     def _train(self, forward: Callable[[], tuple[Tensor, Any]]) -> None:
-        optimizer, scaler, params = self.optimizer, self.scaler, self.params
-        assert optimizer is not None
-        optimizer.zero_grad(set_to_none=True)
+        optimizer, scaler, params, strategy = self.optimizer, self.scaler, self.params, self.strategy
+        strategy.forget_gradients(optimizer)
         loss, outputs = forward()
         if scaler:
             scaler.scale(loss).backward()
@@ -125,16 +129,23 @@ class Machine:
             torch._foreach_div_([p.grad for p in self.net.parameters() if p.grad is not None], params.loss_scale)
         else:
             loss.backward()
+        strategy.exchange()
+        if optimizer:
+            self._update(optimizer)
+        strategy.publish()
+        self._note(loss.detach(), outputs)
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
+        scaler, params = self.scaler, self.params
         if params.gradient_clip:
             if scaler:
                 scaler.unscale_(optimizer)
-            nn.utils.clip_grad_value_(self.net.parameters(), params.gradient_clip)
+            nn.utils.clip_grad_value_(self.strategy.owner.parameters(), params.gradient_clip)
         if scaler:
             scaler.step(optimizer)
             scaler.update()
         else:
             optimizer.step()
-        self._note(loss.detach(), outputs)
 
     @torch.no_grad()
     def _infer(self, forward: Callable[[], tuple[Tensor, Any]]) -> None:

@@ -13,13 +13,14 @@ import torch
 from stackmark.spec import Params, Request
 from stackmark.workloads.impl.devices import require_device
 from stackmark.workloads.impl.kernels import profile_step
+from stackmark.workloads.impl.process_group import Group, joined_as
 from stackmark.workloads.train.definition import TrainParams, bytes_of
 from stackmark.workloads.train.impl.choose import choose, require_compiler
 from stackmark.workloads.train.impl.data import Feed, open_feed, samples_in_epoch
 from stackmark.workloads.train.impl.schedule import Schedule, parse_schedule
 from stackmark.workloads.train.impl.step import Machine, make_peek, prepare, set_arithmetic
 from stackmark.workloads.train.zoo import MODELS, Model
-from stackmark.workloads.workload import Metric, Rig, TimedSteps, WorkloadFailure
+from stackmark.workloads.workload import Metric, Rig, TimedSteps, Together, WorkloadFailure
 
 
 def probe(request: Request, rig: Rig) -> tuple[Params, dict[str, str]]:
@@ -36,6 +37,7 @@ def probe(request: Request, rig: Rig) -> tuple[Params, dict[str, str]]:
 def _trial(params: TrainParams, model: Model, rig: Rig) -> float:
     plain = params.model_copy(
         update={
+            "strategy": "none",
             "compile": False,
             "cuda_graph": False,
             "autotune": False,
@@ -60,6 +62,8 @@ def run(name: str, params: Params, rig: Rig) -> Generator[TimedSteps, None, None
     assert isinstance(params, TrainParams)
     model = MODELS[name]
     device = torch.device(params.device)
+    if rig.rank.size > 1 and params.strategy == "none":
+        raise WorkloadFailure("bad_parameter", f"{rig.rank.size} ranks need a strategy", "use --strategy ddp")
     if params.lr_schedule:
         parse_schedule(params.lr_schedule)
     with rig.part("device"):
@@ -71,13 +75,19 @@ def run(name: str, params: Params, rig: Rig) -> Generator[TimedSteps, None, None
             torch.zeros(1, device=device)
         set_arithmetic(params)
     with rig.part("data"):
-        feed = open_feed(params, model, device)
+        feed = open_feed(params, model, device, rig.rank)
     with closing(feed):
-        yield from _stand(params, model, feed, rig)
+        if params.strategy == "none":
+            yield from _stand(params, model, feed, rig)
+            return
+        with joined_as(rig.rank, device, shared=params.share_gpus) as group:
+            yield from _stand(params, model, feed, rig, group)
 
 
-def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator[TimedSteps, None, None]:
-    machine = Machine.build(params, model, feed, rig)
+def _stand(
+    params: TrainParams, model: Model, feed: Feed, rig: Rig, group: Group | None = None
+) -> Generator[TimedSteps, None, None]:
+    machine = Machine.build(params, model, feed, rig, group)
     _plan_between_steps(machine, rig)
     step = prepare(machine, rig)
     if params.trace_file:
@@ -90,7 +100,7 @@ def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator
         step=step,
         device=params.device,
         sample=model.sample,
-        samples_per_step=params.batch,
+        samples_per_step=params.batch * rig.rank.size,
         peek=peek,
         reserve=reserve,
         peek_every=params.loss_every,
@@ -103,9 +113,20 @@ def _stand(params: TrainParams, model: Model, feed: Feed, rig: Rig) -> Generator
         metrics=lambda: _metrics(machine),
         # A checkpoint is of the steps that were asked for, and not of one more.
         profile=None if params.checkpoint_dir else lambda: profile_step(step, params.device),
+        together=_together(machine, group) if group else None,
     )
     if params.checkpoint_dir and params.mode == "train" and machine.schedule:
         machine.schedule.save()
+
+
+def _together(machine: Machine, group: Group) -> Together:
+    strategy = machine.strategy
+    return Together(
+        most=group.most,
+        alone=None if machine.params.checkpoint_dir else strategy.alone(),
+        exchanged_bytes=strategy.exchanged_bytes,
+        facts={"strategy": machine.params.strategy, "backend": group.backend, "notes": list(group.notes())},
+    )
 
 
 def _plan_between_steps(machine: Machine, rig: Rig) -> None:
@@ -113,7 +134,9 @@ def _plan_between_steps(machine: Machine, rig: Rig) -> None:
     if not (params.lr_schedule or params.checkpoint_dir):
         return
     epoch = samples_in_epoch(params, machine.model) if params.lr_schedule else params.batch
-    machine.schedule = Schedule(params, machine.net, machine.optimizer, machine.scaler, epoch)
+    machine.schedule = Schedule(
+        params, machine.net, machine.optimizer, machine.scaler, epoch / rig.rank.size, saves=rig.rank.number == 0
+    )
     if machine.schedule.restored:
         rig.flag(machine.schedule.restored)
 

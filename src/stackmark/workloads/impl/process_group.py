@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from stackmark.ranks import STORE_VARIABLE, Rank, own_rank
-from stackmark.workloads.op.impl import links
-from stackmark.workloads.op.impl.links import driver
+from stackmark.workloads.impl import links
+from stackmark.workloads.impl.links import driver
 from stackmark.workloads.workload import WorkloadFailure
 
 # The longest that any call waits for the others. A collective of a gigabyte takes seconds; a rank may come a minute late,
@@ -63,10 +63,14 @@ class Group:
     def notes(self) -> list[str]:
         """Describe how the ranks are placed and communicate, as far as is known."""
         rank = self.rank
-        if rank.local_size == rank.size:
+        if rank.size == 1:
+            lie = "one rank alone"
+        elif rank.local_size == rank.size:
             lie = f"{rank.size} ranks on this machine"
         else:
             lie = f"{rank.size} ranks, {rank.local_size} of them on the machine of rank 0"
+        if self.device.type == "cuda" and self.backend == "gloo":
+            return [f"gloo through the host's memory: ranks share GPUs, so this measures no scaling; {lie}"]
         if self.device.type == "cuda":
             version = ".".join(map(str, torch.cuda.nccl.version()))
             way = ", ".join(transports(self.log.read())) or "by an unreported transport"
@@ -99,11 +103,18 @@ def _crowded(threads: int, cores: int) -> str:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Group]:
-    """Join the group that this process was started for."""
+    """Join the group of several ranks that this process was started for."""
     rank = own_rank(os.environ)
     if rank is None or rank.size < 2:
         raise WorkloadFailure("bad_parameter", "a collective needs several ranks", "use --ranks 2")
-    backend = require_group(device, rank.local_size)
+    with joined_as(rank, device) as group:
+        yield group
+
+
+@contextmanager
+def joined_as(rank: Rank, device: torch.device, *, shared: bool = False) -> Iterator[Group]:
+    """Join a group as this rank; a group of one needs nobody else. `shared`: ranks may have one GPU, then gloo exchanges."""
+    backend = "gloo" if shared else require_group(device, rank.local_size)
     log = NcclLog(backend)
     with lost_ranks():
         _join(backend, rank, device)
@@ -143,6 +154,10 @@ def _join(backend: str, rank: Rank, device: torch.device) -> None:
     # PyTorch takes it since 2.3.
     known = "device_id" in signature(torch.distributed.init_process_group).parameters
     bound: dict[str, Any] = {"device_id": device} if backend == "nccl" and known else {}
+    if rank.size == 1:
+        own = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        torch.distributed.init_process_group(backend, store=own, rank=0, world_size=1, timeout=timeout, **bound)
+        return
     listening = os.environ.get(STORE_VARIABLE)
     if listening is None:
         # Another launcher, who says it all in the environment.
