@@ -137,6 +137,7 @@ def test_two_ranks_train_and_say_how_their_steps_are_made_up(strategy: str, tmp_
     assert step_s > 0
     facts = [e["facts"] for e in events if e["event"] == "facts" and e["subject"] == "ranks"]
     assert [(f["strategy"], f["backend"]) for f in facts] == [(strategy, "gloo")] * 2
+    assert all(f["clock_uncertainty_s"] < 1 for f in facts)
 
 
 def test_fsdp_of_a_network_without_blocks_is_a_sentence(tmp_path: Path) -> None:

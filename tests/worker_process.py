@@ -121,7 +121,7 @@ def read_until(process: subprocess.Popen[bytes], wanted: Callable[[dict[str, Any
     raise AssertionError(f"the worker ended before: {lines[-1:]} {process.stderr.read() if process.stderr else ''!r}")
 
 
-def finish(process: subprocess.Popen[bytes], before: list[str] | None = None, timeout_s: float = 60) -> Finished:
+def finish(process: subprocess.Popen[bytes], before: list[str] | None = None, timeout_s: float = 180) -> Finished:
     """Waits for its end with the lifeline open, which `communicate` would cut."""
     assert process.stdout is not None
     assert process.stderr is not None

@@ -22,11 +22,14 @@ from stackmark.places.place import Outcome, missing_facts
 from stackmark.spec import SCHEMA_VERSION, Spec, explain
 from stackmark.verdict.collectives import rows_apart, steps_apart
 from stackmark.verdict.steady import checked_steps
+from stackmark.verdict.stragglers import RankSteps, stragglers
 from stackmark.verdict.throughput import RunVerdict, TimedRun, judge_run
 
 # How a line of standard error stands in a stored stream, between the lines of standard output.
 STDERR_PREFIX = "stderr\t"
 _NUMBERS = re.compile(r"\d[\d.,]*")
+# Steps that ranks do without exchange, as far as a worker is believed.
+MOST_ALONE = 10_000
 Facts = dict[str, dict[str, JsonValue]]
 
 
@@ -119,7 +122,28 @@ def _stragglers(stream: Stream) -> list[str]:
     rows = {rank: [event.row for event in events if isinstance(event, Row)] for rank, events in spoke.items()}
     if any(rows.values()):
         return rows_apart(rows)
+    if own := _own_steps(spoke):
+        return stragglers(own)
     return steps_apart({rank: stream.measured_steps(rank) for rank in spoke})
+
+
+def _own_steps(spoke: Mapping[int, list[Event]]) -> dict[int, RankSteps]:
+    """Read what ranks that exchange say of their steps without exchange; nothing unless all of them say it."""
+    found: dict[int, RankSteps] = {}
+    for rank, events in spoke.items():
+        values = {event.name: event.value for event in events if isinstance(event, Metric)}
+        own = [values.get(name) for name in ("compute_step_s", "slowest_steps", "alone_steps")]
+        if any(value is None for value in own):
+            return {}
+        compute_s, slowest, steps = (value or 0.0 for value in own)
+        if not 0 <= slowest <= steps <= MOST_ALONE:
+            return {}
+        facts = gathered_facts(events, rank)
+        gpu = facts.get("gpu", {}).get("under_test")
+        node = facts.get("container", {}).get("node") or facts.get("host", {}).get("hostname")
+        where = ", ".join(str(name)[:80] for name in (node, gpu) if name)
+        found[rank] = RankSteps(compute_s, int(slowest), int(steps), where)
+    return found
 
 
 def _numbers(result: Result, verdict: RunVerdict, events: Sequence[Event]) -> dict[str, float | int | str | None]:

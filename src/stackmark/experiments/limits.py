@@ -52,7 +52,11 @@ def limits_of_run(ledger: Ledger, row: RunDetail, rate_per_s: float | None = Non
 
 
 def limits_of(ledger: Ledger, row: RunRow, spec: Spec, events: Sequence[Event], rate_per_s: float) -> Limits:
-    work = work_of(spec, next((event for event in reversed(events) if isinstance(event, Result)), None), rate_per_s)
+    if spec.ranks > 1 and (row.device == "cpu" or spec.params.get("share_gpus")):
+        return NO_LIMITS  # ranks share a chip, and how is not known here
+    result = next((event for event in reversed(events) if isinstance(event, Result)), None)
+    # Each rank has a chip of its own, and is compared with that chip's ceilings.
+    work = work_of(spec, result, rate_per_s / spec.ranks)
     if work is None:
         return NO_LIMITS
     threads = threads_of(row, spec, events)
@@ -60,7 +64,9 @@ def limits_of(ledger: Ledger, row: RunRow, spec: Spec, events: Sequence[Event], 
     if ceilings is None:
         return Limits(work, None, (none_kept(ledger, row, threads),))
     standing = stand(work, ceilings)
-    return Limits(work, standing, (say_standing(standing), *(doubt.what for doubt in doubts(standing))))
+    said = say_standing(standing)
+    each = f"each of {spec.ranks} ranks: {said}" if spec.ranks > 1 else said
+    return Limits(work, standing, (each, *(doubt.what for doubt in doubts(standing))))
 
 
 def ceilings_for(ledger: Ledger, row: RunRow, threads: int | None) -> Ceilings | None:

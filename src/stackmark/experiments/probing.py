@@ -19,6 +19,7 @@ from stackmark.ids import new_id
 from stackmark.places.place import Handle, Outcome, Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.command.definition import GUESSED, guessed_params
+from stackmark.workloads.definition import Definition
 from stackmark.workloads.registry import check_request, definitions, find, is_own_program
 
 # A probe builds a model and tries a step or two; a minute is usual on a slow machine, this is where it is stuck.
@@ -83,8 +84,9 @@ def check_ranks(request: Request) -> None:
     """Refuse ranks for what one process does, and one rank for an exchange of several."""
     allowed = find(request.workload)[1].ranks
     if request.ranks > allowed.most:
-        known = ", ".join(one.name for one in definitions() if one.ranks.most > 1)
-        raise SpecError(f"{request.workload} runs as one rank and takes no --ranks", hint=f"only {known} take --ranks")
+        raise SpecError(
+            f"{request.workload} runs as one rank and takes no --ranks", hint=f"only {_with_ranks()} take it"
+        )
     if request.ranks < allowed.least:
         raise SpecError(f"{request.workload} needs several ranks", hint="set their number: --ranks 2")
     device = request.typed().get("device", "cpu")
@@ -93,6 +95,18 @@ def check_ranks(request: Request) -> None:
             f"--device {device}: ranks use the GPUs from cuda:0 on, one each",
             hint="select GPUs with --gpus or CUDA_VISIBLE_DEVICES",
         )
+
+
+def _with_ranks() -> str:
+    """Name the workloads that take ranks; a family whose workloads all do by its name."""
+    found: dict[str, list[Definition]] = {}
+    for one in definitions():
+        found.setdefault(one.name.partition("/")[0], []).append(one)
+    names = []
+    for family, its in found.items():
+        several = [one.name for one in its if one.ranks.most > 1]
+        names += [f"{family}/*"] if len(several) == len(its) else several
+    return ", ".join(names)
 
 
 def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:

@@ -63,10 +63,11 @@ def print_summary(result: RunResult, console: Console, ledger: str = "") -> None
 
 
 def headline(result: RunResult) -> str:
-    """`train/resnet50 on host: NVIDIA H200`."""
+    """`train/resnet50 on host: NVIDIA H200`; `train/resnet50 on host, 2 ranks: NVIDIA H200`."""
     run, measured = result.shown_run, result.measured
     chip = say_chip(run.chip if run else None, measured.spec, measured.facts)
-    return f"{measured.spec.workload} on {run.place if run else 'host'}: {chip}"
+    ranks = f", {measured.spec.ranks} ranks" if measured.spec.ranks > 1 else ""
+    return f"{measured.spec.workload} on {run.place if run else 'host'}{ranks}: {chip}"
 
 
 def summary_lines(result: RunResult, ledger: str = "") -> list[Line]:
@@ -156,7 +157,11 @@ def say_settings(result: RunResult) -> str:
     params, choices = result.measured.spec.params, result.measured.choices
     family, _ = find(result.spec.workload)
     shown = [(name, params[name]) for name in family.settings if name in params and params[name] not in EMPTY]
-    said = [f"{name} {_short(str(value))}{CHOSEN_MARK if name in choices else ''}" for name, value in shown]
+    each = " per rank" if result.measured.spec.ranks > 1 else ""
+    said = [
+        f"{name} {_short(str(value))}{each if name == 'batch' else ''}{CHOSEN_MARK if name in choices else ''}"
+        for name, value in shown
+    ]
     marked = any(name in choices for name, _ in shown)
     return ", ".join(said) + (f"  ({LEGEND})" if marked else "")
 

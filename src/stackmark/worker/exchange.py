@@ -7,6 +7,7 @@ What a measured step takes past it is the exchange that is not hidden behind the
 steps without exchange happened to be slower. The weights of the ranks drift apart meanwhile, and nothing is measured afterwards.
 """
 
+from collections.abc import Callable
 from statistics import median
 
 from stackmark import events
@@ -19,6 +20,30 @@ ALONE_S = 1.0
 MOST_STEPS, LEAST_STEPS = 100, 5
 # The first step without exchange may allocate.
 BEFORE = 2
+
+
+# Each meeting of the ranks narrows the bounds of their clocks' offset; a meeting takes a millisecond or less.
+MEETINGS = 20
+# Says nothing in a search for the largest.
+NOTHING = -1e300
+
+
+def align(together: Together, first: bool, now: Callable[[], float]) -> tuple[float, float]:
+    """Return by how many seconds this rank's clock is ahead of the first rank's, and how uncertain that is.
+
+    The ranks meet some times, and each notes when it came and when it left. Nobody leaves before all have come: so the offset
+    is at least (came here - left there) and at most (left here - came there), at each meeting. The bounds hold whatever the
+    network does; they are as far apart as the shortest meeting was long.
+    """
+    came, left = [], []
+    for _ in range(MEETINGS):
+        came.append(now())
+        together.most(0.0)
+        left.append(now())
+    told = together.most(*(came + left if first else [NOTHING] * (2 * MEETINGS)))
+    low = max(mine - other for mine, other in zip(came, told[MEETINGS:], strict=True))
+    high = min(mine - other for mine, other in zip(left, told[:MEETINGS], strict=True))
+    return (low + high) / 2, abs(high - low) / 2
 
 
 def emit_exchange(emitter: Emitter, ready: TimedSteps, together: Together, stretch: Stretch) -> None:

@@ -361,6 +361,8 @@ def task_of_rank(task: Task, rank: Rank) -> Task:
 def _on_own_device(spec: Spec, rank: Rank) -> Spec:
     if not str(spec.params.get("device", "")).startswith("cuda"):
         return spec
+    if spec.params.get("share_gpus"):
+        return spec  # all ranks of a machine on the one that the spec names
     return spec.model_copy(update={"params": {**spec.params, "device": f"cuda:{rank.local_number}"}})
 
 

@@ -22,7 +22,7 @@ from stackmark.model import ValidationError
 from stackmark.ranks import Rank, own_rank
 from stackmark.spec import AUTO, SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker.clock import CpuMarks, Stretch
-from stackmark.worker.exchange import emit_exchange
+from stackmark.worker.exchange import align, emit_exchange
 from stackmark.worker.first import worker_command
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import Heartbeat, measure, warm_up
@@ -161,7 +161,9 @@ def read_params(family: Family, spec: Spec) -> AnyParams:
 def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench) -> None:
     uuid = device_uuid(params.device)
     if ready.together:
-        emitter(events.Facts, subject="ranks", facts=ready.together.facts)
+        offset_s, uncertain_s = align(ready.together, emitter.rank == 0, emitter.now)
+        clock = {"clock_offset_s": round(offset_s, 6), "clock_uncertainty_s": round(uncertain_s, 6)}
+        emitter(events.Facts, subject="ranks", facts={**ready.together.facts, **clock})
     step_s = warm_up(emitter, ready, params, lambda: _clock_mhz(uuid))
     ready.reset()
     waited_before = ready.data_wait_s()

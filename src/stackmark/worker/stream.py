@@ -74,7 +74,11 @@ class Emitter:
 
     def __call__(self, kind: type[events.Event], /, **fields: Any) -> None:
         # Its number is given by the writer. The call is one `put`, which a signal's exception cannot cut in two.
-        self._queue.put(kind(seq=0, rank=self.rank, t=round(time.monotonic() - self._begin, 6), **fields))
+        self._queue.put(kind(seq=0, rank=self.rank, t=round(self.now(), 6), **fields))
+
+    def now(self) -> float:
+        """Return the time of the events, in seconds since the worker began."""
+        return time.monotonic() - self._begin
 
     def last(self, kind: type[events.Event], /, **fields: Any) -> None:
         """Write the last event. It does not wait long for a blocked reader."""

@@ -128,7 +128,7 @@ class TrainParams(Params):
     )
     share_gpus: bool = Field(
         default=False,
-        description="let ranks share GPUs where there are too few, and exchange through host memory; this is no scaling",
+        description="all ranks of a machine use one GPU and exchange through host memory: a trial, not scaling",
         json_schema_extra={"group": "Several ranks", "later": True},
     )
 
@@ -257,7 +257,18 @@ FAMILY = Family(
     TrainParams,
     "stackmark.workloads.train.impl.train",
     tuple(map(_definition, MODELS.values())),
-    shown=("device", "batch", "precision", "tune", "layout", "optimizer", "data"),
+    shown=(
+        "device",
+        "batch",
+        "precision",
+        "tune",
+        "layout",
+        "optimizer",
+        "data",
+        "strategy",
+        "server_device",
+        "share_gpus",
+    ),
     # A compiler's choices differ from process to process; what a container costs does not need one.
     compared_with={"tune": "fast"},
 )
