@@ -21,7 +21,8 @@ from stackmark.places.place import Outcome
 from stackmark.ranks import Rank
 from stackmark.spec import Scalar, Spec, Task
 from stackmark.verdict.collectives import DEEPBENCH, bandwidths, rows_apart
-from stackmark.workloads.impl.process_group import outside_limit, require_group, transports
+from stackmark.workloads.impl.nccl_log import transports
+from stackmark.workloads.impl.process_group import outside_limit, require_group
 from stackmark.workloads.op.definition import OpParams, bus_factor
 from stackmark.workloads.op.impl.collectives import Pattern, differences, exact_calls, make_exchange, period_of
 from stackmark.workloads.workload import WorkloadFailure
@@ -281,7 +282,7 @@ gpu-05:1789225:1789736 [1] NCCL INFO Connected all rings
 
 
 def test_the_ways_of_nccl_s_channels_are_read_from_its_log() -> None:
-    assert transports(NCCL_LOG) == ["via NET/IB", "via P2P/CUMEM", "via SHM/direct/direct"]
+    assert transports(NCCL_LOG) == ["via NET/IB/GDRDMA", "via P2P/CUMEM", "via SHM/direct/direct"]
     assert transports("") == []
 
 

@@ -5,15 +5,15 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stackmark import events
 from stackmark.errors import StreamError
-from stackmark.machine import counters, host_counters
-from stackmark.machine.facts import collect
+from stackmark.machine import counters, host_counters, network
+from stackmark.machine.facts import Collector, collect
 from stackmark.machine.gpu import under_test
 from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.nvml import NoDriver, devices, session
@@ -137,7 +137,7 @@ def run(spec: Spec, emitter: Emitter) -> None:
     course = workload.run(entry.name.partition("/")[2], params, bench)
     try:
         ready = next(course)
-        emit_facts(emitter, params.device)
+        emit_facts(emitter, params.device, {"network": network.read} if spec.ranks > 1 else None)
         if isinstance(ready, TimedWhole):
             _measured_whole(emitter, ready, bench)
         elif isinstance(ready, TimedRows):
@@ -330,9 +330,10 @@ def _check_loss(stretch: Stretch, ready: TimedSteps) -> None:
     ready.check()
 
 
-def emit_facts(emitter: Emitter, device: str | None) -> None:
+def emit_facts(emitter: Emitter, device: str | None, more: Mapping[str, Collector] | None = None) -> None:
+    """Emit what the stack is. Facts about the network are only of a group: they differ wherever a container has its own."""
     uuid = device_uuid(device) if device else None
-    for subject in collect(device, uuid):
+    for subject in (*collect(device, uuid), *(collect(None, None, more) if more else ())):
         emitter(events.Facts, subject=subject.subject, facts=subject.facts, problems=list(subject.problems))
 
 

@@ -10,7 +10,6 @@ which one died, and of what.
 """
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,15 +19,17 @@ from typing import Any
 
 import torch
 
+from stackmark.machine.network import active_infiniband
+from stackmark.model import JsonValue
 from stackmark.ranks import STORE_VARIABLE, Rank, own_rank
 from stackmark.workloads.impl import links
 from stackmark.workloads.impl.links import driver
+from stackmark.workloads.impl.nccl_log import is_socket, read_choice, transports
 from stackmark.workloads.workload import WorkloadFailure
 
 # The longest that any call waits for the others. A collective of a gigabyte takes seconds; a rank may come a minute late,
 # from a cold disk. Whoever wants it shorter has --time-limit.
 TIMEOUT_S = 120.0
-_TRANSPORT = re.compile(r"\bvia ((?:P2P|SHM|NET|COLLNET|NVLS)(?:/[A-Za-z]+)*)")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,21 @@ class Group:
             f"gloo by TCP{f' over {interface}' if interface else ''}",
             f"{lie}, {threads} of its {cores} cores for each{_crowded(rank.local_size * threads, cores)}",
         ]
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what the ranks communicate by, for the facts of a run."""
+        found: dict[str, JsonValue] = {"backend": self.backend, "notes": list(self.notes())}
+        return {**found, "nccl": read_choice(self.log.read())} if self.backend == "nccl" else found
+
+    def slow_network(self) -> str | None:
+        """Return a warning where ranks use plain sockets though InfiniBand is there."""
+        ports = active_infiniband()
+        if not ports or self.rank.local_size == self.rank.size or not is_socket(self.log.read()):
+            return None
+        return (
+            f"slow-network: ranks exchange through plain sockets, though InfiniBand is connected ({', '.join(ports[:4])}); "
+            "see NCCL_IB_DISABLE, NCCL_NET and whether the container has /dev/infiniband"
+        )
 
     def limit(self) -> links.Limit:
         """Return what each rank's own link allows in one direction: the least of all ranks."""
@@ -221,11 +237,6 @@ class NcclLog:
             return ""
         size = os.fstat(self._descriptor).st_size
         return os.pread(self._descriptor, size, 0).decode("utf-8", "replace")
-
-
-def transports(log: str) -> list[str]:
-    """Return the transports of NCCL's channels, each once: `via P2P/CUMEM`, `via SHM/direct`."""
-    return [f"via {way}" for way in dict.fromkeys(_TRANSPORT.findall(log))]
 
 
 def link_of(device: torch.device) -> links.Limit:

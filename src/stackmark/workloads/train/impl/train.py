@@ -90,6 +90,8 @@ def _stand(
     machine = Machine.build(params, model, feed, rig, group)
     _plan_between_steps(machine, rig)
     step = prepare(machine, rig)
+    if group and (warning := group.slow_network()):
+        rig.flag(warning)
     if params.trace_file:
         with rig.part("trace"):
             _trace(step, params)
@@ -125,7 +127,7 @@ def _together(machine: Machine, group: Group) -> Together:
         most=group.most,
         alone=None if machine.params.checkpoint_dir else strategy.alone(),
         exchanged_bytes=strategy.exchanged_bytes,
-        facts={"strategy": machine.params.strategy, "backend": group.backend, "notes": list(group.notes())},
+        facts={"strategy": machine.params.strategy, **group.facts()},
     )
 
 
