@@ -191,7 +191,7 @@ def test_a_yaml_patch_without_yaml_says_what_to_install(tmp_path: Path) -> None:
         (("train/resnet50", "--kind", "cronjob", "--schedule", "weekdays"), ["'weekdays'", "1"]),
         (("train/resnet50", "--kind", "cronjob", "--schedule", ""), ["--schedule"]),
         (("train/resnet50", "--patch", "/nowhere"), ["/nowhere"]),
-        (("train/resnet50", "--ranks", "2"), ["train/resnet50", "--ranks"]),
+        (("op/gemm", "--ranks", "2"), ["op/gemm", "--ranks"]),
         (("op/all-reduce",), ["op/all-reduce", "--ranks 2"]),
         (("op/all-reduce", "--ranks", "2,4"), ["2"]),
         (("op/gemm", "--set", "trainings"), ["op/gemm", "'trainings'", "inference_server"]),

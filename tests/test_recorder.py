@@ -436,7 +436,7 @@ def test_what_can_be_refused_without_a_worker_is() -> None:
         Request(workload="train/resnet5"),
         Request(workload="train/lenet", params={"bach": 2}),
         Request(workload="train/lenet", params={"batch": -2}),
-        Request(workload="train/lenet", ranks=2),
+        Request(workload="op/gemm", ranks=2),
     ):
         with pytest.raises(SpecError):
             resolve(request, place, Silent())
