@@ -94,9 +94,9 @@ def say_change(ratio: float) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """With a real minus, and without a sign for nothing."""
-    said = f"{abs(value):.{digits}f}"
-    return said if not float(said) else f"{'−' if value < 0 else '+'}{said}"
+    """With a real minus, thousands separated, and without a sign for nothing."""
+    said = f"{abs(value):,.{digits}f}"
+    return said if not said.strip("0.") else f"{'−' if value < 0 else '+'}{said}"
 
 
 def say_in_own_terms(comparison: Comparison, unit: FigureUnit) -> str:
