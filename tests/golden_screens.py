@@ -218,6 +218,7 @@ def _of_runs() -> Iterator[Screen]:
     yield Screen("experiments.60", ("experiments",), 60)
     yield Screen("experiments.120", ("experiments", "--workload", "train/*", "--limit", "4"), 120)
     yield from _both("results", "results")
+    yield Screen("results.60", ("results", "--limit", "6"), 60)
     yield Screen("results.pipe", ("results",), None)
     yield from _both("results-pods", "results", "--place", "pod", "--limit", "3")
     yield from _both("results-none", "results", "--workload", "train/none", narrow=False)
@@ -229,6 +230,7 @@ def _of_runs() -> Iterator[Screen]:
 def _of_tables() -> Iterator[Screen]:
     yield from _both("workloads", "workloads")
     yield from _both("suite-list", "suite", "list")
+    yield Screen("suite-list.60", ("suite", "list"), 60)
     yield Screen("suite-show-poc.80", ("suite", "show", "study-poc-matrix"), 80)
     for name, pattern in (("train", "train/resnet*"), ("op", "op/*"), ("none", "no/*")):
         yield from _both(f"workloads-{name}", "workloads", pattern)

@@ -281,6 +281,20 @@ def test_what_one_arm_could_not_see_weighs_half() -> None:
     assert found.values == ("580.159.04", "unknown")
 
 
+def test_a_commit_that_one_arm_could_not_see_is_not_called_another_version() -> None:
+    mine: dict[str, JsonValue] = {"version": "0.1.0", "commit": "aa"}
+    unseen: dict[str, JsonValue] = {"version": "0.1.0", "commit": None}
+    other: dict[str, JsonValue] = {"version": "0.1.0", "commit": "bb"}
+
+    def found(second: dict[str, JsonValue]) -> FactDifference:
+        sides = [Arm("host", {**h200(), "stackmark": mine}), Arm("container", {**h200(), "stackmark": second})]
+        return next(one for one in explain_facts(sides) if one.key == "commit")
+
+    assert "two versions" in found(other).why
+    assert "two versions" not in found(unseen).why
+    assert found(unseen).weight < found(other).weight / 5
+
+
 def test_an_arm_without_facts_makes_no_differences() -> None:
     assert explain_facts([Arm("a", h200()), Arm("b", {})]) == ()
     assert explain_facts([Arm("a", h200())]) == ()

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from asking import Answer, ask
-from stackmark.errors import Exit
+from stackmark.errors import Exit, WorkerError
+from stackmark.experiments import remembered
+from stackmark.experiments.recorder import Silent
 from stackmark.experiments.remembered import find_chosen
 from stackmark.ledger.store import Ledger
 from stackmark.places.registry import find_place
@@ -135,3 +137,16 @@ def test_a_ledger_cannot_type_what_a_probe_may_not_choose(ledger_file: Path) -> 
         found = find_chosen(REQUEST, find_place("host", {}), book)
     assert found is not None
     assert not {"checkpoint_dir", "data", "device"} & set(found.values)
+
+
+@pytest.mark.parametrize(("kind", "offered"), [("missing_package", False), ("out_of_device_memory", True)])
+def test_a_new_choice_is_offered_only_where_a_choice_may_be_the_cause(
+    ledger_file: Path, monkeypatch: pytest.MonkeyPatch, kind: str, offered: bool
+) -> None:
+    def fail(*_: object) -> None:
+        raise WorkerError("it failed", kind=kind)
+
+    monkeypatch.setattr(remembered, "resolve", fail)
+    with Ledger.open(str(ledger_file)) as book, pytest.raises(WorkerError) as caught:
+        remembered.resolve_as_before(REQUEST, find_place("host", {}), book, Silent())
+    assert ("--choose-again" in (caught.value.hint or "")) == offered

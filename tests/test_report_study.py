@@ -6,6 +6,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -22,12 +23,13 @@ from recorded import load
 from stackmark.api.stored import load as load_experiment
 from stackmark.errors import PlaceError
 from stackmark.ledger.store import Ledger
+from stackmark.show.answer import title_of
 from stackmark.show.report.charts import bars
 from stackmark.show.report.heading import Heading
 from stackmark.show.report.html import render_html
 from stackmark.show.report.markdown import render_markdown
 from stackmark.show.report.pdf import render_pdf
-from stackmark.show.report.study import render_study_html, render_study_markdown, study_title
+from stackmark.show.report.study import render_study_html, render_study_markdown, study_title, titles_of
 from stackmark.show.sections import Sections
 
 LOGS = Path(__file__).parent / "data" / "logs"
@@ -70,6 +72,16 @@ def study(heading: Heading | None = None) -> Page:
 
 
 # Several experiments
+
+
+def test_rows_of_a_suite_are_distinguished_by_what_they_were_measured_with() -> None:
+    one = sample.sample_examined()
+    arm = one.arms[0]
+    rows = [replace(one, arms=(replace(arm, params={**arm.params, "batch": batch}), *one.arms[1:])) for batch in (4, 8)]
+    first, second = titles_of(rows)
+    assert (first, second) == (f"{title_of(one)}, batch 4", f"{title_of(one)}, batch 8")
+    assert titles_of([one]) == [title_of(one)]
+    assert second in render_study_html(rows, generated_unix_s=0.0, version="0")
 
 
 def test_every_link_of_a_study_leads_to_one_experiment_and_no_anchor_comes_twice() -> None:

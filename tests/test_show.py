@@ -222,6 +222,13 @@ def test_a_narrow_screen_leaves_columns_out_and_says_which() -> None:
     assert TABLE[1].name in " ".join(text(console).split())
 
 
+def test_on_a_narrow_screen_the_last_column_folds_before_lines_are_cut_by_the_terminal() -> None:
+    console = screen(45)
+    print_table(console, (Column("run"), Column("state")), [["r" * 33, "failed: terminated: by a signal"]])
+    assert all(len(line) <= 45 for line in text(console).splitlines())
+    assert "terminated" in text(console)
+
+
 def test_a_screen_too_narrow_for_anything_wraps_its_lines() -> None:
     console = screen(20)
     print_table(console, TABLE, CELLS)

@@ -1,5 +1,6 @@
 """Reading a suite and writing it out: what is refused, with which line, and which cells there are."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -85,10 +86,17 @@ def test_secrets_are_stored_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> No
         ('workloads = ["train/lenet"]\n\nblocks = -1\n', 3),
         ('workloads = ["train/lenet"]\nblocks = "many"\n', 2),
         ('name = "a/b"\nworkloads = ["train/lenet"]\n', 1),
+        ('workloads = ["train/lenet"]\n[axes]\nplace = ["host"]\nbatch = 8\n', 4),
     ],
 )
 def test_a_mistake_in_the_file_is_said_with_its_line(text: str, line: int) -> None:
     assert refusal(text).message.startswith(f"study.toml:{line}: ")
+
+
+def test_a_value_that_may_be_of_several_kinds_is_refused_once() -> None:
+    message = refusal('workloads = ["train/lenet"]\n[axes]\nbatch = [8, [16]]\n').message
+    assert message.count("axes.batch.1") == 1
+    assert not re.search(r"\b(str|int|float|bool)\b", message)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +121,8 @@ def test_a_mistake_in_the_file_is_said_with_its_line(text: str, line: int) -> No
         (MATRIX + "[[exclude]]\nbatch = 33\n", "33"),
         (MATRIX + "[[exclude]]\n", "exclude"),
         ('workloads = ["train/lenet"]\nmargin = "70%"\n', "margin"),
-        ('workloads = ["train/lenet"]\nbudget = "soon"\n', "time"),
+        ('workloads = ["train/lenet"]\nbudget = "soon"\n', "budget"),
+        ('workloads = ["train/lenet"]\nmargin = "much"\n', "margin"),
         ('workloads = ["train/lenet"]\nbudget = -5\n', "budget"),
         ('workloads = ["train/lenet"]\nblocks = 2\nruns = 2\n', "runs"),
         ('workloads = ["train/lenet"]\ncolumns = ["batch"]\n', "columns"),

@@ -33,6 +33,7 @@ from stackmark.show.suite_plot import HEAT, suite_plot_png, suite_plot_svg
 from stackmark.show.suite_sections import SuiteSections, say_shift
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.suite import SuiteCell, SuiteResult
+from stackmark.verdict.throughput import throughput_over_runs
 
 MADE: dict[str, Callable[[], SuiteResult]] = {
     "two": suite_sample.two,
@@ -310,6 +311,16 @@ def test_bars_of_one_unit_and_scale_are_absolute_and_as_long_as_their_figures() 
     zero = scale(0)
     assert bars == pytest.approx([scale(rate) - zero for rate in rates], abs=0.02)
     assert bars[1] / bars[0] == pytest.approx(rates[1] / rates[0], abs=1e-4)
+
+
+def test_a_mark_next_to_a_bar_is_never_cut() -> None:
+    result = suite_sample.two()
+    row = result.rows[0]
+    wide = throughput_over_runs([800.0, 2400.0])
+    cells = tuple(replace(cell, throughput=wide, marks=("disturbed", "unusable")) for cell in row.cells)
+    shown = grouped.grouped_bars(replace(result, rows=(replace(row, cells=cells),)))
+    signs = [one for one in re.findall(r"<text[^>]*>([^<]*)</text>", str(shown)) if one.endswith("~!")]
+    assert len(signs) == len(cells)
 
 
 def test_bars_of_several_units_are_relative_to_the_reference_and_say_so() -> None:

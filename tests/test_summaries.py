@@ -19,7 +19,7 @@ from stackmark.show.sections import Sections
 from stackmark.show.terminal import ONE_SCREEN, answer_last
 from stackmark.show.verdict import print_verdict, verdict_json
 from stackmark.show.verdict_summary import answers
-from stackmark.show.wording import NARROW, WIDE, say_answer, say_plainly, width_style
+from stackmark.show.wording import NARROW, WIDE, say_answer, say_changes, say_plainly, width_style
 from stackmark.verdict.cautions import (
     INTERFERENCE,
     UNUSABLE_FACTOR,
@@ -343,6 +343,11 @@ def test_what_is_open_is_called_open_and_the_first_advice_stands_there() -> None
     (line,) = [line for line in of_verdict(examined, pipe()) if line.startswith("to decide")]
     first = next(one for one in OPEN.needed.advice if one.kind != "not-by-blocks")
     assert first.words in line
+
+
+def test_both_ends_of_an_interval_are_said_in_one_form() -> None:
+    assert say_changes(0.9895, 1.0201).count("%") == 2
+    assert say_changes(0.0919, 1.503).count("%") == 0
 
 
 def test_disturbed_blocks_stand_in_the_sentence_and_first_where_they_leave_it_open() -> None:

@@ -7,7 +7,8 @@ JSON and neither the place nor our version: two runs with one hash did the same 
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 from stackmark.errors import SpecError
@@ -160,13 +161,37 @@ class Findings(Protocol):
 
 def explain(error: Findings) -> str:
     """Return the findings as one sentence: `batch: must be at least 1, got -1; …`."""
+    findings = _whole_unions(error.errors(include_url=False))
     parts = []
-    for finding in error.errors(include_url=False)[:SHOWN_FINDINGS]:
-        where = _short(".".join(str(step) for step in finding["loc"]))
-        said = _said(finding)
-        parts.append(f"{where}: {said}" if where else said)
-    more = error.error_count() - len(parts)
+    for where, said in list(findings.items())[:SHOWN_FINDINGS]:
+        shown = _short(where)
+        parts.append(f"{shown}: {said}" if shown else said)
+    more = len(findings) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+# Of a field that takes one kind or another pydantic has a finding for each kind, whose name is the last step of the place.
+_MUST = "must be "
+_KINDS = re.compile(r"str|int|float|bool|(?:list|dict|tuple)\[.*\]|none")
+
+
+def _whole_unions(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what is wrong by place. What a value of several kinds fails by each of them is one sentence."""
+    found: dict[str, str] = {}
+    for finding in findings:
+        steps = [str(step) for step in finding["loc"]]
+        said = _said(finding)
+        kind = next((i for i, step in enumerate(steps) if i and _KINDS.fullmatch(step)), None)
+        where = ".".join(steps[:kind])
+        if where not in found:
+            found[where] = said
+        elif kind is None:
+            found[where] += f"; {said}"
+        elif len(steps) == kind + 1 and said.startswith(_MUST):
+            before, got, value = found[where].partition(", got ")
+            other = said.removeprefix(_MUST).partition(", got ")[0]
+            found[where] = f"{before} or {other}{got}{value}"
+    return found
 
 
 # Kinds of pydantic's findings, in the words of model.py; a name in braces is one of the finding's own values.

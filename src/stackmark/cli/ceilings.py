@@ -43,7 +43,9 @@ Examples:
     help=f"Where it runs: {place_names()}. [default: host]",
 )
 @click.option("--device", metavar="TEXT", help="cpu or cuda:N. [default: the first GPU, else the CPU]")
-@click.option("--precision", metavar="TEXT", help="Of the matrix rate, this alone. [default: all that the device has]")
+@click.option(
+    "--precision", metavar="TEXT", help="Measure only this precision's matrix rate. [default: all that the device has]"
+)
 @click.option("--threads", metavar="N", help="Intra-op threads on a CPU; 0: the framework's choice. [default: 0]")
 @click.option("--budget", metavar="TIME", help="A run takes about this long: shorter stretches, and it says so.")
 @click.option("--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes. [default: 1]")
@@ -68,10 +70,10 @@ def command(
     as_json: bool,
     **typed: Any,
 ) -> int:
-    """What this machine can do at most: matrix rate by precision, memory, the way to the host, launches.
+    """Measure what this machine can do at most: matrix rate by precision, memory, the way to the host, launches.
 
-    It takes about a minute a run, is kept in the ledger, and is what `roofline` and `run` hold other runs against. The vendor's
-    figure for the chip stands beside each.
+    It takes about a minute a run, is kept in the ledger, and is what `roofline` and `run` compare other runs with. The vendor's
+    figure for the chip stands next to each.
     """
     options = taken_place_options(typed)
     params = {"device": device, "precision": precision, "threads": threads, "budget": budget}

@@ -8,10 +8,10 @@ from stackmark.cli.help import prepare
 from stackmark.cli.options import Subverbs
 
 SUBVERBS = {
-    "doctor": "Is the cluster fit for GPU work? Diagnostics, with what to do.",
-    "check": "Functional checks: create, logs, exec, delete; GPUs given and returned.",
-    "fault": "Hurt a part of the cluster while a workload trains, and measure it.",
-    "sweep": "The same run on every GPU of every node: which one is slow?",
+    "doctor": "Diagnose whether the cluster is fit for GPU work, and what to do.",
+    "check": "Test its functions: create, logs, exec, delete; GPUs given and returned.",
+    "fault": "Stop a part of the cluster while a workload trains: what does it cost?",
+    "sweep": "Measure every GPU of every node: which one is slow?",
     "clean": "Remove what was left in the cluster, by label.",
 }
 

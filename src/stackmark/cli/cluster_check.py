@@ -25,7 +25,7 @@ Examples:
 )
 @click.option("--area", "areas", multiple=True, metavar="NAME", callback=not_empty,
               help="Only this area: cpu, job, gpu, devices, policy or network; may be repeated.")  # fmt: skip
-@click.option("--time-limit", metavar="TIME", default="2min", help="Of each case. [default: 2min]")
+@click.option("--time-limit", metavar="TIME", default="2min", help="End a case that takes longer. [default: 2min]")
 @click.option("--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML.")
 @click.option(
     "--image", metavar="TEXT", help="An image with a shell (sh), any; without it the host's own software, on a node."

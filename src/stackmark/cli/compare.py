@@ -61,7 +61,9 @@ Examples:
     metavar="N",
     help="Failed blocks to repeat at most. [default: 2]",
 )
-@click.option("--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of the order. [default: drawn]")
+@click.option(
+    "--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Seed of the order of runs. [default: drawn]"
+)
 @click.option("--primers/--no-primers", default=True, help="First one short unmeasured run of each arm. [default: on]")
 @click.option(
     "--published",

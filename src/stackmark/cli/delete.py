@@ -31,7 +31,7 @@ def command(runs: tuple[str, ...], yes: bool, ledger: str | None) -> int:
         found = list(dict.fromkeys(book.run_id(run) for run in runs if run not in whole))
         if not yes:
             if not sys.stdin.isatty():
-                raise SpecError("deleting asks first, and there is nobody to ask", hint="say --yes")
+                raise SpecError("deleting asks first, and standard input is not a terminal", hint="say --yes")
             for run_id in found:
                 click.echo(safe_line(_line(book, run_id)))
             for experiment_id in experiments:

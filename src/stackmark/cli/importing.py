@@ -82,7 +82,7 @@ Examples:
 )
 @click.option("--ranks", type=click.IntRange(1, MOST_DEVICES), metavar="N", help="On how many devices, likewise.")
 @click.option("--param", "params", metavar="NAME=VALUE", multiple=True, help="A parameter, likewise: precision=fp32.")
-@click.option("--label", metavar="TEXT", default="", help="What to call these runs beside others.")
+@click.option("--label", metavar="TEXT", default="", help="What to call these runs in lists.")
 @click.option("--note", metavar="TEXT", default="", help="Kept with them: where the log is from.")
 @click.option("--again", is_flag=True, help="Import a file though its content is already in the ledger.")
 @ledger_option

@@ -35,7 +35,9 @@ from stackmark.cli.options import (
 )
 @click.option("--blocks", type=click.IntRange(2, 10_000), metavar="N", help="Pairs of runs. [default: 6]")
 @click.option("--pause", metavar="TIME", help="Wait this long between runs. [default: 0s]")
-@click.option("--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of the order. [default: drawn]")
+@click.option(
+    "--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Seed of the order of runs. [default: drawn]"
+)
 @time_limit_option
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html, .md or .pdf.")
 @details_option
@@ -54,7 +56,7 @@ def command(
     as_json: bool,
     **typed: Any,
 ) -> int:
-    """The noise floor of this machine: WORKLOAD against itself (A/A), with the protocol of a comparison.
+    """Measure the noise floor of this machine: WORKLOAD against itself (A/A), as a comparison does it.
 
     It tells which margin can be decided here, and the blocks and minutes that it takes.
     """

@@ -159,6 +159,10 @@ def not_empty(_ctx: click.Context, _param: click.Parameter, value: T) -> T:
     return value
 
 
+# Longer than the first sentence of any command's help.
+WHOLE_SENTENCE = 500
+
+
 class Subverbs(click.Group):
     """A verb with verbs of its own. Alone it answers as `stackmark` alone does: with its help, and as wrong use."""
 
@@ -167,6 +171,12 @@ class Subverbs(click.Group):
             click.echo(ctx.get_help())
             ctx.exit(Exit.WRONG_USE)
         return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with a whole sentence each: click cuts what is longer than a line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(WHOLE_SENTENCE)) for name, one in commands if one])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -187,7 +197,7 @@ def filter_options(command: F) -> F:
     """Which stored runs are meant."""
     for option in (
         click.option(
-            "--status", type=click.Choice(["running", "done", "failed", "invalid"]), help="Only runs that ended so."
+            "--status", type=click.Choice(["running", "done", "failed", "invalid"]), help="Only runs with this status."
         ),
         click.option("--place", metavar="GLOB", callback=not_empty, help="Only runs in this place: host."),
         click.option("--chip", metavar="GLOB", callback=not_empty, help="Only runs on this chip, e.g. '*H200*'."),
@@ -416,10 +426,10 @@ def _metavar(info: FieldLike, *others: FieldLike) -> str | None:
 
 def _help(info: FieldLike) -> str:
     text = (info.description or "").rstrip(".")
-    # A sentence begins with a capital, unless it begins with a value (`cpu or cuda:N`, `torch.compile the model`).
+    # A sentence begins with a capital, unless it begins with a value or a name (`cpu or cuda:N`, `torch.compile …`, `op/gemm:`).
     first = text.partition(" ")[0].rstrip(":;,")
     values = {*get_args(info.annotation), "cpu", "device"}
-    if first not in values and "." not in first:
+    if first not in values and "." not in first and "/" not in first:
         text = text[:1].upper() + text[1:]
     default: object = extra_of(info).get("default", info.default)
     if info.is_required():

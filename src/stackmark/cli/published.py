@@ -33,11 +33,11 @@ Examples:
 """,
 )
 def command() -> None:
-    """What others published: search it, add to it, see its sources."""
+    """Search what others published, add to it, list its sources."""
 
 
 def _size(name: str) -> Callable[[F], F]:
-    text = f"Of op/gemm and its like: only times of this {name}."
+    text = f"op/gemm and its like: only times of this {name}."
     return click.option(f"--{name}", metavar="N", callback=not_empty, help=text)
 
 
@@ -48,9 +48,9 @@ def _size(name: str) -> Callable[[F], F]:
 @_size("n")
 @_size("k")
 @click.option(
-    "--shape", metavar="SIZES", callback=not_empty, help="Of an operator: only times of these, e.g. w=56,h=56,c=64."
+    "--shape", metavar="SIZES", callback=not_empty, help="Operators: only times of these sizes, e.g. w=56,h=56,c=64."
 )
-@click.option("--set", "set_name", metavar="SET", callback=not_empty, help="Of an operator: only this list's times.")
+@click.option("--set", "set_name", metavar="SET", callback=not_empty, help="Operators: only times of this list.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 1_000_000),
@@ -71,7 +71,7 @@ def search_command(
     ledger: str | None,
     as_json: bool,
 ) -> int:
-    """Published rows that fit all WORDS: a model, a chip by any of its names, a precision, a source, a year, `8x`.
+    """Search published rows that fit all WORDS: a model, a chip by any of its names, a precision, a source, a year, `8x`.
 
     Times of an operator are found by its sizes, or some of them: op/gemm with --m --n --k, any of them with --shape.
     """
@@ -165,7 +165,7 @@ def remove_command(rows: tuple[str, ...], file: str | None, yes: bool, ledger: s
         found = find_added(book, rows, file)
         if not yes:
             if not sys.stdin.isatty():
-                raise SpecError("removing asks first, and there is nobody to ask", hint="say --yes")
+                raise SpecError("removing asks first, and standard input is not a terminal", hint="say --yes")
             if not click.confirm(f"Remove {counted(len(found), 'row')} for good?"):
                 click.echo("nothing was removed")
                 return Exit.DONE

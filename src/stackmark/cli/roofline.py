@@ -29,7 +29,7 @@ Examples:
 @ledger_option
 @json_option
 def command(runs: tuple[str, ...], output: Path | None, ledger: str | None, as_json: bool) -> int:
-    """How far stored RUNs are from their machine's limits: the share of its matrix rate and of its memory's bandwidth.
+    """Show how far stored RUNs are from their machine's limits: the share of its matrix rate and of its memory's bandwidth.
 
     RUN is the id of a run or of an experiment, any unique beginning of one, or `last`; a list (op/…) gives a point a problem. The
     limits are those that `stackmark ceilings` measured on the same chip. Everything is computed from the ledger; nothing is run.

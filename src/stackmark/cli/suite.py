@@ -115,7 +115,9 @@ Examples:
 )
 @click.argument("suite", metavar="NAME | FILE | EXPERIMENT", callback=not_empty)
 @click.option("--toml", is_flag=True, help="Print the TOML of a suite that ships: the start of one of your own.")
-@click.option("--format", "form", type=click.Choice(["csv", "markdown"]), help="Of a stored suite: print its table so.")
+@click.option(
+    "--format", "form", type=click.Choice(["csv", "markdown"]), help="Print the table of a stored suite in this format."
+)
 @details_option
 @ledger_option
 @json_option

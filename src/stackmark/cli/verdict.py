@@ -114,7 +114,7 @@ def command(
     ledger: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """What an EXPERIMENT shows, or RUNs against other runs: recomputed from the ledger, at any margin.
+    """Show the verdict of an EXPERIMENT, or compare RUNs with other runs, computed again at any margin.
 
     Ids may be shortened; `last` is the latest experiment. With --against both sides are ids of runs or of experiments with
     one arm, or conditions that select runs; RUNs are compared with those that follow it. Where both sides name a chip or a

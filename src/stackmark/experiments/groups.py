@@ -102,7 +102,7 @@ def find_sides(sources: SeveralLedgers, before: Sequence[str], after: Sequence[s
     first, second = _side(sources, before, "--against"), _side(sources, after, "--runs")
     twice = {row.id for row in first.rows} & {row.id for row in second.rows}
     if twice:
-        more = f" and {len(twice) - 1} more runs are" if len(twice) > 1 else " is"
+        more = f" and {counted(len(twice) - 1, 'more run')} are" if len(twice) > 1 else " is"
         hint = "name a key with another value on each side" if first.conditions else "compare a run with other runs"
         raise SpecError(f"{min(twice)}{more} on both sides", hint=hint)
     question = question_of(first.conditions, second.conditions)

@@ -27,6 +27,8 @@ LOOKED_AT = 100
 # Named in the sentence that says what is used again; the others stand in the spec.
 NAMED = ("batch", "precision", "tune")
 FORGET = "--choose-again forgets"
+# Kinds of failures that no setting causes: the image or the host lacks something.
+OF_THE_STACK = ("missing_package", "old_python")
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ def resolve_as_before(
     try:
         resolved = resolve(pinned, place, watcher)
     except (SpecError, WorkerError) as error:
-        said = f"settings are as on {day}; --choose-again makes a new choice"
-        error.hint = f"{error.hint}\n{said}" if error.hint else said
+        if error.kind not in OF_THE_STACK:
+            said = f"settings are as on {day}; --choose-again makes a new choice"
+            error.hint = f"{error.hint}\n{said}" if error.hint else said
         raise
     if chip_in(resolved.facts) != before.chip:
         return resolve(request, place, watcher), None

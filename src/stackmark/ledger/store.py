@@ -463,7 +463,8 @@ class Ledger:
                 )
         if not found:
             raise SpecError(
-                f"the ledger {self.where} has no {name} {text!r}", hint="`stackmark results` lists the runs"
+                f"the ledger {self.where} has no {name} {text!r}",
+                hint="`stackmark results` lists the runs" if table is runs else "`stackmark experiments` lists them",
             )
         some = ", ".join(found[:_CANDIDATES]) + (", …" if len(found) > _CANDIDATES else "")
         raise SpecError(f"{text!r} matches several {name}s: {some}", hint="use a longer id")

@@ -100,7 +100,10 @@ def _interval(one: Comparison) -> str:
     if one.interval_90 is None:
         return "none"
     assumed = " (assumed)" if one.assumed else ""
-    return f"{say_factor(one.interval_90.low)} to {say_factor(one.interval_90.high)}{assumed}"
+    low, high = one.interval_90.low, one.interval_90.high
+    if all(1 / FACTOR_FROM < end < FACTOR_FROM for end in (low, high)):
+        return f"{say_change(low)} to {say_change(high)}{assumed}"
+    return f"×{low:.3g} to ×{high:.3g}{assumed}"
 
 
 def say_factor(ratio: float) -> str:

@@ -1,5 +1,6 @@
 """A suite before it runs: its axes, its cells, and how long it takes."""
 
+import re
 from collections.abc import Sequence
 
 from pydantic import JsonValue
@@ -11,7 +12,7 @@ from stackmark.experiments.suite.plan import SuitePlan
 from stackmark.schemas import with_schema
 from stackmark.show.live import say_about
 from stackmark.show.safe import safe, safe_line
-from stackmark.show.terminal import Line, print_grid
+from stackmark.show.terminal import Line, grid, is_screen, print_grid
 from stackmark.units import counted, say_seconds
 
 # Of the values of an axis; the file has the rest.
@@ -49,9 +50,14 @@ def print_plan(plan: SuitePlan, expected: SuiteForecast, console: Console, *, ab
         lines.append(("budget", f"{say_seconds(plan.budget_s)}{short}; no block begins after it"))
     print_grid(console, lines, {})
     if about and plan.about:
-        console.print(Text(f"\n{safe(plan.about.strip())}\n"))
+        console.print(Text(f"\n{_paragraphs(plan.about)}\n"))
     for said in plan.missing:
         console.print(Text(f"not measured: {safe_line(said)}", style="yellow"))
+
+
+def _paragraphs(about: str) -> str:
+    """Join the lines of each paragraph: a file has them as wide as its editor, and the screen wraps them by itself."""
+    return "\n\n".join(" ".join(safe(one).split()) for one in re.split(r"\n\s*\n", about.strip()))
 
 
 def _cells(plan: SuitePlan, expected: SuiteForecast) -> str:
@@ -77,10 +83,12 @@ def plan_json(plan: SuitePlan, expected: SuiteForecast) -> dict[str, JsonValue]:
 
 def print_suites(suites: Sequence[tuple[str, str, int]], console: Console) -> None:
     """Print the suites that ship."""
-    width = max((len(name) for name, _, _ in suites), default=0)
-    for name, title, cells in suites:
-        console.print(
-            Text.assemble((f"{name:<{width}}", "bold"), f"  {title} ({counted(cells, 'cell')})"), soft_wrap=True
-        )
+    lines = [(name, f"{title} ({counted(cells, 'cell')})") for name, title, cells in suites]
+    if is_screen(console):
+        console.print(grid(lines, {}))
+    else:
+        width = max((len(name) for name, _ in lines), default=0)
+        for name, said in lines:
+            console.print(Text(f"{name:<{width}}  {said}"), soft_wrap=True)
     console.print(Text("see one:        stackmark suite show NAME", style="dim"))
     console.print(Text("start your own: stackmark suite show NAME --toml > mine.toml", style="dim"))

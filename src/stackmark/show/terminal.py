@@ -130,8 +130,10 @@ def _panel(title: str, lines: Sequence[Line], styles: Mapping[str, str]) -> Pane
 
 
 GAP = 2
-# The last column is prose and folds; below this it would be a ribbon.
+# The last column is prose and folds; below this it would be a ribbon. A column that may go goes before that.
 LAST_AT_LEAST = 18
+# Where nothing else can go: words of the last column are still readable.
+LAST_AT_ALL = 10
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,8 @@ def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list
     kept = list(range(len(columns)))
     for going in [*sorted((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop), None]:
         # Only the last column of all folds; where it is gone, the one before it is as wide as its cells.
-        last = min(widths[-1], LAST_AT_LEAST) if kept[-1] == len(columns) - 1 else widths[kept[-1]]
+        least = LAST_AT_LEAST if going is not None else LAST_AT_ALL
+        last = min(widths[-1], least) if kept[-1] == len(columns) - 1 else widths[kept[-1]]
         if sum(widths[i] + GAP for i in kept[:-1]) + last <= room:
             return kept
         if going is not None:

@@ -20,7 +20,7 @@ from stackmark.show.run_summary import FAILURES_SHOWN, UNUSABLE, say_more, warni
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line, short_id
 from stackmark.show.sections import ArmRow, FailureRow, Sections, differences_worth
 from stackmark.show.terminal import GAP, Column, Line, is_screen, print_named, print_table
-from stackmark.show.wording import say_arm_rate, say_change, say_took
+from stackmark.show.wording import say_arm_rate, say_change, say_changes, say_took
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.needed import percent
@@ -205,7 +205,7 @@ def arm_cells(one: ArmRow) -> list[str]:
 def pair_cells(c: Comparison) -> list[str]:
     blocks = str(c.count_b) if c.count_a in (0, c.count_b) else f"{c.count_b} against {c.count_a}"
     pair = f"{cut_middle(c.b, LABEL_AT_MOST // 2)} / {cut_middle(c.a, LABEL_AT_MOST // 2)}"
-    sure = f"{say_change(c.interval_90.low)} to {say_change(c.interval_90.high)}" if c.interval_90 else "none"
+    sure = say_changes(c.interval_90.low, c.interval_90.high) if c.interval_90 else "none"
     return [pair, say_change(c.ratio), sure, blocks, c.word]
 
 
@@ -265,7 +265,7 @@ def _advice(sections: Sections) -> list[Line]:
         ways = [one.words for one in c.needed.advice if one.kind != "not-by-blocks"]
         which = f"{c.b} / {c.a}: " if several else ""
         if said := ways[0] if ways else c.needed.sentence:
-            more = f" ({len(ways) - 1} more)" if len(ways) > 1 else ""
+            more = f" (or: {counted(len(ways) - 1, 'other way')})" if len(ways) > 1 else ""
             lines.append(("to decide", f"{which}{said}{more}"))
     return lines
 

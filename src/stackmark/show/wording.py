@@ -93,10 +93,17 @@ def say_change(ratio: float) -> str:
     return f"{signed(round(change, digits), digits)} %"
 
 
+def say_changes(low: float, high: float) -> str:
+    """Say both ends of an interval in one form: `−1.05 % to +2.01 %`, `0.0919 to 1.5 times`."""
+    if all(1 / MOST_PER_CENT < ratio < MOST_PER_CENT for ratio in (low, high)):
+        return f"{say_change(low)} to {say_change(high)}"
+    return f"{low:.3g} to {high:.3g} times"
+
+
 def signed(value: float, digits: int) -> str:
-    """With a real minus, and without a sign for nothing."""
-    said = f"{abs(value):.{digits}f}"
-    return said if not float(said) else f"{'−' if value < 0 else '+'}{said}"
+    """With a real minus, thousands separated, and without a sign for nothing."""
+    said = f"{abs(value):,.{digits}f}"
+    return said if not said.strip("0.") else f"{'−' if value < 0 else '+'}{said}"
 
 
 def say_in_own_terms(comparison: Comparison, unit: FigureUnit) -> str:
@@ -144,10 +151,8 @@ def _say_open(c: Comparison, a: str) -> str:
         return f"{c.b} against {a} has ratio {say_ratio(c.ratio)} and no interval from {say_counts(c)}"
     if c.difference and c.interval_95:
         return f"{c.b} against {a} is {say_by(c.interval_95, c.terms)}; whether by more than {margin} is open"
-    low, high = say_change(c.interval_90.low), say_change(c.interval_90.high)
-    return (
-        f"whether {c.b} differs from {a} by more than {margin} is open: {say_change(c.ratio)} (90 %: {low} to {high})"
-    )
+    sure = say_changes(c.interval_90.low, c.interval_90.high)
+    return f"whether {c.b} differs from {a} by more than {margin} is open: {say_change(c.ratio)} (90 %: {sure})"
 
 
 def _say_shown(c: Comparison, a: str, unit: FigureUnit, likely: str) -> str:

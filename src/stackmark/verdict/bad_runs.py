@@ -84,7 +84,7 @@ def say_bad_runs(arms: Sequence[BadRuns], p: float | None) -> str:
     if not any(arm.bad for arm in arms) and len({arm.runs for arm in arms}) == 1:
         each = counted(arms[0].runs, "run")
         return f"none in {each} of each arm; up to {_share(arms[0])} of an arm's runs may still be slow (95 % bound)"
-    said = ", ".join(f"{arm.bad} of {arm.runs} in {arm.arm} (up to {_share(arm)}, 95 %)" for arm in arms)
+    said = ", ".join(f"{arm.bad} of {arm.runs} in {arm.arm} (at most {_share(arm)}: 95 % bound)" for arm in arms)
     if p is None:
         return said
     differ = (

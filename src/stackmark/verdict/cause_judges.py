@@ -26,6 +26,9 @@ TOO_MANY_FILES = 1_000_000
 # Several processes of loaders, each with a few descriptors a batch, have met this limit and died.
 FEW_FILES = 4096
 
+# A worker whose commit could not be read is, for all that is known, the same one.
+COMMIT_UNSEEN = 8
+
 
 @dataclass(frozen=True)
 class DifferingFact:
@@ -234,6 +237,13 @@ def boot(seen: DifferingFact) -> Judged | None:
     if len(machines) > 1 and None not in machines:
         return Judged(90, "different machine: this compares machines, not layers")
     return None
+
+
+def commit(seen: DifferingFact) -> Judged | None:
+    """A worker outside a checkout (the bundle, a worktree in a container) does not see its commit: versions are compared."""
+    if len({value for value in seen.values if value is not None}) > 1:
+        return None
+    return Judged(COMMIT_UNSEEN, "whether the workers are of one commit is not known")
 
 
 def _several_ranks(seen: DifferingFact, arm: int) -> bool:

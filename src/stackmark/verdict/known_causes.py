@@ -93,7 +93,7 @@ CAUSES = (
         none_says="inside",
     ),
     Cause("stackmark.version", 60, "two versions of the worker measured the arms"),
-    Cause("stackmark.commit", 50, "two versions of the worker measured the arms"),
+    Cause("stackmark.commit", 50, "two versions of the worker measured the arms", judges.commit),
     *(
         Cause(f"packages.{name}", weight, why, none_says="not installed")
         for name, weight, why in (

@@ -47,7 +47,7 @@ CASES: tuple[Case, ...] = (
     Case("gpu", "logs", "many", lifecycle.logs("gpu", "many")),
     Case("gpu", "exec", "many", lifecycle.execute("gpu", "many")),
     Case("devices", "each pod its own", "many", devices.different_devices),
-    Case("devices", "CPU pods beside GPU pods", "many", devices.cpu_next_to_gpu),
+    Case("devices", "CPU pods next to GPU pods", "many", devices.cpu_next_to_gpu),
     Case("gpu", "delete", "many", lifecycle.delete("gpu", "many")),
     Case("devices", "exactly those asked for", "one", fairly(devices.exactly_its_devices)),
     Case("devices", "return after delete", "one", fairly(devices.devices_return)),

@@ -219,14 +219,18 @@ def parse(data: bytes, shown: str) -> SuiteFile:
     try:
         return SuiteFile.model_validate(tables)
     except ValidationError as error:
-        first = str(error.errors()[0]["loc"][0])
-        raise SpecError(f"{shown}:{_line(text, first)}: {explain(error)}", hint=HINT) from error
+        path = [str(step) for step in error.errors()[0]["loc"][:2]]
+        raise SpecError(f"{shown}:{_line(text, *path)}: {explain(error)}", hint=HINT) from error
 
 
-def _line(text: str, key: str) -> int:
-    """Find the line on which a top-level key or its table stands."""
-    pattern = re.compile(rf"\s*(?:\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*(?:[=.\]]|$)")
-    return next((number for number, line in enumerate(text.splitlines(), 1) if pattern.match(line)), 1)
+def _line(text: str, *path: str) -> int:
+    """Find the line on which a key stands, or its table; of a key in a table the line below that one."""
+    found = 0
+    for key in path:
+        pattern = re.compile(rf"\s*(?:\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*(?:[=.\]]|$)")
+        below = enumerate(text.splitlines()[found:], found + 1)
+        found = next((number for number, line in below if pattern.match(line)), found)
+    return max(found, 1)
 
 
 def expand(suite: SuiteFile, shown: str, name: str) -> SuitePlan:
@@ -259,7 +263,10 @@ def expand(suite: SuiteFile, shown: str, name: str) -> SuitePlan:
 def _margin(value: str | float) -> float:
     if value == "":
         return MARGIN
-    margin = parse_share(str(value)) if isinstance(value, str) else float(value)
+    try:
+        margin = parse_share(value) if isinstance(value, str) else float(value)
+    except SpecError as error:
+        raise SpecError(f"margin: {error.message}", hint=error.hint) from error
     check_margin(margin)
     return margin
 
@@ -267,9 +274,13 @@ def _margin(value: str | float) -> float:
 def _budget(value: str | float | None) -> float | None:
     if value is None:
         return None
-    seconds = parse_seconds(value) if isinstance(value, str) else 60.0 * value
+    hint = 'write it like "90min"; a number is minutes'
+    try:
+        seconds = parse_seconds(value) if isinstance(value, str) else 60.0 * value
+    except SpecError as error:
+        raise SpecError(f"budget: {error.message}", hint=hint) from error
     if not 0 < seconds < float("inf"):
-        raise SpecError(f"budget must be a time, got {value!r}", hint='write it like "90min"; a number is minutes')
+        raise SpecError(f"budget must be a time, got {value!r}", hint=hint)
     return seconds
 
 

@@ -16,6 +16,9 @@ from stackmark.show.wording import stopped
 from stackmark.units import counted, say_span
 from stackmark.verdict.examined import Examined
 
+# What a title says of the parameters; all of them stand below.
+PARAMETERS_IN_TITLE, LONGEST_PARAMETER = 3, 60
+
 
 def study_title(found: Sequence[Examined]) -> str:
     """Return what all experiments have in common: the arms, the workload, the chip; and how many there are."""
@@ -29,6 +32,24 @@ def study_title(found: Sequence[Examined]) -> str:
         about = f"{about} on {' and '.join(named)}"
     question = questions.pop() if len(questions) == 1 else ""
     return f"{question}: {about}" if question else about
+
+
+def titles_of(found: Sequence[Examined]) -> list[str]:
+    """Return a title for each. Where several have the same one, as the rows of a suite, the parameters that differ are added."""
+    titles = [title_of(one) for one in found]
+    return [
+        ", ".join(
+            [title, *_differing(one, [other for other, same in zip(found, titles, strict=True) if same == title])]
+        )
+        for title, one in zip(titles, found, strict=True)
+    ]
+
+
+def _differing(one: Examined, alike: Sequence[Examined]) -> list[str]:
+    params = [other.arms[0].params if other.arms else {} for other in alike]
+    mine = one.arms[0].params if one.arms else {}
+    told = [f"{name} {value}" for name, value in mine.items() if any(other.get(name) != value for other in params)]
+    return [one[:LONGEST_PARAMETER] for one in told[:PARAMETERS_IN_TITLE]]
 
 
 def _span(found: Sequence[Examined]) -> str:
@@ -55,26 +76,27 @@ def render_study_html(
     every = [Sections(one) for one in found]
     names = [f"x{number}" for number in range(1, len(found) + 1)]
     articles = [
-        element("article", nested(experiment(one), name), id=name) for one, name in zip(every, names, strict=True)
+        element("article", nested(experiment(one, Heading.made(own)), name), id=name)
+        for one, own, name in zip(every, titles_of(found), names, strict=True)
     ]
     return page(
         title,
         element(
             "main",
             head(f"{counted(len(found), 'experiment')} · {_span(found)}", title, heading),
-            _contents(every, names),
+            _contents(every, titles_of(found), names),
             *articles,
             footer(generated_unix_s, version),
         ),
     )
 
 
-def _contents(every: Sequence[Sections], names: Sequence[str]) -> Markup:
+def _contents(every: Sequence[Sections], titles: Sequence[str], names: Sequence[str]) -> Markup:
     rows = []
-    for number, (sections, name) in enumerate(zip(every, names, strict=True), 1):
+    for number, (sections, title, name) in enumerate(zip(every, titles, names, strict=True), 1):
         first = sections.headlines[0]
         marks = Cell(element("span", text(f"{first.sign} {_words(sections)}"), class_=f"verdict-word {first.colour}"))
-        link = element("a", text(f"{number}. {title_of(sections.examined)}"), href=f"#{name}")
+        link = element("a", text(f"{number}. {title}"), href=f"#{name}")
         rows.append(Row([Cell(link), marks, Cell(prose(_answer(sections)))]))
     listed = table([("Experiment", False), ("Verdict", False), ("In words", False)], rows, "contents")
     return element("nav", element("h2", text("Contents")), listed, aria_label="Contents")
@@ -87,10 +109,10 @@ def render_study_markdown(found: Sequence[Examined], heading: Heading = NO_HEADI
     """Return the same as Markdown. Headings are `Experiment 1`, so that links to them do not depend on titles."""
     every = [Sections(one) for one in found]
     listed = [
-        f"{number}. [{plain(title_of(one.examined))}](#experiment-{number}): **{_words(one)}** {plain(_answer(one))}"
-        for number, one in enumerate(every, 1)
+        f"{number}. [{plain(title)}](#experiment-{number}): **{_words(one)}** {plain(_answer(one))}"
+        for number, (one, title) in enumerate(zip(every, titles_of(found), strict=True), 1)
     ]
     parts = [*heading_parts(heading.title or study_title(found), heading, level=2), "\n".join(listed)]
-    for number, one in enumerate(every, 1):
-        parts += [f"### Experiment {number}", f"**{plain(title_of(one.examined))}**", *experiment_parts(one)]
+    for number, (one, title) in enumerate(zip(every, titles_of(found), strict=True), 1):
+        parts += [f"### Experiment {number}", f"**{plain(title)}**", *experiment_parts(one)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -200,21 +200,28 @@ def _group(
     return join(parts), height
 
 
+def _fitted_rate(said: CellText, width: float, size: float) -> str:
+    """Say the rate in less where it does not fit: the axis has the unit, the whisker the interval. A mark is never cut."""
+    shorter = f"{said.number} {said.marks}".strip() if said.number else said.rate
+    texts = (said.rate, said.bare_rate, shorter)
+    return next((one for one in texts if fitted(one, width, size) == one), fitted(shorter, width, size))
+
+
 def _bar(panel: Panel, row: SuiteRow, said: CellText, arm: int, scale: Scale, layout: Layout, y: float) -> Markup:
     cell = said.cell
     title = element("title", text(f"{cell.arm}: {said.rate} {said.verdict}".strip(": ")))
     at = y + layout.above
     if cell.throughput is None:
         left = scale.start + 6
-        return element("g", title, words(left, at + 10, fitted(said.rate, scale.end - left, 11), "quiet", size=11))
+        return element("g", title, words(left, at + 10, _fitted_rate(said, scale.end - left, 11), "quiet", size=11))
     end = scale.clipped(value_of(panel, row, cell.throughput.rate_per_s))
     parts = [
         box(scale.start, at, end - scale.start, layout.bar, f"bar {colour(arm)}"),
         whisker(bounds_of(panel, row, cell), scale, at + layout.bar / 2, 0.3 * layout.bar),
     ]
     if layout is NARROW:
-        parts.append(words(layout.left, y + 11, fitted(said.rate, layout.width - layout.left, 11), "quiet", size=11))
+        parts.append(words(layout.left, y + 11, _fitted_rate(said, layout.width - layout.left, 11), "quiet", size=11))
     else:
         right = layout.width - layout.right + 12
-        parts.append(words(right, y + 12, fitted(said.rate, layout.right - 14, 10.5), "", size=11))
+        parts.append(words(right, y + 12, _fitted_rate(said, layout.right - 14, 10.5), "", size=11))
     return element("g", title, *parts, class_="row")
