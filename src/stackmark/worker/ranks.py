@@ -34,6 +34,7 @@ from stackmark.spec import COPY_VARIABLE, LOG_VARIABLE, Spec, Task
 from stackmark.version import RELEASE
 from stackmark.worker import ending
 from stackmark.worker.first import worker_command
+from stackmark.worker.meeting import join_nodes, receive_nodes
 from stackmark.worker.readable import for_people
 
 LOOPBACK = "127.0.0.1"
@@ -278,11 +279,13 @@ def open_store(share: NodeShare) -> Iterator[Store]:
             f"got {address!r} and {port!r}"
         )
     if share.first:
+        join_nodes(address, int(port), share.first // share.count)
         yield Store(address, int(port))
         return
     try:
         # The connections of a thousand ranks may come within a second.
         with socket.create_server(("", int(port)), backlog=MOST_RANKS) as listening:
+            receive_nodes(listening, share.size // share.count - 1)
             yield Store(address, int(port), listening)
     except OSError as error:
         raise SpecError(f"port {port} of the first node cannot be listened at: {error.strerror}") from error
