@@ -32,6 +32,18 @@ class MountedFiles:
     content: Mapping[str, bytes] = field(repr=False)
 
 
+# Where the ranks of a group on several nodes find each other, in the first pod; torchrun's own choice.
+MASTER_PORT = 29500
+
+
+@dataclass(frozen=True)
+class PodGroup:
+    """Pods that make one run together, each on a node of its own."""
+
+    pods: int
+    ranks_each: int
+
+
 @dataclass(frozen=True)
 class PodRequest:
     """Everything that a pod is made from."""
@@ -81,6 +93,8 @@ class PodRequest:
     networks: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     deadline_s: int = 3600
+    # One pod of a run on several nodes is described; the Job makes all of them.
+    group: PodGroup | None = None
     # Whether a driver waits for it: a manifest that is printed belongs to nobody.
     driven: bool = True
     # Merged into the object that is made (patch.py).

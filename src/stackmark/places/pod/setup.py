@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stackmark.errors import ClusterError, PlaceError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Unreachable, connect
-from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.kubernetes.manifest.request import PodGroup, PodRequest
 from stackmark.kubernetes.nodes import is_missing, smallest_image, this_node
 from stackmark.kubernetes.rights import CLAIM_RIGHT, HELD_JOB_RIGHT, RUN_RIGHTS, WORKER_RIGHTS, check_rights
 from stackmark.places.container.software import HostSoftware, host_software
@@ -58,6 +58,7 @@ class PodSetup:
         worker_map: str | None = None,
         program: CommandParams | None = None,
         table: Mapping[str, object] | None = None,
+        group: PodGroup | None = None,
     ) -> PodRequest:
         """Make the request for a pod in this cluster; `options` where they differ from the place's own."""
         return pod_request(
@@ -80,6 +81,7 @@ class PodSetup:
             worker_map=worker_map,
             program=program,
             table=table,
+            group=group,
         )
 
 
