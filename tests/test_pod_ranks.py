@@ -167,7 +167,7 @@ def test_the_cause_names_the_ranks_the_pod_and_its_node() -> None:
     found = cause_among([(member(1, failed_at=1.0), EVICTED)], [])
     assert found is not None
     assert found.kind == "evicted"
-    assert found.message.startswith("ranks 2 to 3 of 4, pod p-1 on node-1: ")
+    assert found.message.startswith("ranks 2 and 3 of 4, pod p-1 on node-1: ")
 
 
 def test_a_pod_that_was_removed_after_another_failed_is_not_the_cause() -> None:

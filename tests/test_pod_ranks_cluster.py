@@ -18,7 +18,9 @@ from stackmark.errors import ClusterError
 from stackmark.events import Result, Stream, gathered_facts
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json, connect
+from stackmark.kubernetes.objects import condition
 from stackmark.kubernetes.rights import RUN_RIGHTS, SERVICE_RIGHT, missing_rights
+from stackmark.kubernetes.status import phase_of
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 
@@ -83,6 +85,11 @@ class Desk:
             if (pod["metadata"].get("labels") or {}).get(names.INDEX_LABEL) == str(index):
                 return pod
         return None
+
+    def running(self, index: int) -> Json | None:
+        """The pod with this number, once its worker runs."""
+        pod = self.member(index)
+        return pod if pod and phase_of(pod) == "running" else None
 
     def signal_rank(self, index: int, name: str) -> Json:
         """Send a signal to the ranks of a pod, as soon as it has some; return the pod."""
@@ -157,11 +164,27 @@ def test_a_killed_rank_is_named_with_its_pod_and_node(desk: Desk) -> None:
 
 def test_a_stopped_rank_ends_with_the_time_limit(desk: Desk) -> None:
     with desk.begun(*REDUCING, *LONG, *TWO, "--time-limit", "14s") as process:
-        desk.signal_rank(1, "STOP")
+        pod = desk.signal_rank(1, "STOP")
         _, err = process.communicate(timeout=90)
     assert process.returncode == RUN_FAILED, err
     row, _ = desk.only_run()
     assert row.failure_kind == "timeout"
+    assert f"rank 1 of 2, pod {pod['metadata']['name']}" in str(row.failure_message)
+    assert desk.nothing_left()
+
+
+@pytest.mark.cluster_hurt
+def test_a_pod_of_the_group_that_waits_is_named_with_what_it_waits_for(desk: Desk) -> None:
+    node = str(desk.cluster.cluster.items("/api/v1/nodes")[0]["metadata"]["name"])
+    path = f"/api/v1/nodes/{node}"
+    desk.cluster.cluster.patch(path, {"spec": {"unschedulable": True}})
+    try:
+        answer = desk.run(*REDUCING, *QUICK, *TWO, "--wait", "8s")
+    finally:
+        desk.cluster.cluster.patch(path, {"spec": {"unschedulable": None}})
+    assert answer.code == PLACE_FAILED
+    assert "1 of 2 pods run; " in answer.err
+    assert node in answer.err
     assert desk.nothing_left()
 
 
@@ -197,4 +220,23 @@ def test_a_run_that_needs_more_nodes_than_there_are_is_refused(desk: Desk) -> No
     answer = desk.run(*REDUCING, *QUICK, "--ranks", str(count), "--ranks-per-node", "1")
     assert answer.code == PLACE_FAILED
     assert f"{count} nodes" in answer.err
+    assert desk.nothing_left()
+
+
+@pytest.mark.cluster_hurt
+def test_a_node_that_is_cut_off_is_named(desk: Desk) -> None:
+    with desk.begun(*REDUCING, *LONG, *TWO, "--time-limit", "60s") as process:
+        pod = until(lambda: desk.running(1))
+        node = str(pod["spec"]["nodeName"])
+        desk.cluster.do("cut", node.rpartition("-")[2])
+        try:
+            _, err = process.communicate(timeout=150)
+        finally:
+            desk.cluster.do("join", node.rpartition("-")[2])
+    path = f"/api/v1/nodes/{node}"
+    until(lambda: condition(desk.cluster.cluster.get(path), "Ready").get("status") == "True")
+    assert process.returncode == RUN_FAILED, err
+    row, _ = desk.only_run()
+    assert row.failure_kind == "node_lost"
+    assert f"rank 1 of 2, pod {pod['metadata']['name']} on {node}: " in str(row.failure_message)
     assert desk.nothing_left()

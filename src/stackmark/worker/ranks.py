@@ -21,6 +21,7 @@ from typing import IO
 from stackmark import events
 from stackmark.errors import SpecError, StreamError
 from stackmark.ranks import (
+    DID_NOT_STOP,
     MOST_LOCAL_RANKS,
     MOST_RANKS,
     STORE_VARIABLE,
@@ -208,7 +209,7 @@ class Agent:
         if child.done and (code == 0 or child.ended_by_us):
             return None
         if child.killed_by_us:
-            return "terminated", "the worker did not stop on request and was killed", ""
+            return "terminated", DID_NOT_STOP, ""
         if child.ended_by_us:
             return "terminated", "the worker was stopped with its group, without further output", ""
         if code < 0:

@@ -23,6 +23,7 @@ from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.nodes import Node, find_node
 from stackmark.kubernetes.pods import Awaited
 from stackmark.places.place import Handle
+from stackmark.ranks import DID_NOT_STOP
 from stackmark.spec import Task
 
 _FAILED = f'{events.EVENT_PREFIX}"failed"'
@@ -42,6 +43,8 @@ class Member:
     last_line: str = ""
     # Whether a rank of it reported why the run fails, and not only that another one is gone.
     knows_cause: bool = False
+    # Those of its ranks that did not hear the request to end.
+    deaf: list[int] = field(default_factory=list)
     log: LogEnd | None = None
     # When it was seen to have failed, by the monotonic clock.
     failed_at: float | None = None
@@ -61,9 +64,11 @@ class Member:
 
     @property
     def says(self) -> str:
-        """Name its ranks: `rank 1 of 2`, `ranks 2 to 3 of 4`."""
+        """Name its ranks: `rank 1 of 2`, `ranks 2 and 3 of 4`, `ranks 8 to 15 of 16`."""
         first, last = self.ranks[0], self.ranks[-1]
-        return f"rank {first} of {self.size}" if first == last else f"ranks {first} to {last} of {self.size}"
+        if first == last:
+            return f"rank {first} of {self.size}"
+        return f"ranks {first} {'and' if last == first + 1 else 'to'} {last} of {self.size}"
 
     @property
     def place(self) -> str:
@@ -81,7 +86,10 @@ class Member:
         if text.startswith(_FAILED):
             with suppress(StreamError):  # whoever reads the stream finds it too, and says so
                 event = events.read_event(text, 0)
-                self.knows_cause = self.knows_cause or (isinstance(event, events.Failed) and events.is_cause(event))
+                assert isinstance(event, events.Failed)
+                self.knows_cause = self.knows_cause or events.is_cause(event)
+                if event.message == DID_NOT_STOP:
+                    self.deaf.append(event.rank)
 
     def note_end(self) -> None:
         """Note when it failed."""

@@ -148,8 +148,8 @@ class PodPlace:
             if not followed:
                 self.stored(mark)
         if interruption or run.timed_out:
-            failure = run.out_of_time(ended_from_outside(interruption, not run.timed_out, time_limit_s))
             run.end_early()
+            failure = run.out_of_time(ended_from_outside(interruption, not run.timed_out, time_limit_s))
             if outside:
                 outside.run.cut_off()
             return Outcome(run.exit_code, failure, tuple(run.stderr_lines), interruption)
