@@ -37,10 +37,10 @@ def asked(ranks: int = 4, **params: str) -> Request:
     return Request(workload="op/all-reduce", params=params, ranks=ranks)
 
 
-def group_request(**more: Any) -> PodRequest:
+def group_request(*, queue: str | None = None, **more: Any) -> PodRequest:
     task = Task(do="run", request=asked())
     given = {"namespace": "ns", "image": IMAGE, "task": task, "gpus": 2, "group": PodGroup(2, 2), **more}
-    return pod_request(options(), mark="r-1", kind="run", **given)
+    return pod_request(options(queue=queue), mark="r-1", kind="run", **given)
 
 
 def pod_spec(found: Json) -> Json:
@@ -148,6 +148,25 @@ def test_several_pods_are_printed_as_a_job_only(kind: str) -> None:
     answer = ask(*MANIFEST, *COMPLETE, "--threads", "1", "--kind", kind)
     assert (answer.code, answer.out) == (Exit.WRONG_USE, "")
     assert "--kind" in answer.err
+
+
+def test_volcano_starts_all_pods_of_its_queue_together() -> None:
+    found = job(group_request(queue="team-a", queue_kind="volcano"))
+    template = found["spec"]["template"]
+    wanted = {"scheduling.volcano.sh/queue-name": "team-a", "scheduling.volcano.sh/group-min-member": "2"}
+    assert wanted.items() <= found["metadata"]["annotations"].items()
+    assert wanted.items() <= template["metadata"]["annotations"].items()
+    assert template["spec"]["schedulerName"] == "volcano"
+    # Its pods wait, and not the Job.
+    assert "suspend" not in found["spec"]
+    assert "kueue.x-k8s.io/queue-name" not in found["metadata"]["labels"]
+
+
+def test_a_group_in_a_queue_of_kueue_waits_as_a_job() -> None:
+    found = job(group_request(queue="team-a"))
+    assert found["spec"]["suspend"] is True
+    assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert "schedulerName" not in pod_spec(found)
 
 
 # Which end is the cause

@@ -188,6 +188,86 @@ def test_a_pod_of_the_group_that_waits_is_named_with_what_it_waits_for(desk: Des
     assert desk.nothing_left()
 
 
+# Kueue's word about a Job, as far as it is read.
+WORKLOADS: Json = {
+    "metadata": {"name": "workloads.kueue.x-k8s.io"},
+    "spec": {
+        "group": "kueue.x-k8s.io",
+        "scope": "Namespaced",
+        "names": {"plural": "workloads", "singular": "workload", "kind": "Workload"},
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+NO_ROOM = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 2 more needed"
+
+
+@pytest.fixture
+def kueue(cluster: TestCluster) -> Iterator[None]:
+    """Kueue's API without its controller, which the test is."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    cluster.cluster.create(path, {**WORKLOADS, "apiVersion": "apiextensions.k8s.io/v1"})
+    try:
+        until(lambda: _is_served(cluster))
+        yield
+    finally:
+        cluster.cluster.delete(f"{path}/{WORKLOADS['metadata']['name']}")
+
+
+def _is_served(cluster: TestCluster) -> bool:
+    try:
+        cluster.cluster.items(_workloads(cluster))
+    except ClusterError:
+        return False
+    return True
+
+
+def _workloads(cluster: TestCluster) -> str:
+    return f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{cluster.namespace}/workloads"
+
+
+def set_suspended(desk: Desk, job: Json, value: bool) -> None:
+    path = f"/apis/batch/v1/namespaces/{desk.cluster.namespace}/jobs/{job['metadata']['name']}"
+    desk.cluster.cluster.patch(path, {"spec": {"suspend": value}})
+
+
+def job_of(desk: Desk, kind: str) -> Json | None:
+    return next((job for job in desk.cluster.jobs() if job["metadata"]["labels"][names.KIND_LABEL] == kind), None)
+
+
+@pytest.mark.cluster_hurt
+@pytest.mark.usefixtures("kueue")
+def test_a_queue_holds_the_whole_group_and_may_take_it_back(desk: Desk) -> None:
+    cluster = desk.cluster
+    with desk.begun(*REDUCING, *LONG, *TWO, "--queue", "team-a") as process:
+        set_suspended(desk, until(lambda: job_of(desk, "probe")), False)
+        job = until(lambda: job_of(desk, "run"))
+        about = {"name": "of-the-run", "labels": {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}}
+        said = {"conditions": [{"type": "QuotaReserved", "status": "False", "message": NO_ROOM}]}
+        body: Json = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": about, "status": said}
+        cluster.cluster.create(_workloads(cluster), body)
+        assert process.stderr is not None
+        waiting = next(line for line in process.stderr if NO_ROOM in line)
+        assert "team-a" in waiting
+        assert job["spec"]["suspend"] is True
+        assert desk.member(0) is None
+        set_suspended(desk, job, False)
+        until(lambda: desk.running(0) and desk.running(1))
+        set_suspended(desk, job, True)
+        _, err = process.communicate(timeout=90)
+    assert process.returncode in (RUN_FAILED, PLACE_FAILED), err
+    row, _ = desk.only_run()
+    assert row.failure_kind == "preempted", row.failure_message
+    assert "team-a" in str(row.failure_message)
+    assert desk.nothing_left()
+
+
 def test_what_a_killed_driver_left_is_removed_by_the_next_command(desk: Desk) -> None:
     with desk.begun(*REDUCING, *LONG, *TWO) as process:
         until(lambda: desk.member(1))

@@ -23,6 +23,7 @@ from stackmark.kubernetes.log.lines import Closing
 from stackmark.kubernetes.manifest.build import owned_by
 from stackmark.kubernetes.nodes import runtime_of
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, may_pass, patiently
+from stackmark.kubernetes.queues import held_sentence
 from stackmark.kubernetes.refusals import explained
 from stackmark.kubernetes.status import Phase, exit_code, phase_of
 from stackmark.units import say_seconds
@@ -303,9 +304,8 @@ class Pods:
         refused = why.job_refused(job, events_of(self.cluster, job))
         if refused is not None:
             return Explanation(refused.message, refused)
-        held = at.spec(job).get("suspend")
         return Explanation(
-            "the Job is suspended: its queue has not admitted it yet" if held else "the Job has no pod yet"
+            held_sentence(self.cluster, job) if at.spec(job).get("suspend") else "the Job has no pod yet"
         )
 
     def failure(self, one: Awaited) -> PlaceFailure | None:

@@ -34,6 +34,7 @@ CLAIM = "gpus"
 # The volume with the files that a pod brings into its image.
 FILES = "stackmark"
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+VOLCANO_QUEUE, VOLCANO_TOGETHER = "scheduling.volcano.sh/queue-name", "scheduling.volcano.sh/group-min-member"
 # Set on its pods by the Job controller.
 JOB_NAME = "batch.kubernetes.io/job-name"
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
@@ -236,6 +237,7 @@ def pod_spec(request: PodRequest) -> Json:
         ("runtimeClassName", request.runtime_class),
         ("serviceAccountName", request.service_account),
         ("priorityClassName", request.priority_class),
+        ("schedulerName", "volcano" if request.volcano else None),
     ):
         if value:
             made[key] = value
@@ -388,7 +390,7 @@ def _job_spec(request: PodRequest) -> Json:
         count = request.group.pods
         # With `backoffLimit: 0` the first pod that fails ends the Job, and the Job controller ends the other pods.
         made |= {"completionMode": "Indexed", "completions": count, "parallelism": count}
-    if request.queue:
+    if request.kueue:
         # Kueue lets it go when its turn has come.
         made["suspend"] = True
     return made
@@ -396,22 +398,32 @@ def _job_spec(request: PodRequest) -> Json:
 
 def _template(request: PodRequest) -> Json:
     annotations = dict(NOT_TO_BE_MOVED)
+    annotations |= _volcano(request)
     if request.networks:
         annotations[NETWORKS] = ",".join(request.networks)
     return {"metadata": {"labels": _labels(request), "annotations": annotations}, "spec": pod_spec(request)}
 
 
+def _volcano(request: PodRequest) -> dict[str, str]:
+    """Annotations for Volcano: the queue, and how many pods start together or not at all."""
+    if not request.volcano:
+        return {}
+    return {VOLCANO_QUEUE: request.volcano, VOLCANO_TOGETHER: str(request.group.pods if request.group else 1)}
+
+
 def _metadata(request: PodRequest, *, queued: bool = False) -> Json:
     where = {"namespace": request.namespace} if request.namespace else {}
-    return {"name": names.object_name(request.mark), **where, "labels": _labels(request, queued=queued)}
+    made = {"name": names.object_name(request.mark), **where, "labels": _labels(request, queued=queued)}
+    # Volcano's controller takes the number of pods from the Job.
+    return {**made, "annotations": _volcano(request)} if queued and request.volcano else made
 
 
 def _labels(request: PodRequest, *, queued: bool = False) -> dict[str, str]:
     made = names.labels(request.kind, request.mark)
     if not request.driven:
         del made[names.DRIVER_LABEL]
-    if queued and request.queue:
-        made[KUEUE_QUEUE] = request.queue
+    if queued and request.kueue:
+        made[KUEUE_QUEUE] = request.kueue
     return made
 
 

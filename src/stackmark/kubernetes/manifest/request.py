@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.queues import QueueKind
 
 # The pod's own folder to work in, new for each pod.
 WORK_FOLDER = "/tmp"  # noqa: S108 - the pod's own
@@ -84,6 +85,7 @@ class PodRequest:
     node_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     tolerations: tuple[Mapping[str, str], ...] = ()
     queue: str | None = None
+    queue_kind: QueueKind = "kueue"
     runtime_class: str | None = None
     service_account: str | None = None
     priority_class: str | None = None
@@ -99,6 +101,16 @@ class PodRequest:
     driven: bool = True
     # Merged into the object that is made (patch.py).
     patch: Json | None = None
+
+    @property
+    def kueue(self) -> str | None:
+        """Return the queue of Kueue that the Job waits in."""
+        return self.queue if self.queue_kind == "kueue" else None
+
+    @property
+    def volcano(self) -> str | None:
+        """Return the queue of Volcano that the pods wait in."""
+        return self.queue if self.queue_kind == "volcano" else None
 
     @property
     def by_claim(self) -> bool:

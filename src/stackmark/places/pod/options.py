@@ -105,7 +105,9 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
     runtime_class: str | None = Field(default=None, description="runtime class, e.g. nvidia")
     service_account: str | None = Field(default=None, description="service account of the pod")
     priority_class: str | None = Field(default=None, description="priority class of the pod")
-    queue: str | None = Field(default=None, description="local queue of Kueue to wait in")
+    queue: str | None = Field(
+        default=None, description="queue of Kueue or Volcano to wait in, whichever the cluster has"
+    )
     dra: str | None = Field(
         default=None, description="request GPUs by a claim for this device class (DRA): gpu.nvidia.com"
     )

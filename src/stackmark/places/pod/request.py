@@ -29,6 +29,7 @@ from stackmark.kubernetes.manifest.request import (
     VolumeMount,
     forbidden_by_restricted,
 )
+from stackmark.kubernetes.queues import QueueKind
 from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.places import bundle
 from stackmark.places.container.launch import FILE_ENDINGS, HOST_ONLY, PATH_PARAMETERS, TUNING, paths_of, program_of
@@ -101,6 +102,7 @@ def pod_request(
     program: CommandParams | None = None,
     table: Mapping[str, object] | None = None,
     group: PodGroup | None = None,
+    queue_kind: QueueKind = "kueue",
 ) -> PodRequest:
     """Make the request for a worker's task, or for a command of one's own.
 
@@ -159,6 +161,7 @@ def pod_request(
         node_labels=options.labels_of_node,
         tolerations=options.all_tolerations(bool(gpus)),
         queue=options.queue,
+        queue_kind=queue_kind,
         runtime_class=options.runtime_class,
         service_account=options.service_account,
         priority_class=options.priority_class,

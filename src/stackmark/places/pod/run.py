@@ -24,7 +24,7 @@ from stackmark.kubernetes.manifest import build
 from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.nodes import Node
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S
-from stackmark.kubernetes.pods import LOOK_S, Awaited, NotReached, Pods, cut_short, remove_run
+from stackmark.kubernetes.pods import BATCH, LOOK_S, Awaited, NotReached, Pods, cut_short, remove_run
 from stackmark.places.image_python import NO_PYTHON, NO_PYTHON_EXIT, NO_PYTHON_HINT
 from stackmark.places.place import STDERR_LINES_KEPT, Handle, Watch
 from stackmark.places.pod.member import Member, cause_among, located, lost_node, members_of
@@ -247,7 +247,20 @@ class PodRun:
         return [(one, failure) for one in self._members if (failure := lost_node(one, self._setup.cluster))]
 
     def _failure_of(self, member: Member) -> PlaceFailure | None:
-        return self._pods.failure(member.one) or no_python(member.one.pod) or self._cut_short(member)
+        failure = self._pods.failure(member.one)
+        if failure and failure.kind == "deleted" and self._request.kueue and self._is_held():
+            failure = PlaceFailure(
+                "preempted",
+                f"the queue {self._request.kueue} took the admission back: the Job was suspended while it ran",
+                "run it when the cluster is less busy, or with a higher --priority-class",
+            )
+        return failure or no_python(member.one.pod) or self._cut_short(member)
+
+    def _is_held(self) -> bool:
+        with suppress(ClusterError):
+            path = self._pods.path("jobs", names.object_name(self._request.mark), BATCH)
+            return bool((self._setup.cluster.get(path).get("spec") or {}).get("suspend"))
+        return False
 
     def close_outside(self, failure: PlaceFailure | None) -> PlaceFailure | None:
         """Say what a program in an image came to; return the place's failure, where it is one."""
