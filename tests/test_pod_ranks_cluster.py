@@ -1,5 +1,6 @@
 """A run on several nodes of a real cluster: gloo ranks in pods on two nodes, and what is said and left when one of them fails."""
 
+import json
 import os
 import signal
 import subprocess
@@ -147,7 +148,29 @@ def test_two_ranks_on_two_nodes_are_one_run_with_facts_of_both(desk: Desk) -> No
     assert len(set(on)) == 2
     assert [pod["ranks"] for pod in told] == [[0], [1]]
     assert all(pod["log"]["complete"] for pod in told)
-    assert desk.ask("show", row.id).code == 0
+    shown = desk.ask("show", row.id).out
+    assert all(str(pod["node"]) in shown and str(pod["pod"]) in shown for pod in told)
+    assert desk.nothing_left()
+
+
+def test_an_applied_manifest_of_several_pods_is_collected_as_one_run(desk: Desk) -> None:
+    chosen = ("--precision", "fp32", "--set", "training", "--rows", "0", "--budget", "0", "--threads", "1")
+    where = ("--image", desk.image, "--namespace", desk.cluster.namespace)
+    answer = desk.ask("manifest", "op/all-reduce", "--device", "cpu", *chosen, *QUICK, *TWO, *where, "--json")
+    assert answer.code == 0, answer.err
+    kinds = {"ConfigMap": "/api/v1", "Service": "/api/v1", "Job": "/apis/batch/v1"}
+    made = json.loads(answer.out)["items"]
+    paths = [f"{kinds[one['kind']]}/namespaces/{desk.cluster.namespace}/{one['kind'].lower()}s" for one in made]
+    try:
+        for path, one in zip(paths, made, strict=True):
+            desk.cluster.cluster.create(path, one)
+        until(lambda: [phase_of(pod) for pod in desk.cluster.pods()] == ["ended", "ended"])
+        assert desk.ask("results", "--from-cluster", "--namespace", desk.cluster.namespace).code == 0
+    finally:
+        for path, one in zip(paths, made, strict=True):
+            desk.cluster.cluster.delete(f"{path}/{one['metadata']['name']}")
+    row, _ = desk.only_run()
+    assert (row.status, row.ranks) == ("done", 2)
     assert desk.nothing_left()
 
 
@@ -163,7 +186,7 @@ def test_a_killed_rank_is_named_with_its_pod_and_node(desk: Desk) -> None:
 
 
 def test_a_stopped_rank_ends_with_the_time_limit(desk: Desk) -> None:
-    with desk.begun(*REDUCING, *LONG, *TWO, "--time-limit", "14s") as process:
+    with desk.begun(*REDUCING, *LONG, *TWO, "--time-limit", "9s") as process:
         pod = desk.signal_rank(1, "STOP")
         _, err = process.communicate(timeout=90)
     assert process.returncode == RUN_FAILED, err

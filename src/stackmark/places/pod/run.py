@@ -118,9 +118,9 @@ class PodRun:
                 slowest_s=LOOK_WHILE_WAITING_S,
             )
         except NotReached as error:
-            message = (
-                f"{self._count_running()}; {self._of(error.one)}{error.message}" if self._is_group else error.message
-            )
+            message = error.message
+            if self._is_group:
+                message = f"{self._count_running()}; {self._of(error.one, ': ')}{error.message}"
             raise PlaceError(message, hint=error.hint, command=error.command or self._describe_job()) from error
         for one in self._awaited:
             one.runs_since = time.monotonic()
@@ -319,16 +319,16 @@ class PodRun:
     def _say_why(self, one: Awaited, sentence: str) -> None:
         """Say why a pod waits. That a Job has no pod is usual at first."""
         if one.pod is not None or time.monotonic() - one.began > NO_POD_YET_S:
-            self._say(f"{self._count_running()}; {self._of(one)}{sentence}" if self._is_group else sentence)
+            self._say(f"{self._count_running()}; {self._of(one, ' waits: ')}{sentence}" if self._is_group else sentence)
 
     def _count_running(self) -> str:
         running = sum(one.phase == "running" for one in self._awaited)
         return f"{running} of {len(self._members)} pods run"
 
-    def _of(self, one: Awaited) -> str:
+    def _of(self, one: Awaited, then: str) -> str:
         """Name one of several pods, where there is one already."""
         name = next((member.name for member in self._members if member.one is one), "")
-        return f"{name} waits: " if name else ""
+        return f"{name}{then}" if name else ""
 
     def _say(self, sentence: str) -> None:
         if not sentence or sentence in self._said:
