@@ -203,6 +203,14 @@ def test_a_pod_that_somebody_deleted_is_the_cause_if_nothing_else_is() -> None:
     assert found.kind == "deleted"
 
 
+def test_of_two_pods_that_were_removed_the_one_that_lost_no_other_is_the_cause() -> None:
+    first, second = (member(number, failed_at=1.0, deleted=True) for number in (0, 1))
+    first.take(write_event(Failed(seq=3, rank=1, t=1.0, kind="lost_rank", message="another is gone")))
+    found = cause_among([(first, DELETED), (second, DELETED)], [first, second])
+    assert found is not None
+    assert "pod p-1 " in found.message
+
+
 @pytest.mark.parametrize(("kind", "knows"), [("rank_died", True), ("lost_rank", False), ("terminated", False)])
 def test_a_rank_that_reports_the_cause_itself_is_believed_and_not_one_that_lost_another(kind: str, knows: bool) -> None:
     speaker = member(0)

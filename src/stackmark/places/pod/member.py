@@ -43,6 +43,8 @@ class Member:
     last_line: str = ""
     # Whether a rank of it reported why the run fails, and not only that another one is gone.
     knows_cause: bool = False
+    # Whether a rank of it reported that another one is gone: then it is not the first.
+    lost_another: bool = False
     # Those of its ranks that did not hear the request to end.
     deaf: list[int] = field(default_factory=list)
     log: LogEnd | None = None
@@ -88,6 +90,7 @@ class Member:
                 event = events.read_event(text, 0)
                 assert isinstance(event, events.Failed)
                 self.knows_cause = self.knows_cause or events.is_cause(event)
+                self.lost_another = self.lost_another or event.kind == "lost_rank"
                 if event.message == DID_NOT_STOP:
                     self.deaf.append(event.rank)
 
@@ -162,7 +165,8 @@ def cause_among(found: Sequence[tuple[Member, PlaceFailure]], members: Iterable[
     own = [pair for pair in found if not _followed(*pair)] or list(found)
     if not own:
         return None
-    member, failure = min(own, key=lambda pair: pair[0].failed_at or float("inf"))
+    # Two are often seen to have ended in the same look.
+    member, failure = min(own, key=lambda pair: (pair[0].lost_another, pair[0].failed_at or float("inf")))
     return located(member, failure)
 
 
