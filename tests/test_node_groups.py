@@ -4,6 +4,8 @@ import json
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -13,6 +15,7 @@ from refusing import refused
 from stackmark.events import Failed, Hello, Result, Stream
 from stackmark.ranks import NODE_RANKS_VARIABLE, NodeShare, Rank, own_share
 from stackmark.spec import SPEC_VARIABLE, Request, Scalar, Spec, Task
+from stackmark.worker.meeting import join_nodes, receive_nodes
 from worker_process import environment
 
 
@@ -113,3 +116,45 @@ def test_a_port_that_is_taken_is_a_sentence(env: dict[str, str]) -> None:
     closed = merged([lines]).ended()
     assert isinstance(closed, Failed)
     assert (closed.kind, port in closed.message) == ("bad_parameter", True)
+
+
+# The agents meet before their ranks start
+
+
+def test_no_node_goes_on_before_the_last_one_is_there() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    gone_on = list[int]()
+
+    def node(number: int) -> None:
+        join_nodes("127.0.0.1", port, number)
+        gone_on.append(number)
+
+    threads = [threading.Thread(target=node, args=(number,), daemon=True) for number in (1, 2, 3)]
+    first = threading.Thread(target=receive_nodes, args=(listening, 3), daemon=True)
+    first.start()
+    for thread in threads[:2]:
+        thread.start()
+    # One that is not a node is not counted; it is read before the third.
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert stranger.recv(1) == b""
+    assert gone_on == []
+    threads[2].start()
+    for thread in (*threads, first):
+        thread.join(10)
+    listening.close()
+    assert sorted(gone_on) == [1, 2, 3]
+
+
+def test_a_node_waits_for_a_first_one_that_does_not_listen_yet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    early = threading.Thread(target=join_nodes, args=("127.0.0.1", port, 1), daemon=True)
+    early.start()
+    time.sleep(0.3)
+    assert early.is_alive()
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        receive_nodes(listening, 1)
+        early.join(10)
+    assert not early.is_alive()

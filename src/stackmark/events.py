@@ -400,6 +400,11 @@ def first_cause(failures: Sequence[Failed]) -> Failed:
     return min(failures, key=lambda failed: _FOLLOWED.get(failed.kind, 0))
 
 
+def is_cause(failed: Failed) -> bool:
+    """Return whether a failure is one of its own, and did not only follow another rank's."""
+    return failed.kind not in _FOLLOWED
+
+
 def by_rank(events: Iterable[Event]) -> dict[int, list[Event]]:
     """Return the events of each rank in one pass: a stream may claim any number of ranks, and name any."""
     found: dict[int, list[Event]] = {}

@@ -19,6 +19,8 @@ STORE_VARIABLE = "STACKMARK_STORE"
 NODE_RANKS_VARIABLE = "STACKMARK_NODE_RANKS"
 # The number of this node among them: set by an Indexed Job, and by srun with one task on each node.
 NODE_VARIABLES = ("JOB_COMPLETION_INDEX", "SLURM_NODEID")
+# What an agent reports for a rank that hears nothing, such as one that was stopped (SIGSTOP).
+DID_NOT_STOP = "the worker did not stop on request and was killed"
 # Few enough that a typo does not start ten thousand processes.
 MOST_RANKS = 4096
 # More than any machine has devices for.

@@ -28,7 +28,7 @@ Examples:
     "--junit", metavar="FILE", callback=not_empty, help="Also write JUnit XML: a case for each diagnostic and node."
 )
 @json_option
-@pod_options("node", "mount")
+@pod_options("node", "mount", "ranks_per_node")
 def command(nodes: tuple[str, ...], no_pods: bool, junit: str | None, as_json: bool, **typed: Any) -> int:
     """Is the cluster fit for GPU work? Diagnoses API, permissions, nodes, PCI device, driver, runtime, device plugin,
     allocatable, a pod that sees exactly its GPUs, a checked vector add. Each diagnostic says what was seen, what to do about

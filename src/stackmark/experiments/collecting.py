@@ -21,7 +21,7 @@ from stackmark.ledger.rescue import WholeRun, known_runs
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import STDERR_LINES_KEPT, Outcome
-from stackmark.places.pod.finished import FinishedPod, find_pods, handle_of, options_of, read_pod, task_of
+from stackmark.places.pod.finished import FinishedPod, find_pods, handle_of, options_of, read_pods, task_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import counted
 from stackmark.version import version
@@ -74,7 +74,7 @@ def _collected(cluster: Cluster, ledger: Ledger, command: str) -> Collected:
     for pod in pods.ended:
         if pod["metadata"]["uid"] in before:
             continue
-        told = read_pod(cluster, pod)
+        told = read_pods(cluster, pod, pods.mates.get(pod["metadata"]["uid"], ()))
         run = _whole(cluster, told, nodes)
         if isinstance(run, str):
             left.append(f"the pod {told.name}: {run}")

@@ -207,7 +207,9 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, li
     if isinstance(closed, Failed):
         # A log of another program has many ranks and one speaker, so its rank says nothing.
         speakers = live or len({event.rank for event in stream.events}) > 1
-        who = f"rank {closed.rank} of {stream.ranks}: " if stream.ranks > 1 and speakers else ""
+        at = outcome.locations.get(closed.rank)
+        who = f"rank {closed.rank} of {stream.ranks}{f', {at}' if at else ''}: "
+        who = who if stream.ranks > 1 and speakers else ""
         kind = known_kind(closed.kind) if live else closed.kind
         who += f"{closed.kind[:40]}: " if kind != closed.kind else ""
         return PlaceFailure(kind, who + closed.message, closed.hint)

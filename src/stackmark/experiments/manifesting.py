@@ -28,9 +28,9 @@ from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.software import host_software
 from stackmark.places.pod.options import PodOptions
-from stackmark.places.pod.request import gpus_of, pod_request, remarks
+from stackmark.places.pod.request import gpus_of, group_of, pod_request, remarks
 from stackmark.places.process import worker_environment
-from stackmark.spec import Request, Task, explain
+from stackmark.spec import Request, Spec, Task, explain
 from stackmark.workloads.registry import check_request, find
 
 Kind = Literal["job", "pod", "cronjob"]
@@ -92,7 +92,8 @@ def manifest_for(
         made = making.cronjob(wanted, schedule or HOURLY, history=making.HISTORY if history is None else history)
     else:
         made = making.job(wanted) if kind == "job" else making.pod(wanted)
-    parts = (making.config_map(wanted) if with_worker else None, making.claim_template(wanted))
+    worker = making.config_map(wanted) if with_worker else None
+    parts = (worker, making.service(wanted), making.claim_template(wanted))
     warnings = [
         *remarks(options, wanted, Task(do="run", request=request)),
         *(_left_open(request) if kind == "cronjob" else ()),
@@ -102,7 +103,10 @@ def manifest_for(
 
 
 def _pod_request(request: Request, options: PodOptions, kind: Kind) -> PodRequest:
-    task = Task(do="run", request=request)
+    group = group_of(options, request)
+    if group and kind != "job":
+        raise SpecError(f"a run on several nodes is a Job, but --kind is {kind}", hint="leave out --kind")
+    task = Task(do="run", spec=_complete(request, group.pods)) if group else Task(do="run", request=request)
     software = None
     if options.host_software == "yes":
         software = host_software(sys.executable, worker_environment(os.environ))
@@ -116,10 +120,31 @@ def _pod_request(request: Request, options: PodOptions, kind: Kind) -> PodReques
         task=task,
         gpus=gpus_of(options, request),
         software=software,
+        group=group,
         driven=False,
         # With its hash: a ConfigMap cannot be changed, and a newer worker is another one next to it.
         worker_map=f"{names.object_name(mark)}-{worker_bundle().sha256[:8]}",
     )
+
+
+def _complete(request: Request, pods: int) -> Spec:
+    """Write all parameters out: each pod of a group would choose the others by itself, and two may choose differently."""
+    family, _ = find(request.workload)
+    typed = request.typed()
+    fields = family.params.model_fields.items()
+    missing = [name for name, info in fields if info.is_required() and name not in typed]
+    if missing:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise SpecError(
+            f"a manifest of {pods} pods needs every parameter typed, since each pod would choose by itself: {options} "
+            f"{'is' if len(missing) == 1 else 'are'} missing",
+            hint="type them, or run it with `stackmark run --on pod`, which chooses once for all pods",
+        )
+    try:
+        params = family.params.model_validate(typed)
+    except ValidationError as error:
+        raise SpecError(explain(error), hint=SEE_HELP) from error
+    return Spec(workload=request.workload, params=params.model_dump(mode="json"), ranks=request.ranks)
 
 
 def _mark(request: Request, options: PodOptions, kind: Kind) -> str:

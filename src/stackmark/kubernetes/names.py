@@ -20,6 +20,8 @@ OURS = "stackmark"
 RUN_LABEL = "stackmark.io/run"
 KIND_LABEL = "stackmark.io/kind"
 DRIVER_LABEL = "stackmark.io/driver"
+# The pod's number in an Indexed Job, as the Job controller writes it (Kubernetes 1.28 and later).
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 # Selects all that is ours, of every kind and driver.
 SELECTOR = f"{MANAGED_BY}={OURS}"
 # The container in which the worker, or the command, runs.

@@ -23,6 +23,7 @@ from stackmark.kubernetes.log.lines import Closing
 from stackmark.kubernetes.manifest.build import owned_by
 from stackmark.kubernetes.nodes import runtime_of
 from stackmark.kubernetes.patience import AWAY_S, COMING_BACK_S, is_there, may_pass, patiently
+from stackmark.kubernetes.queues import held_sentence
 from stackmark.kubernetes.refusals import explained
 from stackmark.kubernetes.status import Phase, exit_code, phase_of
 from stackmark.units import say_seconds
@@ -45,6 +46,8 @@ class Awaited:
 
     # What the pod was made for; its label, and in its name.
     mark: str
+    # Its number among the pods of an Indexed Job, which all have one mark.
+    index: int | None = field(default=None, kw_only=True)
     # Whether a Job makes the pod, so that there may be none yet.
     by_job: bool = field(default=False, kw_only=True)
     # By the monotonic clock, without the time in which the API server was away.
@@ -155,9 +158,13 @@ class Pods:
 
     def by_mark(self) -> dict[str, Json]:
         """List the pods by their marks; of several with one mark the first that was made."""
+        return {mark: pod for (mark, index), pod in self._by_number().items() if index is None}
+
+    def _by_number(self) -> dict[tuple[str, int | None], Json]:
+        """The pods by mark, and those of Indexed Jobs also by mark and number."""
         found = self._listed()
         found.sort(key=lambda pod: str(at.metadata(pod).get("creationTimestamp")), reverse=True)
-        return {_mark(pod): pod for pod in found}
+        return {(_mark(pod), index): pod for pod in found for index in {None, index_of(pod)}}
 
     def _listed(self) -> list[Json]:
         return self.cluster.items(self.path(), timeout_s=self._answer_s, labelSelector=self.selector)
@@ -166,7 +173,7 @@ class Pods:
         """Look at all of them; False where the API server did not answer, which is waited for."""
         now = time.monotonic()
         try:
-            found = self.by_mark()
+            found = self._by_number()
         except ClusterError as error:
             self._away_since = now if self._away_since is None else self._away_since
             if now - self._away_since >= self._patience_for(error):
@@ -179,7 +186,7 @@ class Pods:
         for one in awaited:
             one.began += away_s
             one.runs_since = one.runs_since and one.runs_since + away_s
-            pod = found.get(one.mark)
+            pod = found.get((one.mark, one.index))
             one.gone = pod is None and one.pod is not None
             one.pod = pod or one.pod
             if one.phase == "running":
@@ -297,9 +304,8 @@ class Pods:
         refused = why.job_refused(job, events_of(self.cluster, job))
         if refused is not None:
             return Explanation(refused.message, refused)
-        held = at.spec(job).get("suspend")
         return Explanation(
-            "the Job is suspended: its queue has not admitted it yet" if held else "the Job has no pod yet"
+            held_sentence(self.cluster, job) if at.spec(job).get("suspend") else "the Job has no pod yet"
         )
 
     def failure(self, one: Awaited) -> PlaceFailure | None:
@@ -357,6 +363,12 @@ class Pods:
         ]
         each(left, lambda pair: self.cluster.delete(pair[0], grace_s=grace_s))
         return [one for _, one in left]
+
+
+def index_of(pod: Json) -> int | None:
+    """Return the pod's number in its Indexed Job; None where it is of no such Job."""
+    text = str((at.metadata(pod).get("labels") or {}).get(names.INDEX_LABEL))
+    return int(text) if text.isdecimal() else None
 
 
 def _mark(pod: Json) -> str:

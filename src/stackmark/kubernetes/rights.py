@@ -60,6 +60,8 @@ RUN_RIGHTS = (
 # Only where a Job waits for objects of its own: a worker that is sent to an image, or a claim.
 HELD_JOB_RIGHT = Right("patch", "batch", "jobs")
 WORKER_RIGHTS = (HELD_JOB_RIGHT, Right("create", "", "configmaps"))
+# Only for a run on several nodes, whose pods find each other by name. The Service goes with its Job.
+SERVICE_RIGHT = Right("create", "", "services")
 # Only with --dra.
 CLAIM_RIGHT = Right("create", "resource.k8s.io", "resourceclaimtemplates")
 

@@ -106,7 +106,7 @@ def failure_of(
             return found
     leaving = at.metadata(pod).get("deletionTimestamp") and not at.state(pod, "running", container)
     if gone or leaving:
-        return _deleted(pod, events)
+        return _disrupted(pod, events) or _deleted(pod, events)
     if at.status(pod).get("phase") == "Failed" and not ended:
         said = at.words(at.status(pod).get("message")) or at.words(at.status(pod).get("reason")) or "it gave no reason"
         return PlaceFailure("start_error", f"the pod failed before its container ran: {said}", at.describe(pod))
@@ -134,10 +134,15 @@ def _by_pod_reason(pod: Json, events: Sequence[Json], container: str) -> PlaceFa
 
 
 def _by_disruption(pod: Json, events: Sequence[Json], container: str) -> PlaceFailure | None:
+    # One that still runs is on its way out; its end comes.
+    return None if at.state(pod, "running", container) else _disrupted(pod, events)
+
+
+def _disrupted(pod: Json, events: Sequence[Json]) -> PlaceFailure | None:
     target = at.condition(pod, "DisruptionTarget")
     kind = _DISRUPTIONS.get(str(target.get("reason"))) if target.get("status") == "True" else None
-    if kind is None or at.state(pod, "running", container):
-        return None  # it is on its way out; its end comes
+    if kind is None:
+        return None
     return _SAY[kind](pod, at.words(target.get("message")) or str(target.get("reason")), events)
 
 

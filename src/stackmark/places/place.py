@@ -89,6 +89,8 @@ class Outcome:
     stderr: tuple[str, ...] = ()
     # Ctrl-C or SIGTERM in the driver: raised again by the driver once the run is stored.
     interruption: BaseException | None = field(default=None, compare=False)
+    # Where each rank was, in words, of a group on several machines.
+    locations: Mapping[int, str] = field(default_factory=dict, compare=False)
     # Whether the worker ran while the driver waited; the times of a recording cannot be compared with the driver's clock.
     live: bool = True
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from pydantic import JsonValue
 from rich.console import Console
 
 from stackmark.experiments.result import StoredRun
@@ -23,6 +24,8 @@ from stackmark.units import say_local, say_moment, say_seconds, say_zone
 from stackmark.verdict.throughput import throughput_over_runs
 from stackmark.workloads.command.definition import telling_params
 
+# Of a run on many nodes.
+PODS_SHOWN = 8
 STYLES = {"done": "green", "failed": "red", "invalid": "red", "running": "yellow"}
 COLUMNS = (
     Column("run", style="cyan"),
@@ -152,12 +155,27 @@ def _outcome(row: RunDetail) -> list[Line]:
 
 
 def _where(row: RunDetail, facts: Facts) -> list[Line]:
-    lines = [*_when(row, facts), ("place", row.place)]
+    lines = [*_when(row, facts), ("place", row.place), *_pods(row)]
     asked = "" if row.device == AUTO else row.device or ""
     device = f" ({', '.join(filter(None, (asked, row.chip_uuid)))})" if asked or row.chip_uuid else ""
     lines.append(("chip", f"{row.chip or 'unknown'}{device}"))
     stack = say_stack(facts, row.framework)
     return [*lines, ("stack", stack)] if stack else lines
+
+
+def _pods(row: RunDetail) -> list[Line]:
+    """Of a run on several nodes: which ranks were in which pod."""
+    pods = row.handle.get("pods")
+    found = [pod for pod in pods if isinstance(pod, dict)] if isinstance(pods, list) else []
+    said = [f"{_ranks_in(pod.get('ranks'))}: {pod.get('pod')} on {pod.get('node')}" for pod in found[:PODS_SHOWN]]
+    more = [f"and {len(found) - PODS_SHOWN} more: --json"] if len(found) > PODS_SHOWN else []
+    return [("pods", "\n".join([*said, *more]))] if said else []
+
+
+def _ranks_in(ranks: JsonValue) -> str:
+    if not isinstance(ranks, list) or not ranks:
+        return "no rank"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
 
 
 def _when(row: RunDetail, facts: Facts) -> list[Line]:

@@ -21,6 +21,7 @@ from typing import IO
 from stackmark import events
 from stackmark.errors import SpecError, StreamError
 from stackmark.ranks import (
+    DID_NOT_STOP,
     MOST_LOCAL_RANKS,
     MOST_RANKS,
     STORE_VARIABLE,
@@ -34,6 +35,7 @@ from stackmark.spec import COPY_VARIABLE, LOG_VARIABLE, Spec, Task
 from stackmark.version import RELEASE
 from stackmark.worker import ending
 from stackmark.worker.first import worker_command
+from stackmark.worker.meeting import join_nodes, receive_nodes
 from stackmark.worker.readable import for_people
 
 LOOPBACK = "127.0.0.1"
@@ -207,7 +209,7 @@ class Agent:
         if child.done and (code == 0 or child.ended_by_us):
             return None
         if child.killed_by_us:
-            return "terminated", "the worker did not stop on request and was killed", ""
+            return "terminated", DID_NOT_STOP, ""
         if child.ended_by_us:
             return "terminated", "the worker was stopped with its group, without further output", ""
         if code < 0:
@@ -278,11 +280,13 @@ def open_store(share: NodeShare) -> Iterator[Store]:
             f"got {address!r} and {port!r}"
         )
     if share.first:
+        join_nodes(address, int(port), share.first // share.count)
         yield Store(address, int(port))
         return
     try:
         # The connections of a thousand ranks may come within a second.
         with socket.create_server(("", int(port)), backlog=MOST_RANKS) as listening:
+            receive_nodes(listening, share.size // share.count - 1)
             yield Store(address, int(port), listening)
     except OSError as error:
         raise SpecError(f"port {port} of the first node cannot be listened at: {error.strerror}") from error

@@ -191,15 +191,16 @@ class Closing:
     are missing. A worker that ends with code 0 has always closed its stream, so a stream without its closing event is the sign.
     """
 
-    def __init__(self, task: Task | None) -> None:
+    def __init__(self, task: Task | None, ranks: int | None = None) -> None:
+        """`ranks` is how many of the run's ranks print into this log, where that is not all of them."""
         asked = (task.spec or task.request) if task else None
         self._measures = task is not None and task.do == "run"
         # Each rank of a run gives its own result.
-        self._missing = asked.ranks if asked and self._measures else 1
+        self._missing = (ranks or asked.ranks) if asked and self._measures else 1
 
     @classmethod
-    def of(cls, task: Task | None, lines: Iterable[str]) -> "Closing":
-        made = cls(task)
+    def of(cls, task: Task | None, lines: Iterable[str], ranks: int | None = None) -> "Closing":
+        made = cls(task, ranks)
         for text in lines:
             made.line(text)
         return made

@@ -1,4 +1,5 @@
-"""Build the objects created in a cluster: a Job, a Pod or a CronJob with one container, a claim for devices, a ConfigMap.
+"""Build the objects created in a cluster: a Job, a Pod or a CronJob with one container, and what it needs: a claim for devices, a
+ConfigMap, a Service.
 
 The Job is the unit: `backoffLimit: 0` and a policy that fails it when its pod is disrupted, since a pod that was silently
 started again is a corrupted measurement (to ignore disruptions, as services do, would start another one). The deadline stands
@@ -18,7 +19,7 @@ from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.manifest.patch import patched_for
-from stackmark.kubernetes.manifest.request import WORK_FOLDER, PodRequest, VolumeMount
+from stackmark.kubernetes.manifest.request import MASTER_PORT, WORK_FOLDER, PodRequest, VolumeMount
 
 # A driver that lost its cluster for a night still finds its pod's log.
 TTL_S = 86_400
@@ -33,7 +34,11 @@ CLAIM = "gpus"
 # The volume with the files that a pod brings into its image.
 FILES = "stackmark"
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+VOLCANO_QUEUE, VOLCANO_TOGETHER = "scheduling.volcano.sh/queue-name", "scheduling.volcano.sh/group-min-member"
+# Set on its pods by the Job controller.
+JOB_NAME = "batch.kubernetes.io/job-name"
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
+HOSTNAME = "kubernetes.io/hostname"
 # Where a printed manifest looks for variables that were given by name.
 SECRET_NAME = "stackmark-env"  # noqa: S105 - a name
 # A measurement is not moved to save a node: those who remove nodes ask these two before they evict.
@@ -147,6 +152,33 @@ def config_map(request: PodRequest) -> Json | None:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, "binaryData": content}
 
 
+def service(request: PodRequest) -> Json | None:
+    """Make the headless Service by which the pods of a group find each other; None for a single pod.
+
+    It names pods that are not ready too: the worker has no readiness probe, and the first pod's name must lead to it while the
+    others still wait.
+    """
+    if request.group is None:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(request),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {JOB_NAME: names.object_name(request.mark)},
+            "ports": [{"name": "ranks", "port": MASTER_PORT}],
+        },
+    }
+
+
+def address_of_first(mark: str) -> str:
+    """Return the name of a group's first pod, as the other pods of its namespace know it."""
+    name = names.object_name(mark)
+    return f"{name}-0.{name}"
+
+
 def sleeper(container: Json, name: str, python: str | None, seconds: float, resources: Json | None = None) -> Json:
     """Make a container that only waits, with the image, mounts and account of another one and none of its devices."""
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts", "workingDir")
@@ -198,10 +230,14 @@ def pod_spec(request: PodRequest) -> Json:
         made["nodeSelector"] = dict(request.node_labels)
     if request.node:
         made["affinity"] = _pinned(request.node)
+    if request.group:
+        made["subdomain"] = names.object_name(request.mark)
+        made["affinity"] = {**made.get("affinity", {}), **_apart(request.mark)}
     for key, value in (
         ("runtimeClassName", request.runtime_class),
         ("serviceAccountName", request.service_account),
         ("priorityClassName", request.priority_class),
+        ("schedulerName", "volcano" if request.volcano else None),
     ):
         if value:
             made[key] = value
@@ -334,6 +370,12 @@ def _pinned(node: str) -> Json:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
+def _apart(mark: str) -> Json:
+    """Keep two pods of a group off one node: ranks that were to communicate over the network would do it through memory."""
+    term = {"labelSelector": {"matchLabels": {names.RUN_LABEL: mark}}, "topologyKey": HOSTNAME}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
 def _job_spec(request: PodRequest) -> Json:
     made: Json = {
         "backoffLimit": 0,
@@ -344,7 +386,11 @@ def _job_spec(request: PodRequest) -> Json:
         "podReplacementPolicy": "Failed",
         "template": _template(request),
     }
-    if request.queue:
+    if request.group:
+        count = request.group.pods
+        # With `backoffLimit: 0` the first pod that fails ends the Job, and the Job controller ends the other pods.
+        made |= {"completionMode": "Indexed", "completions": count, "parallelism": count}
+    if request.kueue:
         # Kueue lets it go when its turn has come.
         made["suspend"] = True
     return made
@@ -352,22 +398,32 @@ def _job_spec(request: PodRequest) -> Json:
 
 def _template(request: PodRequest) -> Json:
     annotations = dict(NOT_TO_BE_MOVED)
+    annotations |= _volcano(request)
     if request.networks:
         annotations[NETWORKS] = ",".join(request.networks)
     return {"metadata": {"labels": _labels(request), "annotations": annotations}, "spec": pod_spec(request)}
 
 
+def _volcano(request: PodRequest) -> dict[str, str]:
+    """Annotations for Volcano: the queue, and how many pods start together or not at all."""
+    if not request.volcano:
+        return {}
+    return {VOLCANO_QUEUE: request.volcano, VOLCANO_TOGETHER: str(request.group.pods if request.group else 1)}
+
+
 def _metadata(request: PodRequest, *, queued: bool = False) -> Json:
     where = {"namespace": request.namespace} if request.namespace else {}
-    return {"name": names.object_name(request.mark), **where, "labels": _labels(request, queued=queued)}
+    made = {"name": names.object_name(request.mark), **where, "labels": _labels(request, queued=queued)}
+    # Volcano's controller takes the number of pods from the Job.
+    return {**made, "annotations": _volcano(request)} if queued and request.volcano else made
 
 
 def _labels(request: PodRequest, *, queued: bool = False) -> dict[str, str]:
     made = names.labels(request.kind, request.mark)
     if not request.driven:
         del made[names.DRIVER_LABEL]
-    if queued and request.queue:
-        made[KUEUE_QUEUE] = request.queue
+    if queued and request.kueue:
+        made[KUEUE_QUEUE] = request.kueue
     return made
 
 

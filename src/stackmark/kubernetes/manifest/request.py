@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
+from stackmark.kubernetes.queues import QueueKind
 
 # The pod's own folder to work in, new for each pod.
 WORK_FOLDER = "/tmp"  # noqa: S108 - the pod's own
@@ -30,6 +31,18 @@ class MountedFiles:
     # The ConfigMap's name; several pods may share one.
     name: str
     content: Mapping[str, bytes] = field(repr=False)
+
+
+# Where the ranks of a group on several nodes find each other, in the first pod; torchrun's own choice.
+MASTER_PORT = 29500
+
+
+@dataclass(frozen=True)
+class PodGroup:
+    """Pods that make one run together, each on a node of its own."""
+
+    pods: int
+    ranks_each: int
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,7 @@ class PodRequest:
     node_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     tolerations: tuple[Mapping[str, str], ...] = ()
     queue: str | None = None
+    queue_kind: QueueKind = "kueue"
     runtime_class: str | None = None
     service_account: str | None = None
     priority_class: str | None = None
@@ -81,10 +95,22 @@ class PodRequest:
     networks: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     deadline_s: int = 3600
+    # One pod of a run on several nodes is described; the Job makes all of them.
+    group: PodGroup | None = None
     # Whether a driver waits for it: a manifest that is printed belongs to nobody.
     driven: bool = True
     # Merged into the object that is made (patch.py).
     patch: Json | None = None
+
+    @property
+    def kueue(self) -> str | None:
+        """Return the queue of Kueue that the Job waits in."""
+        return self.queue if self.queue_kind == "kueue" else None
+
+    @property
+    def volcano(self) -> str | None:
+        """Return the queue of Volcano that the pods wait in."""
+        return self.queue if self.queue_kind == "volcano" else None
 
     @property
     def by_claim(self) -> bool:

@@ -1,6 +1,7 @@
 """Collect ended pods that no process waited for: those of printed manifests, mostly canaries. Find them by their labels and
-read them once more from the beginning."""
+read them once more from the beginning. The pods of a run on several nodes are read together."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -16,11 +17,12 @@ from stackmark.kubernetes.log.follow import PodLog
 from stackmark.kubernetes.log.lines import Closing
 from stackmark.kubernetes.nodes import Node, find_node
 from stackmark.kubernetes.objects import quantity
-from stackmark.kubernetes.pods import cut_short, failure_of_pod
+from stackmark.kubernetes.pods import cut_short, failure_of_pod, index_of
 from stackmark.places.place import Handle
 from stackmark.places.pod.options import GPU_RESOURCE
 from stackmark.places.pod.request import mount_texts
 from stackmark.places.pod.run import no_python
+from stackmark.ranks import NODE_RANKS_VARIABLE
 from stackmark.spec import SPEC_VARIABLE, Task, read_task
 
 # What a manifest was printed for and no driver waits for.
@@ -29,10 +31,13 @@ SELECTOR = f"{names.SELECTOR},{names.KIND_LABEL} in (canary,run),!{names.DRIVER_
 
 @dataclass(frozen=True)
 class Pods:
-    """The pods that have ended, oldest first, and the number that have not."""
+    """The pods that have ended, oldest first, and the number that have not. Of a run on several nodes the first pod stands for
+    all of them, and they end together."""
 
     ended: tuple[Json, ...]
     unfinished: int
+    # The other pods of a run on several nodes, by the UID of the first.
+    mates: Mapping[str, Sequence[Json]]
 
 
 @dataclass
@@ -63,9 +68,27 @@ class FinishedPod:
 
 def find_pods(cluster: Cluster) -> Pods:
     found = cluster.items(f"/api/v1/namespaces/{quote(cluster.namespace)}/pods", labelSelector=SELECTOR)
-    ended = [pod for pod in found if status.phase_of(pod) in ("ended", "gone")]
-    ended.sort(key=lambda pod: str(at.metadata(pod).get("creationTimestamp")))
-    return Pods(tuple(ended), len(found) - len(ended))
+    runs: dict[str, list[Json]] = {}
+    for pod in sorted(found, key=lambda pod: index_of(pod) or 0):
+        owner = next((str(one.get("uid")) for one in at.metadata(pod).get("ownerReferences") or ()), "")
+        runs.setdefault(owner if index_of(pod) is not None else str(at.metadata(pod)["uid"]), []).append(pod)
+    over = [pods for pods in runs.values() if all(status.phase_of(pod) in ("ended", "gone") for pod in pods)]
+    over.sort(key=lambda pods: str(at.metadata(pods[0]).get("creationTimestamp")))
+    mates = {str(at.metadata(first)["uid"]): others for first, *others in over if others}
+    return Pods(tuple(pods[0] for pods in over), len(found) - sum(map(len, over)), mates)
+
+
+def read_pods(cluster: Cluster, pod: Json, mates: Sequence[Json] = ()) -> FinishedPod:
+    """Read the pod of a run, or several of them as one: their ranks' events have numbers of their own."""
+    told = read_pod(cluster, pod)
+    for mate in mates:
+        other = read_pod(cluster, mate)
+        told.events += other.events
+        told.others += other.others
+        told.missing = told.missing or other.missing
+        told.failure = told.failure or other.failure
+        told.exit_code = told.exit_code or other.exit_code
+    return told
 
 
 def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
@@ -80,7 +103,7 @@ def read_pod(cluster: Cluster, pod: Json) -> FinishedPod:
     told.failure = failure_of_pod(cluster, pod) or no_python(pod)
     task = task_of(pod)
     if told.failure is None and not told.missing and task is not None:
-        told.failure = cut_short(cluster, pod, Closing.of(task, told.events))
+        told.failure = cut_short(cluster, pod, Closing.of(task, told.events, _ranks_of(pod)))
     return told
 
 
@@ -94,6 +117,12 @@ def task_of(pod: Json) -> Task | None:
         return None
 
 
+def _ranks_of(pod: Json) -> int | None:
+    """How many of a run's ranks are in this pod; None where all are."""
+    text = next((one.get("value") for one in _worker(pod).get("env") or () if one["name"] == NODE_RANKS_VARIABLE), None)
+    return int(text) if text and text.isdecimal() else None
+
+
 def options_of(pod: Json) -> dict[str, JsonValue]:
     """Return the pod's options as `--on pod` would have them, as far as the pod still shows them."""
     container = _worker(pod)
@@ -101,6 +130,8 @@ def options_of(pod: Json) -> dict[str, JsonValue]:
     found: dict[str, JsonValue] = {"image": container.get("image")}
     if devices := [name for name in limits if name.endswith("/gpu") or "/mig-" in name]:
         found |= {"gpus": str(limits[devices[0]])} | ({"resource": devices[0]} if devices[0] != GPU_RESOURCE else {})
+    if each := _ranks_of(pod):
+        found["ranks_per_node"] = str(each)
     if "cpu" in limits:
         found["cpus"] = f"{quantity(limits['cpu']):g}"
     if "memory" in limits:

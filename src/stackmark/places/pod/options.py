@@ -26,6 +26,7 @@ from stackmark.places.container.options import (
 from stackmark.places.mounts import MOUNT, Mount, read_mounts
 from stackmark.places.place import PlaceOptions, Several
 from stackmark.places.variables import VARIABLES_HELP, Variables
+from stackmark.ranks import MOST_LOCAL_RANKS
 from stackmark.spec import AUTO
 from stackmark.units import parse_seconds
 
@@ -48,8 +49,8 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
 
     PLAIN: ClassVar[frozenset[str]] = frozenset(
         {
-            "node", "node_selector", "toleration", "gpus", "resource", "cpus", "memory", "shm", "pull", "queue", "dra", "rdma",
-            "deadline", "wait", "log_format",
+            "node", "node_selector", "toleration", "gpus", "ranks_per_node", "resource", "cpus", "memory", "shm", "pull", "queue",
+            "dra", "rdma", "deadline", "wait", "log_format",
         }
     )  # fmt: skip
 
@@ -76,6 +77,9 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
         default=AUTO,
         description="number of GPUs, or none; auto: one, unless the workload runs on the CPU",
     )
+    ranks_per_node: Typed | None = Field(
+        default=None, description="how many ranks each node gets; default: all on one node"
+    )
     resource: str = Field(
         default=GPU_RESOURCE, description="resource name of the GPUs: amd.com/gpu, nvidia.com/mig-1g.10gb"
     )
@@ -101,7 +105,9 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
     runtime_class: str | None = Field(default=None, description="runtime class, e.g. nvidia")
     service_account: str | None = Field(default=None, description="service account of the pod")
     priority_class: str | None = Field(default=None, description="priority class of the pod")
-    queue: str | None = Field(default=None, description="local queue of Kueue to wait in")
+    queue: str | None = Field(
+        default=None, description="queue of Kueue or Volcano to wait in, whichever the cluster has"
+    )
     dra: str | None = Field(
         default=None, description="request GPUs by a claim for this device class (DRA): gpu.nvidia.com"
     )
@@ -146,6 +152,11 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
         return None if self.gpus == AUTO else _gpu_count(self.gpus)
 
     @property
+    def ranks_each(self) -> int | None:
+        """Return how many ranks each node gets; None: all are on one."""
+        return None if self.ranks_per_node is None else _ranks_each(self.ranks_per_node)
+
+    @property
     def cpu_count(self) -> Fraction | None:
         return None if self.cpus is None else Fraction(str(cpus_of(self.cpus)))
 
@@ -187,7 +198,7 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
     # What cannot be
 
     def _quantities(self) -> None:
-        _ = self.gpu_count, self.cpu_count, self.deadline_s, self.wait_s, self.rdma_request
+        _ = self.gpu_count, self.ranks_each, self.cpu_count, self.deadline_s, self.wait_s, self.rdma_request
         self._check_memory()
 
     def _names(self) -> None:
@@ -266,6 +277,12 @@ def _gpu_count(text: str) -> int:
         raise SpecError(
             f"gpus: {text!r} is not a number of GPUs", hint=f"write it like 1 or none; at most {MOST_DEVICES}"
         )
+    return int(text)
+
+
+def _ranks_each(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_LOCAL_RANKS:
+        raise SpecError(f"ranks_per_node must be a number from 1 to {MOST_LOCAL_RANKS}, got {text!r}")
     return int(text)
 
 

@@ -16,11 +16,13 @@ from pydantic import JsonValue
 
 from stackmark.errors import ClusterError, PlaceError, Terminated
 from stackmark.kubernetes import names, orphans, refusals
-from stackmark.kubernetes.client import connect
-from stackmark.kubernetes.manifest.request import PodRequest, forbidden_by_restricted
+from stackmark.kubernetes.client import ApiError, Cluster, Json, connect
+from stackmark.kubernetes.manifest.request import PodGroup, PodRequest, forbidden_by_restricted
+from stackmark.kubernetes.objects import matches
 from stackmark.kubernetes.orphans import remove_of_dead_drivers
 from stackmark.kubernetes.patience import AGAIN_S, COMING_BACK_S, patiently, wait_until_ready
 from stackmark.kubernetes.pods import remove_run
+from stackmark.kubernetes.rights import SERVICE_RIGHT, check_rights
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
 from stackmark.places.mounts import not_mounted
@@ -28,13 +30,13 @@ from stackmark.places.outside import OutsideRun, params_of, read_request, runs_o
 from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.outside import OutsideProgram, facts_of_pod
-from stackmark.places.pod.request import deadline_of, gpus_of, remarks
+from stackmark.places.pod.request import deadline_of, gpus_of, group_of, remarks
 from stackmark.places.pod.run import PodRun
 from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
 from stackmark.places.process import ended_from_outside, worker_environment
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Request, Spec, Task
-from stackmark.units import MIB, say_size
+from stackmark.units import MIB, counted, say_size
 from stackmark.workloads.command.definition import CommandParams
 
 # No image has it, so a pod that is to run it only finds its node.
@@ -60,6 +62,7 @@ class PodPlace:
         self._remarked = False
         self._tidied = False
         self._offered: bool | None = None
+        self._checked_group: PodGroup | None = None
         # What the table of tf_cnn_benchmarks in the pod's log needs besides the spec.
         self._table: Mapping[str, object] | None = None
 
@@ -146,14 +149,16 @@ class PodPlace:
                 self.stored(mark)
         if interruption or run.timed_out:
             run.end_early()
-            failure = ended_from_outside(interruption, not run.timed_out, time_limit_s)
+            failure = run.out_of_time(ended_from_outside(interruption, not run.timed_out, time_limit_s))
             if outside:
                 outside.run.cut_off()
             return Outcome(run.exit_code, failure, tuple(run.stderr_lines), interruption)
         failure = run.failure()
+        if run.broken_off:
+            run.end_early()
         if outside:
             failure = run.close_outside(failure)
-        return Outcome(run.exit_code, failure, tuple(run.stderr_lines))
+        return Outcome(run.exit_code, failure, tuple(run.stderr_lines), locations=run.locations())
 
     def stored(self, mark: str) -> str | None:
         """Remove the Job and its pod: their log is in the ledger now. The ConfigMap and the claim go with the Job."""
@@ -214,18 +219,26 @@ class PodPlace:
 
     def request(self, setup: PodSetup, task: Task, mark: str, time_limit_s: float | None = None) -> PodRequest:
         """Make the request for this task's pod. A place that needs more in its pod adds to it."""
+        asked = task.spec or task.request
+        group = group_of(self._options, asked)
+        if group and group != self._checked_group:
+            check_rights(setup.cluster, [SERVICE_RIGHT])
+            _require_nodes(setup.cluster, self._options, group.pods)
+            self._checked_group = group
         if self._cache and setup.software is not None:
             self._cache.mkdir(parents=True, exist_ok=True)
         return setup.request(
             mark,
             "probe" if task.do == "probe" and self._kind == "run" else self._kind,
             task=task,
-            gpus=self.gpus_for(task.spec or task.request),
+            gpus=self.gpus_for(asked),
             cache=str(self._cache) if self._cache else None,
-            deadline_s=deadline_of(task, time_limit_s),
+            # The first pods of a group wait for the last one.
+            deadline_s=deadline_of(task, time_limit_s) + (self._options.wait_s if group else 0),
             environment=self._environment,
-            program=_program_of(task) if self._outside(task.spec or task.request) else None,
+            program=_program_of(task) if self._outside(asked) else None,
             table=self._table,
+            group=group if task.do == "run" else None,
         )
 
     def _remark(self, request: PodRequest, task: Task, watch: Watch) -> None:
@@ -255,6 +268,23 @@ class PodPlace:
             # Once: what all runs of a place ask for must not depend on an API server that is away.
             self._offered = has_resource(self.prepare().cluster, self._options.resource)
         return self._offered
+
+
+def _require_nodes(cluster: Cluster, options: PodOptions, count: int) -> None:
+    """Refuse a group that has more pods than there are nodes for it: the last one would wait in vain.
+
+    Who may not see nodes is told by the pod that waits.
+    """
+    nodes = list[Json]()
+    with suppress(ApiError):
+        nodes = cluster.items("/api/v1/nodes")
+    fitting = [node for node in nodes if matches(node, {"spec": {"nodeSelector": options.labels_of_node}})]
+    if nodes and len(fitting) < count:
+        raise PlaceError(
+            f"the run needs {counted(count, 'node')}, and the cluster has {len(fitting)} on which its pods may run",
+            hint="use more --ranks-per-node, fewer --ranks, or another --node-selector",
+            command=f"kubectl --context {cluster.context} get nodes",
+        )
 
 
 class _Placing:

@@ -17,16 +17,19 @@ from pathlib import Path
 from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
-from stackmark.kubernetes.manifest.build import FROM_LIMITS, FROM_POD
+from stackmark.kubernetes.manifest.build import FROM_LIMITS, FROM_POD, address_of_first
 from stackmark.kubernetes.manifest.patch import read_patch
 from stackmark.kubernetes.manifest.request import (
+    MASTER_PORT,
     MOUNT_VOLUME,
     WORK_FOLDER,
     MountedFiles,
+    PodGroup,
     PodRequest,
     VolumeMount,
     forbidden_by_restricted,
 )
+from stackmark.kubernetes.queues import QueueKind
 from stackmark.machine.orphans import MARK_VARIABLE
 from stackmark.places import bundle
 from stackmark.places.container.launch import FILE_ENDINGS, HOST_ONLY, PATH_PARAMETERS, TUNING, paths_of, program_of
@@ -44,6 +47,7 @@ from stackmark.places.outside import words_of
 from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.places.pod.options import LONGEST_DEADLINE_S, PodOptions
 from stackmark.places.process import worker_environment
+from stackmark.ranks import NODE_RANKS_VARIABLE
 from stackmark.secrets_masking import value_of
 from stackmark.spec import (
     ABOUT_VARIABLE,
@@ -97,6 +101,8 @@ def pod_request(
     worker_map: str | None = None,
     program: CommandParams | None = None,
     table: Mapping[str, object] | None = None,
+    group: PodGroup | None = None,
+    queue_kind: QueueKind = "kueue",
 ) -> PodRequest:
     """Make the request for a worker's task, or for a command of one's own.
 
@@ -124,6 +130,8 @@ def pod_request(
         command, folder = tuple(words_of(program)), _folder_of(program)
     if driven:
         values |= {name: value_of(name, known) for name in options.named_variables}
+    if group is not None:
+        values |= _group_variables(group, mark)
     uid, gid = _user(options, software)
     return PodRequest(
         mark=mark,
@@ -153,6 +161,7 @@ def pod_request(
         node_labels=options.labels_of_node,
         tolerations=options.all_tolerations(bool(gpus)),
         queue=options.queue,
+        queue_kind=queue_kind,
         runtime_class=options.runtime_class,
         service_account=options.service_account,
         priority_class=options.priority_class,
@@ -162,9 +171,50 @@ def pod_request(
         networks=options.network_attachment,
         capabilities=options.cap,
         deadline_s=options.deadline_s or deadline_s,
+        group=group,
         driven=driven,
         patch=read_patch(options.patch) if options.patch else None,
     )
+
+
+def _group_variables(group: PodGroup, mark: str) -> dict[str, str]:
+    """Tell each pod's agent its share of the ranks, and where the first one is. Its own number the Job controller sets."""
+    return {
+        NODE_RANKS_VARIABLE: str(group.ranks_each),
+        "MASTER_ADDR": address_of_first(mark),
+        "MASTER_PORT": str(MASTER_PORT),
+    }
+
+
+def group_of(options: PodOptions, asked: Spec | Request | None) -> PodGroup | None:
+    """Return the pods that a run is spread over; None where one pod has all of its ranks."""
+    each = options.ranks_each
+    if each is None or asked is None:
+        return None
+    if asked.ranks % each:
+        raise SpecError(
+            f"--ranks {asked.ranks} cannot be shared out with --ranks-per-node {each}: each node must get as many",
+            hint=f"use a number of ranks that {each} divides, or another --ranks-per-node",
+        )
+    if asked.ranks == each:
+        return None
+    if options.node is not None:
+        raise SpecError(
+            f"--node {options.node} and --ranks-per-node {each} cannot be combined: {asked.ranks} ranks need "
+            f"{asked.ranks // each} nodes",
+            hint="choose nodes by a label: --node-selector KEY=VALUE",
+        )
+    if not options.has_own_files:
+        raise SpecError(
+            f"--ranks-per-node {each} needs an image: the host's own software is only on this machine",
+            hint="use any image with Python and PyTorch: --image REF",
+        )
+    if options.gpu_count is not None and 0 < options.gpu_count < each:
+        raise SpecError(
+            f"--gpus {options.gpu_count} is for each pod, and --ranks-per-node {each} needs a GPU for each rank",
+            hint=f"leave out --gpus, or use --gpus {each}",
+        )
+    return PodGroup(asked.ranks // each, each)
 
 
 def _log_variable(options: PodOptions, table: Mapping[str, object] | None) -> dict[str, str]:
@@ -191,7 +241,7 @@ def worker_files(name: str) -> MountedFiles:
 
 
 def gpus_of(options: PodOptions, asked: Spec | Request | None, offered: Callable[[], bool] = lambda: True) -> int:
-    """Count the GPUs of a run: as typed; else one for each rank, unless it runs on the CPU or the cluster offers none.
+    """Count the GPUs of a pod: as typed; else one for each of its ranks, unless it runs on the CPU or the cluster offers none.
 
     `offered` is asked only where neither the options nor the workload decide.
     """
@@ -200,7 +250,7 @@ def gpus_of(options: PodOptions, asked: Spec | Request | None, offered: Callable
     device = str(asked.params.get("device", AUTO)) if asked else AUTO
     if device == "cpu" or (device == AUTO and not offered()):
         return 0
-    return asked.ranks if asked else 1
+    return (options.ranks_each or asked.ranks) if asked else 1
 
 
 def deadline_of(task: Task, time_limit_s: float | None) -> int:

@@ -6,13 +6,14 @@ after a Job that nobody can read.
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stackmark.errors import ClusterError, PlaceError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import ApiError, Cluster, Unreachable, connect
-from stackmark.kubernetes.manifest.request import PodRequest
+from stackmark.kubernetes.manifest.request import PodGroup, PodRequest
 from stackmark.kubernetes.nodes import is_missing, smallest_image, this_node
+from stackmark.kubernetes.queues import QueueKind, queue_kind
 from stackmark.kubernetes.rights import CLAIM_RIGHT, HELD_JOB_RIGHT, RUN_RIGHTS, WORKER_RIGHTS, check_rights
 from stackmark.places.container.software import HostSoftware, host_software
 from stackmark.places.mounts import Mount, cluster_sources, require_sources
@@ -35,6 +36,7 @@ class PodSetup:
     # As they were typed, and with what the cluster itself decides.
     options: PodOptions
     claim_version: str = "v1"
+    queue_kind: QueueKind = "kueue"
 
     @property
     def python(self) -> str | None:
@@ -58,6 +60,7 @@ class PodSetup:
         worker_map: str | None = None,
         program: CommandParams | None = None,
         table: Mapping[str, object] | None = None,
+        group: PodGroup | None = None,
     ) -> PodRequest:
         """Make the request for a pod in this cluster; `options` where they differ from the place's own."""
         return pod_request(
@@ -80,11 +83,18 @@ class PodSetup:
             worker_map=worker_map,
             program=program,
             table=table,
+            group=group,
+            queue_kind=self.queue_kind,
         )
 
 
 def find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
     """Find the cluster, check the rights in it, and decide what pods are made of."""
+    setup = _find_setup(options, environment)
+    return replace(setup, queue_kind=queue_kind(setup.cluster)) if options.queue else setup
+
+
+def _find_setup(options: PodOptions, environment: Mapping[str, str]) -> PodSetup:
     cluster = connect(options.context, options.kubeconfig, options.namespace)
     _check_namespace(cluster)
     needed = [right for right in RUN_RIGHTS if options.has_own_files or right not in WORKER_RIGHTS]

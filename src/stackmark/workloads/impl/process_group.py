@@ -9,6 +9,7 @@ A rank that lost another is told by its library in many words; it says `lost_ran
 which one died, and of what.
 """
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,12 +51,19 @@ class Group:
         torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX, group=self.control)
         return [float(number) for number in told.tolist()]
 
+    def all_say(self, mine: Sequence[object]) -> list[list[Any]]:
+        """Return what each rank says. PyTorch's own exchange of objects needs numpy, which an image may lack."""
+        data = json.dumps(mine).encode()
+        size = int(self.most(len(data))[0])
+        told = torch.tensor(list(data.ljust(size)), dtype=torch.uint8)
+        heard = [torch.zeros(size, dtype=torch.uint8) for _ in range(self.rank.size)]
+        torch.distributed.all_gather(heard, told, group=self.control)
+        return [json.loads(bytes(one.tolist())) for one in heard]
+
     def agreed(self, failure: WorkloadFailure | None) -> WorkloadFailure | None:
         """Return the failure of the first rank that has one, to every rank: then none of them starts."""
-        mine = (failure.kind, failure.message, failure.hint) if failure else None
-        said: list[tuple[str, str, str] | None] = [None] * self.rank.size
-        torch.distributed.all_gather_object(said, mine, group=self.control)
-        for number, found in enumerate(said):
+        mine = (failure.kind, failure.message, failure.hint) if failure else ()
+        for number, found in enumerate(self.all_say(mine)):
             if found:
                 kind, message, hint = found
                 return WorkloadFailure(kind, f"rank {number}: {message}", hint)
@@ -105,9 +113,8 @@ class Group:
             where = "through this machine's memory" if self.rank.local_size == self.rank.size else "through a network"
             return links.Limit(None, f"{where}: no link to compare it with")
         own = link_of(self.device)
-        said: list[links.Limit | None] = [None] * self.rank.size
-        torch.distributed.all_gather_object(said, own, group=self.control)
-        known = [limit for limit in said if limit]
+        said = self.all_say((own.bytes_per_s, own.words, own.notes))
+        known = [links.Limit(bytes_per_s, words, tuple(notes)) for bytes_per_s, words, notes in said]
         if any(limit.bytes_per_s is None for limit in known):
             return links.Limit(None, "the driver does not report how all GPUs are linked")
         return min(known, key=lambda limit: limit.bytes_per_s or 0.0)
