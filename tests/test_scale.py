@@ -22,15 +22,15 @@ from scaling_tricks import install
 from stackmark import ids
 from stackmark.api.scaling import plan_scale
 from stackmark.api.stored import Experiment
-from stackmark.errors import Exit
+from stackmark.errors import Exit, PlaceError
 from stackmark.events import Facts, Hello, OpRow, Row, Stream, write_event
 from stackmark.experiments import scaling
-from stackmark.experiments.compare import carry_out, design_of
-from stackmark.experiments.design import Arm, Design, spec_in_block, unasked_differences
+from stackmark.experiments.compare import _Session, carry_out, design_of
+from stackmark.experiments.design import Arm, Design, sequences_of, spec_in_block, unasked_differences
 from stackmark.experiments.examine import examine
 from stackmark.experiments.probing import Resolved
-from stackmark.experiments.recorder import Silent
-from stackmark.experiments.scale import ScaleRequest, gpus_in, rotation_of, share_of, start
+from stackmark.experiments.recorder import Recorder, Silent
+from stackmark.experiments.scale import ScaleRequest, blocks_for, gpus_in, rotation_of, share_of, start
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail, RunStart
 from stackmark.ledger.store import Ledger
@@ -267,6 +267,36 @@ def test_the_turn_is_over_the_gpus_that_there_are(device: str, count: int, devic
     assert rotation_of(found, 4) == [f"cuda:{number}" for number in range(devices)]
 
 
+@pytest.mark.parametrize(
+    ("arms", "devices", "blocks"), [(2, 0, 6), (2, 2, 6), (2, 4, 8), (2, 8, 8), (3, 4, 12), (4, 8, 8), (5, 16, 20)]
+)
+def test_by_default_each_device_comes_equally_often_where_that_is_not_many_blocks(
+    arms: int, devices: int, blocks: int
+) -> None:
+    assert blocks_for(arms, devices) == blocks
+    assert blocks % sequences_of(arms) == 0
+
+
+@pytest.mark.parametrize(("chip", "is_refused"), [("NVIDIA H200", False), ("NVIDIA H100", True)])
+def test_the_turn_goes_over_gpus_of_one_model(measured: Ledger, chip: str, is_refused: bool) -> None:
+    first, second, *_ = measured.runs_of(measured.experiment("last").id)
+    on_one = first.model_copy(update={"chip": "NVIDIA H200", "chip_uuid": "GPU-1"})
+    on_two = second.model_copy(update={"chip": chip, "chip_uuid": "GPU-2"})
+    recorder = Recorder(measured, first.experiment_id)
+    session = _Session(measured.experiment("last"), four_gpus(), recorder, Silent(), None, False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "rows", lambda: [on_one, on_two])
+        if is_refused:
+            with refused("NVIDIA H200", "NVIDIA H100", error=PlaceError):
+                session._check_chip(on_two, "1 rank")
+        else:
+            session._check_chip(on_two, "1 rank")
+
+
+def test_devices_that_never_came_are_counted() -> None:
+    assert "2 GPUs never" in scaling.say_devices(four_gpus(blocks=2))
+
+
 def test_a_worker_that_sees_no_gpu_counts_as_one() -> None:
     assert gpus_in({}) == 1
 
@@ -302,8 +332,8 @@ def test_a_workload_without_one_rank_and_several_is_refused(book: Ledger, worklo
 def test_a_total_batch_that_the_ranks_do_not_divide_is_refused_before_anything_runs(book: Ledger) -> None:
     with refused("8", "3 ranks", "--batch 6"):
         asked(1, 2, 3, params={"batch": 8}, strong=True)
-    with refused("5", "2 ranks"):
-        share_of(5, 2)
+    with refused("8", "3 ranks", "--batch 12"):
+        share_of(8, 3, (1, 3, 4))
 
 
 def test_a_parameter_of_the_workload_is_not_part_of_the_place(book: Ledger) -> None:

@@ -53,7 +53,9 @@ Examples:
     metavar="PLACE[,KEY=VALUE…]",
     help=f"Where it runs: {place_names()}. [default: host]",
 )
-@click.option("--blocks", type=click.IntRange(1, 10_000), metavar="N", help="Runs of each rank count. [default: 6]")
+@click.option(
+    "--blocks", type=click.IntRange(1, 10_000), metavar="N", help="Runs of each rank count. [default: 6 or more]"
+)
 @click.option("--margin", metavar="SHARE", help="How much less than 100 % efficiency is good. [default: 10%]")
 @click.option("--pause", metavar="TIME", help="Wait this long between runs. [default: 0s]")
 @click.option(

@@ -468,7 +468,10 @@ class _Session:
                 hint="pin one node for all arms (node=), or use --anyway",
                 kind=OTHER_CHIP,
             )
-        if row.chip_uuid is None or self._design.rotation:
+        if row.chip_uuid is None:
+            return
+        if self._design.rotation:
+            self._check_models(row, label, rows)
             return
         other = next((one for one in rows if one.chip_uuid and one.chip_uuid != row.chip_uuid), None)
         if other:
@@ -476,6 +479,16 @@ class _Session:
                 f"the arm {label!r} ran on {row.chip} {row.chip_uuid}, but {other.id} on {other.chip_uuid}: two chips "
                 "differ by more than a container costs",
                 hint="pin one chip for all arms (device=, gpus=), start again on this chip, or use --anyway",
+                kind=OTHER_CHIP,
+            )
+
+    def _check_models(self, row: RunRow, label: str, rows: Sequence[RunRow]) -> None:
+        """The same model for all ranks: the one rank is the average device of one kind."""
+        other = next((one for one in rows if one.chip and one.chip != row.chip), None)
+        if other:
+            raise PlaceError(
+                f"{label} ran on {row.chip}, but {other.id} on {other.chip}: the average of two models is no device's rate",
+                hint="select GPUs of one model (CUDA_VISIBLE_DEVICES, gpus=), or use --anyway",
                 kind=OTHER_CHIP,
             )
 

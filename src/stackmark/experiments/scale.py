@@ -9,6 +9,7 @@ One rank takes each device of the largest group in turn, one per block: R_1 is t
 scheduler chooses the device, it is left to it, and the verdict says so.
 """
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ from stackmark.workloads.registry import check_request, definitions, find
 
 # How the ranks of a group exchange what they learn: one rank exchanges nothing, so it is not held from one to many.
 STRATEGY = "strategy"
+# Up to here the default number of blocks grows so that each device comes equally often; four times the usual six is still
+# what somebody waits for.
+MOST_BALANCED = 24
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def check_scale(asked: ScaleRequest) -> None:
         total = asked.request.params.get(_batch_name(asked.request.workload))
         if isinstance(total, int):
             for ranks in asked.ranks:
-                share_of(total, ranks)
+                share_of(total, ranks, asked.ranks)
 
 
 def _check_ranks(asked: ScaleRequest) -> None:
@@ -104,10 +108,11 @@ def _batch_name(workload: str) -> str:
     return name
 
 
-def share_of(total: int, ranks: int) -> int:
-    """Return one rank's part of the total batch."""
+def share_of(total: int, ranks: int, counts: Sequence[int]) -> int:
+    """Return one rank's part of the total batch; `counts` are all rank counts, which must divide it."""
     if total % ranks:
-        fits = max(total // ranks, 1) * ranks
+        least = math.lcm(*counts)
+        fits = max(total // least, 1) * least
         raise SpecError(
             f"a total batch of {total} cannot be divided evenly among {ranks} ranks",
             hint=f"with --strong --batch is the total: use one that every rank count divides, e.g. --batch {fits}",
@@ -120,22 +125,17 @@ def start(asked: ScaleRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
     check_scale(asked)
     remove_forgotten()
     counts = sorted(asked.ranks)
-    wanted = asked.blocks or BLOCKS
-    blocks = whole_blocks(len(counts), wanted)
-    if asked.blocks and blocks != wanted:
-        size = sequences_of(len(counts))
-        why = f"the order of {len(counts)} rank counts is balanced in multiples of {size} blocks"
-        watcher.notice(f"--blocks {wanted} becomes {blocks}: {why}")
     prepare_places([asked.place])
     around = look_around(watcher.notice, [asked.place.place])
     found = _resolve(asked, counts, watcher)
+    rotation = [] if find_kind(asked.place.place).leads else rotation_of(found[0], counts[-1])
     arms = [
         Arm(label=label_of(ranks), place=asked.place.place, place_options=asked.place.place_options, spec=one.spec)
         for ranks, one in zip(counts, found, strict=True)
     ]
     design = Design(
         arms=arms,
-        blocks=blocks,
+        blocks=_blocks(asked, len(counts), len(rotation), watcher),
         seed=secrets.randbelow(2**31) if asked.seed is None else asked.seed,
         margin=asked.margin,
         most_repeats=asked.most_repeats,
@@ -146,7 +146,7 @@ def start(asked: ScaleRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
         repeats_disturbed=True,
         idle_cpus=around.idle_cpus,
         scaling="strong" if asked.strong else "weak",
-        rotation=[] if find_kind(asked.place.place).leads else rotation_of(found[0], counts[-1]),
+        rotation=rotation,
     )
     experiment = new_experiment(
         kind="scale",
@@ -159,6 +159,27 @@ def start(asked: ScaleRequest, ledger: Ledger, watcher: Watcher) -> Experiment:
         design=design.model_dump(mode="json"),
     )
     return begin(ledger, experiment, [(arm.spec, arm.place, arm.place_options) for arm in design.arms])
+
+
+def _blocks(asked: ScaleRequest, arms: int, devices: int, watcher: Watcher) -> int:
+    """Return how many blocks: as typed, or enough for the one rank to take each of its devices equally often."""
+    if asked.blocks is None:
+        return blocks_for(arms, devices)
+    blocks = whole_blocks(arms, asked.blocks)
+    if blocks != asked.blocks:
+        why = f"the order of {arms} rank counts is balanced in multiples of {sequences_of(arms)} blocks"
+        watcher.notice(f"--blocks {asked.blocks} becomes {blocks}: {why}")
+    if devices and blocks % devices:
+        watcher.notice(f"with {blocks} blocks the one rank does not take each of the {devices} GPUs equally often")
+    return blocks
+
+
+def blocks_for(arms: int, devices: int) -> int:
+    """Return the default: the least that is whole for the order and for the devices, as long as that is not many."""
+    together = math.lcm(sequences_of(arms), max(devices, 1))
+    if together <= MOST_BALANCED:
+        return -(-BLOCKS // together) * together
+    return whole_blocks(arms, max(BLOCKS, devices))
 
 
 def _resolve(asked: ScaleRequest, counts: Sequence[int], watcher: Watcher) -> list[Resolved]:
@@ -176,7 +197,7 @@ def _resolve(asked: ScaleRequest, counts: Sequence[int], watcher: Watcher) -> li
             name = _batch_name(base.workload)
             total = one.spec.params[name]
             assert isinstance(total, int)
-            params[name] = share_of(total, ranks)
+            params[name] = share_of(total, ranks, counts)
         with naming(label_of(ranks)):
             found.append(resolve(base.model_copy(update={"params": params, "ranks": ranks}), place, watcher))
     return found

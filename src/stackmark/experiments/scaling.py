@@ -131,7 +131,10 @@ def say_devices(design: Design) -> str:
     if find_kind(arm.place).leads:
         return "the cluster's scheduler chose the device of the one rank"
     if design.rotation:
-        return f"the one rank took {design.rotation[0]} to {design.rotation[-1]} in turn, one per block"
+        taken = design.rotation[: design.blocks]
+        which = f"{taken[0]} to {taken[-1]} in turn, one per block" if len(taken) > 1 else taken[0]
+        left = len(design.rotation) - len(taken)
+        return f"the one rank took {which}{f'; {left} GPUs never' if left else ''}"
     device = str(arm.spec.params.get("device", ""))
     return f"the one rank was always on {device}" if device.startswith("cuda") else ""
 
