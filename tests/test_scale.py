@@ -163,6 +163,21 @@ def test_what_the_exchange_should_take_comes_from_the_newest_rate_of_that_machin
     assert after.points[1].missing == ""
 
 
+def test_an_exchange_that_is_no_all_reduce_is_not_expected_to_be_one(measured: Ledger) -> None:
+    experiment = measured.experiment("last")
+    rows = measured.runs_of(experiment.id)
+    shown = examine(measured, experiment.id)
+    served = [
+        row.model_copy(
+            update={"spec": row.spec.model_copy(update={"params": {**row.spec.params, "strategy": "parameter-server"}})}
+        )
+        for row in rows
+    ]
+    design = design_of(experiment)
+    found = scaling.examine_scaling(measured, design, served, shown.runs, shown.arms, shown.comparisons, {})
+    assert (found.points[1].expected, found.points[1].missing) == (None, "")
+
+
 @pytest.mark.parametrize("other", [{"ranks": 4}, {"machine_id": "another"}, {"floats": 900_000}])
 def test_a_rate_of_other_ranks_or_machines_or_of_smaller_arrays_is_not_used(
     measured: Ledger, other: dict[str, int | str]

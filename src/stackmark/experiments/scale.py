@@ -33,8 +33,9 @@ from stackmark.verdict.rules import RULES
 from stackmark.verdict.scaling import MARGIN
 from stackmark.workloads.registry import check_request, definitions, find
 
-# How the ranks of a group exchange what they learn: one rank exchanges nothing, so it is not held from one to many.
-STRATEGY = "strategy"
+# Parameters of a group alone, how its ranks exchange what they learn: one rank exchanges nothing, so it is not asked for them,
+# and what it has of them does not hold for many.
+OF_GROUPS = frozenset({"strategy", "server_device", "share_gpus"})
 # Up to here the default number of blocks grows so that each device comes equally often; four times the usual six is still
 # what somebody waits for.
 MOST_BALANCED = 24
@@ -186,10 +187,10 @@ def _resolve(asked: ScaleRequest, counts: Sequence[int], watcher: Watcher) -> li
     """What the request means for one rank, and then for each group with the same work."""
     place = find_place(asked.place.place, asked.place.place_options)
     base = asked.request
-    alone = {name: value for name, value in base.params.items() if name != STRATEGY}
+    alone = {name: value for name, value in base.params.items() if name not in OF_GROUPS}
     with naming(label_of(1)):
         one = resolve(base.model_copy(update={"params": alone, "ranks": 1}), place, watcher)
-    held = {name: value for name, value in held_by(base, one.spec, {}).items() if name != STRATEGY}
+    held = {name: value for name, value in held_by(base, one.spec, {}).items() if name not in OF_GROUPS}
     found = [one]
     for ranks in counts[1:]:
         params: dict[str, Scalar] = {**base.params, **held}

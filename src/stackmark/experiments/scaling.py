@@ -39,6 +39,8 @@ from stackmark.verdict.scaling import (
 from stackmark.workloads.op.definition import bus_factor
 
 ALL_REDUCE = "op/all-reduce"
+# The strategy whose exchange is one all-reduce; a workload without strategies has no other.
+ALL_REDUCES = "ddp"
 # The newest stored runs of an all-reduce that are looked at for one that fits.
 LOOKED_AT = 200
 # Bytes of an element, by the precision of a row.
@@ -179,7 +181,7 @@ def _expected(
     """Return what the exchange should take; or else the command that measures what is missing for it."""
     sent = [one.exchanged_bytes for one in times if one.exchanged_bytes]
     row = next((row for row, run in zip(rows, runs, strict=True) if run.counted and run.arm == arm.index), None)
-    if not sent or not ideal_s or row is None:
+    if not sent or not ideal_s or row is None or row.spec.params.get("strategy", ALL_REDUCES) != ALL_REDUCES:
         return None, ""
     sent_bytes = median(sent)
     rate = all_reduce_rate(ledger, row, ranks, sent_bytes)
