@@ -27,6 +27,7 @@ from stackmark.verdict.evidence import (
     ALPHA,
     Evidence,
     Floats,
+    efficiency_words,
     limit_of,
     named_differences,
     paired,
@@ -725,6 +726,22 @@ def rows_of_lists(rng: np.random.Generator) -> None:
     print()
 
 
+def efficiencies(rng: np.random.Generator) -> None:
+    margin = 0.1
+    limit = limit_of(margin)
+    print(f"Efficiency of several ranks, margin 10 %, {EXPERIMENTS} experiments per row, in %")
+    print("| blocks | s_d | false SCALES at 90 % | false FALLS SHORT at 90 % | SCALES at 95 % | FALLS SHORT at 85 % |")
+    print("|---|---|---|---|---|---|")
+    for n, sd in ((2, 0.01), (4, 0.01), (6, 0.01), (6, 0.03), (12, 0.03)):
+        found = []
+        for word, truth in (("EQUIVALENT", 0.9), ("SLOWER", 0.9), ("EQUIVALENT", 0.95), ("SLOWER", 0.85)):
+            seen = paired(blocks(rng, math.log(truth), sd, n))
+            decided = efficiency_words(seen.mean, reach(seen, ALPHA), limit, reach_95=reach(seen, ALPHA / 2))
+            found.append(percent(float((decided == word).mean())))
+        print(f"| {n} | {100 * sd:g} % | {' | '.join(found)} |")
+    print()
+
+
 def known_spread(rng: np.random.Generator) -> None:
     """The levels of textbooks, found for a known spread, with t quantiles at them: why ours are made for an estimated one."""
     looks, experiments = np.array(planned_looks(20)), 10 * EXPERIMENTS
@@ -758,6 +775,7 @@ def main() -> None:
         table(rng)
     # With a seed of its own, so that the tables above stay as they are.
     one_run_a_side_known(np.random.default_rng(20_240_601))
+    efficiencies(np.random.default_rng(20_240_601))
 
 
 if __name__ == "__main__":

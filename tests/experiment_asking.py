@@ -24,7 +24,7 @@ OWN = (
     """sh -c 'sleep "$1"; echo "it'"'"'s a rate: 12.5"' sh 0.01""",
 )
 # Verbs whose options are made from all families that there are when their file is imported.
-OF_FAMILIES = [f"stackmark.cli.{name}" for name in ("run", "compare", "noise", "baseline")]
+OF_FAMILIES = [f"stackmark.cli.{name}" for name in ("run", "compare", "noise", "scale", "baseline")]
 
 
 def empty_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -280,6 +280,9 @@ def _that_write() -> Iterator[Screen]:
     yield Screen("import-table.json", ("import", *TABLE, "--json"), None, "table_json.sqlite3")
     yield from _both("import-table-verdict", "verdict", "last", ledger="table.sqlite3")
     yield Screen("import-table.md", ("report", "last", "--format", "markdown"), None, "table.sqlite3")
+    yield from _both("scale-stored", "scale", "--stored", "chip=Tesla T4", narrow=False, ledger="table.sqlite3")
+    yield Screen("scale-stored.60", ("scale", "--stored", "chip=Tesla T4"), 60, "table.sqlite3")
+    yield from _both("scale-published", "scale", "--published", "resnet50 T4", narrow=False)
     for name, options in CHIP_TABLES.items():
         yield Screen(
             f"import-{name}.100", ("import", "--table", f"logs/tables/{name}.csv", *options), ledger="chips.sqlite3"

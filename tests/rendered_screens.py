@@ -11,6 +11,7 @@ from rich.console import Console
 
 import check_sample
 import examined_sample as sample
+import scaling_sample
 import suite_sample
 from doctor_sample import WISH, node, of, on_bus, real_visit, seen, stand_in
 from fault_sample import a_finding
@@ -29,6 +30,7 @@ from stackmark.show.check import print_check
 from stackmark.show.doctor import print_doctor
 from stackmark.show.faults import print_fault
 from stackmark.show.live import LiveBar, PlainLines
+from stackmark.show.plot import plot_svg
 from stackmark.show.report.markdown import render_markdown
 from stackmark.show.report.suite import render_suite_markdown, suite_markdown
 from stackmark.show.result import print_result
@@ -57,6 +59,7 @@ def rendered() -> Iterator[tuple[str, str]]:
         yield from _on_screens(f"sample-verdict-{name}", partial(print_verdict, examined))
         if name in ("slower-times", "failed-run", "one-arm", "open", "nothing"):
             yield f"sample-report-{name}.md", render_markdown(examined)
+    yield from _scaling()
     for name, result in _results().items():
         yield f"sample-result-{name}-details.pipe", _in_pipe(partial(print_result, result, details=True))
         yield f"sample-result-{name}.pipe", _in_pipe(partial(print_result, result))
@@ -89,6 +92,17 @@ def rendered() -> Iterator[tuple[str, str]]:
 
 
 WIDTHS = (60, 80, 120)
+
+
+def _scaling() -> Iterator[tuple[str, str]]:
+    """Measurements of scaling; the largest on every screen, the others on one."""
+    whole = scaling_sample.short()
+    yield from _on_screens("sample-scale-short", partial(print_verdict, whole))
+    yield "sample-scale-short.pipe", _in_pipe(partial(print_verdict, whole))
+    yield "sample-scale-short.svg", plot_svg(whole)
+    for name, examined in scaling_sample.others().items():
+        yield f"sample-scale-{name}.80", _on_screen(partial(print_verdict, examined), 80)
+    yield "sample-scale-scales-why.pipe", _in_pipe(partial(print_verdict, scaling_sample.scales(), details=True))
 
 
 def _suites() -> Iterator[tuple[str, str]]:

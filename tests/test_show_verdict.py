@@ -300,8 +300,12 @@ def test_a_comparison_without_an_interval_is_a_point() -> None:
 
 def test_json_is_complete_and_is_json() -> None:
     made = json.loads(json.dumps(verdict_json(sample_examined()), allow_nan=False))
-    # The rows of an operator list are in `show --json`, with all their numbers.
-    assert {field.name for field in fields(Examined)} - {"operators"} | {"schema", "usable", "why"} == made.keys()
+    # The rows of an operator list are in `show --json`, with all their numbers; scaling is in that of `scale` alone.
+    assert {field.name for field in fields(Examined)} - {"operators", "scaling"} | {
+        "schema",
+        "usable",
+        "why",
+    } == made.keys()
     comparison = made["comparisons"][0]
     assert comparison["word"] == "EQUIVALENT"
     assert comparison["interval_90"].keys() == {"low", "high", "confidence"}

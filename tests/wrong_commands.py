@@ -104,6 +104,34 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "an empty program": (("noise", "--cmd", " "), ("--cmd",)),
     "one block of noise": (("noise", "train/lenet", "--blocks", "1"), ("--blocks",)),
     "noise in no place": (("noise", "train/lenet", "--on", "hots"), ("hots", "host")),
+    "scaling of nothing": (("scale",), ("--ranks",)),
+    "scaling of no workload": (("scale", "--ranks", "1,2"), ("workload",)),
+    "scaling without rank counts": (("scale", "train/lenet"), ("--ranks",)),
+    "scaling of one rank": (("scale", "train/lenet", "--ranks", "1"), ("--ranks 1",)),
+    "scaling without one rank": (("scale", "train/lenet", "--ranks", "2"), ("--ranks 2", "1,2,4")),
+    "scaling of several groups without one rank": (("scale", "train/lenet", "--ranks", "2,4"), ("2,4", "1")),
+    "a rank count twice": (("scale", "train/lenet", "--ranks", "1,2,2"), ("2 twice",)),
+    "rank counts in words": (("scale", "train/lenet", "--ranks", "1,two"), ("two",)),
+    "no rank at all": (("scale", "train/lenet", "--ranks", "0,1"), ("'0'",)),
+    "more rank counts than arms": (("scale", "train/lenet", "--ranks", "1,2,3,4,5,6,7,8,9,10"), ("9", "10")),
+    "scaling of a collective": (("scale", "op/all-reduce", "--ranks", "1,2"), ("op/all-reduce", "run")),
+    "scaling of two workloads": (("scale", "train/lenet,train/vgg16", "--ranks", "1,2"), ("train/vgg16",)),
+    "scaling in no place": (("scale", "train/lenet", "--ranks", "1,2", "--on", "hots"), ("hots", "host")),
+    "scaling with an unknown option of a place": (
+        ("scale", "train/lenet", "--ranks", "1,2", "--on", "container,smh=1g"), ("smh", "shm")
+    ),
+    "scaling with a parameter in the place": (
+        ("scale", "train/lenet", "--ranks", "1,2", "--on", "host,batch=4"), ("batch", "--batch")
+    ),
+    "scaling at a margin of everything": (("scale", "train/lenet", "--ranks", "1,2", "--margin", "60%"), ("60 %",)),
+    "scaling of a workload and of stored runs": (
+        ("scale", "train/lenet", "--stored", "chip=T4"), ("train/lenet", "--stored")
+    ),
+    "published scaling of stored runs": (("scale", "--stored", "chip=T4", "--published", "x"), ("--published", "--stored")),
+    "published scaling of nothing known": (("scale", "--published", "resnt50"), ("resnt50",)),
+    "published scaling of one device": (("scale", "--published", "minigo"), ("minigo",)),
+    "a margin of published scaling": (("scale", "--published", "resnet50 P100", "--margin", "5%"), ("--margin",)),
+    "scaling of stored runs without a condition": (("scale", "--stored", "T4"), ("'T4'", "KEY=VALUE")),
     "a mistyped command of a group": (("mlperf", "scroe", "x"), ("score",)),
     "an unknown classic flag": (("tf-cnn", "--nmu_gpus=1"), ("num_gpus",)),
     "a positional argument of the classic": (("tf-cnn", "resnet50"), ("resnet50",)),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stackmark.api.measuring import Progress, compare, noise, run
     from stackmark.api.published import add_published, search_published
     from stackmark.api.published_charts import published_chart
+    from stackmark.api.scaling import ScalingTable, scale, scaling_table
     from stackmark.api.stack import bundle, facts, image
     from stackmark.api.stored import (
         Experiment,
@@ -40,6 +41,7 @@ __all__ = [
     "Progress",
     "Run",
     "RunFilter",
+    "ScalingTable",
     "SpecError",
     "StackmarkError",
     "Suite",
@@ -79,6 +81,8 @@ __all__ = [
     "run",
     "run_cluster_tests",
     "save_baseline",
+    "scale",
+    "scaling_table",
     "score_mlperf",
     "search_published",
     "show_baseline",
@@ -98,6 +102,7 @@ _CHAPTERS = {
     "api.measuring": ("Progress", "compare", "noise", "run"),
     "api.published": ("add_published", "search_published"),
     "api.published_charts": ("published_chart",),
+    "api.scaling": ("ScalingTable", "scale", "scaling_table"),
     "api.stack": ("bundle", "facts", "image"),
     "api.stored": (
         "Experiment",

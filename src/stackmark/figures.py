@@ -50,8 +50,8 @@ MOST_PER_CENT = 3.0
 _PER = re.compile(r"(.*?)(?:/|(?:^|[ _])per[ _])(.+)")
 
 UnitKind = Literal["time", "rate", "amount", ""]
-# What a verdict on a figure is about: slower and faster, or worse and better.
-Terms = Literal["speed", "quality"]
+# What a verdict on a figure is about: slower and faster, worse and better, or whether more devices are used well.
+Terms = Literal["speed", "quality", "efficiency"]
 
 
 def unit_kind(unit: str) -> UnitKind:

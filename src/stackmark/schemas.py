@@ -21,6 +21,7 @@ VERSIONS = {
     "suite-plan": 1,
     "suites": 1,
     "verdict-table": 1,
+    "scaling-table": 1,
     "ceilings": 1,
     "device-ceilings": 1,
     "baseline": 1,
@@ -43,6 +44,7 @@ VERSIONS = {
     "mlperf-scores": 1,
     "published-chart": 1,
     "published-rows": 1,
+    "published-scaling": 1,
     "published-added": 1,
     "published-sources": 1,
     # This program, its worker and the machine.

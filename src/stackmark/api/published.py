@@ -5,7 +5,7 @@ Rows that were added are in the ledger; where there is no ledger yet, there are 
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ from stackmark.ledger import added, address
 from stackmark.published.file import template as template
 from stackmark.published.lookup import AddReport, Source, add_file, known_rows, sources
 from stackmark.published.operators import caveats_of
+from stackmark.published.scaling import published_scaling
 from stackmark.published.search import search, understand, why_nothing
 from stackmark.published.shapes import ShapeQuery, matching, read_asked, why_none
 from stackmark.published.table import Published as Published
 from stackmark.published.table import as_json
 from stackmark.schemas import with_schema
 from stackmark.units import counted
+from stackmark.verdict.scaling import PublishedScaling
 
 # Rows that are shown: of words, which may mean much; of an operator's sizes, whose table is wanted whole.
 SHOWN, SHOWN_SIZES = 20, 200
@@ -83,6 +85,40 @@ def search_published(
     if not hits:
         why = why_nothing(rows, query) if asked is None else why_none(rows, asked)
     return PublishedSearch(" ".join(said), tuple(hits[:limit]), len(hits), why, asked)
+
+
+@dataclass(frozen=True)
+class PublishedScalings:
+    """Efficiencies that follow from published rates, the largest groups of devices last."""
+
+    text: str
+    rows: tuple[PublishedScaling, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark scale --published … --json` prints."""
+        return with_schema("published-scaling", {"query": self.text, "rows": [asdict(row) for row in self.rows]})
+
+
+def published_scalings(text: str, *, ledger: LedgerLike = None, notice: Notice = silent) -> PublishedScalings:
+    """Find published rates of one device and of several of one recipe, by the words of `search_published`."""
+    rows = _known(ledger, notice)
+    query = understand(text, rows)
+    hits = [hit.row for hit in search(rows, query)]
+    if not hits:
+        raise SpecError(f"--published {text!r} finds no row: {why_nothing(rows, query)}")
+    found = [one for one, _ in published_scaling(hits)]
+    if not found:
+        raise SpecError(
+            f"--published {text!r} finds no rate of one device next to one of several",
+            hint="say fewer words, without a number of devices: stackmark scale --published resnet50",
+        )
+    return PublishedScalings(
+        text, tuple(sorted(found, key=lambda one: (one.source, _recipe(one), one.data, one.ranks)))
+    )
+
+
+def _recipe(one: PublishedScaling) -> str:
+    return one.what.replace(f", {one.ranks} × ", ", ")
 
 
 def _known(ledger: LedgerLike, notice: Notice) -> tuple[Published, ...]:

@@ -34,7 +34,7 @@ from stackmark.spec import LEDGER_VARIABLE
 
 # What measures takes the keys of the top level. `ceilings` does not: its runs are of another kind.
 MEASURES = (
-    ("run",), ("compare",), ("noise",), ("baseline", "save"), ("check",), ("manifest",), ("cluster", "sweep"),
+    ("run",), ("compare",), ("noise",), ("scale",), ("baseline", "save"), ("check",), ("manifest",), ("cluster", "sweep"),
     ("cluster", "fault"), ("cluster", "check"), ("cluster", "doctor"),
 )  # fmt: skip
 LEDGER = "ledger"

@@ -37,6 +37,7 @@ SECTIONS = {
     },
     "Compare": {
         "compare": "Compare host, container, pod or settings, with a verdict.",
+        "scale": "Measure whether several ranks are as fast as they should be.",
         "suite": "Measure a matrix of workloads and places as one table.",
         "verdict": "Show the verdict of an experiment, or compare stored runs.",
         "baseline": "Save measurements under a name, to check against later.",
@@ -57,7 +58,6 @@ SECTIONS = {
         "cluster": "Diagnose, test and measure a Kubernetes cluster.",
         "manifest": "Print the Kubernetes Job, Pod or CronJob of a measurement.",
         "image": "Print a recipe for a worker image, or build the image.",
-        "bundle": "Write the worker as one zip file for images with Python.",
     },
     "Stored data": {
         "export": "Write stored runs to a file: CSV, JSON, Parquet.",
@@ -66,6 +66,7 @@ SECTIONS = {
         "recover": "Store runs that were saved in files when the ledger failed.",
     },
     "Other": {
+        "bundle": "Write the worker as one zip file for images with Python.",
         "config": "Show and change defaults of options.",
         "completion": "Print a script that lets your shell complete commands.",
         "help": "Explain a topic: arms, margin, places, exit-codes …",

@@ -37,6 +37,7 @@ from stackmark.experiments.design import (
     check_margin,
     order_of,
     sequences_of,
+    spec_in_block,
     stored_design,
     whole_blocks,
 )
@@ -431,7 +432,7 @@ class _Session:
         arm = self._design.arms[wanted.arm]
         position = Position(arm=wanted.arm, block=wanted.block, attempt=wanted.attempt, label=arm.label)
         try:
-            row = self._run_once(arm.spec, wanted.arm, position)
+            row = self._run_once(spec_in_block(self._design, wanted.arm, wanted.block), wanted.arm, position)
         except PlaceError as error:
             # Its row says that it failed, so its block is repeated; whoever looks on should know why.
             self._watcher.notice(f"the arm {arm.label} cannot be run: {error.message}")
@@ -458,6 +459,8 @@ class _Session:
         """The same chip for all arms. Where an arm types its own device, another chip is the question."""
         if self._anyway or any("device" in arm.typed for arm in self._design.arms) or self._names_machines():
             return
+        if self._design.scaling and all(find_kind(arm.place).leads for arm in self._design.arms):
+            return  # one rank and many fit on different nodes; the verdict says so
         rows = [one for one in self._recorder.rows() if one.status == "done"]
         elsewhere = next((one for one in rows if one.ran_on != row.ran_on), None)
         if elsewhere:
@@ -468,12 +471,25 @@ class _Session:
             )
         if row.chip_uuid is None:
             return
+        if self._design.rotation:
+            self._check_models(row, label, rows)
+            return
         other = next((one for one in rows if one.chip_uuid and one.chip_uuid != row.chip_uuid), None)
         if other:
             raise PlaceError(
                 f"the arm {label!r} ran on {row.chip} {row.chip_uuid}, but {other.id} on {other.chip_uuid}: two chips "
                 "differ by more than a container costs",
                 hint="pin one chip for all arms (device=, gpus=), start again on this chip, or use --anyway",
+                kind=OTHER_CHIP,
+            )
+
+    def _check_models(self, row: RunRow, label: str, rows: Sequence[RunRow]) -> None:
+        """The same model for all ranks: the one rank is the average device of one kind."""
+        other = next((one for one in rows if one.chip and one.chip != row.chip), None)
+        if other:
+            raise PlaceError(
+                f"{label} ran on {row.chip}, but {other.id} on {other.chip}: the average of two models is no device's rate",
+                hint="select GPUs of one model (CUDA_VISIBLE_DEVICES, gpus=), or use --anyway",
                 kind=OTHER_CHIP,
             )
 

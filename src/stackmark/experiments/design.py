@@ -90,11 +90,17 @@ class Design(Frozen):
     idle_cpus: float | None = Field(default=None, ge=0)
     # The version of the rules of judging (verdict/rules.py) when the design was made: its stopping rule looks with them.
     rules: int = Field(default=1, ge=1)
+    # Whether the arms are rank counts, the first of them one rank: with the batch of each rank fixed, or that of all together.
+    scaling: Literal["", "weak", "strong"] = ""
+    # The devices of the arm of one rank, by block in turn, so that it is the average device; empty: as its spec says.
+    rotation: list[str] = []
 
     @model_validator(mode="after")
     def _is_whole(self) -> "Design":
         if self.blocks % sequences_of(len(self.arms)):
             raise ValueError(f"{len(self.arms)} arms need a multiple of {sequences_of(len(self.arms))} blocks")
+        if self.scaling and self.arms[0].spec.ranks != 1:
+            raise ValueError("scaling is measured against one rank, which must be the first arm")
         if self.rule and self.rule.looks[-1] != self.blocks:
             raise ValueError("the last look must be after the last block")
         return self
@@ -187,6 +193,15 @@ def williams(arms: int) -> list[list[int]]:
         low, high = (low + 1, high) if len(first) % 2 == 0 else (low, high - 1)
     square = [[(place + shift) % arms for place in first] for shift in range(arms)]
     return square if arms % 2 == 0 else square + [row[::-1] for row in square]
+
+
+def spec_in_block(design: Design, arm: int, block: int) -> Spec:
+    """Return what an arm runs in a block: a single rank takes each device in turn."""
+    spec = design.arms[arm].spec
+    if not design.rotation or spec.ranks != 1:
+        return spec
+    device = design.rotation[block % len(design.rotation)]
+    return spec.model_copy(update={"params": {**spec.params, "device": device}})
 
 
 def next_run(design: Design, finished: list[Finished], *, blocks: int | None = None) -> Assignment | Done:

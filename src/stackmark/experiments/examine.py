@@ -1,7 +1,7 @@
 """Recompute an experiment from the ledger: any time, at any margin, without running anything."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Literal
@@ -48,6 +48,7 @@ from stackmark.experiments.progress import (
     with_rates,
 )
 from stackmark.experiments.run import asked_runs, missing_runs
+from stackmark.experiments.scaling import examine_scaling, refused_labels, scaling_remarks
 from stackmark.experiments.selecting import suggested_command
 from stackmark.experiments.surroundings import idle_cpus_before
 from stackmark.ledger.rows import Experiment, RunDetail
@@ -205,6 +206,8 @@ def _put_together(
     held, not_held = fairness.held(design, arms, runs, rows)
     list_runs = arm_list_runs(ledger, rows, runs, len(arms))
     lists = arm_lists(list_runs)
+    refused = refused_labels(ledger, design, rows, runs) if design and design.scaling else {}
+    pairs = _pairs(design, rows, runs, now, chosen, times, each_alone, refused)
     repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
     return Examined(
         experiment_id=experiment.id,
@@ -225,7 +228,7 @@ def _put_together(
         order=_order(design),
         arms=arms,
         runs=tuple(runs),
-        comparisons=_pairs(design, rows, runs, now, chosen, times, each_alone),
+        comparisons=pairs,
         differences=explain(arms, runs) if len(arms) > 1 else (),
         covariates=covariate_lines(arms, runs),
         associations=association_lines(arms, runs) if design else (),
@@ -238,13 +241,23 @@ def _put_together(
             *_mixed(experiment, rows, runs),
             *([Remark(met, INTERFERENCE)] if met else []),
             *list_doubts([arm.label for arm in arms], lists),
-            *fairness.warnings(arms, runs, sentence if state == "short" else "", _asked(experiment)),
+            *(scaling_remarks(design, pairs) if design and design.scaling else []),
+            *fairness.warnings(
+                arms,
+                runs,
+                sentence if state == "short" else "",
+                _asked(experiment),
+                set_up=not (design and design.scaling),
+            ),
         ),
         lists=list_ratios([arm.label for arm in arms], list_runs),
         operators=_operators(ledger, experiment, arms, lists, rows, runs),
         rules_made=design.rules if design else None,
         instead=_instead(experiment, rows, runs),
         published_pairs=published_pairs(ledger, experiment.command, rows, runs, facts, arms),
+        scaling=examine_scaling(ledger, design, rows, runs, arms, pairs, refused)
+        if design and design.scaling
+        else None,
     )
 
 
@@ -319,8 +332,12 @@ def _pairs(
     margin: float,
     times: StepTimes,
     each_alone: bool,
+    refused: Collection[str] = (),
 ) -> tuple[Comparison, ...]:
-    """Every pair of arms. While an experiment is open it is what there is so far, and the state says so."""
+    """Every pair of arms, without those whose second arm is refused.
+
+    While an experiment is open it is what there is so far, and the state says so.
+    """
     if not design or not now or not now.blocks or len(design.arms) < 2:
         return ()
     blocks = _judged(design, now)
@@ -330,6 +347,7 @@ def _pairs(
     late = {(run.arm, run.block, run.attempt) for run in runs if run.late and run.block is not None}
 
     def finish(pairs: list[Comparison]) -> list[Comparison]:
+        pairs = [pair for pair in pairs if pair.b not in refused]
         # Looks have shared out their level among the pairs already: Holm knows no looks.
         return pairs if design.rule or each_alone else list(holm(pairs, multiple=sequences_of(len(design.arms))))
 

@@ -92,6 +92,13 @@ def held(
 def _work(design: Design, yes: list[str], no: list[str]) -> None:
     others = unasked_differences(design.arms)
     typed = sorted({name for arm in design.arms for name in arm.typed})
+    if design.scaling:
+        held_batch = "the batch of each rank" if design.scaling == "weak" else "the batch of all ranks together"
+        yes.append(Remark(f"the work: one spec with {held_batch} fixed", "work"))
+        others = [one for one in others if not (design.scaling == "strong" and one.startswith("batch:"))]
+        if others:
+            no.append(Remark(f"parameters that follow from the number of ranks: {'; '.join(others)}", "parameters"))
+        return
     but = f" except {', '.join(typed)}, which the arms set" if typed else ""
     yes.append(Remark(f"the work: one frozen spec for all arms{but}", "work"))
     if others:
@@ -115,6 +122,8 @@ def _chip(design: Design, rows: Sequence[RunRow], yes: list[str], no: list[str])
             yes.append(Remark(f"the machine: the same for all runs{on}", "machine"))
     elif None in uuids:
         no.append(Remark("the chip: some runs did not report their GPU", "chip"))
+    elif design.rotation:
+        yes.append(Remark(f"the chips: the one rank took each of {len(design.rotation)} GPUs in turn", "chip"))
     elif len(uuids) == 1:
         yes.append(Remark("the chip: the same GPU for all runs, by its UUID", "chip"))
     else:
@@ -236,6 +245,16 @@ def method(design: Design | None, *, from_logs: bool = False) -> Sentences:
         said = ["The runs were read from another program's logs; each is one sample, with the rate in the log."]
     if design is None:
         return tuple(said)
+    if design.scaling:
+        said += [
+            f"Blocks of one run of each rank count, {_order(design)}. Per block d = ln R_N − ln R_1 − ln N; the efficiency is "
+            "exp of its mean, with Student's interval over the blocks.",
+            "SCALES: the 90 % interval lies above 1 − margin (a one-sided test at 5 %). FALLS SHORT: it lies below, and the 95 % "
+            "interval excludes 1.",
+        ]
+        if len(design.arms) > 2:
+            said.append("More than two rank counts: Holm decides within each family; intervals are not adjusted.")
+        return tuple(said)
     said += [
         f"Blocks of one run of each arm, {_order(design)}. Per block d = ln R_b − ln R_a; the ratio is exp of its mean, with "
         "Student's interval over the blocks.",
@@ -264,15 +283,23 @@ def _order(design: Design) -> str:
 
 
 def warnings(
-    arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun], short: str, asked: Collection[str] = ()
+    arms: Sequence[ExaminedArm],
+    runs: Sequence[ExaminedRun],
+    short: str,
+    asked: Collection[str] = (),
+    *,
+    set_up: bool = True,
 ) -> Sentences:
-    """Return what a reader must see with the verdict. `asked` are the parameters typed for all arms."""
+    """Return what a reader must see with the verdict. `asked` are the parameters typed for all arms.
+
+    Without `set_up` nothing is said of it: a group takes longer to start than one rank, which is no finding.
+    """
     said: list[str] = [Remark(f"the design is incomplete: {short}", "not-whole")] if short else []
     found = {
         "batch": _batch(arms, asked),
         "other-programs": _programs(arms),
         "steadiness": steadiness_finding(arms),
-        "set-up": setup_finding(arms),
+        "set-up": setup_finding(arms) if set_up else None,
     }
     said += [Remark(text, kind) for kind, text in found.items() if text]
     counted = [run for run in runs if run.counted]

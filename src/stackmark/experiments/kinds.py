@@ -1,15 +1,16 @@
 """The kinds of experiments: the one table where a command looks up what a stored experiment is.
 
-Each kind has a file of its own. Those that `stackmark resume` goes on with (run, compare, noise, operator list, sweep) offer the
-same under the same names: `start` probes and stores the plan, `carry_out` makes the missing runs, and `parts_in` names what of
-the plan must be trusted before that. What a stored experiment shows is computed by `examine…` or `read_…`, without running
-anything.
+Each kind has a file of its own. Those that `stackmark resume` goes on with (run, compare, noise, scale, operator list, sweep)
+offer the same under the same names: `start` probes and stores the plan, `carry_out` makes the missing runs, and `parts_in` names
+what of the plan must be trusted before that. What a stored experiment shows is computed by `examine…` or `read_…`, without
+running anything.
 
 | kind | its file |
 |---|---|
 | run | run.py; collecting.py for pods that no process waited for |
 | operator list | operator_list.py |
 | compare, noise | compare.py; design.py has the order of the runs, progress.py the next one, examine.py the verdict |
+| scale | scale.py; carried out as a comparison, and scaling.py has what it shows |
 | import | importing.py |
 | check | check.py; baseline.py has what it is compared with |
 | sweep | sweep/ |
@@ -60,6 +61,13 @@ NOISE = ExperimentKind(
     has_blocks=True,
     is_one_side=True,
 )
+SCALE = ExperimentKind(
+    "scale",
+    "a measurement of scaling",
+    "stackmark scale",
+    "see its verdict: stackmark verdict {id}",
+    has_blocks=True,
+)
 IMPORT = ExperimentKind(
     "import", "an import of logs", "stackmark import", "see its runs: stackmark show {id}", from_logs=True
 )
@@ -75,7 +83,7 @@ FAULT = ExperimentKind(
     "fault", "a fault in a cluster", "stackmark cluster fault", "see it: stackmark show {id}", has_arms=False
 )
 SUITE = ExperimentKind("suite", "a suite", "stackmark suite run", "see its table: stackmark show {id}", has_arms=False)
-KINDS = {kind.name: kind for kind in (RUN, OPERATOR_LIST, COMPARE, NOISE, IMPORT, CHECK, SWEEP, FAULT, SUITE)}
+KINDS = {kind.name: kind for kind in (RUN, OPERATOR_LIST, COMPARE, NOISE, SCALE, IMPORT, CHECK, SWEEP, FAULT, SUITE)}
 
 
 def kind_of(experiment: Experiment) -> ExperimentKind:

@@ -268,14 +268,20 @@ def series_numbers(rows: Sequence[RunRow], longest_s: float = LONGEST_SERIES_S) 
 
 
 def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: Iterable[tuple[int, int]]) -> list[list[float]]:
-    """Return for each arm ln R of each complete block, in the order of the blocks, with its attempt."""
+    """Return for each arm ln R of each complete block, in the order of the blocks, with its attempt; R of rank counts is per
+    rank."""
     order = sorted(blocks)
     rate = {
         (row.arm, row.block, row.attempt): row.rate_per_s
         for row in rows
         if row.role == "measured" and row.status == "done" and row.rate_per_s
     }
-    return [[math.log(rate[arm, block, attempt]) for block, attempt in order] for arm in range(len(design.arms))]
+    # Of a group the rate per rank: the ratio to one rank is the efficiency then.
+    ranks = [arm.spec.ranks if design.scaling else 1 for arm in design.arms]
+    return [
+        [math.log(rate[arm, block, attempt] / ranks[arm]) for block, attempt in order]
+        for arm in range(len(design.arms))
+    ]
 
 
 def judged_pairs(
@@ -336,8 +342,11 @@ def comparisons(
         if row.block is not None and row.ended_unix_s is not None and (row.block, row.attempt) in chosen
     )
     terms = figure_unit(next((row.rate_unit for row in rows if row.rate_unit), None)).terms
+    if design.scaling:
+        terms = "efficiency"
     found = []
-    for a in range(len(labels)):
+    # Rank counts are compared with one rank, and not with each other.
+    for a in range(len(labels))[: 1 if design.scaling else None]:
         for b in range(a + 1, len(labels)):
             pair = compare_blocks(
                 labels[a], labels[b], logs[a], logs[b], wanted, levels=levels, multiple=sequences_of(len(labels)),

@@ -40,9 +40,10 @@ def storable(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# What an experiment is: one arm; arms in blocks; the same arm twice; an imported log; a workload compared with a baseline;
-# a run during which a part of its cluster was stopped; one run on every device of a cluster; a table of other experiments.
-Kind = Literal["run", "compare", "noise", "import", "check", "sweep", "fault", "suite"]
+# What an experiment is: one arm; arms in blocks; the same arm twice; an imported log; a workload compared with a baseline; a run
+# during which a part of its cluster was stopped; one run on every device of a cluster; a table of other experiments; rank counts
+# in blocks.
+Kind = Literal["run", "compare", "noise", "import", "check", "sweep", "fault", "suite", "scale"]
 # A primer fills the caches that all arms share: it is stored, and is part of no statistic.
 Role = Literal["measured", "primer"]
 Text = Annotated[str, AfterValidator(storable)]

@@ -40,6 +40,8 @@ def title_of(examined: Examined) -> str:
         about = f"{about} on {' and '.join(chips)}"
     if examined.kind == "noise":
         return f"{_capital(examined.arms[0].label)} against itself: {about}"
+    if examined.scaling:
+        return f"Scaling to {examined.scaling.points[-1].label}: {about}"
     if len(examined.arms) < 2:
         return about
     return f"{arms_in_title(examined.arms)}: {about}"
@@ -94,6 +96,8 @@ def _capital(text: str) -> str:
 def answers(sections: Sections) -> list[str]:
     """Return the answer in plain language: a sentence for each comparison, or one for an arm alone."""
     examined = sections.examined
+    if examined.scaling and sections.is_summed_up:
+        return [f"{counted(len(examined.comparisons), 'rank count')} against one rank: {sections.words}"]
     if sections.is_summed_up:
         return [f"{counted(len(examined.comparisons), 'pair')} of {len(examined.arms)} arms: {sections.words}"]
     if examined.comparisons:
@@ -101,6 +105,8 @@ def answers(sections: Sections) -> list[str]:
     measured = [arm for arm in examined.arms if arm.throughput]
     if not measured:
         return ["No run gave a number"]
+    if examined.scaling and examined.scaling.refused:
+        return [*examined.scaling.refused]
     if any(getattr(one, "kind", "") == MIXED_RUNS for one in examined.warnings):
         done = sum(run.counted for run in examined.runs)
         return [
@@ -168,13 +174,36 @@ def _after_verdict(sections: Sections) -> Iterator[str]:
     if examined.kind == "noise":
         yield _after_noise(examined)
         return
-    if slower or faster:
+    if examined.scaling:
+        yield from _after_scaling(examined)
+    elif slower or faster:
         yield _look_at_cause(sections, (slower or faster)[0])
     for c in undecided[:MOST_HEADLINES]:
         which = f"{c.b} against {c.a}: " if len(pairs) > 1 else ""
         yield sentence(f"{which}{FREE_MACHINE.words if disturbed else first_advice(c)}")
-    if not slower and not faster and not undecided:
+    if not slower and not faster and not undecided and not examined.scaling:
         yield "Nothing: use either of them." if len(pairs) == 1 else "Nothing: use any of them."
+
+
+def _after_scaling(examined: Examined) -> Iterator[str]:
+    """Name the largest part of what the largest group that falls short loses."""
+    assert examined.scaling
+    short = [c.b for c in examined.comparisons if c.is_slower]
+    point = next((one for one in reversed(examined.scaling.points) if one.label in short), None)
+    if point is None:
+        if all(c.word == "SCALES" for c in examined.comparisons):
+            yield "Nothing: the ranks are used well."
+        return
+    if point.losses is None:
+        yield f"Find out where {point.label} lose their time: this workload does not report what its exchange takes."
+        return
+    lost = {
+        "the exchange: use larger batches, a faster link, or fewer bytes": point.losses.communication,
+        "waiting for the slowest rank: look for the device that is slow": point.losses.stragglers,
+        "slower compute of each rank: look at power, clocks, host cores and the batch of a rank": point.losses.other,
+    }
+    cause, share = max(lost.items(), key=lambda one: one[1])
+    yield f"Of {point.label}, {100 * share:.0f} % of the time is lost to {cause}."
 
 
 def _after_noise(examined: Examined) -> str:

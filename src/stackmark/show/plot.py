@@ -10,6 +10,7 @@ from importlib.resources import as_file, files
 from stackmark.errors import SpecError
 from stackmark.show.answer import answers, title_of
 from stackmark.show.report.charts import forest, rates
+from stackmark.show.report.charts.scaling import scaling_chart
 from stackmark.show.report.charts.shapes import box, fitted, sign, words, wrapped
 from stackmark.show.report.html import arm_rules
 from stackmark.show.report.markup import Markup, element, join, number
@@ -59,7 +60,12 @@ def plot_svg(examined: Examined) -> str:
 
 def _charts(examined: Examined) -> list[tuple[str, Markup, float]]:
     found = []
-    if examined.comparisons:
+    if examined.scaling and examined.scaling.is_drawable:
+        drawn = scaling_chart(examined.scaling)
+        found.append(
+            ("Speed-up, with 95 % interval, against ideal (the line above each column)", drawn, picture_height(drawn))
+        )
+    elif examined.comparisons:
         drawn = forest.forest(examined)
         found.append(("Ratio, with 90 % (thick) and 95 % (thin) interval", drawn, picture_height(drawn)))
     if any(run.counted and run.rate_per_s for run in examined.runs):

@@ -51,6 +51,8 @@ SIGNS = {
     "LIKELY WORSE": ("▼", "slower"),
     "LIKELY BETTER": ("▲", "faster"),
     "INCONCLUSIVE": ("?", "open"),
+    "SCALES": ("=", "same"),
+    "FALLS SHORT": ("▼", "slower"),
 }
 # More comparisons than these are summed up.
 MOST_HEADLINES = 3
@@ -191,6 +193,8 @@ class Sections:
     def why_no_verdict(self) -> str:
         """Why arms were measured and none is compared."""
         examined = self.examined
+        if examined.scaling and examined.scaling.refused:
+            return "; ".join(examined.scaling.refused)
         if not examined.blocks_whole:
             return "there is no block in which every arm has a run that counts"
         # Every row of a Williams square in an alternating order: less would have a drift in its ratio.

@@ -20,6 +20,7 @@ from stackmark.schemas import with_schema
 from stackmark.show.lists import list_ratio_lines
 from stackmark.show.result import figure_json
 from stackmark.show.safe import safe_line
+from stackmark.show.scaling import point_lines, refusals, scaling_lines
 from stackmark.show.sections import MOST_HEADLINES as SENTENCES
 from stackmark.show.sections import FailureRow, Sections
 from stackmark.show.stacks import say_stack_lines
@@ -104,7 +105,7 @@ def _on_screen(sections: Sections, console: Console, commands: Sequence[str]) ->
         print_picture(sections, console)
         console.print()
         print_arms(sections, console)
-        if len(sections.examined.comparisons) > 1:
+        if len(sections.examined.comparisons) > 1 and not sections.examined.scaling:
             console.print()
             print_pairs(sections, console)
         console.print()
@@ -132,6 +133,10 @@ def _head_lines(sections: Sections) -> list[Line]:
 def _sentences(sections: Sections) -> Iterator[str]:
     examined = sections.examined
     found = examined.comparisons
+    refused = refusals(examined.scaling) if examined.scaling else []
+    yield from refused
+    if not found and refused:
+        return
     if not found and len(examined.arms) < 2:
         yield from (f"{arm.label}: {say_arm_rate(arm)}" for arm in examined.arms)
     elif not found:
@@ -160,7 +165,7 @@ def _arm_lines(sections: Sections) -> list[Line]:
         if one.setup:
             parts.append(f"set-up {one.setup}")
         lines.append(("arm", f"{one.arm.label}: {'; '.join(parts)}"))
-    return lines
+    return [*lines, *(point_lines(sections.examined.scaling) if sections.examined.scaling else [])]
 
 
 def _pair_lines(sections: Sections) -> list[Line]:
@@ -177,6 +182,7 @@ def _rest(sections: Sections) -> list[Line]:
     """What stands under the numbers, in the order in which a person asks."""
     examined = sections.examined
     lines = noise_lines(examined) if examined.kind == "noise" else []
+    lines += scaling_lines(examined.scaling) if examined.scaling else []
     if sections.family > 1:
         lines.append(("pairs", f"Holm decided over {sections.family} comparisons; the intervals are not adjusted"))
     for c in sections.undecided[:SENTENCES] if examined.kind != "noise" else ():
@@ -274,7 +280,7 @@ def next_commands(examined: Examined, ledger: str = "", *, reported: bool = Fals
         commands.append(f"stackmark show {failed[-1].run_id} --log{there}")
         commands.append(examined.command)  # anew: its repetitions are used up, and there is nothing to resume
     wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed and c.needed.practical), default=0)
-    if wanted and examined.state == "done" and examined.kind == "compare" and examined.blocks_planned:
+    if wanted and examined.state == "done" and examined.kind in ("compare", "scale") and examined.blocks_planned:
         commands.append(with_blocks(examined.command, wanted))
     if examined.comparisons and examined.state == "done" and examined.experiment_id and not reported:
         commands.append(f"stackmark report {examined.experiment_id} -o report.html{there}")
@@ -326,6 +332,8 @@ def _blocks(floor: NoiseFloor) -> str:
 def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs), operators=()))
     del made["operators"]
+    if examined.scaling is None:
+        del made["scaling"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
         del run["step_s"]
         run["steps"] = len(seen.step_s)

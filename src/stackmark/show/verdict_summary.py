@@ -18,6 +18,7 @@ from stackmark.show.forest import forest
 from stackmark.show.lists import list_ratio_lines
 from stackmark.show.run_summary import FAILURES_SHOWN, UNUSABLE, say_more, warning_lines
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line, short_id
+from stackmark.show.scaling import point_lines, print_scaling_bars, print_scaling_table, refusals, scaling_lines
 from stackmark.show.sections import ArmRow, FailureRow, Sections, differences_worth
 from stackmark.show.terminal import GAP, Column, Line, is_screen, print_named, print_table
 from stackmark.show.wording import say_arm_rate, say_change, say_changes, say_took
@@ -38,12 +39,15 @@ COLOURS = {
     "FASTER": "bold cyan",
     "WORSE": "bold red",
     "BETTER": "bold cyan",
+    "SCALES": "bold green",
+    "FALLS SHORT": "bold red",
 }
 OTHER_HEADS = {
     UNUSABLE: "bold red",
     "NOT FINISHED": "bold yellow",
     "NOT WHOLE": "bold yellow",
     "NO VERDICT": "bold red",
+    "NO EFFICIENCY": "bold yellow",
     "NOISE FLOOR": "bold cyan",
 }
 STYLES = {
@@ -98,7 +102,7 @@ def print_summary(sections: Sections, console: Console, commands: Sequence[str],
     print_named(console, else_differs, STYLES)
     print_picture(sections, console)
     print_arms(sections, console)
-    if sections.is_summed_up:
+    if sections.is_summed_up and not sections.examined.scaling:
         print_pairs(sections, console)
     print_named(console, lines, STYLES, COMMANDS, ONE_LINE)
     for said in last:
@@ -123,11 +127,15 @@ def answers(sections: Sections) -> list[str]:
         return [f"NO VERDICT: {counted(done, 'run')} of different settings, which no single rate describes"]
     if not found and len(examined.arms) < 2:
         return [f"{arm.label}: {say_arm_rate(arm)}" for arm in examined.arms]
+    refused = refusals(examined.scaling) if examined.scaling else []
+    if not found and refused:
+        return refused
     if not found:
         return [f"NO VERDICT: {sections.why_no_verdict}"]
     if sections.is_summed_up:
-        return [f"{len(found)} pairs of {len(examined.arms)} arms: {sections.words}"]
-    return [sections.answer(c) for c in found]
+        what = "rank counts against one rank" if examined.scaling else f"pairs of {len(examined.arms)} arms"
+        return [f"{len(found)} {what}: {sections.words}", *refused]
+    return [*(sections.answer(c) for c in found), *refused]
 
 
 def coloured(text: str) -> Text:
@@ -165,12 +173,18 @@ def noise_headline(sections: Sections) -> str:
 
 
 def print_picture(sections: Sections, console: Console) -> None:
+    if sections.examined.scaling:
+        print_scaling_bars(sections.examined.scaling, console)
+        return
     drawn = forest(sections.examined.comparisons[:DRAWN], console.width, ascii_only=console.options.ascii_only)
     for line in drawn:
         console.print(Text(line), no_wrap=True, crop=True)
 
 
 def print_arms(sections: Sections, console: Console) -> None:
+    if sections.examined.scaling:
+        print_scaling_table(sections.examined, console, COLOURS)
+        return
     columns = [replace(one, name=sections.figure_name) if one.name == "rate" else one for one in ARM_COLUMNS]
     rows = [arm_cells(one) for one in sections.arms]
     print_table(console, columns, _with_room(console, columns, rows), note=False)
@@ -218,7 +232,7 @@ def _arm_lines(sections: Sections) -> list[Line]:
         parts += [one.steadiness] if one.steadiness else []
         parts += [f"set-up {one.setup}"] if one.setup else []
         lines.append(("arm", f"{one.arm.label}: {'; '.join(parts)}"))
-    return lines
+    return [*lines, *(point_lines(sections.examined.scaling) if sections.examined.scaling else [])]
 
 
 # --- what stands under them --------------------------------------------------------------------------------------------------
@@ -230,6 +244,7 @@ def _behind(sections: Sections, commands: Sequence[str], ledger: str) -> list[Li
     lines: list[Line] = []
     if examined.kind == "noise":
         lines += margin_lines(sections)
+    lines += scaling_lines(examined.scaling, all_of_them=False) if examined.scaling else []
     lines += _advice(sections)
     lines += warning_lines(sections.cautions)
     if sections.family > 1:
@@ -237,7 +252,8 @@ def _behind(sections: Sections, commands: Sequence[str], ledger: str) -> list[Li
     lines += [("bad runs", said) for said in sections.bad_run_shares]
     lines += _failures(sections.failures, why)
     lines += list_ratio_lines(examined.lists)[:DIFFERENCES_SHOWN]
-    lines += _differences(sections) if not examined.is_about_chips else []
+    # Rank counts differ by what a group needs: that is not what explains them.
+    lines += _differences(sections) if not examined.is_about_chips and not examined.scaling else []
     lines.append(("scope", examined.scope))
     # Runs that were picked by hand may lie years apart.
     if examined.experiment_id and (took := say_took(examined)):

@@ -17,7 +17,7 @@ from stackmark.verdict.bad_runs import LEVEL, say_bad_runs
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
 from stackmark.verdict.needed import UNIT, percent
-from stackmark.verdict.sentence import MOST_DECIMALS, assumed, say_by
+from stackmark.verdict.sentence import MOST_DECIMALS, assumed, say_by, say_efficiency, say_shares
 from stackmark.verdict.throughput import Throughput
 
 LETTERS = "ABCDEFGHI"
@@ -111,6 +111,8 @@ def say_in_own_terms(comparison: Comparison, unit: FigureUnit) -> str:
 
     The ratio is of rates, so that more is better: 0.97 of a time is 3.1 % longer.
     """
+    if comparison.terms == "efficiency":
+        return comparison.sentence
     shown = comparison.is_slower or comparison.is_faster or comparison.difference is not None
     change = unit.say_change(comparison.ratio) if shown else ""
     return f"{comparison.sentence.rstrip('.')}; it {change}" if change else comparison.sentence
@@ -134,6 +136,8 @@ def say_plainly(comparison: Comparison, unit: FigureUnit) -> str:
     c = comparison
     a = c.a
     caveats = "".join(f"; {said}" for said in c.caveats)
+    if c.terms == "efficiency":
+        return f"{_say_scaling(c)}{caveats}"
     if c.word == "EQUIVALENT":
         named = f"; though {say_by(c.interval_95, c.terms)}" if c.difference and c.interval_95 else ""
         verb = "runs as fast as" if c.terms == "speed" else "is as good as"
@@ -143,6 +147,18 @@ def say_plainly(comparison: Comparison, unit: FigureUnit) -> str:
         return f"{first}{_say_open(c, a)}"
     likely = "likely " if c.word.startswith("LIKELY") else ""
     return f"{c.b} {_say_shown(c, a, unit, likely)}{assumed(c)}{caveats}"
+
+
+def _say_scaling(c: Comparison) -> str:
+    """`2 ranks are 96.7 % efficient (90 %: 95.9 to 97.6 %), at least 90 %`."""
+    said = f"{c.b} {say_efficiency(c.ratio)}"
+    if c.interval_90 is None:
+        return f"{said} and no interval from {say_counts(c)}"
+    said = f"{said} (90 %: {say_shares(c.interval_90)})"
+    least = percent(1 - c.margin)
+    if c.word == "INCONCLUSIVE":
+        return f"{said}; whether that is at least {least} is open"
+    return f"{said}, {'at least' if c.word == 'SCALES' else 'less than'} {least}{assumed(c)}"
 
 
 def _say_open(c: Comparison, a: str) -> str:
@@ -254,8 +270,11 @@ def block_ratios(examined: Examined, comparison: Comparison) -> list[BlockRatio]
         if run.counted and run.block is not None and run.rate_per_s
     }
     blocks = sorted({block for block, _ in rates if block is not None})
+    # Of rank counts the ratio is that of the rates per rank.
+    ranks = {point.label: point.ranks for point in examined.scaling.points} if examined.scaling else {}
+    fewer = ranks.get(comparison.a, 1) / ranks.get(comparison.b, 1)
     return [
-        BlockRatio(block, rates[block, b] / rates[block, a])
+        BlockRatio(block, fewer * rates[block, b] / rates[block, a])
         for block in blocks
         if (block, a) in rates and (block, b) in rates
     ]

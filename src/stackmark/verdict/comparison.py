@@ -4,6 +4,9 @@ A ratio is B over A, oriented so that above one B is better. `word` is the verdi
 a difference that the 95 % interval shows to be real, however small. "Not significantly different" is never written as "the same".
 Rates and times are SLOWER or FASTER; any other figure (a quality, a cost) is WORSE or BETTER. Both kinds of words mean the same
 to statistics and to exit codes: `is_slower` and `is_faster` are about the direction.
+
+Where B has N times the devices of A, both rates are per device, and the ratio is the efficiency. It SCALES or FALLS SHORT: the
+question has one side, since an efficiency above the margin is good however high it is (scaling.py).
 """
 
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from stackmark.verdict.bad_runs import BadRuns
 
 # LIKELY is said of a baseline with fewer than three series, where only an allowance for the change of series stands behind it.
 SpeedWord = Literal["EQUIVALENT", "SLOWER", "FASTER", "LIKELY SLOWER", "LIKELY FASTER", "INCONCLUSIVE"]
-Word = Literal[SpeedWord, "WORSE", "BETTER", "LIKELY WORSE", "LIKELY BETTER"]
+Word = Literal[SpeedWord, "WORSE", "BETTER", "LIKELY WORSE", "LIKELY BETTER", "SCALES", "FALLS SHORT"]
 Difference = Literal["slower", "faster", "worse", "better"]
 _QUALITY_WORDS: dict[SpeedWord, Word] = {
     "SLOWER": "WORSE",
@@ -22,18 +25,21 @@ _QUALITY_WORDS: dict[SpeedWord, Word] = {
     "LIKELY SLOWER": "LIKELY WORSE",
     "LIKELY FASTER": "LIKELY BETTER",
 }
+_EFFICIENCY_WORDS: dict[SpeedWord, Word] = {"EQUIVALENT": "SCALES", "FASTER": "SCALES", "SLOWER": "FALLS SHORT"}
 # What the numbers were paired by: blocks of one experiment; nothing (Welch); series before and after; a constant.
 Kind = Literal["blocks", "runs", "series", "published"]
 
 
 def word_in(terms: Terms, word: SpeedWord) -> Word:
     """Return the word of a verdict in the terms of its figure."""
+    if terms == "efficiency":
+        return _EFFICIENCY_WORDS.get(word, word)
     return _QUALITY_WORDS.get(word, word) if terms == "quality" else word
 
 
 def difference_in(terms: Terms, difference: Literal["slower", "faster"]) -> Difference:
     """Return the name of a difference in the terms of its figure."""
-    if terms == "speed":
+    if terms != "quality":
         return difference
     return "worse" if difference == "slower" else "better"
 
@@ -128,8 +134,11 @@ class Comparison:
 
     @property
     def is_slower(self) -> bool:
-        """Whether B is slower, or worse where the figure is not a rate or a time; also where that is only likely."""
-        return self.word in ("SLOWER", "LIKELY SLOWER", "WORSE", "LIKELY WORSE")
+        """Whether B is slower, or worse where the figure is not a rate or a time; also where that is only likely.
+
+        An efficiency that FALLS SHORT is one too.
+        """
+        return self.word in ("SLOWER", "LIKELY SLOWER", "WORSE", "LIKELY WORSE", "FALLS SHORT")
 
     @property
     def is_faster(self) -> bool:

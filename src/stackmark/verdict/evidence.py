@@ -99,6 +99,15 @@ def words(mean: Floats, reach_90: Floats, limit: float, *, reach_95: Floats | No
     )
 
 
+def efficiency_words(mean: Floats, reach_90: Floats, limit: float, *, reach_95: Floats) -> NDArray[np.str_]:
+    """Decide whether an efficiency is at least 1 − margin, as `words` with its lower side alone.
+
+    EQUIVALENT stands for SCALES and SLOWER for FALLS SHORT, which `word_in` makes of them.
+    """
+    low, high = mean - reach_90, mean + reach_90
+    return np.select([low >= -limit, (high < -limit) & (mean + reach_95 < 0)], ["EQUIVALENT", "SLOWER"], "INCONCLUSIVE")
+
+
 def named_differences(mean: Floats, reach_95: Floats) -> NDArray[np.str_]:
     """Return 'slower' or 'faster' where the 95 % interval excludes 1, else an empty text."""
     return np.select([mean + reach_95 < 0, mean - reach_95 > 0], ["slower", "faster"], "")

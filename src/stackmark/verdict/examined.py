@@ -17,6 +17,7 @@ from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.operators import ListRatio, RowResult
 from stackmark.verdict.published_pairs import PublishedPair
 from stackmark.verdict.rules import RULES
+from stackmark.verdict.scaling import Scaling
 from stackmark.verdict.throughput import Throughput, Window
 
 Facts = dict[str, dict[str, JsonValue]]
@@ -158,7 +159,7 @@ class OperatorProblem:
 @dataclass(frozen=True)
 class Examined:
     experiment_id: str
-    kind: Literal["run", "compare", "noise", "import", "check", "fault", "sweep", "suite"]
+    kind: Literal["run", "compare", "noise", "import", "check", "fault", "sweep", "suite", "scale"]
     # done: the whole design; open: `stackmark resume` goes on; short: it ended before it was whole.
     state: Literal["done", "open", "short"]
     state_sentence: str
@@ -208,6 +209,8 @@ class Examined:
     instead: tuple[str, ...] = field(default=())
     # Of stored runs: the keys by which the sides were selected and in which they differ: chip, precision.
     selected_by: tuple[str, ...] = field(default=())
+    # Of arms that are rank counts: how the rate grows with them, and what is lost.
+    scaling: Scaling | None = None
 
     @property
     def is_about_chips(self) -> bool:

@@ -145,7 +145,7 @@ def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) 
     EQUIVALENT stands where the clean blocks are too few to decide (false in at most 5 % in simulation). A difference needs the
     clean blocks, since load makes differences. `clean` is None where fewer than two blocks are clean.
     """
-    if every.word == "EQUIVALENT" and (clean is None or clean.word == "INCONCLUSIVE"):
+    if every.word in ("EQUIVALENT", "SCALES") and (clean is None or clean.word == "INCONCLUSIVE"):
         return _with_disturbed_blocks(clean, every, disturbed)
     shown = clean or every
     if clean is None or clean.word != every.word:

@@ -32,6 +32,7 @@ from stackmark.verdict.evidence import (
     NO_SPREAD,
     Evidence,
     Floats,
+    efficiency_words,
     limit_of,
     logs_of,
     named_differences,
@@ -121,8 +122,14 @@ def judged(
     spread = sd > NO_SPREAD
     if not spread:
         notes = (*notes, _no_spread(pair.kind))
-    word = cast(SpeedWord, str(words(evidence.mean, reach_90, limit, reach_95=reach_95 if rules > 1 else None)))
-    named = str(named_differences(evidence.mean, reach_95))
+    one_sided = pair.terms == "efficiency"
+    if one_sided:
+        decided = efficiency_words(evidence.mean, reach_90, limit, reach_95=reach_95)
+    else:
+        decided = words(evidence.mean, reach_90, limit, reach_95=reach_95 if rules > 1 else None)
+    word = cast(SpeedWord, str(decided))
+    # An efficiency has the one word: that it is not 100 % is no finding.
+    named = "" if one_sided else str(named_differences(evidence.mean, reach_95))
     comparison = Comparison(
         a=pair.a,
         b=pair.b,
@@ -137,9 +144,9 @@ def judged(
         word=word_in(pair.terms, word),
         # Where nothing spreads, a difference of the last digit is rounding.
         difference=_difference(pair.terms, named) if spread or abs(mean) > NO_SPREAD else None,
-        p_equivalence=_p_equivalence(mean, error, df, limit) if spread else None,
+        p_equivalence=_p_equivalence(mean, error, df, limit, one_sided) if spread else None,
         p_difference=2 * one_sided_p(-abs(mean), error, df, 0.0, "below") if spread else None,
-        p_outside=_p_outside(mean, error, df, limit) if spread else None,
+        p_outside=_p_outside(mean, error, df, limit, one_sided) if spread else None,
         needed=None,
         sentence="",
         notes=notes,
@@ -160,8 +167,10 @@ def finished(comparison: Comparison, *, alpha: float = ALPHA, multiple: int = 1)
     more: Needed | None = None
     if comparison.word == "INCONCLUSIVE" and comparison.sd_log is not None and comparison.df is not None:
         ran = comparison.count_b if comparison.count_a == 0 else min(comparison.count_a, comparison.count_b)
+        mean = math.log(comparison.ratio)
         pilot = Pilot(
-            comparison.kind, math.log(comparison.ratio), comparison.sd_log, comparison.df, ran,
+            # An efficiency above 1 is nearer to nothing: only its lower side is asked.
+            comparison.kind, min(mean, 0.0) if comparison.terms == "efficiency" else mean, comparison.sd_log, comparison.df, ran,
             shown=comparison.difference is not None, block_s=comparison.block_s,
         )  # fmt: skip
         more = needed(pilot, comparison.margin, alpha=alpha, multiple=multiple)
@@ -204,14 +213,17 @@ def _no_spread(kind: Kind) -> str:
     )
 
 
-def _p_equivalence(mean: float, error: float, df: float, limit: float) -> float:
-    """TOST: the larger p of "not slower by the margin" and "not faster by the margin"."""
-    return max(one_sided_p(mean, error, df, limit, "below"), one_sided_p(mean, error, df, -limit, "above"))
+def _p_equivalence(mean: float, error: float, df: float, limit: float, one_sided: bool) -> float:
+    """TOST: the larger p of "not slower by the margin" and "not faster by the margin"; of an efficiency the first alone."""
+    above = one_sided_p(mean, error, df, -limit, "above")
+    return above if one_sided else max(one_sided_p(mean, error, df, limit, "below"), above)
 
 
-def _p_outside(mean: float, error: float, df: float, limit: float) -> float:
+def _p_outside(mean: float, error: float, df: float, limit: float, one_sided: bool) -> float:
     """Return the p behind SLOWER and FASTER: both "by more than the margin" and "different at all" must be shown."""
-    beyond = min(one_sided_p(mean, error, df, -limit, "below"), one_sided_p(mean, error, df, limit, "above"))
+    beyond = one_sided_p(mean, error, df, -limit, "below")
+    if not one_sided:
+        beyond = min(beyond, one_sided_p(mean, error, df, limit, "above"))
     return max(beyond, 2 * one_sided_p(-abs(mean), error, df, 0.0, "below"))
 
 

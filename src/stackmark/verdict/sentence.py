@@ -14,6 +14,8 @@ NORMAL_NOISE = "rests on the assumption of normal noise"
 
 def sentence_of(comparison: Comparison) -> str:
     """Write the verdict: word, margin, ratio and interval, how many samples, and the named difference."""
+    if comparison.terms == "efficiency":
+        return _sentence_of_efficiency(comparison)
     c = comparison
     a = f"{c.a}, a published value of unknown uncertainty," if c.kind == "published" else c.a
     ratio, low, high = say_ratios(c.ratio, c.interval_90)
@@ -32,6 +34,30 @@ def sentence_of(comparison: Comparison) -> str:
     if by:
         return f"INCONCLUSIVE at {margin}: {c.b} against {a} is {by}, but whether by more than {margin} is undecided; {numbers}"
     return f"INCONCLUSIVE at {margin}: {c.b} against {a} has {numbers}{_where(c)}"
+
+
+def _sentence_of_efficiency(c: Comparison) -> str:
+    """Write the verdict on an efficiency, with its word first."""
+    head = f"{c.word} at {percent(c.margin)}: {c.b} {say_efficiency(c.ratio)}"
+    if c.interval_90 is None:
+        return f"{head} and no interval ({_counted(c)})"
+    interval = f"{'assumed ' if c.assumed else ''}90 % interval {say_shares(c.interval_90)}"
+    still = ", without any spread, which does not prove that there is none"
+    spread = still if c.sd_log is not None and c.sd_log <= NO_SPREAD else ""
+    return f"{head}, {interval} ({_counted(c)}){spread}{assumed(c) if c.word != 'INCONCLUSIVE' else ''}"
+
+
+def say_efficiency(efficiency: float) -> str:
+    return f"are {100 * efficiency:.1f} % efficient"
+
+
+def say_shares(interval: Interval) -> str:
+    """`95.9 to 97.6 %`, with as many decimals as tell the two apart."""
+    low, high = 100 * interval.low, 100 * interval.high
+    decimals = 1
+    while decimals < MOST_DECIMALS and low < high and f"{low:.{decimals}f}" == f"{high:.{decimals}f}":
+        decimals += 1
+    return f"{low:.{decimals}f} to {high:.{decimals}f} %"
 
 
 def assumed(c: Comparison) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from stackmark.figures import Terms
 from stackmark.verdict.comparison import Comparison, Interval, Needed, SpeedWord, difference_in, word_in
-from stackmark.verdict.evidence import ALPHA, limit_of, logs_of, paired, welch, words
+from stackmark.verdict.evidence import ALPHA, efficiency_words, limit_of, logs_of, paired, welch, words
 from stackmark.verdict.needed import percent
 from stackmark.verdict.ratio import Pair, judged, without_interval
 from stackmark.verdict.sentence import sentence_of
@@ -80,7 +80,7 @@ def compare_single(pair: Pair, mean: float, margin: float, spread: RunSpread | N
     seen = f"; the most seen in this ledger is {_factor(spread.largest_factor)}" if spread.largest_factor else ""
     chance = f"for this to be chance, one run would have to differ from the next by a factor of {_factor(math.exp(star))}{seen}"
     bare = replace(bare, chance_factor=math.exp(min(star, 700.0)))
-    if abs(mean) < math.log(CERTAIN_FACTOR):
+    if pair.terms == "efficiency" or abs(mean) < math.log(CERTAIN_FACTOR):
         return replace(bare, sentence=f"{bare.sentence}; {chance}")
     word = word_in(pair.terms, "SLOWER" if mean < 0 else "FASTER")
     said = f"{pair.b} is {word} than {pair.a} by a factor of {_factor(math.exp(abs(mean)))} ({_counts(pair)}): {chance}"
@@ -98,12 +98,18 @@ def _assumed(bare: Comparison, mean: float, a: KnownSpread, b: KnownSpread) -> C
     error = math.sqrt(a.sd_most**2 / bare.count_a + b.sd_most**2 / bare.count_b)
     limit = limit_of(bare.margin)
     halves = [normal_quantile(1 - level) * error for level in (ALPHA, ALPHA / 2)]
-    word = words(np.array(mean), np.array(halves[0]), limit, reach_95=np.array(halves[1]))
+    one_sided = bare.terms == "efficiency"
+    decide = efficiency_words if one_sided else words
+    word = decide(np.array(mean), np.array(halves[0]), limit, reach_95=np.array(halves[1]))
     narrow, wide = (
         Interval(math.exp(mean - half), math.exp(mean + half), confidence)
         for half, confidence in zip(halves, (0.90, 0.95), strict=True)
     )
-    named = difference_in(bare.terms, "slower" if mean < 0 else "faster") if abs(mean) > halves[1] else None
+    named = (
+        difference_in(bare.terms, "slower" if mean < 0 else "faster")
+        if abs(mean) > halves[1] and not one_sided
+        else None
+    )
     p_difference = 2 * _normal_tail(abs(mean) / error)
     decided = replace(
         bare,
@@ -113,9 +119,9 @@ def _assumed(bare: Comparison, mean: float, a: KnownSpread, b: KnownSpread) -> C
         difference=named,
         assumed=True,
         needed=ADVICE if str(word) == "INCONCLUSIVE" else None,
-        p_equivalence=_normal_tail((limit - abs(mean)) / error),
+        p_equivalence=_normal_tail((limit - (abs(mean) if not one_sided else -mean)) / error),
         p_difference=p_difference,
-        p_outside=max(_normal_tail((abs(mean) - limit) / error), p_difference),
+        p_outside=max(_normal_tail(((abs(mean) if not one_sided else -mean) - limit) / error), p_difference),
         notes=(f"the interval is assumed: {_say_known(a, b)}", NOT_THE_SAME_RECIPE),
     )
     return replace(decided, sentence=sentence_of(decided))
@@ -194,12 +200,10 @@ def _is_certain(comparison: Comparison) -> bool:
     return abs(math.log(comparison.ratio)) >= math.log(CERTAIN_FACTOR)
 
 
-def in_these_logs(comparison: Comparison) -> Comparison:
-    """Limit a word to the logs it comes from, unless no day's effect can explain it."""
-    if comparison.word == "INCONCLUSIVE":
-        return replace(comparison, notes=(*comparison.notes, ONE_SERIES))
-    if _is_certain(comparison):
-        return replace(comparison, notes=(*comparison.notes, ONE_SERIES))
+def in_these_logs(comparison: Comparison, why: str = ONE_SERIES) -> Comparison:
+    """Limit a word to the logs it comes from, unless no day's effect can explain it. `why` is the note about days."""
+    if comparison.word == "INCONCLUSIVE" or _is_certain(comparison):
+        return replace(comparison, notes=(*comparison.notes, why))
     return replace(
         comparison,
         word="INCONCLUSIVE",
@@ -211,7 +215,7 @@ def in_these_logs(comparison: Comparison) -> Comparison:
         p_outside=None,
         needed=Needed(None, DATED_ADVICE),
         sentence=f"INCONCLUSIVE at {percent(comparison.margin)}; in these logs {comparison.sentence}",
-        notes=(*comparison.notes, ONE_SERIES),
+        notes=(*comparison.notes, why),
     )
 
 

@@ -12,6 +12,7 @@ from stackmark.show.answer import answers, beware, is_interference, say_with_cou
 from stackmark.show.report.heading import NO_HEADING, Heading
 from stackmark.show.report.operators import published_notes, table_of
 from stackmark.show.safe import safe_line
+from stackmark.show.scaling import point_lines, scaling_lines
 from stackmark.show.sections import Headline, Sections
 from stackmark.show.wording import letter, say_change, say_counts, say_interval, say_ratio, sentence, stopped
 from stackmark.units import counted, say_seconds
@@ -73,6 +74,9 @@ def experiment_parts(sections: Sections) -> list[str]:
         f"**Scope:** {plain(examined.scope)}" if examined.scope else "",
         items("Bad runs:", sections.bad_run_shares),
         _arms(sections),
+        items("Scaling:", [f"{name}: {said}" for name, said in [*point_lines(scaling), *scaling_lines(scaling)]])
+        if (scaling := examined.scaling)
+        else "",
         _problems(sections),
         plain(sections.setup_difference),
         _limits(sections),
@@ -122,7 +126,7 @@ def _verdict(head: Headline, comparison: Comparison, answer: str, precise: str) 
         f"**{head.sign} {head.word}** {plain(stopped(answer))}",
         f"{plain(comparison.b)} / {plain(comparison.a)} = **{say_ratio(comparison.ratio)}** ({say_change(comparison.ratio)}); "
         f"90 % interval {say_interval(comparison.interval_90)}, 95 % interval {say_interval(comparison.interval_95)}, "
-        f"margin ± {percent(comparison.margin)}, {say_counts(comparison)}.",
+        f"margin {'' if comparison.terms == 'efficiency' else '± '}{percent(comparison.margin)}, {say_counts(comparison)}.",
         plain(stopped(precise)),
     ]
     if comparison.needed:

@@ -5,14 +5,18 @@ from statistics import median
 
 from stackmark.figures import FigureUnit
 from stackmark.show.report.charts import bars, forest, rates, setup, steps
+from stackmark.show.report.charts.scaling import NARROW as SCALING_NARROW
+from stackmark.show.report.charts.scaling import scaling_chart
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.operators import problems
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
+from stackmark.show.scaling import scaling_lines
 from stackmark.show.sections import ArmRow, Sections
 from stackmark.show.wording import Percentiles, block_ratios, letter, measured_runs, setup_parts, setup_total_s
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
 from stackmark.verdict.needed import percent
+from stackmark.verdict.scaling import Scaling
 from stackmark.workloads.command.definition import telling_params
 
 # Small pictures in one page: beyond these the page would be megabytes, and nobody compares so many by eye.
@@ -43,6 +47,8 @@ def block_ratios_exist(sections: Sections) -> bool:
 
 def the_ratio(sections: Sections) -> Markup:
     examined = sections.examined
+    if examined.scaling and examined.scaling.is_drawable:
+        return _the_scaling(examined.scaling)
     if not examined.comparisons:
         return NOTHING
     blocks = block_ratios_exist(sections)
@@ -54,6 +60,16 @@ def the_ratio(sections: Sections) -> Markup:
     )
     drawn = figure(forest.forest(examined), forest.forest(examined, forest.NARROW), caption)
     return section("The ratio against the margin", drawn, name="ratio")
+
+
+def _the_scaling(scaling: Scaling) -> Markup:
+    caption = (
+        "The line above each column is perfect scaling. Its lowest part is the speed-up, with its 95 % interval; what is missing "
+        "is what the exchange took, what waiting for the slowest rank took, and the rest. Dashed: what others published."
+    )
+    drawn = figure(scaling_chart(scaling), scaling_chart(scaling, SCALING_NARROW), caption)
+    lines = [element("p", text(f"{name.capitalize()}: {said}"), class_="note") for name, said in scaling_lines(scaling)]
+    return section("How it scales", drawn, *lines, name="ratio")
 
 
 def the_arms(sections: Sections) -> Markup:
