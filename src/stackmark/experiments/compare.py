@@ -283,7 +283,7 @@ def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list
     for arm in arms:
         added: dict[str, JsonValue] = {}
         if find_kind(arm.place).leads:
-            added = {"node": node} if node else {}
+            added = {"node": node} if node and "node" in find_kind(arm.place).options.model_fields else {}
         elif chip and "device" not in arm.typed and "gpus" in find_kind(arm.place).options.model_fields:
             added = {"gpus": chip}
         followed.append(replace(arm, place_options={**added, **arm.place_options}))
