@@ -14,10 +14,12 @@ import hypothesis
 import pytest
 
 import clusters
+import slurm_clusters
 from clusters import TestCluster
 from containers import docker_variables, why_missing
 from leaving_out import leave_out
 from postgres import PACKAGES, PostgresServer, find_binaries, running_server
+from slurm_clusters import TestSlurm, running_slurm
 from worker_images import IMAGE_VARIABLE, load_worker_image, named_image
 
 # How long an example takes depends on what else the machine does.
@@ -134,7 +136,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Where there is none they are left out, but not in CI: one line says so at the end, and not one for each.
     """
     if config.getoption("quick"):
-        slow = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("cluster")]
+        slow = [item for item in items if any(map(item.get_closest_marker, ("slow", "cluster", "slurm")))]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in {*slow}]
     # Those that hurt it at the very end: a part that was killed and is back may not be quite what it was.
@@ -147,7 +149,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reason = clusters.why_missing(os.environ)
     unhurt = None if clusters.has_script(os.environ) else "this cluster has no script that hurts and heals it"
     left_out = config.stash.setdefault(_LEFT_OUT, [])
-    for marker, why in (("cluster", reason), ("cluster_hurt", unhurt)):
+    slurmless = slurm_clusters.why_missing(os.environ)
+    for marker, why in (("cluster", reason), ("cluster_hurt", unhurt), ("slurm", slurmless)):
         found = [item for item in items if item.get_closest_marker(marker)] if why else []
         if found:
             config.hook.pytest_deselected(items=found)
@@ -173,6 +176,16 @@ def _what_a_marked_test_needs(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if hurts:
         clusters.heal(test_cluster)
+
+
+@pytest.fixture(scope="session")
+def test_slurm() -> Iterator[TestSlurm]:
+    """A real Slurm for the session."""
+    reason = slurm_clusters.why_missing(os.environ)
+    if reason is not None:
+        leave_out(reason)
+    with running_slurm() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -285,7 +285,8 @@ def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list
         added: dict[str, JsonValue] = {}
         if find_kind(arm.place).leads:
             # A group is on several nodes, of which the probe saw one.
-            added = {"node": node} if node and "ranks_per_node" not in arm.place_options else {}
+            can = "node" in find_kind(arm.place).options.model_fields and "ranks_per_node" not in arm.place_options
+            added = {"node": node} if node and can else {}
         elif chip and "device" not in arm.typed and "gpus" in find_kind(arm.place).options.model_fields:
             added = {"gpus": chip}
         followed.append(replace(arm, place_options={**added, **arm.place_options}))

@@ -145,11 +145,11 @@ def read_run(
     # An engine may have had to prepare itself between the row and the launch.
     launched = row.handle.get("launched_unix_s")
     began = float(launched) if isinstance(launched, int | float) else row.started_unix_s
-    # A pod waits in a queue and for its image before it starts: parts of their own.
+    # A pod or a job waits in a queue, and a pod for its image, before it starts: parts of their own.
     waits = [
         (name, float(seconds))
         for name in ("queue", "pull")
-        if row.place == "pod" and isinstance(seconds := row.handle.get(f"{name}_s"), int | float)
+        if row.place in ("pod", "slurm") and isinstance(seconds := row.handle.get(f"{name}_s"), int | float)
     ]
     start_s = hello.time_unix_s - began - sum(seconds for _, seconds in waits) if hello else None
     _, block, attempt = row.place_in_order

@@ -26,7 +26,7 @@ PATH_MARKS = (
 POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 WHOLE_UID_MAP = ["0", "0", "4294967295"]
 # What the place may tell of itself; anything else in its variable is nobody's business.
-TOLD = ("engine_version", "software", "image", "image_digest", "gpus_by", "kubernetes_version")
+TOLD = ("engine_version", "software", "image", "image_digest", "gpus_by", "kubernetes_version", "slurm_version")
 # What is found at a path where the place was to mount something.
 READ_ONLY, WRITABLE, NOT_MOUNTED = "read-only", "writable", "not mounted"
 MOST_MOUNTS = 32
@@ -61,6 +61,8 @@ def read(root: Path = ROOT, environ: Mapping[str, str] | None = None) -> Reading
         # What the device plugin handed out, by its own word: seen even where no driver answers.
         "devices_given": environ.get("NVIDIA_VISIBLE_DEVICES") if kubernetes else None,
         "slurm_job_id": environ.get("SLURM_JOB_ID"),
+        "slurm_partition": environ.get("SLURM_JOB_PARTITION"),
+        "slurm_nodes": environ.get("SLURM_JOB_NODELIST"),
         "network": _network(root),
         **told,
     }

@@ -9,6 +9,9 @@ Each Python answers by its exit code alone: what a start-up file of the image pr
 system nor any other program of the image is needed. `exec` keeps process 1: signals and standard input reach the worker.
 """
 
+import shlex
+from collections.abc import Sequence
+
 from stackmark.places.bundle import TARGET
 from stackmark.spec import PYTHONS_VARIABLE
 
@@ -28,26 +31,36 @@ if sys.version_info < (3, 10): sys.exit({_OLD})
 from importlib.util import find_spec
 found = find_spec("torch")
 sys.exit({_TORCH} if found and found.origin else {_NEW})"""
-# 126 and 127 are the shell's own: a file that cannot be started, and none. A program with any other code is a last resort: what
-# it says when it is started (a library is missing) is more than could be said here.
-SCRIPT = f"""\
+
+
+def search_script(pythons: Sequence[str], run: str, none: str) -> str:
+    """Return a shell script that becomes the best of these Pythons, with `run` as its arguments; it says `none` without one.
+
+    126 and 127 are the shell's own: a file that cannot be started, and none. A program with any other code is a last resort:
+    what it says when it is started (a library is missing) is more than could be said here.
+    """
+    names = " ".join(map(shlex.quote, pythons))
+    return f"""\
 new= old= other=
-for python in {" ".join(PYTHONS)}; do
+for python in {names}; do
   "$python" -c '{_QUESTION}' </dev/null >/dev/null 2>&1
   case $? in
-    {_TORCH}) exec "$python" {TARGET} ;;
+    {_TORCH}) exec "$python" {run} ;;
     {_NEW}) new=${{new:-$python}} ;;
     {_OLD}) old=${{old:-$python}} ;;
     126|127) ;;
     *) other=${{other:-$python}} ;;
   esac
 done
-{PYTHONS_VARIABLE}="{" ".join(PYTHONS)}"
+{PYTHONS_VARIABLE}={shlex.quote(" ".join(pythons))}
 export {PYTHONS_VARIABLE}
 python=${{new:-${{old:-$other}}}}
-case $python in ?*) exec "$python" {TARGET} ;; esac
-echo '{NO_PYTHON}' >&2
+case $python in ?*) exec "$python" {run} ;; esac
+echo {shlex.quote(none)} >&2
 exit {NO_PYTHON_EXIT}"""
+
+
+SCRIPT = search_script(PYTHONS, TARGET, NO_PYTHON)
 
 
 def image_command(python: str | None = None) -> tuple[str, ...]:

@@ -66,6 +66,13 @@ def start(argv: Sequence[str], environment: Mapping[str, str], folder: Path | No
     )
 
 
+class TakesLines(Protocol):
+    """Takes the lines of a process as they come."""
+
+    def line(self, text: str) -> None: ...
+    def stderr(self, text: str) -> None: ...
+
+
 class RawWatch(Protocol):
     """Reads a program's output as it comes, without looking for lines, so that a flood of output does not block the program."""
 
@@ -112,7 +119,7 @@ def supervise(
         interruption = error
     finally:
         try:
-            _end(process, reading, lambda: ask(_polite_signal(interruption)), again_s)
+            end_group(process, reading, lambda: ask(polite_signal(interruption)), again_s)
         finally:
             clean_up()
     failure = ended_from_outside(interruption, in_time, time_limit_s, silence_s if reading.silent else None)
@@ -144,7 +151,7 @@ class Reading:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        watch: Watch,
+        watch: TakesLines,
         silence_s: float | None = None,
         raw: RawWatch | None = None,
     ) -> None:
@@ -170,6 +177,10 @@ class Reading:
         for stream, reader in zip((process.stdout, process.stderr), readers, strict=True):
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, reader)
+
+    def expect(self, silence_s: float | None) -> None:
+        """From now on, end a worker that is silent for so long."""
+        self._silence_s, self._heard_s = silence_s, time.monotonic()
 
     def until_exit(self, limit_s: float | None) -> bool:
         """Wait for the worker: True when it ended by itself, False when its time was up or it was silent for too long."""
@@ -244,10 +255,10 @@ class _Lines:
             self._rest = b""
 
 
-def _end(
+def end_group(
     process: subprocess.Popen[bytes], reading: Reading, ask: Callable[[], bool], again_s: float | None = None
 ) -> None:
-    """Ends the group: it is asked, its last words are read, then it is killed. A second Ctrl-C skips the asking.
+    """End the group: it is asked, its last words are read, then it is killed. A second Ctrl-C skips the asking.
 
     `ask` says whether there was somebody to ask; with `again_s` it is called so often until there is an answer.
     """
@@ -290,8 +301,8 @@ def ended_from_outside(
     return None
 
 
-def _polite_signal(interruption: BaseException | None) -> signal.Signals:
-    """What a person's Ctrl-C was is Ctrl-C to the worker too."""
+def polite_signal(interruption: BaseException | None) -> signal.Signals:
+    """Return the signal that asks a worker to end: what was a person's Ctrl-C is Ctrl-C to the worker too."""
     return signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else signal.SIGTERM
 
 

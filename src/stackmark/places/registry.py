@@ -16,6 +16,7 @@ from stackmark.places.container.place import ContainerPlace, remove_left
 from stackmark.places.host import HostOptions, HostPlace
 from stackmark.places.place import Place, PlaceKind, PlaceOptions
 from stackmark.places.pod.options import PodOptions
+from stackmark.places.slurm.options import SlurmOptions
 from stackmark.spec import explain
 
 
@@ -42,11 +43,25 @@ def _remove_pod(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
     return remove_left_pod(run_id, handle)
 
 
+def _slurm(options: PlaceOptions, cache: Path | None) -> Place:
+    assert isinstance(options, SlurmOptions)
+    from stackmark.places.slurm.place import SlurmPlace
+
+    return SlurmPlace(options, cache)
+
+
+def _remove_slurm(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
+    from stackmark.places.slurm.place import remove_left as remove_left_job
+
+    return remove_left_job(run_id, handle)
+
+
 GROUP = "stackmark.places"
 PLACES: dict[str, PlaceKind] = {
     "host": PlaceKind("host", HostOptions, _host),
     "container": PlaceKind("container", ContainerOptions, _container, remove_left),
     "pod": PlaceKind("pod", PodOptions, _pod, _remove_pod, leads=True),
+    "slurm": PlaceKind("slurm", SlurmOptions, _slurm, _remove_slurm, leads=True),
 }
 
 

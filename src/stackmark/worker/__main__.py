@@ -148,10 +148,10 @@ def work(voice: Voice, do: Callable[[], int]) -> int:
     except ImportError as error:
         package = (error.name or "a package").partition(".")[0]
         message = f"{package} cannot be imported by {sys.executable}: {error}"
-        # In an image the shell that chose this Python says which ones it looked at (places/image_python.py).
+        # The shell that chose this Python says which ones it looked at (places/image_python.py).
         looked = os.environ.get(PYTHONS_VARIABLE)
         if package == "torch" and looked:
-            message += f"; no Python of the image has it (tried: {looked})"
+            message += f"; no Python of the {_where()} has it (tried: {looked})"
         return voice.failed("missing_package", message, _how_to_install(package))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border; a library that calls sys.exit() crashed too
         with suppress(OSError):
@@ -164,8 +164,14 @@ def _how_to_install(package: str) -> str:
     if package != "torch":
         return ""
     if bundle_file():
-        return "use an image with PyTorch, or give the path of the image's Python that has it: --python PATH"
+        use = "install it on the node" if _where() == "node" else "use an image with PyTorch"
+        return f"{use}, or give the path of the {_where()}'s Python that has it: --python PATH"
     return f"install it: pip install 'stackmark[{package}]'"
+
+
+def _where() -> str:
+    """Return what has the Pythons that a place looked at: a Slurm job's node, or an image."""
+    return "node" if "SLURM_JOB_ID" in os.environ else "image"
 
 
 def begin() -> NoReturn:

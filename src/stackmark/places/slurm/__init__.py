@@ -1,0 +1,1 @@
+"""Run a worker under Slurm: one job, one agent on each node."""
