@@ -139,7 +139,7 @@ class RunResult:
     @property
     def energy_j_per_sample(self) -> float | None:
         energies = [
-            row.energy_j / (row.steps_total * row.batch)
+            row.energy_j / (row.steps_total * row.batch * row.ranks)
             for row in self.good
             if row.energy_j and row.steps_total and row.batch
         ]
