@@ -153,6 +153,23 @@ def test_two_ranks_on_two_nodes_are_one_run_with_facts_of_both(desk: Desk) -> No
     assert desk.nothing_left()
 
 
+def test_two_ranks_train_on_two_nodes_with_clocks_that_are_aligned(desk: Desk) -> None:
+    short = ["--batch", "4", "--seconds", "0.5", "--warmup-seconds", "0s", "--warmup-steps", "1", "--device", "cpu"]
+    answer = desk.run("train/resnet20", "--runs", "1", *short, *TWO, "--json")
+    assert answer.code == 0, answer.err
+    row, lines = desk.only_run()
+    stream = stream_of(lines)
+    facts = [gathered_facts(stream.events, rank)["ranks"] for rank in (0, 1)]
+    assert [(of_rank["strategy"], of_rank["backend"]) for of_rank in facts] == [("ddp", "gloo")] * 2
+    uncertain_s = facts[1]["clock_uncertainty_s"]
+    assert isinstance(uncertain_s, float)
+    assert 0 <= uncertain_s < 1
+    result = stream.ended()
+    assert isinstance(result, Result)
+    assert result.samples_per_step == 8
+    assert len({pod["node"] for pod in pods_of(row)}) == 2
+
+
 def test_an_applied_manifest_of_several_pods_is_collected_as_one_run(desk: Desk) -> None:
     chosen = ("--precision", "fp32", "--set", "training", "--rows", "0", "--budget", "0", "--threads", "1")
     where = ("--image", desk.image, "--namespace", desk.cluster.namespace)
