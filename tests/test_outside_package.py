@@ -113,7 +113,7 @@ def test_help_and_lists_show_them(installed: str, ledger: Path) -> None:
     assert line.split()[1:] == ["From", "my-package."]
     assert "--size N" in run.partition("\nSorting:\n")[2]
     assert "Numbers to sort." in run.partition("\nSorting:\n")[2].splitlines()[0]
-    assert "pod, nice." in " ".join(run.split())
+    assert "slurm, nice." in " ".join(run.split())
     assert "--level N" in run.partition("place nice:\n")[2]
     assert ", sortbench." in " ".join(imports.split())
     assert "--limit" in fastest

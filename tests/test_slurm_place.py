@@ -330,4 +330,5 @@ def test_what_cannot_end_itself_the_next_command_ends(
         process.wait()
         said = clean_up(ledger)
     assert [sentence for sentence in said if row.id in sentence and "Slurm job" in sentence]
+    assert gone([client])
     assert eventually(lambda: not test_slurm.jobs())

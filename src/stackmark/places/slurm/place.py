@@ -6,6 +6,7 @@ nothing of ours installed. See docs/slurm.md.
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -206,7 +207,7 @@ def not_enforced(options: SlurmOptions, confines: tuple[bool, bool], facts: Fact
 
 def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
     """Cancel the job of a killed driver's run, where it is still there."""
-    del handle  # the name alone says which job it is: the ledger is not believed
+    _kill_client(run_id, handle.get("pid"))
     with suppress(PlaceError):  # no Slurm here any more, or its controller is away: the job ends with its lifeline
         slurm = Slurm()
         name = job_name(run_id)
@@ -215,6 +216,14 @@ def remove_left(run_id: str, handle: Mapping[str, JsonValue]) -> list[str]:
             slurm.cancel(name)
             return [f"the Slurm job {living[-1].number}"]
     return []
+
+
+def _kill_client(run_id: str, pid: JsonValue) -> None:
+    """Kill the srun of a run that stands still. The ledger is only believed where that process names the job itself."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") if isinstance(pid, int) and pid > 1 else []
+        if isinstance(pid, int) and words[:1] == [b"srun"] and f"--job-name={job_name(run_id)}".encode() in words:
+            os.kill(pid, signal.SIGKILL)
 
 
 def remove_abandoned(slurm: Slurm) -> int:
