@@ -57,7 +57,7 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
     image: str | None = Field(
         default=None,
         description="run in this image, any with Python 3.10 or newer and PyTorch; without it the host's own software "
-        "is mounted, if stackmark runs on the node",
+        "is mounted, if the node is where stackmark runs",
     )
     python: str | None = Field(default=None, description=PYTHON_HELP)
     namespace: str | None = Field(default=None, description="namespace; default: the context's")
