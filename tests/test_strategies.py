@@ -133,6 +133,10 @@ def test_two_ranks_train_and_say_how_their_steps_are_made_up(strategy: str, tmp_
     # In each step one of them is the slowest, and the other waits for it.
     assert min(of_rank["waiting_step_s"] for of_rank in metrics) >= 0
     assert sum(of_rank["slowest_steps"] for of_rank in metrics) >= metrics[0]["alone_steps"]
+    group = json.loads(answer.out)["results"][0]["group"]
+    assert group["exchanged_bytes"] == metrics[0]["exchanged_bytes_step"]
+    assert group["compute_s"] == pytest.approx(sum(m["compute_step_s"] for m in metrics) / 2)
+    assert "waiting for the slowest rank" in ask("show", "last", *ledger).out
     (step_s,) = {round(sum(m[part] for part in PARTS), 9) for m in metrics}
     assert step_s > 0
     facts = [e["facts"] for e in events if e["event"] == "facts" and e["subject"] == "ranks"]

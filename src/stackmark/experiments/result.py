@@ -21,6 +21,7 @@ from stackmark.experiments.operator_list import run_result as one_run_of_list
 from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.remembered import typed_in
 from stackmark.experiments.run import Measured
+from stackmark.experiments.scaling import times_of
 from stackmark.experiments.surroundings import idle_cpus_before
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
@@ -51,6 +52,7 @@ from stackmark.verdict.interference import say_interference
 from stackmark.verdict.noise import LONGEST_GAP_S
 from stackmark.verdict.operators import ListResult
 from stackmark.verdict.published_pairs import StackLine
+from stackmark.verdict.scaling import GroupTimes
 from stackmark.verdict.throughput import Throughput, worth_of_runs
 from stackmark.workloads.registry import find
 
@@ -135,6 +137,11 @@ class RunResult:
         """Return the median of a column over the runs that gave a number."""
         values = [value for row in self.good if (value := getattr(row, name)) is not None]
         return median(values) if values else None
+
+    @property
+    def group(self) -> GroupTimes | None:
+        """Return where the time of a step goes, by the last good run of several ranks."""
+        return times_of(self.measured.events, self.measured.spec.ranks)
 
     @property
     def energy_j_per_sample(self) -> float | None:
@@ -318,6 +325,8 @@ class StoredRun:
     limits: Limits = NO_LIMITS
     # Of a run that went through an operator list.
     listed: ListResult | None = None
+    # Of a run of several ranks: where the time of a step goes.
+    group: GroupTimes | None = None
 
 
 def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRun:
@@ -335,4 +344,5 @@ def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRu
         tuple(doubts),
         limits_of_run(ledger, row),
         one_run_of_list(row, stream.events),
+        times_of(stream.events, stream.ranks),
     )

@@ -6,7 +6,7 @@ The words are decided with the other comparisons in examine.py; nothing here run
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from stackmark.events import Metric, Row, Stream, by_rank, gathered_facts
+from stackmark.events import Event, Metric, Row, Stream, by_rank, gathered_facts
 from stackmark.experiments.design import Design
 from stackmark.experiments.judging import read_stored
 from stackmark.ledger.rows import RunDetail, RunFilter
@@ -70,13 +70,13 @@ def chips_of(stream: Stream) -> list[str | None]:
     return chips
 
 
-def times_of(stream: Stream) -> GroupTimes | None:
-    """Return what the ranks of a run say of a step."""
+def times_of(run: Sequence[Event], size: int) -> GroupTimes | None:
+    """Return what the ranks of a run say of a step; None unless all `size` of them do."""
     ranks = []
-    for events in by_rank(stream.events).values():
+    for events in by_rank(run).values():
         said = {event.name: event.value for event in events if isinstance(event, Metric)}
         ranks.append(RankTimes(said.get(COMPUTE), said.get(WAITING), said.get(EXCHANGE), said.get(BYTES)))
-    return group_times(ranks) if len(ranks) == stream.ranks else None
+    return group_times(ranks) if size > 1 and len(ranks) == size else None
 
 
 def examine_scaling(
@@ -166,7 +166,8 @@ def _group_times(
     ledger: StreamSource, arm: ExaminedArm, rows: Sequence[RunDetail], runs: Sequence[ExaminedRun]
 ) -> list[GroupTimes]:
     mine = [row for row, run in zip(rows, runs, strict=True) if run.counted and run.arm == arm.index]
-    return [times for row in mine if (times := times_of(read_stored(ledger.stream(row.id)).stream))]
+    streams = (read_stored(ledger.stream(row.id)).stream for row in mine)
+    return [times for stream in streams if (times := times_of(stream.events, stream.ranks))]
 
 
 def _expected(

@@ -26,13 +26,14 @@ from stackmark.schemas import schema_name, with_schema
 from stackmark.show.facts import say_chip as say_chip
 from stackmark.show.facts import say_stack
 from stackmark.show.roofline import standing_json
-from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, print_summary
+from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, print_summary, say_group
 from stackmark.show.stacks import say_stack_lines
 from stackmark.show.terminal import Line, answer_last, print_named
 from stackmark.show.wording import say_spread, width_style
 from stackmark.spec import Request
 from stackmark.units import counted, say_count, say_percent, say_seconds, say_size
 from stackmark.verdict.cautions import INTERFERENCE
+from stackmark.verdict.scaling import GroupTimes
 from stackmark.verdict.throughput import Throughput, worth_of_runs
 from stackmark.workloads.command.definition import WALL_TIME, metric_name, say_guess
 from stackmark.workloads.registry import find
@@ -83,6 +84,8 @@ def result_lines(result: RunResult) -> list[Line]:
         lines.append(("not done", f"{asked - measured.missing} of {counted(asked, 'run')} were made; {go_on}"))
     lines += [("failed", _failure(row)) for row in measured.failed]
     lines += _steps(result)
+    if result.group:
+        lines.append(("ranks", say_group(result.group)))
     quality = [event for event in measured.events if isinstance(event, Metric) and event.name in QUALITY]
     if quality:
         lines.append(
@@ -202,6 +205,11 @@ def say_memory(mib: float) -> str:
     return f"{say_size(mib * 2**20)} at its peak"
 
 
+def group_json(group: GroupTimes | None) -> dict[str, Any] | None:
+    """Say where the time of a step of several ranks goes: means over the ranks."""
+    return asdict(group) if group else None
+
+
 def say_data(share: float) -> str:
     return f"{100 * share:.1f} % of the time the loop waited for its next batch"
 
@@ -278,6 +286,7 @@ def result_json(result: RunResult) -> dict[str, Any]:
         "against_published": _against_json(result.against) if result.against else None,
         "published_stack": [asdict(line) for line in result.published_stack],
         "roofline": standing_json(result.limits.standing) if result.limits.standing else None,
+        **({"group": group_json(result.group)} if measured.spec.ranks > 1 else {}),
         "command": result.command,
         "repeat": result.repeat,
     }  # fmt: skip

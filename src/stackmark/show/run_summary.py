@@ -18,9 +18,10 @@ from stackmark.show.facts import say_chip
 from stackmark.show.safe import safe_line, short_id
 from stackmark.show.terminal import NAME_WIDTH, Line, is_screen, print_named
 from stackmark.show.wording import say_spread, width_style
-from stackmark.units import counted, say_seconds
+from stackmark.units import counted, say_seconds, say_size
 from stackmark.verdict.cautions import Caution
 from stackmark.verdict.roofline import Standing, say_bound, say_share
+from stackmark.verdict.scaling import GroupTimes
 from stackmark.workloads.command.definition import say_guess
 from stackmark.workloads.registry import find
 
@@ -83,6 +84,8 @@ def summary_lines(result: RunResult, ledger: str = "") -> list[Line]:
     lines += _failures(measured.failed, details)
     if result.limits.standing:
         lines.append(("limit", say_limit(result.limits.standing)))
+    if result.group:
+        lines.append(("ranks", say_group(result.group)))
     if result.against:
         lines.append(("against", _against(result)))
     elif result.published and result.throughput:
@@ -150,6 +153,15 @@ def _against(result: RunResult) -> str:
     assert found is not None
     recipe = "another recipe, so only context: " if found.context else ""
     return f"{recipe}{found.comparison.sentence}"
+
+
+def say_group(group: GroupTimes) -> str:
+    """`a step of 92.1 ms: compute 75.0 ms, waiting for the slowest rank 4.1 ms, exchange 13.0 ms of 1.03 MiB`."""
+    of = f" of {say_size(group.exchanged_bytes)}" if group.exchanged_bytes else ""
+    return (
+        f"a step of {say_seconds(group.step_s)}: compute {say_seconds(group.compute_s)}, "
+        f"waiting for the slowest rank {say_seconds(group.waiting_s)}, exchange {say_seconds(group.exchange_s)}{of}"
+    )
 
 
 def say_settings(result: RunResult) -> str:

@@ -15,8 +15,9 @@ from stackmark.schemas import with_schema
 from stackmark.show.facts import Facts, say_stack
 from stackmark.show.lists import row_json
 from stackmark.show.operators import print_rows
-from stackmark.show.result import rate_line, say_data, say_flag, say_memory, say_setup, say_steps
+from stackmark.show.result import group_json, rate_line, say_data, say_flag, say_memory, say_setup, say_steps
 from stackmark.show.roofline import say_limits, standing_json
+from stackmark.show.run_summary import say_group
 from stackmark.show.safe import SHORT_ID
 from stackmark.show.terminal import Column, Line, answer_last, is_screen, print_named, print_table, standard_output
 from stackmark.spec import AUTO
@@ -111,6 +112,8 @@ def run_lines(run: StoredRun) -> list[Line]:
     if arithmetic := say_limits(run.limits.work, run.limits.sentences):
         lines.append(("arithmetic", arithmetic))
     lines += _where(row, run.facts)
+    if run.group:
+        lines.append(("ranks", say_group(run.group)))
     if run.setup:
         lines.append(("set-up", say_setup(run.setup)))
     lines += [("flag", say_flag(flag)) for flag in row.flags]
@@ -128,6 +131,8 @@ def run_json(run: StoredRun) -> dict[str, Any]:
     standing = standing_json(run.limits.standing) if run.limits.standing else None
     shown = with_schema("stored-run", {"run": run.row.model_dump(mode="json"), "setup_s": dict(run.setup)})
     shown |= {"facts": run.facts, "doubts": list(run.doubts), "roofline": standing}
+    if run.row.ranks > 1:
+        shown["group"] = group_json(run.group)
     return {**shown, "rows": [row_json(one) for one in run.listed.rows]} if run.listed else shown
 
 
