@@ -229,7 +229,7 @@ def test_a_side_from_two_places_is_no_side(file: Path) -> None:
     host, container = field_report(1)
     answer = ask("verdict", "--why", container[0], "--against", host[0], container[1])
     assert answer.code == 2
-    assert missing(answer.err, "2 places", "host, container") == []
+    assert missing(answer.err, "2 places", "host; container") == []
     anyway = ask("verdict", "--why", container[0], "--against", host[0], container[1], "--anyway")
     assert missing(anyway.out, "2 places") == []
 

@@ -8,7 +8,6 @@ A side is a list of ids, or a selection (selecting.py). Where the two selections
 question: the scope is the machines that were measured, and what else differs stands first.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -321,11 +320,20 @@ def subject_of(
     same_model = [replace(one, chip_uuid=None, machine_id=None) for one in subjects] if about_chips else subjects
     conflicts = next(filter(None, (reasons_not_comparable(same_model[0], other) for other in same_model[1:])), [])
     mixed = [Remark(f"the runs of {label} differ in kind: {reason}", MIXED_RUNS) for reason in conflicts[:1]]
-    places = dict.fromkeys(f"{row.place} {json.dumps(row.place_options, sort_keys=True)}" for row in rows)
+    places = dict.fromkeys(_say_place(row) for row in rows)
     if len(places) > 1:
-        named = ", ".join(place.removesuffix(" {}") for place in places)
+        named = "; ".join(places)
         mixed.append(Remark(f"the runs of {label} were made in {len(places)} places: {named}", "several-places"))
     return replace(first, label=label), mixed
+
+
+def _say_place(row: RunDetail) -> str:
+    """`container,cpus=2,env=A=1+B=2`: a place with its options, as they are typed in an arm."""
+    options = []
+    for name, value in sorted(row.place_options.items()):
+        several = value if isinstance(value, list) else [value]
+        options.append(f"{name}={'+'.join(map(str, several))}")
+    return ",".join([row.place, *options])
 
 
 def _subject(label: str, row: RunDetail, result: Result | None) -> Subject:
