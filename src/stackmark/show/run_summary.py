@@ -156,11 +156,13 @@ def _against(result: RunResult) -> str:
 
 
 def say_group(group: GroupTimes) -> str:
-    """`a step of 92.1 ms: compute 75.0 ms, waiting for the slowest rank 4.1 ms, exchange 13.0 ms of 1.03 MiB`."""
+    """`a step of 92.1 ms: compute 75.0 ms, waiting for the slowest rank 4.1 ms, exchange of 1.03 MiB 13.0 ms`."""
     of = f" of {say_size(group.exchanged_bytes)}" if group.exchanged_bytes else ""
+    # A difference of two times: at or below 0 it is less than their noise.
+    exchange = say_seconds(group.exchange_s) if group.exchange_s > 0 else "less than the noise"
     return (
         f"a step of {say_seconds(group.step_s)}: compute {say_seconds(group.compute_s)}, "
-        f"waiting for the slowest rank {say_seconds(group.waiting_s)}, exchange {say_seconds(group.exchange_s)}{of}"
+        f"waiting for the slowest rank {say_seconds(group.waiting_s)}, exchange{of} {exchange}"
     )
 
 
