@@ -20,6 +20,8 @@ ALONE_S = 1.0
 MOST_STEPS, LEAST_STEPS = 100, 5
 # The first step without exchange may allocate.
 BEFORE = 2
+# Steps that take longer are not done again for this.
+LONGEST_STEP_S = 5.0
 
 
 # Each meeting of the ranks narrows the bounds of their clocks' offset; a meeting takes a millisecond or less.
@@ -52,7 +54,7 @@ def emit_exchange(emitter: Emitter, ready: TimedSteps, together: Together, stret
         events.Metric, name="exchanged_bytes_step", value=together.exchanged_bytes, unit="B", higher_is_better=False
     )
     (step_s,) = together.most(median(stretch.step_s))
-    if together.alone is None:
+    if together.alone is None or step_s > LONGEST_STEP_S:
         return
     count = max(LEAST_STEPS, min(MOST_STEPS, int(ALONE_S / max(step_s, 1e-6))))
     with emitter.part("alone", "steps without exchange"), together.alone:
