@@ -16,6 +16,7 @@ from leaving_out import leave_out
 from stackmark.events import Log, Stream
 from stackmark.places.container.engine import find_engine
 from stackmark.places.container.outside import Record, _odd_times
+from stackmark.places.outside import ProcessWatch
 from worker_process import eventually
 
 # Busybox alone has sh, cat, echo, yes, sleep, head.
@@ -175,6 +176,15 @@ def test_a_time_from_inside_against_one_from_outside_is_not_by_one_clock(image: 
     differing = {f"{one['subject']}.{one['key']}": one["values"] for one in verdict["differences"]}
     assert differing["command.watched"] == ["inside", "outside"]
     assert any("clock" in sentence for sentence in verdict["not_held"])
+
+
+def test_a_program_that_ended_before_it_was_looked_at_has_no_facts() -> None:
+    """It is a zombie until its engine asks after it: some of its files are still there, and half of the facts are no facts."""
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        with ProcessWatch(lambda: ended.pid) as watch:
+            pass
+    assert watch.facts == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -24,6 +24,7 @@ from stackmark.machine import cgroup, container, host_counters, limits
 from stackmark.machine.counters import Findings
 from stackmark.machine.facts import COLLECTORS, Collector, Facts, Reading, Subject, collect
 from stackmark.machine.gpu_use import ProgramWatch
+from stackmark.machine.orphans import start_ticks
 from stackmark.machine.reading import Metric
 from stackmark.model import ValidationError
 from stackmark.places.place import Handle, Watch
@@ -307,8 +308,8 @@ class ProcessWatch:
             if self._over.wait(ASK_S):
                 return
         facts = facts_of_process(pid)
-        # A process that ended meanwhile is read as nothing.
-        self.facts = facts if os.path.exists(f"/proc/{pid}") else []
+        # A process that ended meanwhile is read in part: as a zombie it has no network namespace any more.
+        self.facts = facts if start_ticks(pid) is not None else []
         while True:
             with suppress(OSError, ValueError):  # the group goes with its last process
                 sample = host_counters.read_of(str(pid))
