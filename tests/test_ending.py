@@ -88,12 +88,15 @@ def test_a_closed_terminal_ends_a_run_as_cleanly_as_sigterm(tmp_path: Path) -> N
 
 def test_under_nohup_a_closed_terminal_is_not_heeded(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.sqlite3"
+    heard = tmp_path / "heard"
+    program = f"sh -c 'until [ -e {heard} ]; do sleep 0.1; done'"
     with subprocess.Popen(
-        ["nohup", *COMMAND, "run", "--cmd", "sleep 2", "--runs", "1"], env=environment(ledger), stdout=subprocess.PIPE,
+        ["nohup", *COMMAND, "run", "--cmd", program, "--runs", "1"], env=environment(ledger), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
     ) as driver:  # fmt: skip
         running(ledger)
         driver.send_signal(signal.SIGHUP)
+        heard.touch()
         driver.communicate(timeout=60)
     assert driver.returncode == 0
     assert only_run(ledger)["status"] == "done"
