@@ -53,6 +53,8 @@ KEPT_BYTES = 256 * 2**20
 MOST_COUNTED = 10**15
 # Rows of one list; what a stream claims about its list sizes what is read and printed of it.
 MOST_ROWS = 10**6
+# Evaluations of one run.
+MOST_EVALUATIONS = 100_000
 # Seconds of a step, a run or a process: thirty years. Smaller than any clock's tick there are no times either.
 LONGEST_S = 1e9
 SHORTEST_S = 1e-18
@@ -86,6 +88,7 @@ FAILURE_EXIT_CODES: dict[str, int] = {
     "rank_died": 25,
     "lost_rank": 26,
     "old_python": 27,
+    "target_not_reached": 28,
     "interrupted": 130,
     "terminated": 143,
 }
@@ -236,6 +239,26 @@ class Row(Event):
     of: int = Field(ge=1, le=MOST_ROWS)
 
 
+class Evaluation(Event):
+    """The quality of a model in training, and the time on the clock of the run when it was known.
+
+    A task may ask for several qualities at once (boxes and masks): `target` has what each must reach.
+    """
+
+    event: Literal["evaluation"] = "evaluation"
+    # Its number in the run, from 1.
+    number: int = Field(ge=1, le=MOST_EVALUATIONS)
+    # Passes over the training data, and samples seen, until then.
+    epoch: float = Field(ge=0, le=LARGEST)
+    samples: Count
+    # Since the clock was started; a run that went on from a checkpoint counts what it lost too.
+    clock_s: Seconds
+    quality: dict[str, Quantity]
+    target: dict[str, Quantity]
+    # Whether all targets are reached.
+    reached: bool
+
+
 class Result(Event):
     """The end of a successful run, with all that a verdict needs, so that it needs no workload.
 
@@ -276,7 +299,7 @@ class Unknown(Event):
 
 _KINDS: dict[str, type[Event]] = {
     kind.model_fields["event"].default: kind
-    for kind in (Hello, Probe, Facts, Phase, Steps, Sample, Metric, Row, Log, Result, Failed)
+    for kind in (Hello, Probe, Facts, Phase, Steps, Sample, Metric, Row, Evaluation, Log, Result, Failed)
 }
 
 

@@ -18,6 +18,8 @@ from stackmark.ranks import MOST_DEVICES
 SCHEMA_VERSION: Literal[1] = 1
 AUTO = "auto"
 SPEC_VARIABLE = "STACKMARK_SPEC"
+# Blocks or runs of one experiment; seeds stay below 2**32.
+MOST_REPETITIONS = 1_000_000
 # What a place knows and a worker cannot see (engine's version, image's digest), as JSON: it comes back in the facts.
 ABOUT_VARIABLE = "STACKMARK_PLACE"
 # A folder that a user's own program may write to, wherever it runs; it is deleted after the run.
@@ -130,6 +132,9 @@ class Task(Model):
     request: Request | None = None
     spec: Spec | None = None
     rank: int = Field(default=0, ge=0)
+    # The run's number in its experiment, or its block. Workloads that train to a target add it to their seed: the runs of an
+    # experiment then differ in their seeds, the arms of a block do not, and all runs have one spec.
+    repetition: int = Field(default=0, ge=0, le=MOST_REPETITIONS)
     # Whether standard input stays open and its end means that the driver is dead. Off in a pod.
     lifeline: bool = True
 

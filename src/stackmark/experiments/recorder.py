@@ -342,7 +342,7 @@ class Recorder:
         listener = Listener(watcher, self._ledger, run_id)
         began_s = _clock_s()
         try:
-            outcome = place.run(Task(do="run", spec=spec), listener, mark=run_id, time_limit_s=time_limit_s)
+            outcome = place.run(Task(do="run", spec=spec, repetition=_repetition(position)), listener, mark=run_id, time_limit_s=time_limit_s)
         except StreamError as error:
             # Past all bounds: the place has ended the worker on the way here.
             outcome = Outcome(None, PlaceFailure("broken_stream", error.message, error.hint or ""))
@@ -411,6 +411,11 @@ class Recorder:
         with suppress(LedgerError):
             for run_id in run_ids:
                 self._ledger.finish(run_id, _failed(kind, message), [])
+
+
+def _repetition(position: Position) -> int:
+    """Return the block of a comparison, so that its arms get the same one, else the number of the run."""
+    return position.number if position.block is None else position.block
 
 
 def finished_run(

@@ -1,6 +1,7 @@
 """Carry out a worker's task: run a workload, resolve a request, or collect facts."""
 
 import errno
+import math
 import os
 import resource
 import subprocess
@@ -31,10 +32,12 @@ from stackmark.workloads.definition import Family
 from stackmark.workloads.registry import find
 from stackmark.workloads.versions import explain_lack, refuse_old_torch
 from stackmark.workloads.workload import (
+    Evaluated,
     Metric,
     TimedFigure,
     TimedRows,
     TimedSteps,
+    TimedTraining,
     TimedWhole,
     Workload,
     WorkloadFailure,
@@ -77,9 +80,10 @@ ALONE = Rank(0, 1, 0, 1)
 class Bench:
     """The worker's services for a workload (workload.Rig)."""
 
-    def __init__(self, emitter: Emitter, rank: Rank = ALONE) -> None:
+    def __init__(self, emitter: Emitter, rank: Rank = ALONE, repetition: int = 0) -> None:
         self._emitter = emitter
         self.rank = rank
+        self.repetition = repetition
         self.flags: list[str] = []
 
     def part(self, name: str, note: str = "") -> AbstractContextManager[None]:
@@ -97,13 +101,13 @@ def perform(task: Task, emitter: Emitter) -> None:
         assert task.request is not None
         probe(task.request, emitter)
     elif task.spec is not None:
-        run(task.spec, emitter)
+        run(task.spec, emitter, task.repetition)
     else:
         assert task.request is not None
         with emitter.part("probe"):
             found = resolved(task.request)
         emitter(events.Probe, spec=found.spec, choices=found.choices)
-        run(found.spec, emitter)
+        run(found.spec, emitter, task.repetition)
 
 
 def probe(request: Request, emitter: Emitter) -> None:
@@ -127,13 +131,13 @@ def load(family: Family) -> Workload:
     return workload
 
 
-def run(spec: Spec, emitter: Emitter) -> None:
+def run(spec: Spec, emitter: Emitter, repetition: int = 0) -> None:
     family, entry = find(spec.workload)
     params = read_params(family, spec)
     with emitter.part("import"):
         workload = load(family)
     # Of a run of one it is nobody's business whether it was started inside somebody's job.
-    bench = Bench(emitter, (own_rank(os.environ) if spec.ranks > 1 else None) or ALONE)
+    bench = Bench(emitter, (own_rank(os.environ) if spec.ranks > 1 else None) or ALONE, repetition)
     course = workload.run(entry.name.partition("/")[2], params, bench)
     try:
         ready = next(course)
@@ -142,6 +146,8 @@ def run(spec: Spec, emitter: Emitter) -> None:
             _measured_whole(emitter, ready, bench)
         elif isinstance(ready, TimedRows):
             _measured_list(emitter, ready, bench)
+        elif isinstance(ready, TimedTraining):
+            _measured_training(emitter, ready, bench)
         else:
             assert isinstance(params, Params)
             _measured(emitter, ready, params, bench)
@@ -241,6 +247,42 @@ def _measured_list(emitter: Emitter, listed: TimedRows, bench: Bench) -> None:
     failed = [row for row in rows if row.failure_kind]
     flags = [f"rows-failed: {len(failed)} of {len(rows)} rows gave no number"] if failed else []
     _emit_told(emitter, told, watched, [*bench.flags, *flags], rows=len(rows), rows_failed=len(failed))
+
+
+def _measured_training(emitter: Emitter, training: TimedTraining, bench: Bench) -> None:
+    """Each evaluation goes out when it is done, so that a run that was cut off, or never gets there, keeps its curve."""
+    count = 0
+
+    def evaluated(one: Evaluated) -> None:
+        nonlocal count
+        count += 1
+        emitter(
+            events.Evaluation,
+            number=count,
+            epoch=one.epoch,
+            samples=one.samples,
+            clock_s=round(one.clock_s, 6),
+            quality={name: _finite(value) for name, value in one.quality.items()},
+            target=one.target,
+            reached=one.reached,
+        )
+
+    emitter(events.Facts, subject="fit", facts=training.facts)
+    emitter(events.Phase, phase="measure", state="begin", expected_steps=training.evaluations)
+    with watching(device_uuid(training.device)) as watched:
+        told = training.run(evaluated)
+    _emit_told(emitter, told, watched, bench.flags)
+
+
+def _finite(value: float) -> float:
+    """Return a quality as an event can hold it; one that is not finite fails the run."""
+    if not math.isfinite(value):
+        raise WorkloadFailure(
+            "not_finite",
+            "the quality of the model is not a finite number",
+            "try a smaller --learning-rate, another --seed, or --precision fp32",
+        )
+    return value
 
 
 def _emit_told(emitter: Emitter, told: TimedFigure, watched: "Watched", flags: Sequence[str], **more: int) -> None:

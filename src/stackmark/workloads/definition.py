@@ -60,8 +60,9 @@ class Definition:
     params: int = 0
     forward_macs: int = 0
     training_flops: int = 0
-    # How it is timed: step by step, whole from its start to its end, or row by row of a list of problems.
-    timed: Literal["steps", "whole", "rows"] = "steps"
+    # How it is timed: step by step, whole from its start to its end, row by row of a list of problems, or until it reaches a
+    # quality.
+    timed: Literal["steps", "whole", "rows", "quality"] = "steps"
     # None: the figure depends on the problem or on the user's program, and each result says what it is.
     metric: MetricType | None = None
     ranks: Ranks = ONE_RANK

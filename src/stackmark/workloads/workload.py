@@ -3,9 +3,11 @@
 The function yields one `TimedSteps` when it stands at its first measured step; the worker times its steps and then lets it go
 on to its end. So a workload holds no clock and the worker knows no network. What cannot be cut into steps from outside (a
 user's own program) yields a `TimedWhole` instead, which the worker runs once; a list of problems yields `TimedRows`, which
-times each of them by rules of its own. Which of the three a workload is stands in its definition (`Definition.timed`).
+times each of them by rules of its own; what is trained to a quality yields `TimedTraining`. Which of the four a workload is
+stands in its definition (`Definition.timed`).
 """
 
+import math
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -36,6 +38,10 @@ class Rig(Protocol):
     @property
     def rank(self) -> Rank:
         """This process's rank: 0 of 1 unless the run has several."""
+
+    @property
+    def repetition(self) -> int:
+        """The run's number in its experiment, or its block."""
 
     def part(self, name: str, note: str = "") -> AbstractContextManager[None]:
         """Time a part of the set-up: model, compile, first step …"""
@@ -136,11 +142,43 @@ class TimedRows:
     facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """The quality of a model after some training. `clock_s` is the time on the run's clock when it was known."""
+
+    epoch: float
+    samples: int
+    clock_s: float
+    quality: Values
+    target: Values
+
+    @property
+    def reached(self) -> bool:
+        return all(self.quality.get(name, -math.inf) >= least for name, least in self.target.items())
+
+
+@dataclass(frozen=True)
+class TimedTraining:
+    """A model that is trained until it reaches a quality. `run` passes on each evaluation when it is done.
+
+    `facts` are what is known beforehand (the seed, the data and their hash), kept under the subject `fit`. A target that is not
+    reached within its limit is a WorkloadFailure `target_not_reached`: the evaluations so far are kept.
+    """
+
+    run: Callable[[Callable[[Evaluated], None]], TimedFigure]
+    device: str
+    # How many evaluations there are at the most, for progress bars.
+    evaluations: int
+    facts: dict[str, JsonValue] = field(default_factory=dict)
+
+
 class Workload(Protocol):
     """One family. `name` is the part after the family: `resnet50` of `train/resnet50`."""
 
     def probe(self, request: Request, rig: Rig) -> tuple[AnyParams, dict[str, str]]:
         """Complete a request for this device, with the reason for each value."""
 
-    def run(self, name: str, params: AnyParams, rig: Rig) -> Generator[TimedSteps | TimedWhole | TimedRows, None, None]:
+    def run(
+        self, name: str, params: AnyParams, rig: Rig
+    ) -> Generator[TimedSteps | TimedWhole | TimedRows | TimedTraining, None, None]:
         """Set up, yield once, tear down. A `TimedSteps` comes from a workload whose parameters are `Params`."""
