@@ -342,7 +342,12 @@ class Recorder:
         listener = Listener(watcher, self._ledger, run_id)
         began_s = _clock_s()
         try:
-            outcome = place.run(Task(do="run", spec=spec, repetition=_repetition(position)), listener, mark=run_id, time_limit_s=time_limit_s)
+            outcome = place.run(
+                Task(do="run", spec=spec, repetition=_repetition(position)),
+                listener,
+                mark=run_id,
+                time_limit_s=time_limit_s,
+            )
         except StreamError as error:
             # Past all bounds: the place has ended the worker on the way here.
             outcome = Outcome(None, PlaceFailure("broken_stream", error.message, error.hint or ""))

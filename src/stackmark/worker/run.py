@@ -270,7 +270,8 @@ def _measured_training(emitter: Emitter, training: TimedTraining, bench: Bench) 
     emitter(events.Facts, subject="fit", facts=training.facts)
     emitter(events.Phase, phase="measure", state="begin", expected_steps=training.evaluations)
     with watching(device_uuid(training.device)) as watched:
-        told = training.run(evaluated)
+        told = training.run(evaluated, lambda line: emitter(events.Log, line=line))
+    told = replace(told, memory_peak_mib=memory_peak_mib(training.device))
     _emit_told(emitter, told, watched, bench.flags)
 
 

@@ -159,13 +159,14 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class TimedTraining:
-    """A model that is trained until it reaches a quality. `run` passes on each evaluation when it is done.
+    """A model that is trained until it reaches a quality.
 
-    `facts` are what is known beforehand (the seed, the data and their hash), kept under the subject `fit`. A target that is not
-    reached within its limit is a WorkloadFailure `target_not_reached`: the evaluations so far are kept.
+    `run` passes on each evaluation when it is done, and the lines of a log. `facts` are what is known beforehand (the seed, the
+    data and their hash), kept under the subject `fit`. A target that is not reached within its limit is a WorkloadFailure
+    `target_not_reached`: the evaluations so far are kept.
     """
 
-    run: Callable[[Callable[[Evaluated], None]], TimedFigure]
+    run: Callable[[Callable[[Evaluated], None], Callable[[str], None]], TimedFigure]
     device: str
     # How many evaluations there are at the most, for progress bars.
     evaluations: int

@@ -1,0 +1,186 @@
+"""The family `fit/`: tasks that are trained until they reach a quality. No framework; each task is a module of impl/.
+
+A task has two presets, which share all code: `tiny` trains to its target in seconds to minutes on two cores, `full` has the
+architecture, the hyperparameters and the data formats of MLPerf Training v0.6. A preset is a table of values for parameters that
+nobody typed, so that a spec says what was done, and the name of the preset only who chose it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from stackmark.events import MOST_EVALUATIONS
+from stackmark.model import Field
+from stackmark.ranks import MOST_RANKS
+from stackmark.spec import AnyParams, Scalar
+from stackmark.workloads.definition import Definition, Family, MetricType, Ranks
+
+AUTO = {"auto": True}
+FOLLOWS = {"auto": True, "follows": True}
+TRAINING = {"group": "Training to a quality (fit/)"}
+# What MLPerf's logs are imported as: the two are compared.
+TIME_TO_TARGET = MetricType("time to target", "min", higher_is_better=False)
+Preset = Literal["tiny", "full"]
+
+
+class FitParams(AnyParams):
+    preset: Preset = Field(
+        default="tiny",
+        description="tiny: seconds to minutes on two cores; full: the model and hyperparameters of MLPerf",
+        json_schema_extra=TRAINING,
+    )
+    source: Literal["generated", "real"] = Field(
+        default="generated",
+        description="data of the preset tiny: generated, or real data in the folder --data",
+        json_schema_extra=TRAINING,
+    )
+    data: str = Field(
+        default="",
+        description="folder with the data; empty: generated, which the preset full cannot learn to its target",
+        json_schema_extra=TRAINING,
+    )
+    target: str = Field(
+        pattern=r"^\s*[0-9.]{1,20}(\s*,\s*[0-9.]{1,20})*\s*$",
+        description="quality to reach; of several metrics one number each, with commas",
+        json_schema_extra={**AUTO, **TRAINING, "plain": True},
+    )
+    batch: int = Field(
+        ge=1, le=10_000_000, description="samples per step and device (fit/transformer, fit/gnmt: tokens)",
+        json_schema_extra=AUTO,
+    )  # fmt: skip
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        description="arithmetic of the matrix products; bf16 by autocast, weights stay fp32", json_schema_extra=AUTO
+    )
+    learning_rate: float = Field(gt=0, le=1e6, description="peak learning rate", json_schema_extra={**AUTO, **TRAINING})
+    warmup_updates: int = Field(
+        ge=0, le=10_000_000, description="updates until the learning rate is at its peak",
+        json_schema_extra={**AUTO, **TRAINING},
+    )  # fmt: skip
+    most_epochs: int = Field(
+        ge=1, le=MOST_EVALUATIONS, description="give up after this many epochs", json_schema_extra={**AUTO, **TRAINING}
+    )
+    most_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=366 * 86_400,
+        description="give up at the first evaluation after this long on the clock; 0: only --most-epochs",
+        json_schema_extra={**TRAINING, "quantity": "seconds"},
+    )
+    evaluate_every: int = Field(
+        ge=1, le=MOST_EVALUATIONS, description="epochs from one evaluation to the next",
+        json_schema_extra={**AUTO, **TRAINING},
+    )  # fmt: skip
+    seed: int = Field(
+        default=1, ge=0, lt=2**31, description="random seed; each run of an experiment adds its number to it",
+        json_schema_extra=TRAINING,
+    )  # fmt: skip
+    threads: int = Field(
+        ge=0, le=4096, description="intra-op threads; 0: the framework's choice", json_schema_extra=FOLLOWS
+    )
+    fused: bool = Field(description="one kernel for the whole optimizer step", json_schema_extra=FOLLOWS)
+    data_sha256: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the data: runs with other data do not compare",
+        json_schema_extra={**AUTO, **TRAINING, "plain": True},
+    )
+    checkpoint_dir: str = Field(
+        default="",
+        description="write a checkpoint here after each evaluation, and go on from one that is there",
+        json_schema_extra={"group": "Files"},
+    )
+
+    def _validate(self) -> None:
+        if self.source == "real" and not self.data:
+            raise ValueError("source real needs --data, the folder with the data")
+        if self.precision == "tf32" and self.device == "cpu":
+            raise ValueError("tf32 needs an NVIDIA GPU; on a CPU use fp32 or bf16")
+        if self.fused and self.device == "cpu":
+            raise ValueError("fused needs --device cuda")
+        if not all(map(_is_number, self.targets)):
+            raise ValueError(f"target must be numbers with commas between them, got {self.target!r}")
+
+    @property
+    def targets(self) -> list[str]:
+        return [part.strip() for part in self.target.split(",")]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def targets_of(qualities: tuple[MetricType, ...], target: str) -> dict[str, float]:
+    """Return what each metric must reach; raise ValueError where there are more or fewer numbers than metrics."""
+    numbers = [float(part) for part in target.split(",")]
+    if len(numbers) != len(qualities):
+        names = ", ".join(one.name for one in qualities)
+        raise ValueError(f"target must have one number for each of: {names}; got {target!r}")
+    return {one.name: number for one, number in zip(qualities, numbers, strict=True)}
+
+
+@dataclass(frozen=True)
+class FitTask:
+    """One task. `presets` has the values of parameters that nobody typed; `model_params` the size of the model by preset."""
+
+    name: str
+    title: str
+    sample: str
+    qualities: tuple[MetricType, ...]
+    module: str
+    presets: Mapping[Preset, Mapping[str, Scalar]]
+    # Values that real data of the preset tiny has otherwise.
+    real: Mapping[str, Scalar]
+    # What MLPerf's logs call the benchmark.
+    benchmark: str
+
+
+_IMPL = "stackmark.workloads.fit.impl"
+
+TASKS = {
+    task.name: task
+    for task in (
+        FitTask(
+            "transformer",
+            "Translate with a Transformer until its BLEU is reached (MLPerf: Transformer big, WMT17 En-De)",
+            "sentence pair",
+            (MetricType("BLEU", "BLEU"),),
+            f"{_IMPL}.transformer",
+            {
+                "tiny": {
+                    "target": "95", "batch": 256, "learning_rate": 2e-3, "warmup_updates": 300, "most_epochs": 20,
+                    "evaluate_every": 1,
+                },
+                "full": {
+                    "target": "25", "batch": 5120, "learning_rate": 1.976e-3, "warmup_updates": 1000, "most_epochs": 10,
+                    "evaluate_every": 1,
+                },
+            },
+            {"target": "20", "most_epochs": 30},
+            "transformer",
+        ),
+    )
+}  # fmt: skip
+
+
+def _definition(task: FitTask) -> Definition:
+    return Definition(
+        f"fit/{task.name}",
+        task.title,
+        task.sample,
+        timed="quality",
+        metric=TIME_TO_TARGET,
+        qualities=task.qualities,
+        ranks=Ranks(1, MOST_RANKS),
+    )
+
+
+FAMILY = Family(
+    "fit",
+    FitParams,
+    f"{_IMPL}.fit",
+    tuple(map(_definition, TASKS.values())),
+    shown=("device", "preset", "source", "target", "batch", "precision", "learning_rate"),
+)

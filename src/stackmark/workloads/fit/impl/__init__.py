@@ -1,0 +1,1 @@
+"""Implementations of the tasks of `fit/`; a worker alone imports them."""
