@@ -46,7 +46,11 @@ def running(ledger: Path) -> str:
 
 
 def of_a_terminal() -> None:
-    """In the child: the terminal on standard output becomes the one that it is controlled by."""
+    """In the child: the terminal on standard output becomes the one that it is controlled by.
+
+    Tests that run under nohup ignore SIGHUP, and children inherit that.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 
 
