@@ -5,6 +5,7 @@ our child, and its standard input the workers' lifeline. When we die by kill -9,
 the kernel sends it SIGUSR1 for us: while its job waits srun does not look at its input, and takes the job back on that signal.
 """
 
+import errno
 import math
 import os
 import re
@@ -49,6 +50,8 @@ OTHERS_END_S = 15
 SLURMS_LIMIT_S = 180
 # A state may follow the end of srun by a moment.
 STATE_S = 3.0
+# What srun ends with where a node cannot start the program: the system's number of the error.
+_CANNOT_START = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
 # Kinds of failure that say no more than that the worker was ended, or lost another.
 _SECONDARY = ("terminated", "interrupted", "lost_driver", "lost_rank")
 _FAILED = re.compile(rf'{re.escape(EVENT_PREFIX)}"failed".*?"kind":"([a-z_]+)"')
@@ -330,6 +333,10 @@ class SlurmRun:
                 raise PlaceError(
                     self._last("usable Python") or "the node has no Python", hint=NO_PYTHON_HINT, kind="no_python"
                 )
+            if self._options.python and code in _CANNOT_START:
+                # slurmstepd's own sentence about it may be lost: srun does not wait for it.
+                message = f"the node cannot start {self._options.python}: {os.strerror(code)}"
+                raise PlaceError(message, hint=NO_PYTHON_HINT, kind="no_python")
             if failure := failure_of_job(self._job):
                 raise PlaceError(failure.message, hint=failure.hint, kind=failure.kind)
             raise not_started(said, by_hand(self._argv))
