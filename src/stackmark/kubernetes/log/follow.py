@@ -39,9 +39,9 @@ POLL_S = 0.25
 REST_S = 180.0
 # The container's log is not on the node: asked again so often, since a kubelet that has just started knows little.
 LOST_TRIES = 5
-# The container has ended, and the log ends within an event: asked again so often. On a busy node the status was seen before the
-# runtime had written the last lines.
-CUT_TRIES = 5
+# The container has ended, and the log ends within an event, or within another line: asked again so often. On a busy node the
+# status was seen before the runtime had written the last lines. A program may also end without a newline.
+CUT_TRIES, UNFINISHED_TRIES = 5, 4
 # What a kubelet writes into a log that it cannot read, or not follow. Other text without a stamp is the rest of a line whose
 # beginning is older than what was asked for.
 _KUBELET_SAYS = re.compile(r"(unable to|failed to|failed with|error |rpc error|log file )", re.IGNORECASE)
@@ -232,7 +232,8 @@ class PodLog:
             self._broke_off = True
             self._remember(order, lines)
             return True
-        if _ends_within_event(lines.unfinished) and self._cut_tries < CUT_TRIES:
+        tries = CUT_TRIES if _ends_within_event(lines.unfinished) else UNFINISHED_TRIES
+        if lines.unfinished and lines.unfinished.stamp and self._cut_tries < tries:
             self._cut_tries += 1
             self._remember(order, lines)
             return False
