@@ -56,7 +56,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s,dev]'
+	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s,mlperf,dev]'
 	@touch $@
 
 clean:

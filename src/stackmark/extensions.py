@@ -50,7 +50,7 @@ BUILT_IN = (
         "stackmark.commands",
         "mlperf",
         "stackmark.cli.mlperf:command",
-        summary="Score logs of MLPerf training by its rules.",
+        summary="Score, write and verify logs of MLPerf training.",
     ),
     Announcement("stackmark.list_formats", "deepbench", "stackmark.show.deepbench_table:DEEPBENCH"),
     Announcement("stackmark.cluster_means", "plugin-pod", "stackmark.cluster.faults.plugin_pod:PluginPod"),

@@ -42,6 +42,8 @@ VERSIONS = {
     "import-verdicts": 1,
     "import-ledgers": 1,
     "mlperf-scores": 1,
+    "mlperf-logs": 1,
+    "mlperf-check": 1,
     "published-chart": 1,
     "published-rows": 1,
     "published-scaling": 1,

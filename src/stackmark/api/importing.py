@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from stackmark.api.ledgers import LedgerLike, Notice, clean, opened, silent
@@ -17,6 +18,7 @@ from stackmark.experiments.importing import import_arms as import_files_of_arms
 from stackmark.experiments.importing import read_params as read_params
 from stackmark.experiments.mlperf import PublishedTime, RefusedFolder, score_folders
 from stackmark.experiments.mlperf import Score as Score
+from stackmark.experiments.mlperf_logs import CheckedLog, Style, WrittenLog, check_logs, write_logs
 from stackmark.ledger.copying import Copied, copy_ledger
 from stackmark.ledger.copying import is_ledger as is_ledger
 from stackmark.ledger.importers.table_columns import TableOptions, read_map
@@ -407,3 +409,47 @@ def score_mlperf(folders: Sequence[str], against: str | None = "DGX-1") -> Mlper
     """Score logs of MLPerf training by the rules of v0.6, next to the published time of a system."""
     scores, refused = score_folders(folders, against)
     return MlperfScores(tuple(scores), tuple(refused))
+
+
+@dataclass(frozen=True)
+class MlperfLogs:
+    """The logs of runs, written as MLPerf's files."""
+
+    written: tuple[WrittenLog, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark mlperf log --json` prints."""
+        files = [{"file": one.file, "run": one.run_id, "lines": one.lines} for one in self.written]
+        return with_schema("mlperf-logs", {"files": files})
+
+
+def write_mlperf_logs(
+    name: str, folder: str | os.PathLike[str], *, style: Style = "mllog", ledger: LedgerLike = None
+) -> MlperfLogs:
+    """Write MLPerf's log of each run of an experiment, or of one run, into a folder; nothing is overwritten."""
+    with opened(ledger) as book:
+        return MlperfLogs(tuple(write_logs(book, name, Path(folder), style)))
+
+
+@dataclass(frozen=True)
+class MlperfChecks:
+    """What MLCommons' checker says of each file."""
+
+    ruleset: str
+    files: tuple[CheckedLog, ...]
+
+    @property
+    def exit_code(self) -> Exit:
+        """Return what `stackmark mlperf check` exits with."""
+        good = sum(one.passed for one in self.files)
+        return Exit.DONE if good == len(self.files) else Exit.PART_FAILED if good else Exit.RUN_FAILED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark mlperf check --json` prints."""
+        files = [{"file": one.file, "passed": one.passed, "findings": list(one.findings)} for one in self.files]
+        return with_schema("mlperf-check", {"ruleset": self.ruleset, "files": files})
+
+
+def check_mlperf_logs(files: Sequence[str | os.PathLike[str]], ruleset: str) -> MlperfChecks:
+    """Verify logs of MLPerf training by MLCommons' own checker, which must be installed."""
+    return MlperfChecks(ruleset, tuple(check_logs([os.fspath(file) for file in files], ruleset)))

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stackmark.cli.options import Subverbs, json_option, not_empty
+from stackmark.cli.options import Subverbs, json_option, ledger_option, not_empty
 from stackmark.cli.saying import notice, print_json, say
 
 if TYPE_CHECKING:
-    from stackmark.api.importing import Score
+    from stackmark.api.importing import Score, Style
 
 EPILOG = """\b
 Examples:
@@ -19,11 +19,27 @@ Examples:
   stackmark mlperf score results --chart minutes.png
   stackmark mlperf score results --against 0.6-17 --json
 """
+LOG_EPILOG = """\b
+Examples:
+  stackmark mlperf log last -o results
+  stackmark mlperf log x-01m7s6e4w9 -o results --style v0.6
+"""
+CHECK_EPILOG = """\b
+Examples:
+  stackmark mlperf check results/result_0.txt --ruleset 0.6.0
+  stackmark mlperf check results/result_*.txt --ruleset 4.1.0 --json
+"""
+GROUP_EPILOG = """\b
+Examples:
+  stackmark mlperf score results --against "DGX-1"
+  stackmark mlperf log last -o results
+  stackmark mlperf check results/result_0.txt --ruleset 0.6.0
+"""
 
 
-@click.group("mlperf", cls=Subverbs, epilog=EPILOG)
+@click.group("mlperf", cls=Subverbs, epilog=GROUP_EPILOG)
 def command() -> None:
-    """Score logs of MLPerf training by its rules."""
+    """Score, write and verify logs of MLPerf training."""
 
 
 @command.command("score", epilog=EPILOG)
@@ -81,3 +97,60 @@ def _print(scores: "Sequence[Score]", details: bool) -> None:
             notice(f"{one.benchmark}: {note}")
         if one.minutes is None:
             say(f"{one.folder}: {one.benchmark} has no score: {one.problem}")
+
+
+@command.command("log", epilog=LOG_EPILOG)
+@click.argument("name", metavar="RUN|EXPERIMENT", callback=not_empty)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    required=True,
+    callback=not_empty,
+    help="The folder for result_0.txt, result_1.txt …; it is made, and nothing in it is overwritten.",
+)
+@click.option(
+    "--style",
+    type=click.Choice(["mllog", "v0.6"]),
+    default="mllog",
+    help="The spelling of the lines: :::MLLOG, or :::MLL as in v0.6. [default: mllog]",
+)
+@ledger_option
+@json_option
+def log(name: str, folder: Path, style: "Style", ledger: str | None, as_json: bool) -> None:
+    """Write the MLPerf logs of stored runs of fit/, a file for each run.
+
+    `stackmark mlperf score` and MLCommons' own programs read them. The log of a tiny preset says that it is not a submission.
+    """
+    from stackmark.api.importing import write_mlperf_logs
+
+    found = write_mlperf_logs(name, folder, style=style, ledger=ledger)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        from stackmark.show.mlperf import print_written
+
+        print_written(found.written)
+
+
+@command.command("check", epilog=CHECK_EPILOG)
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, callback=not_empty)
+@click.option("--ruleset", metavar="VERSION", required=True, callback=not_empty, help="The rules, e.g. 0.6.0 or 4.1.0.")
+@json_option
+def check(files: tuple[str, ...], ruleset: str, as_json: bool) -> int:
+    """Verify logs of MLPerf training by MLCommons' checker.
+
+    It is the package mlperf-logging: pip install 'stackmark[mlperf]'.
+    """
+    from stackmark.api.importing import check_mlperf_logs
+
+    found = check_mlperf_logs(files, ruleset)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        from stackmark.show.mlperf import print_checked
+
+        print_checked(found.files)
+    return found.exit_code

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from stackmark.experiments.mlperf import PublishedTime, Score
+from stackmark.experiments.mlperf_logs import CheckedLog, WrittenLog
 from stackmark.ledger.rows import RunDetail
 from stackmark.show.safe import safe_line
 from stackmark.show.stacks import print_stack
@@ -72,3 +73,16 @@ def _say_percent(minutes: float, published: float, percent: float) -> str:
     if f"{minutes:.2f}" == f"{published:.2f}":
         return "the same minutes"
     return f"{abs(percent):.2f} % {'slower' if percent > 0 else 'faster'}"
+
+
+def print_written(logs: Sequence[WrittenLog]) -> None:
+    for one in logs:
+        print(f"{safe_line(one.file)}  {one.lines} lines of {one.run_id}")
+
+
+def print_checked(logs: Sequence[CheckedLog]) -> None:
+    """Print the checker's word on each file, with what it found under it."""
+    for one in logs:
+        print(f"{'passed' if one.passed else 'FAILED'}  {safe_line(one.file)}")
+        for finding in one.findings:
+            print(f"        {safe_line(finding)}")
