@@ -334,6 +334,20 @@ def test_bars_of_several_units_are_relative_to_the_reference_and_say_so() -> Non
     assert "host" in grouped.say_axis(result)
 
 
+def test_a_relative_bar_has_its_unit_even_if_there_is_no_room_for_the_interval() -> None:
+    result = suite_sample.twelve()
+    wide = throughput_over_runs([800.0, 2400.0])
+    rows = [
+        replace(row, cells=tuple(replace(cell, throughput=wide, marks=()) for cell in row.cells)) for row in result.rows
+    ]
+    other = [replace(row, cells=tuple(replace(cell, unit="1/s") for cell in row.cells)) for row in rows[:1]]
+    shown = replace(result, rows=(*other, *rows[1:]))
+    assert grouped.is_relative(shown)
+    figures = [one.text for one in drawn(suite_plot_svg(shown, "bars"), "row") for one in one.iter(f"{SVG}text")]
+    assert len(figures) == len(shown.cells)
+    assert all(one and one.endswith(("/s", " s")) for one in figures), figures
+
+
 def test_bars_without_a_comparison_have_an_axis_for_each_unit() -> None:
     whole = suite_sample.uncompared()
     first = whole.rows[0]
