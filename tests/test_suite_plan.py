@@ -117,6 +117,7 @@ def test_a_kind_that_two_types_have_in_common_is_named_once() -> None:
         ('workloads = ["train/lenet"]\n[options]\nsechonds = 3\n', "seconds"),
         ('workloads = ["train/lenet"]\n[options]\nshm = "1g"\n', "shm"),
         ('workloads = ["train/lennet"]\n', "train/lenet"),
+        ('workloads = ["lenet", "train/lenet"]\n', "twice"),
         ('workloads = ["train/lenet"]\ncompare = "place"\n', "one value"),
         ('workloads = ["train/lenet"]\ncompare = "plaze"\n[axes]\nplace = ["host", "container"]\n', "place"),
         ('workloads = ["train/lenet", "train/vgg16"]\ncompare = "workload"\n', "workload"),
