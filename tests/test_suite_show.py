@@ -117,6 +117,13 @@ def test_the_next_commands_name_the_suite_the_worst_row_and_the_ledger(tmp_path:
     assert SuiteSections(suite_sample.recorded_suite(tmp_path)).commands()[0].startswith("stackmark resume ")
 
 
+def test_no_picture_is_proposed_of_a_suite_without_a_number() -> None:
+    result = suite_sample.two()
+    empty = tuple(SuiteCell(cell.arm, marks=("open",), is_reference=cell.is_reference) for cell in result.rows[0].cells)
+    commands = SuiteSections(replace(result, rows=(replace(result.rows[0], cells=empty, state="open"),))).commands()
+    assert [command.split()[1] for command in commands] == ["resume", "report"]
+
+
 def test_cells_that_failed_for_one_reason_are_told_together(tmp_path: Path) -> None:
     (failed,) = SuiteSections(suite_sample.recorded_suite(tmp_path)).failures
     assert failed.names == ("vgg16 stackmark in container", "vgg16 stackmark in pod")
