@@ -92,6 +92,25 @@ def test_a_list_is_checked_whole_before_anything_is_measured(ledger_file: Path) 
     assert not ledger_file.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("run", "train/lenet,train/lenet"), "workloads has train/lenet twice"),
+        (("run", "train/lenet", "--batch", "8,16,8"), "--batch has 8 twice"),
+        (("run", "train/lenet", "--ranks", "2,2"), "--ranks has 2 twice"),
+        (
+            ("compare", "train/lenet,train/lenet", "--arm", "host", "--arm", "container"),
+            "workloads has train/lenet twice",
+        ),
+    ],
+)
+def test_a_value_that_a_list_has_twice_is_refused(words: tuple[str, ...], named: str, ledger_file: Path) -> None:
+    answer = ask(*words)
+    is_a_sentence(answer, Exit.WRONG_USE)
+    assert named in answer.err
+    assert not ledger_file.exists()
+
+
 @pytest.mark.parametrize("arguments", [("results",), ("show", "last"), ("delete", "x"), ("export", "--format", "csv")])
 def test_a_ledger_that_is_not_there_is_not_made_by_looking(arguments: tuple[str, ...], ledger_file: Path) -> None:
     answer = ask(*arguments)

@@ -96,5 +96,14 @@ def test_a_plan_is_shown_before_there_is_a_ledger(tmp_path: Path) -> None:
     assert not ledger.exists()
 
 
+@pytest.mark.parametrize("name", ["chips", "study-poc-matrix"])
+def test_commands_in_the_text_of_a_suite_keep_their_lines(name: str, tmp_path: Path) -> None:
+    shown = ask("suite", "show", name, "--ledger", str(tmp_path / "ledger.sqlite3")).out.splitlines()
+    commands = [line for line in named_suites()[name].splitlines() if line.startswith("    stackmark")]
+    assert len(commands) == 3
+    at = shown.index(commands[0])
+    assert shown[at - 1 : at + 4] == ["", *commands, ""]
+
+
 def test_the_toml_of_a_suite_that_ships_is_printed_as_it_is() -> None:
     assert ask("suite", "show", "chips", "--toml").out == named_suites()["chips"]

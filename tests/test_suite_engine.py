@@ -96,6 +96,7 @@ def test_rows_without_a_comparison_are_interleaved_round_by_round(book: Ledger) 
     rates = [row.cells[0].throughput.rate_per_s for row in result.rows if row.cells[0].throughput]
     assert rates == sorted(rates, reverse=True)
     assert not result.comparisons
+    assert not any(cell.is_reference for cell in result.cells)
 
 
 def test_the_last_experiment_of_a_suite_is_the_suite_and_lists_leave_its_rows_out(book: Ledger) -> None:

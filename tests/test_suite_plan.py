@@ -99,6 +99,11 @@ def test_a_value_that_may_be_of_several_kinds_is_refused_once() -> None:
     assert not re.search(r"\b(str|int|float|bool)\b", message)
 
 
+def test_a_kind_that_two_types_have_in_common_is_named_once() -> None:
+    message = refusal('workloads = ["train/lenet"]\n[axes]\nbatch = [nan]\n').message
+    assert message == "study.toml:3: axes.batch.0: must be text or a finite number or true or false, got nan"
+
+
 @pytest.mark.parametrize(
     ("text", "about"),
     [
@@ -112,6 +117,7 @@ def test_a_value_that_may_be_of_several_kinds_is_refused_once() -> None:
         ('workloads = ["train/lenet"]\n[options]\nsechonds = 3\n', "seconds"),
         ('workloads = ["train/lenet"]\n[options]\nshm = "1g"\n', "shm"),
         ('workloads = ["train/lennet"]\n', "train/lenet"),
+        ('workloads = ["lenet", "train/lenet"]\n', "twice"),
         ('workloads = ["train/lenet"]\ncompare = "place"\n', "one value"),
         ('workloads = ["train/lenet"]\ncompare = "plaze"\n[axes]\nplace = ["host", "container"]\n', "place"),
         ('workloads = ["train/lenet", "train/vgg16"]\ncompare = "workload"\n', "workload"),

@@ -117,6 +117,13 @@ def test_the_next_commands_name_the_suite_the_worst_row_and_the_ledger(tmp_path:
     assert SuiteSections(suite_sample.recorded_suite(tmp_path)).commands()[0].startswith("stackmark resume ")
 
 
+def test_no_picture_is_proposed_of_a_suite_without_a_number() -> None:
+    result = suite_sample.two()
+    empty = tuple(SuiteCell(cell.arm, marks=("open",), is_reference=cell.is_reference) for cell in result.rows[0].cells)
+    commands = SuiteSections(replace(result, rows=(replace(result.rows[0], cells=empty, state="open"),))).commands()
+    assert [command.split()[1] for command in commands] == ["resume", "report"]
+
+
 def test_cells_that_failed_for_one_reason_are_told_together(tmp_path: Path) -> None:
     (failed,) = SuiteSections(suite_sample.recorded_suite(tmp_path)).failures
     assert failed.names == ("vgg16 stackmark in container", "vgg16 stackmark in pod")
@@ -332,6 +339,20 @@ def test_bars_of_several_units_are_relative_to_the_reference_and_say_so() -> Non
         rates = [cell.throughput.rate_per_s for cell in row.cells if cell.throughput]
         assert [one / mine[0] for one in mine] == pytest.approx([rate / rates[0] for rate in rates], abs=1e-3)
     assert "host" in grouped.say_axis(result)
+
+
+def test_a_relative_bar_has_its_unit_even_if_there_is_no_room_for_the_interval() -> None:
+    result = suite_sample.twelve()
+    wide = throughput_over_runs([800.0, 2400.0])
+    rows = [
+        replace(row, cells=tuple(replace(cell, throughput=wide, marks=()) for cell in row.cells)) for row in result.rows
+    ]
+    other = [replace(row, cells=tuple(replace(cell, unit="1/s") for cell in row.cells)) for row in rows[:1]]
+    shown = replace(result, rows=(*other, *rows[1:]))
+    assert grouped.is_relative(shown)
+    figures = [one.text for one in drawn(suite_plot_svg(shown, "bars"), "row") for one in one.iter(f"{SVG}text")]
+    assert len(figures) == len(shown.cells)
+    assert all(one and one.endswith(("/s", " s")) for one in figures), figures
 
 
 def test_bars_without_a_comparison_have_an_axis_for_each_unit() -> None:

@@ -74,6 +74,15 @@ def test_a_family_takes_words_back_and_never_gives_one() -> None:
     assert taken > 10, "else this test would pass without Holm"
 
 
+def test_a_word_that_a_family_takes_back_is_told_once() -> None:
+    blocks = ([4.6, 5.0, 4.68, 4.92, 4.84, 4.76], [5.0, 4.8] * 3, [4.8, 5.0] * 3)
+    alone = [compare_blocks("host", "pod", [5.0] * 6, rates, 0.01) for rates in blocks]
+    assert [one.word for one in alone] == ["SLOWER", "INCONCLUSIVE", "INCONCLUSIVE"]
+    decided = decide_together(alone)[0]
+    assert (decided.word, decided.difference) == ("INCONCLUSIVE", None)
+    assert [note for note in decided.notes if note.startswith("alone")] == ["alone it would be SLOWER"]
+
+
 def test_what_disturbed_blocks_made_inconclusive_stays_so_whatever_its_p() -> None:
     clear = compare_blocks("host", "pod", [5.0] * 6, [4.9, 4.901, 4.899, 4.9, 4.902, 4.898], 0.01)
     assert clear.word == "SLOWER"

@@ -308,7 +308,7 @@ def test_a_model_of_text_reads_no_folder(tree: Path) -> None:
 
 def test_images_without_pillow_are_a_sentence(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    assert "stackmark[data]" in fails("missing_package", tree, "Pillow").hint
+    assert f"{sys.executable}: pip install pillow numpy" in fails("missing_package", tree, "Pillow").hint
 
 
 # --- CIFAR-10 ------------------------------------------------------------------------------------------------------------

@@ -195,7 +195,8 @@ def _whole_unions(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         elif len(steps) == kind + 1 and said.startswith(_MUST):
             before, got, value = found[where].partition(", got ")
             other = said.removeprefix(_MUST).partition(", got ")[0]
-            found[where] = f"{before} or {other}{got}{value}"
+            if other not in before.removeprefix(_MUST).split(" or "):
+                found[where] = f"{before} or {other}{got}{value}"
     return found
 
 

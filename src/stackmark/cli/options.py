@@ -472,6 +472,8 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
     ranks = read_ranks(typed.get("ranks"))
     typed = {name: value for name, value in typed.items() if name != "ranks"}
     lists = {workload: _lists(workload, typed) for workload in workloads}
+    _check_once("the list of workloads", workloads)
+    _check_once("--ranks", ranks)
     count = len(ranks) * sum(math.prod(map(len, values.values())) for values in lists.values())
     if count > MOST_REQUESTS:
         raise SpecError(f"these lists make {count:,} measurements", hint=f"at most {MOST_REQUESTS} are made at once")
@@ -481,6 +483,15 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
         for values in product(*lists[workload].values())
         for number in ranks
     ]
+
+
+def _check_once(what: str, values: Sequence[object]) -> None:
+    """Refuse a value that a list has twice: its measurement would be made twice, in two rows of one name."""
+    if (twice := next((value for value in values if values.count(value) > 1), None)) is not None:
+        raise SpecError(
+            f"{what} has {twice} twice",
+            hint="name each once; for more runs of each give --runs, in a comparison --blocks",
+        )
 
 
 def _working_folder() -> str:
@@ -498,11 +509,13 @@ def _working_folder() -> str:
 def _lists(workload: str, typed: dict[str, Any]) -> dict[str, list[Scalar]]:
     """Every value that was typed, read as this workload's own parameter; one it does not have, as another family's."""
     fields: dict[str, FieldLike] = {**parameter_fields(), **find(workload)[0].params.model_fields}
-    return {
-        name: [read_value(_option(name, fields[name]), fields[name], part) for part in _parts(fields[name], value)]
-        for name, value in typed.items()
-        if value is not None
-    }
+    found = {}
+    for name, value in typed.items():
+        if value is not None:
+            option = _option(name, fields[name])
+            found[name] = [read_value(option, fields[name], part) for part in _parts(fields[name], value)]
+            _check_once(option, found[name])
+    return found
 
 
 def _parts(info: FieldLike, value: Any) -> list[Any]:

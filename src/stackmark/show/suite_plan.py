@@ -37,7 +37,8 @@ def say_forecast(expected: SuiteForecast) -> str:
 
 def print_plan(plan: SuitePlan, expected: SuiteForecast, console: Console, *, about: bool = False) -> None:
     """Print what would be measured; with `about` also what the suite is for."""
-    console.print(Text(f"{plan.name}: {safe_line(plan.title)}" if plan.title else plan.name, style="bold"))
+    title = f"{plan.name}: {safe_line(plan.title)}" if plan.title else plan.name
+    console.print(Text(title, style="bold"), soft_wrap=not is_screen(console))
     lines: list[Line] = []
     for axis in plan.axes:
         values = ", ".join(safe_line(value) for value in axis.values[:VALUES] if value)
@@ -50,14 +51,21 @@ def print_plan(plan: SuitePlan, expected: SuiteForecast, console: Console, *, ab
         lines.append(("budget", f"{say_seconds(plan.budget_s)}{short}; no block begins after it"))
     print_grid(console, lines, {})
     if about and plan.about:
-        console.print(Text(f"\n{_paragraphs(plan.about)}\n"))
+        _print_about(plan.about, console)
     for said in plan.missing:
         console.print(Text(f"not measured: {safe_line(said)}", style="yellow"))
 
 
-def _paragraphs(about: str) -> str:
-    """Join the lines of each paragraph: a file has them as wide as its editor, and the screen wraps them by itself."""
-    return "\n\n".join(" ".join(safe(one).split()) for one in re.split(r"\n\s*\n", about.strip()))
+def _print_about(about: str, console: Console) -> None:
+    """Print prose as wide as the screen, whatever the width of the file. Indented lines are commands and stay as they are."""
+    console.print()
+    for paragraph in re.split(r"\n[ \t]*\n", safe(about).strip("\n")):
+        lines = paragraph.splitlines()
+        if all(line.startswith((" ", "\t")) for line in lines):
+            console.print(Text(paragraph), soft_wrap=not is_screen(console))
+        else:
+            console.print(Text(" ".join(paragraph.split())))
+        console.print()
 
 
 def _cells(plan: SuitePlan, expected: SuiteForecast) -> str:

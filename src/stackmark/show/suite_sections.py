@@ -374,7 +374,9 @@ class SuiteSections:
         id_ = short_id(result.experiment_id)
         name = _file_name(result.name)
         typed = [f"stackmark resume {id_}{there}"] if result.is_open else []
-        typed += [f"stackmark report {id_} -o {name}.html{there}", f"stackmark plot {id_} -o {name}.svg{there}"]
+        typed.append(f"stackmark report {id_} -o {name}.html{there}")
+        if any(cell.throughput for cell in result.cells):
+            typed.append(f"stackmark plot {id_} -o {name}.svg{there}")
         if self.worst_row and self.worst_row.experiment_id:
             typed.append(f"stackmark verdict {short_id(self.worst_row.experiment_id)} --why{there}")
         return typed

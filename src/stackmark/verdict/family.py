@@ -61,7 +61,8 @@ def _decided(
     notes = [*one.notes, f"{HOLM_NOTE} over {family} comparisons; the intervals are not adjusted for it"]
     if word != one.word:
         notes.append(f"alone it would be {one.word}")
-    if difference != one.difference:
+    # FASTER says it already.
+    if difference != one.difference and one.difference != one.word.lower():
         notes.append(f"alone it would be called {one.difference}")
     changed = replace(one, word=word, difference=difference, notes=tuple(notes), family=family)
     if word == one.word and difference == one.difference and (word == "INCONCLUSIVE" or one.assumed):

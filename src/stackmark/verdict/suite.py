@@ -161,7 +161,14 @@ def cells_of(
     pairs = comparisons if comparisons is not None else examined.comparisons
     disturbed = any(getattr(one, "kind", "") == INTERFERENCE for one in examined.warnings)
     return tuple(
-        _cell(label, arm, examined, _against(arm, base, pairs), is_reference=label == reference, disturbed=disturbed)
+        _cell(
+            label,
+            arm,
+            examined,
+            _against(arm, base, pairs),
+            is_reference=bool(reference) and label == reference,
+            disturbed=disturbed,
+        )
         for label, arm in arms.items()
     )
 

@@ -292,6 +292,7 @@ def written_out(asked: Axes, *, columns: Sequence[str] = (), margin: float = MAR
     workloads = [canonical_workload(name, (one.name for one in definitions())) for name in asked.workloads]
     for name in workloads:
         find(name)
+    _check_once("workloads", workloads)
     axes = {WORKLOAD: workloads, **{_key(name): _values(name, values) for name, values in asked.axes.items()}}
     if len(axes) < len(asked.axes) + 1:
         raise SpecError("an axis is named twice, or is called workload", hint="workloads have a list of their own")
@@ -333,9 +334,13 @@ def _values(name: str, values: Sequence[Value]) -> list[str]:
     texts = [_text(value) for value in values]
     if not texts:
         raise SpecError(f"axes.{name} is empty: the matrix has no cell", hint="give one value or more, or remove it")
-    if twice := next((text for text in texts if texts.count(text) > 1), None):
-        raise SpecError(f"axes.{name} has {twice!r} twice", hint="a value is one row or column: name it once")
+    _check_once(f"axes.{name}", texts)
     return texts
+
+
+def _check_once(name: str, texts: Sequence[str]) -> None:
+    if twice := next((text for text in texts if texts.count(text) > 1), None):
+        raise SpecError(f"{name} has {twice!r} twice", hint="a value is one row or column: name it once")
 
 
 def _check_axes(axes: Mapping[str, Sequence[str]], compare: str, workloads: Sequence[str]) -> None:

@@ -200,10 +200,14 @@ def _group(
     return join(parts), height
 
 
-def _fitted_rate(said: CellText, width: float, size: float) -> str:
-    """Say the rate in less where it does not fit: the axis has the unit, the whisker the interval. A mark is never cut."""
+def _fitted_rate(panel: Panel, said: CellText, width: float, size: float) -> str:
+    """Say the rate in less where it does not fit: the whisker has the interval, the axis the unit, unless it is in per cent.
+
+    A mark is never cut.
+    """
     shorter = f"{said.number} {said.marks}".strip() if said.number else said.rate
-    texts = (said.rate, said.bare_rate, shorter)
+    with_unit = f"{said.figure} {said.marks}".strip() if said.figure else said.rate
+    texts = (said.rate, said.bare_rate, shorter) if panel.unit else (said.rate, with_unit, said.bare_rate, shorter)
     return next((one for one in texts if fitted(one, width, size) == one), fitted(shorter, width, size))
 
 
@@ -213,15 +217,19 @@ def _bar(panel: Panel, row: SuiteRow, said: CellText, arm: int, scale: Scale, la
     at = y + layout.above
     if cell.throughput is None:
         left = scale.start + 6
-        return element("g", title, words(left, at + 10, _fitted_rate(said, scale.end - left, 11), "quiet", size=11))
+        return element(
+            "g", title, words(left, at + 10, _fitted_rate(panel, said, scale.end - left, 11), "quiet", size=11)
+        )
     end = scale.clipped(value_of(panel, row, cell.throughput.rate_per_s))
     parts = [
         box(scale.start, at, end - scale.start, layout.bar, f"bar {colour(arm)}"),
         whisker(bounds_of(panel, row, cell), scale, at + layout.bar / 2, 0.3 * layout.bar),
     ]
     if layout is NARROW:
-        parts.append(words(layout.left, y + 11, _fitted_rate(said, layout.width - layout.left, 11), "quiet", size=11))
+        parts.append(
+            words(layout.left, y + 11, _fitted_rate(panel, said, layout.width - layout.left, 11), "quiet", size=11)
+        )
     else:
         right = layout.width - layout.right + 12
-        parts.append(words(right, y + 12, _fitted_rate(said, layout.right - 14, 10.5), "", size=11))
+        parts.append(words(right, y + 12, _fitted_rate(panel, said, layout.right - 14, 10.5), "", size=11))
     return element("g", title, *parts, class_="row")

@@ -6,6 +6,7 @@ them here.
 
 import math
 import struct
+import sys
 from random import Random
 from typing import BinaryIO
 
@@ -28,7 +29,9 @@ def require_pillow() -> None:
         import PIL.Image  # noqa: F401
     except ImportError as error:
         raise WorkloadFailure(
-            "missing_package", "images from a folder need Pillow and NumPy", "pip install 'stackmark[data]'"
+            "missing_package",
+            "images from a folder need Pillow and NumPy",
+            f"install both for the Python that runs the worker, {sys.executable}: pip install pillow numpy",
         ) from error
 
 
