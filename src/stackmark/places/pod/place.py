@@ -26,8 +26,8 @@ from stackmark.kubernetes.rights import SERVICE_RIGHT, check_rights
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
 from stackmark.places.mounts import not_mounted
-from stackmark.places.outside import OutsideRun, params_of, read_request, runs_outside
-from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts
+from stackmark.places.outside import OutsideRun, params_of, read_request, refuse_binding, runs_outside
+from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts, not_bound
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.outside import OutsideProgram, facts_of_pod
 from stackmark.places.pod.request import deadline_of, gpus_of, group_of, remarks
@@ -95,6 +95,7 @@ class PodPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         if self._outside(task.spec or task.request):
+            refuse_binding(self._options.bind)
             if task.spec is None:
                 assert task.request is not None
                 return self._place_program(task, task.request, watch, mark, time_limit_s)
@@ -326,6 +327,7 @@ def not_enforced(options: PodOptions, gpus: int, facts: Facts) -> list[str]:
         *_limits(options, facts),
         *_gpus(options, gpus, facts),
         *not_mounted(options.mounts, facts),
+        *not_bound(options.bind, facts),
     ]
 
 

@@ -121,7 +121,7 @@ def pod_request(
         values[SPEC_VARIABLE] = _task_text(task)
         values |= _log_variable(options, table if task.do == "run" else None)
     if program is None:
-        values |= options.typed_names
+        values |= options.worker_variables
         values[ABOUT_VARIABLE] = json.dumps(
             {**_about(options, gpus, software, image), **(about or {})}, separators=(",", ":")
         )

@@ -85,7 +85,8 @@ class Group:
             way = ", ".join(transports(self.log.read())) or "by an unreported transport"
             return [f"NCCL {version} {way}", f"{lie}, a GPU each"]
         interface = os.environ.get("GLOO_SOCKET_IFNAME")
-        cores = len(os.sched_getaffinity(0))
+        # Ranks that are bound to CPUs have a part of what their agent has.
+        cores = len(os.sched_getaffinity(os.getppid()))
         threads = torch.get_num_threads()
         return [
             f"gloo by TCP{f' over {interface}' if interface else ''}",
