@@ -208,9 +208,12 @@ def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench)
         "flags": [*bench.flags, *watched.findings.flags, *watched.heart.flags(stretch.step_s)],
     }
     # All numbers are read: more steps change none of them.
+    step_s = stretch.wall_s / max(1, stretch.done)
     if ready.together:
         emit_exchange(emitter, ready, ready.together, stretch)
-    emit_kernels(emitter, ready, stretch.wall_s / max(1, stretch.done))
+        # The profiled step has an exchange: all ranks do it, or none.
+        (step_s,) = ready.together.most(step_s)
+    emit_kernels(emitter, ready, step_s)
     emitter(events.Result, **result)
 
 
