@@ -48,6 +48,8 @@ CAUSE_S = 2.0
 DRAIN_S = 0.5
 # No event is longer; what else comes without an end is handed on in pieces.
 LINE_LIMIT_BYTES = 64 * 1024
+# Of the last event of a rank that died: a phase may have any name.
+LONGEST_SAID = 80
 _LOST_RANK = events.FAILURE_EXIT_CODES["lost_rank"]
 _HINTS: dict[int, str] = {
     signal.SIGKILL: "kill -9 or a system limit ended it",
@@ -65,6 +67,7 @@ class Child:
     readers: list[threading.Thread] = field(default_factory=list)
     # How many events it has said, which is the number of its next.
     said: int = 0
+    last_line: str = ""
     failed: events.Failed | None = None
     done: bool = False
     # We ended it, politely or for good: its end says nothing of why.
@@ -149,6 +152,7 @@ class Agent:
         if not line.startswith(events.EVENT_PREFIX):
             return
         child.said += 1
+        child.last_line = line
         kind = line.removeprefix(events.EVENT_PREFIX)
         child.done = child.done or kind.startswith('"result"')
         if kind.startswith('"failed"'):
@@ -215,9 +219,11 @@ class Agent:
         if child.ended_by_us:
             return "terminated", "the worker was stopped with its group, without further output", ""
         if code < 0:
-            return self._killed(-code)
+            kind, said, hint = self._killed(-code)
+            return kind, f"{said}{_last_event(child)}", hint
         after = "after reporting its result" if child.done else "without a result"
-        return "rank_died", f"the worker ended with code {code} {after}", "see the log: stackmark show RUN --log"
+        said = f"the worker ended with code {code} {after}{'' if child.done else _last_event(child)}"
+        return "rank_died", said, "see the log: stackmark show RUN --log"
 
     def _killed(self, number: int) -> tuple[str, str, str]:
         if number == signal.SIGKILL and _oom_kills() > self._oom_kills:
@@ -253,6 +259,22 @@ class Agent:
         if self._log and (lines := for_people(self._log)) and isinstance(event, events.Failed):
             for text in lines(event):
                 self._out.line("out", text.encode("utf-8", "replace") + b"\n")
+
+
+def _last_event(child: Child) -> str:
+    """Say what a dead rank did last; empty where it said nothing that can be read."""
+    event = None
+    with suppress(StreamError):
+        event = events.read_event(child.last_line, child.said)
+    if isinstance(event, events.Steps):
+        said = f"step {event.first + len(event.step_s)} of {event.phase}"
+    elif isinstance(event, events.Phase):
+        said = f"{event.phase}, {event.state}"
+    elif event is not None:
+        said = event.event
+    else:
+        return ""
+    return f"; its last event was: {said[:LONGEST_SAID]}"
 
 
 @dataclass(frozen=True)
