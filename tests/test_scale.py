@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from asking import ask
+from asking import ask, ask_process
 from experiment_asking import empty_ledger, ledger_of_a_command
 from ledger_runs import DONE
 from refusing import refused
@@ -388,6 +388,22 @@ def test_the_answer_of_the_command_is_that_of_verdict_show_and_the_list(ledger_f
     assert (listed["kind"], listed["arms"], listed["verdicts"]) == ("scale", ["1 rank", "2 ranks"], [pair["word"]])
     assert ask("show", "last").code == Exit.DONE
     assert ask("resume", "last").code == Exit.DONE
+
+
+@pytest.mark.slow
+def test_a_network_is_scaled_in_containers(tmp_path: Path, podman_reach: dict[str, str]) -> None:
+    net = ("train/trivial_cifar10", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0")
+    words = ("--ranks", "1,2", "--blocks", "2", "--no-primers", "--on", "container", "--engine", "podman", "--json")
+    answer = ask_process(
+        tmp_path / "ledger.sqlite3", "scale", *net, *words, XDG_CACHE_HOME=str(tmp_path / "cache"), **podman_reach
+    )
+    assert answer.code == Exit.DONE, answer.err
+    shown = json.loads(answer.out)
+    assert {arm["place"] for arm in shown["arms"]} == {"container"}
+    one, two = shown["scaling"]["points"]
+    assert (one["ranks"], two["ranks"]) == (1, 2)
+    assert two["efficiency"] > 0
+    assert two["losses"] is not None
 
 
 def test_falling_short_is_named_by_fail_on_and_drawn_and_reported(ledger_file: Path, tmp_path: Path) -> None:
