@@ -30,7 +30,15 @@ from stackmark.experiments.design import Arm, Design, sequences_of, spec_in_bloc
 from stackmark.experiments.examine import examine
 from stackmark.experiments.probing import Resolved
 from stackmark.experiments.recorder import Recorder, Silent
-from stackmark.experiments.scale import ScaleRequest, blocks_for, gpus_in, rotation_of, share_of, start
+from stackmark.experiments.scale import (
+    ScaleRequest,
+    blocks_for,
+    gpus_in,
+    rotation_of,
+    settings_of_groups,
+    share_of,
+    start,
+)
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail, RunStart
 from stackmark.ledger.store import Ledger
@@ -102,9 +110,17 @@ def test_the_arms_are_the_rank_counts_and_only_they_differ(measured: Ledger) -> 
     assert (experiment.kind, design.scaling, design.margin) == ("scale", "weak", 0.1)
     assert [(arm.label, arm.spec.ranks) for arm in design.arms] == [("1 rank", 1), ("2 ranks", 2)]
     assert unasked_differences(design.arms) == []
+    assert [arm.spec.params["graph"] for arm in design.arms] == [False, False]
     assert sorted((row.block, row.ranks, row.status) for row in measured.runs_of(experiment.id)) == [
         (0, 1, "done"), (0, 2, "done"), (1, 1, "done"), (1, 2, "done"),
     ]  # fmt: skip
+
+
+def test_one_rank_works_as_a_group_can_unless_that_was_typed(book: Ledger) -> None:
+    """By itself it would choose a graph: an efficiency would then be about graphs."""
+    alone, group = (Spec(workload="group/steps", params={"graph": graph}) for graph in (True, False))
+    for typed, settings in (({}, {"graph": False}), ({"graph": True}, {})):
+        assert settings_of_groups(Request(workload="group/steps", params=typed), alone, group) == settings
 
 
 def test_the_efficiency_is_the_mean_over_the_blocks_of_the_rates_per_rank(measured: Ledger) -> None:
