@@ -17,7 +17,7 @@ from stackmark.machine.binding import Share, cores_of, divide, shares
 from stackmark.machine.reading import cpu_list, told_cpus
 from stackmark.places.host import HostOptions, HostPlace
 from stackmark.places.outside import refuse_binding
-from stackmark.places.place import not_bound
+from stackmark.places.place import Facts, not_bound
 from stackmark.spec import BIND_VARIABLE, Task
 from test_host_place import Notes
 from worker_process import Finished, environment, install, trick, work
@@ -165,7 +165,7 @@ def test_a_kernel_without_topology_has_cores_of_one_cpu(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_did_not_bind_itself_or_lies_about_it_is_not_believed() -> None:
-    bound = {"binding": {"bind": "numa", "cpus": "0-3"}, "process": {"cpus": "0-3"}}
+    bound: Facts = {"binding": {"bind": "numa", "cpus": "0-3"}, "process": {"cpus": "0-3"}}
     assert not_bound("numa", bound) == []
     assert not_bound("none", {}) == []
     assert not_bound("numa", {"process": {"cpus": "0-3"}})
