@@ -172,7 +172,7 @@ def test_two_ranks_train_on_two_nodes_with_clocks_that_are_aligned(desk: Desk) -
 
 def test_a_network_is_scaled_from_one_pod_to_two_on_two_nodes(desk: Desk) -> None:
     short = ["--batch", "2", "--steps", "5", "--warmup-seconds", "0s", "--warmup-steps", "1", "--device", "cpu"]
-    several = ["--ranks", "1,2", "--ranks-per-node", "1", "--blocks", "2", "--no-primers"]
+    several = ["--ranks", "1,2", "--ranks-per-node", "1", "--bind", "numa", "--blocks", "2", "--no-primers"]
     answer = desk.ask(*desk.words("scale", "train/trivial_cifar10", *short, *several, "--json"))
     assert answer.code == 0, answer.err
     shown = json.loads(answer.out)

@@ -43,6 +43,7 @@ from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request, Scalar, Spec
+from worker_process import SOURCE
 
 QUICK: dict[str, Scalar] = {"steps": 20, "warmup_steps": 0}
 # Of two ranks: one computes 8 ms and waits 2, the other computes 10; 1 ms of exchange follows.
@@ -406,20 +407,32 @@ def test_the_answer_of_the_command_is_that_of_verdict_show_and_the_list(ledger_f
     assert ask("resume", "last").code == Exit.DONE
 
 
-@pytest.mark.slow
-def test_a_network_is_scaled_in_containers(tmp_path: Path, podman_reach: dict[str, str]) -> None:
-    net = ("train/trivial_cifar10", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0")
-    words = ("--ranks", "1,2", "--blocks", "2", "--no-primers", "--on", "container", "--engine", "podman", "--json")
+def test_groups_are_scaled_in_containers(tmp_path: Path, podman_reach: dict[str, str]) -> None:
+    folder = install(tmp_path / "group")
+    path = os.pathsep.join(map(str, (folder, Path(__file__).parent, SOURCE)))
+    where = ("--on", "container", "--engine", "podman", "--bind", "numa")
     answer = ask_process(
-        tmp_path / "ledger.sqlite3", "scale", *net, *words, XDG_CACHE_HOME=str(tmp_path / "cache"), **podman_reach
-    )
+        tmp_path / "ledger.sqlite3", *SCALE, *where, "--json",
+        PYTHONPATH=path, XDG_CACHE_HOME=str(tmp_path / "cache"), **podman_reach,
+    )  # fmt: skip
     assert answer.code == Exit.DONE, answer.err
     shown = json.loads(answer.out)
     assert {arm["place"] for arm in shown["arms"]} == {"container"}
     one, two = shown["scaling"]["points"]
     assert (one["ranks"], two["ranks"]) == (1, 2)
     assert two["efficiency"] > 0
-    assert two["losses"] is not None
+
+
+@pytest.mark.slow
+def test_two_ranks_train_in_a_container(tmp_path: Path, podman_reach: dict[str, str]) -> None:
+    net = ("train/trivial_cifar10", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0")
+    answer = ask_process(
+        tmp_path / "ledger.sqlite3", "run", *net, "--ranks", "2", "--runs", "1", "--on", "container", "--engine", "podman",
+        "--json", XDG_CACHE_HOME=str(tmp_path / "cache"), **podman_reach,
+    )  # fmt: skip
+    assert answer.code == Exit.DONE, answer.err
+    (result,) = json.loads(answer.out)["results"]
+    assert result["group"]["exchanged_bytes"] > 0
 
 
 def test_falling_short_is_named_by_fail_on_and_drawn_and_reported(ledger_file: Path, tmp_path: Path) -> None:

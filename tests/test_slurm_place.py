@@ -111,6 +111,15 @@ def test_a_run_of_one_rank_is_one_worker(test_slurm: TestSlurm) -> None:
     assert not test_slurm.jobs()
 
 
+def test_a_worker_binds_itself_within_its_job() -> None:
+    outcome, notes = run(trick("calm"), bind="cores")
+    assert outcome.failure is None
+    facts = gathered_facts(notes.events)
+    assert facts["binding"]["bind"] == "cores"
+    assert facts["binding"]["cpus"] == facts["process"]["cpus"]
+    assert not place(bind="cores").not_enforced(trick("calm"), facts)
+
+
 def test_a_group_on_two_nodes_is_one_run() -> None:
     outcome, notes = run(ranked("calm", ranks=4), ranks_per_node="2")
     assert outcome.failure is None
