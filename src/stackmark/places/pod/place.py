@@ -34,6 +34,7 @@ from stackmark.places.pod.request import deadline_of, gpus_of, group_of, remarks
 from stackmark.places.pod.run import PodRun
 from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
 from stackmark.places.process import ended_from_outside, worker_environment
+from stackmark.ranks import NODE_RANKS_VARIABLE
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import MIB, counted, say_size
@@ -240,6 +241,8 @@ class PodPlace:
             program=_program_of(task) if self._outside(asked) else None,
             table=self._table,
             group=group if task.do == "run" else None,
+            # A probe is one process on one node, and has that node's GPUs.
+            variables={NODE_RANKS_VARIABLE: str(group.ranks_each)} if group else None,
         )
 
     def _remark(self, request: PodRequest, task: Task, watch: Watch) -> None:

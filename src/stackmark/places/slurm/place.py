@@ -25,6 +25,7 @@ from stackmark.places.place import Facts, Outcome, Watch, cache_variables, cpus_
 from stackmark.places.slurm.commands import ControllerAway, Slurm
 from stackmark.places.slurm.options import SlurmOptions
 from stackmark.places.slurm.run import NAME_PREFIX, Plan, SlurmRun, job_name
+from stackmark.ranks import NODE_RANKS_VARIABLE
 from stackmark.secrets_masking import value_of
 from stackmark.spec import ABOUT_VARIABLE, AUTO, Request, Spec, Task
 from stackmark.units import counted, say_seconds
@@ -76,9 +77,13 @@ class SlurmPlace:
             self._remark(watch)
         self._wait_for_controller(slurm, watch)
         plan = self.plan(task)
-        return SlurmRun(
-            slurm, self._options, plan, task, watch, mark, self._environment(slurm, mark), time_limit_s
-        ).run()  # fmt: skip
+        environment = {**self._environment(slurm, mark), **self._of_probe(task)}
+        return SlurmRun(slurm, self._options, plan, task, watch, mark, environment, time_limit_s).run()
+
+    def _of_probe(self, task: Task) -> dict[str, str]:
+        """Tell a probe, which is one process on one node, how many ranks that node will have."""
+        nodes, each = self._plan_of_ranks(task.spec or task.request)
+        return {NODE_RANKS_VARIABLE: str(each)} if task.do == "probe" and nodes > 1 else {}
 
     def plan(self, task: Task) -> Plan:
         """Decide how many nodes a task needs, and how many GPUs of each."""
