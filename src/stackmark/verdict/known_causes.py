@@ -186,6 +186,7 @@ CAUSES = (
     # How ranks exchange
     Cause("ranks.backend", 92, "ranks exchange through another library"),
     Cause("ranks.strategy", 92, "ranks exchange in another way"),
+    Cause("ranks.interface", 80, "gloo exchanges over another network interface"),
     Cause("ranks.nccl.network", 90, "ranks of several nodes exchange through another network"),
     Cause("ranks.nccl.transports", 90, "GPUs exchange over other links: NVLink or PCIe, directly or through the host's memory"),
     Cause("ranks.nccl.*", 50, "NCCL chose differently"),
