@@ -24,6 +24,9 @@ class GroupParams(Params):
     sample_s: float = Field(default=0.001, ge=0, description="what a sample takes")
     exchange_s: float = Field(default=0.001, ge=0, description="what the exchange of several ranks adds to a step")
     straggler_s: float = Field(default=0.0, ge=0, description="what the last rank of several takes longer")
+    graph: bool = Field(
+        default=False, description="what one rank alone can do", json_schema_extra={"auto": True, "follows": True}
+    )
 
 
 def install(folder: Path) -> Path:
@@ -37,7 +40,7 @@ def install(folder: Path) -> Path:
 
 def probe(request: Request, _rig: Rig) -> tuple[Params, dict[str, str]]:
     chosen = {name: value for name, value in request.typed().items() if value != AUTO}
-    return GroupParams.model_validate({**CHOSEN, **chosen}), {}
+    return GroupParams.model_validate({**CHOSEN, "graph": request.ranks == 1, **chosen}), {}
 
 
 def run(name: str, params: Params, rig: Rig) -> Iterator[TimedSteps]:

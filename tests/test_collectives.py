@@ -18,12 +18,15 @@ from stackmark.events import Failed, OpRow, Row, Stream
 from stackmark.experiments.judging import judge
 from stackmark.experiments.operator_list import rows_in
 from stackmark.places.place import Outcome
-from stackmark.ranks import Rank
-from stackmark.spec import Scalar, Spec, Task
+from stackmark.ranks import NODE_RANKS_VARIABLE, Rank
+from stackmark.spec import Request, Scalar, Spec, Task
 from stackmark.verdict.collectives import DEEPBENCH, bandwidths, rows_apart
+from stackmark.worker.run import Bench
+from stackmark.worker.stream import Emitter
 from stackmark.workloads.impl.nccl_log import transports
 from stackmark.workloads.impl.process_group import outside_limit, require_group
 from stackmark.workloads.op.definition import OpParams, bus_factor
+from stackmark.workloads.op.impl import op
 from stackmark.workloads.op.impl.collectives import Pattern, differences, exact_calls, make_exchange, period_of
 from stackmark.workloads.workload import WorkloadFailure
 from test_host_place import Notes
@@ -262,6 +265,18 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     assert numbers(caught.value.message) == ["4", "2"]
     assert "--ranks 2" in caught.value.hint
     assert "--device cpu" in caught.value.hint
+
+
+def test_a_probe_counts_the_gpus_of_one_node_for_the_ranks_of_that_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    params = OpParams.model_validate({**all_reduce().params, "device": "cuda:0"})
+    monkeypatch.setattr(op, "choose", lambda _request: (params, {}))
+    request = Request(workload="op/all-reduce", params={}, ranks=16)
+    with pytest.raises(WorkloadFailure, match="16 ranks"):
+        op.probe(request, Bench(Emitter(2)))
+    monkeypatch.setenv(NODE_RANKS_VARIABLE, "8")
+    assert op.probe(request, Bench(Emitter(2)))[0] == params
 
 
 def test_a_torch_without_its_part_for_groups_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,20 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from stackmark.spec import Params
+from stackmark.worker import kernels
 from stackmark.worker.exchange import align
-from stackmark.workloads.workload import Together
+from stackmark.worker.run import Bench
+from stackmark.worker.run import _measured as measured
+from stackmark.worker.stream import Emitter
+from stackmark.workloads.workload import Kernel, TimedSteps, Together
+
+PARAMS = Params(device="cpu", steps=5, seconds=1.0, at_least_steps=0, warmup_steps=1, warmup_seconds=0.0)
 
 
 class Meeting:
@@ -62,3 +71,29 @@ def test_a_slow_network_makes_the_offset_uncertain_and_not_wrong() -> None:
     _, (offset_s, uncertain_s) = aligned(2.0, delay_s=0.02)
     assert abs(offset_s - 2.0) <= uncertain_s + 1e-9
     assert uncertain_s >= 0.009
+
+
+def test_ranks_agree_on_whether_a_step_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiled step has an exchange: a rank that did it alone would wait for the others in vain."""
+    monkeypatch.setattr(kernels, "LONGEST_STEP_S", 0.02)
+    meeting, profiled = Meeting(2), list[int]()
+
+    def rank(number: int) -> None:
+        def profile() -> list[Kernel]:
+            profiled.append(number)
+            return []
+
+        step = partial(time.sleep, 0.05 * number)
+        ready = TimedSteps(step, "cpu", "step", 1, profile=profile, together=meeting.together(number))
+        with (tmp_path / str(number)).open("wb") as out:
+            emitter = Emitter(out.fileno(), rank=number)
+            measured(emitter, ready, PARAMS, Bench(emitter))
+            emitter.close()
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert all("result" in (tmp_path / str(number)).read_text() for number in (0, 1))
+    assert profiled == []

@@ -13,8 +13,8 @@ from pydantic import JsonValue
 from examined_sample import arm, run, sample_examined
 from naming import missing, numbers
 from stackmark.machine.facts import collect
+from stackmark.machine.reading import told_cpus
 from stackmark.spec import Scalar
-from stackmark.verdict.cause_judges import cpus_of
 from stackmark.verdict.covariates import BY_NAME, apart, covariate_lines, covariates_of
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, FactDifference, Facts
 from stackmark.verdict.explain import (
@@ -50,7 +50,7 @@ def h200(**device: JsonValue) -> Facts:
 
 
 def changed(facts: Facts, subject: str, **values: JsonValue) -> Facts:
-    return {**facts, subject: {**facts[subject], **values}}
+    return {**facts, subject: {**facts.get(subject, {}), **values}}
 
 
 def blocks(*values: float) -> list[tuple[int | None, float]]:
@@ -231,6 +231,30 @@ def test_cpus_far_from_the_gpu_are_named() -> None:
     assert missing(found[0].why, "b", "GPU") == []
 
 
+def test_how_ranks_exchange_is_a_cause_and_what_each_run_measures_is_none() -> None:
+    def sides(*transports: str) -> list[Arm]:
+        nccl: list[dict[str, JsonValue]] = [{"transports": [way], "peers": [f"0 -> 1 via {way}"]} for way in transports]
+        return [
+            Arm(str(number), changed(h200(), "ranks", backend="nccl", nccl=one, clock_offset_s=0.1 * number))
+            for number, one in enumerate(nccl)
+        ]
+
+    assert explain_facts(sides("P2P/CUMEM", "P2P/CUMEM")) == ()
+    (found,) = explain_facts(sides("P2P/CUMEM", "SHM/direct"))
+    assert names((found,)) == ["ranks.nccl.transports"]
+    assert found.weight >= 90
+
+
+def test_a_binding_that_was_typed_is_shown_by_the_cpus() -> None:
+    bound = changed(
+        changed(h200(), "process", cpus="0-15"), "binding", bind="numa", cpus="0-15", allowed="0-31", processes=1
+    )
+    sides = [Arm("a", changed(h200(), "process", cpus="0-31")), Arm("b", bound, {}, {"bind": "numa"})]
+    (found,) = explain_facts(sides)
+    assert names((found,)) == ["process.cpus"]
+    assert found.weight >= 96
+
+
 def test_another_process_on_the_gpu_is_seen_through_a_pid_namespace() -> None:
     # In a container our own process is counted among the others, so that number alone says nothing.
     alone = [Arm("host", h200()), Arm("container", h200(processes_besides_us=1))]
@@ -372,8 +396,8 @@ def test_a_value_is_said_with_the_unit_of_its_name(key: str, value: JsonValue, s
 
 
 def test_cpu_lists_are_read() -> None:
-    assert cpus_of("0-3,8") == {0, 1, 2, 3, 8}
-    assert cpus_of("") == cpus_of(None) == cpus_of("a-b") == set()
+    assert told_cpus("0-3,8") == {0, 1, 2, 3, 8}
+    assert told_cpus("") == told_cpus(None) == told_cpus("a-b") == set()
 
 
 # Two images

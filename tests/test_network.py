@@ -1,11 +1,16 @@
 """What ranks communicate by: NCCL's own words, and the kernel's files of adapters that we do not have."""
 
+import socket
 from pathlib import Path
 
 import pytest
+import torch
 
-from stackmark.machine.network import active_infiniband, read
+from stackmark.machine.network import active_infiniband, gloo_interface, interface_with, read
+from stackmark.ranks import Rank
+from stackmark.workloads.impl import process_group
 from stackmark.workloads.impl.nccl_log import is_socket, read_choice
+from stackmark.workloads.impl.process_group import NcclLog
 
 # Lines as people have posted them (NVIDIA/nccl, issues 226, 707, 1038, 1412, 1814).
 OVER_INFINIBAND = """
@@ -92,3 +97,52 @@ def test_interfaces_that_are_up_are_said_with_their_speed(tmp_path: Path) -> Non
         ("eth0", 100000),
         ("veth1", None),
     ]
+
+
+def test_gloo_uses_the_interface_that_it_is_told_or_that_of_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gloo_interface({"GLOO_SOCKET_IFNAME": "eth7"}) == "eth7"
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.1.1")
+    assert gloo_interface({}) == "lo"
+    # An address of documentation's, which no machine has.
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "192.0.2.1")
+    assert gloo_interface({}) is None
+
+    def unknown(name: str) -> str:
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    assert gloo_interface({}) is None
+
+
+def test_the_loopback_has_its_address() -> None:
+    assert interface_with("127.0.0.1") == "lo"
+
+
+class Log(NcclLog):
+    """A log that NCCL would have written elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("none")
+        self._text = text
+
+    def read(self) -> str:
+        return self._text
+
+
+@pytest.mark.parametrize(
+    ("log", "ports", "local_size", "warned"),
+    [
+        (OVER_SOCKETS, ["mlx5_0/1"], 1, True),
+        (OVER_SOCKETS, [], 1, False),
+        (OVER_SOCKETS, ["mlx5_0/1"], 2, False),  # all ranks on one machine
+        (OVER_INFINIBAND, ["mlx5_0/1"], 1, False),
+    ],
+)
+def test_sockets_where_infiniband_is_connected_are_a_warning(
+    log: str, ports: list[str], local_size: int, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_group, "active_infiniband", lambda: ports)
+    group = process_group.Group(Rank(0, 2, 0, local_size), torch.device("cuda:0"), "nccl", None, Log(log))
+    assert (
+        (group.slow_network() or "").startswith("slow-network: ") and "mlx5_0/1" in (group.slow_network() or "")
+    ) is warned

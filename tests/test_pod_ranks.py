@@ -60,6 +60,13 @@ def test_a_run_whose_ranks_fit_on_one_node_has_one_pod(typed: dict[str, object])
     assert group_of(options(**typed), asked(4)) is None
 
 
+def test_fewer_ranks_than_a_node_may_have_are_in_one_pod_with_as_many_gpus() -> None:
+    """As in a measurement of scaling, whose one rank has the options of the largest group."""
+    assert group_of(options(ranks_per_node="4"), asked(1)) is None
+    assert group_of(options(ranks_per_node="4"), asked(2)) is None
+    assert gpus_of(options(ranks_per_node="4"), asked(1)) == 1
+
+
 def test_a_pod_gets_a_gpu_for_each_of_its_ranks() -> None:
     assert gpus_of(options(), asked(8)) == 2
     assert gpus_of(options(), asked(8, device="cpu")) == 0

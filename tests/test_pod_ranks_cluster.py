@@ -170,6 +170,17 @@ def test_two_ranks_train_on_two_nodes_with_clocks_that_are_aligned(desk: Desk) -
     assert len({pod["node"] for pod in pods_of(row)}) == 2
 
 
+def test_a_network_is_scaled_from_one_pod_to_two_on_two_nodes(desk: Desk) -> None:
+    short = ["--batch", "2", "--steps", "5", "--warmup-seconds", "0s", "--warmup-steps", "1", "--device", "cpu"]
+    several = ["--ranks", "1,2", "--ranks-per-node", "1", "--bind", "numa", "--blocks", "2", "--no-primers"]
+    answer = desk.ask(*desk.words("scale", "train/trivial_cifar10", *short, *several, "--json"))
+    assert answer.code == 0, answer.err
+    shown = json.loads(answer.out)
+    assert [point["ranks"] for point in shown["scaling"]["points"]] == [1, 2]
+    assert shown["scaling"]["points"][1]["efficiency"] > 0
+    assert desk.nothing_left()
+
+
 def test_an_applied_manifest_of_several_pods_is_collected_as_one_run(desk: Desk) -> None:
     chosen = ("--precision", "fp32", "--set", "training", "--rows", "0", "--budget", "0", "--threads", "1")
     where = ("--image", desk.image, "--namespace", desk.cluster.namespace)

@@ -153,9 +153,9 @@ def test_the_copy_of_the_events_has_those_of_all_ranks(env: dict[str, str], tmp_
 @pytest.mark.parametrize(
     ("name", "kind", "named"),
     [
-        ("dies", "rank_died", "SIGKILL"),
-        ("segfaults", "rank_died", "SIGSEGV"),
-        ("leaves", "rank_died", "code 3"),
+        ("dies", "rank_died", "SIGKILL; its last event was: warm-up, begin"),
+        ("segfaults", "rank_died", "SIGSEGV; its last event was: warm-up, begin"),
+        ("leaves", "rank_died", "code 3 without a result; its last event was: warm-up, begin"),
         ("says", "out_of_device_memory", "memory"),
         ("raises", "crash", "RuntimeError"),
     ],

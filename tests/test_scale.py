@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from asking import ask
+from asking import ask, ask_process
 from experiment_asking import empty_ledger, ledger_of_a_command
 from ledger_runs import DONE
 from refusing import refused
@@ -30,11 +30,20 @@ from stackmark.experiments.design import Arm, Design, sequences_of, spec_in_bloc
 from stackmark.experiments.examine import examine
 from stackmark.experiments.probing import Resolved
 from stackmark.experiments.recorder import Recorder, Silent
-from stackmark.experiments.scale import ScaleRequest, blocks_for, gpus_in, rotation_of, share_of, start
+from stackmark.experiments.scale import (
+    ScaleRequest,
+    blocks_for,
+    gpus_in,
+    rotation_of,
+    settings_of_groups,
+    share_of,
+    start,
+)
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.spec import Request, Scalar, Spec
+from worker_process import SOURCE
 
 QUICK: dict[str, Scalar] = {"steps": 20, "warmup_steps": 0}
 # Of two ranks: one computes 8 ms and waits 2, the other computes 10; 1 ms of exchange follows.
@@ -102,9 +111,17 @@ def test_the_arms_are_the_rank_counts_and_only_they_differ(measured: Ledger) -> 
     assert (experiment.kind, design.scaling, design.margin) == ("scale", "weak", 0.1)
     assert [(arm.label, arm.spec.ranks) for arm in design.arms] == [("1 rank", 1), ("2 ranks", 2)]
     assert unasked_differences(design.arms) == []
+    assert [arm.spec.params["graph"] for arm in design.arms] == [False, False]
     assert sorted((row.block, row.ranks, row.status) for row in measured.runs_of(experiment.id)) == [
         (0, 1, "done"), (0, 2, "done"), (1, 1, "done"), (1, 2, "done"),
     ]  # fmt: skip
+
+
+def test_one_rank_works_as_a_group_can_unless_that_was_typed(book: Ledger) -> None:
+    """By itself it would choose a graph: an efficiency would then be about graphs."""
+    alone, group = (Spec(workload="group/steps", params={"graph": graph}) for graph in (True, False))
+    for typed, settings in (({}, {"graph": False}), ({"graph": True}, {})):
+        assert settings_of_groups(Request(workload="group/steps", params=typed), alone, group) == settings
 
 
 def test_the_efficiency_is_the_mean_over_the_blocks_of_the_rates_per_rank(measured: Ledger) -> None:
@@ -388,6 +405,34 @@ def test_the_answer_of_the_command_is_that_of_verdict_show_and_the_list(ledger_f
     assert (listed["kind"], listed["arms"], listed["verdicts"]) == ("scale", ["1 rank", "2 ranks"], [pair["word"]])
     assert ask("show", "last").code == Exit.DONE
     assert ask("resume", "last").code == Exit.DONE
+
+
+def test_groups_are_scaled_in_containers(tmp_path: Path, podman_reach: dict[str, str]) -> None:
+    folder = install(tmp_path / "group")
+    path = os.pathsep.join(map(str, (folder, Path(__file__).parent, SOURCE)))
+    where = ("--on", "container", "--engine", "podman", "--bind", "numa")
+    answer = ask_process(
+        tmp_path / "ledger.sqlite3", *SCALE, *where, "--json",
+        PYTHONPATH=path, XDG_CACHE_HOME=str(tmp_path / "cache"), **podman_reach,
+    )  # fmt: skip
+    assert answer.code == Exit.DONE, answer.err
+    shown = json.loads(answer.out)
+    assert {arm["place"] for arm in shown["arms"]} == {"container"}
+    one, two = shown["scaling"]["points"]
+    assert (one["ranks"], two["ranks"]) == (1, 2)
+    assert two["efficiency"] > 0
+
+
+@pytest.mark.slow
+def test_two_ranks_train_in_a_container(tmp_path: Path, podman_reach: dict[str, str]) -> None:
+    net = ("train/trivial_cifar10", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0")
+    answer = ask_process(
+        tmp_path / "ledger.sqlite3", "run", *net, "--ranks", "2", "--runs", "1", "--on", "container", "--engine", "podman",
+        "--json", XDG_CACHE_HOME=str(tmp_path / "cache"), **podman_reach,
+    )  # fmt: skip
+    assert answer.code == Exit.DONE, answer.err
+    (result,) = json.loads(answer.out)["results"]
+    assert result["group"]["exchanged_bytes"] > 0
 
 
 def test_falling_short_is_named_by_fail_on_and_drawn_and_reported(ledger_file: Path, tmp_path: Path) -> None:

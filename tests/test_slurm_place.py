@@ -111,6 +111,15 @@ def test_a_run_of_one_rank_is_one_worker(test_slurm: TestSlurm) -> None:
     assert not test_slurm.jobs()
 
 
+def test_a_worker_binds_itself_within_its_job() -> None:
+    outcome, notes = run(trick("calm"), bind="cores")
+    assert outcome.failure is None
+    facts = gathered_facts(notes.events)
+    assert facts["binding"]["bind"] == "cores"
+    assert facts["binding"]["cpus"] == facts["process"]["cpus"]
+    assert not place(bind="cores").not_enforced(trick("calm"), facts)
+
+
 def test_a_group_on_two_nodes_is_one_run() -> None:
     outcome, notes = run(ranked("calm", ranks=4), ranks_per_node="2")
     assert outcome.failure is None
@@ -136,6 +145,18 @@ def test_two_ranks_on_two_nodes_reduce(env: dict[str, str], tmp_path: Path) -> N
     assert result["schema"].startswith("stackmark.list/")
 
 
+def test_a_network_is_scaled_from_one_node_to_two(env: dict[str, str], tmp_path: Path) -> None:
+    done = stackmark(
+        ["scale", "train/trivial_cifar10", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0",
+         "--device", "cpu", "--ranks", "1,2", "--ranks-per-node", "1", "--blocks", "2", "--no-primers", "--on", "slurm",
+         "--gpus", "none", "--json"], env, tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert [point["ranks"] for point in shown["scaling"]["points"]] == [1, 2]
+    assert shown["scaling"]["points"][1]["efficiency"] > 0
+
+
 def test_a_program_on_the_host_and_under_slurm_is_compared(env: dict[str, str], tmp_path: Path) -> None:
     words = ["compare", "--cmd", "sleep 0.1", "--arm", "host", "--arm", "slurm,gpus=none", "--blocks", "2"]
     done = stackmark(words, env, tmp_path)
@@ -146,7 +167,7 @@ def test_a_program_on_the_host_and_under_slurm_is_compared(env: dict[str, str], 
 def stackmark(words: list[str], env: dict[str, str], folder: Path) -> "subprocess.CompletedProcess[str]":
     more = {"STACKMARK_LEDGER": str(folder / "ledger.sqlite3"), "XDG_STATE_HOME": str(folder), "NO_COLOR": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "stackmark", *words], env={**env, **more}, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-m", "stackmark", *words], env={**env, **more}, capture_output=True, text=True, timeout=280,
         cwd=folder,
     )  # fmt: skip
 

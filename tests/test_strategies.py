@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import strategy_ranks  # noqa: E402
 from asking import ask  # noqa: E402
 from stackmark.model import ValidationError  # noqa: E402
 from stackmark.ranks import Rank, variables  # noqa: E402
+from stackmark.spec import Task  # noqa: E402
 from stackmark.workloads.train.definition import TrainParams  # noqa: E402
 from stackmark.workloads.train.impl.optimizer import build_optimizer  # noqa: E402
 from stackmark.workloads.train.impl.strategies import Strategy, build_strategy  # noqa: E402
 from stackmark.workloads.train.impl.strategies.fsdp import blocks_of  # noqa: E402
 from stackmark.workloads.train.zoo import MODELS  # noqa: E402
 from test_node_groups import free_port  # noqa: E402
-from worker_process import environment  # noqa: E402
+from worker_process import environment, finish, give, read_until, start, train  # noqa: E402
 
 # Of the norm of the gradients: what sums in another order may differ by.
 CLOSE = {"float64": 1e-9, "float32": 1e-4}
@@ -149,3 +151,36 @@ def test_fsdp_of_a_network_without_blocks_is_a_sentence(tmp_path: Path) -> None:
     answer = ask("run", "train/resnet20", "--ranks", "2", "--strategy", "fsdp", *SHORT, "--runs", "1", *ledger)
     assert answer.code == 3
     assert "--strategy ddp" in answer.err + answer.out
+
+
+SHIFTED = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000"]
+
+
+def test_clocks_of_ranks_are_aligned_though_one_is_shifted_and_began_later() -> None:
+    """The second rank's monotonic clock is 1000 s ahead. The wall clock, which both share, says when each began."""
+    if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make a time namespace")
+    task = Task(do="run", spec=train(strategy="ddp").model_copy(update={"ranks": 2}))
+    port = free_port()
+    envs = [
+        environment(**variables(Rank(number, 2, number, 2), "127.0.0.1", port), GLOO_SOCKET_IFNAME="lo")
+        for number in (0, 1)
+    ]
+    first = start(envs[0])
+    give(first, task)
+    lines = read_until(first, lambda event: event["event"] == "hello")
+    time.sleep(3)
+    second = start(envs[1], SHIFTED)
+    give(second, task)
+    ended = [finish(second), finish(first, lines)]
+    began, clocks = {}, {}
+    for finished in ended:
+        hello = finished.events[0]
+        began[hello["rank"]] = hello["time_unix_s"] - hello["t"]
+        (clocks[hello["rank"]],) = (
+            event["facts"] for event in finished.events if event["event"] == "facts" and event["subject"] == "ranks"
+        )
+    assert began[1] - began[0] > 2
+    assert abs(clocks[0]["clock_offset_s"]) <= clocks[0]["clock_uncertainty_s"] + 1e-6
+    offset_s, uncertain_s = clocks[1]["clock_offset_s"], clocks[1]["clock_uncertainty_s"]
+    assert offset_s == pytest.approx(began[0] - began[1], abs=uncertain_s + 1)

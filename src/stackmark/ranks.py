@@ -79,6 +79,11 @@ def own_share(environ: Mapping[str, str], size: int) -> NodeShare:
     return NodeShare(node * each, each, size)
 
 
+def ranks_of_node(environ: Mapping[str, str], size: int) -> int:
+    """Return how many of a group's ranks a node has: what a probe, which is no rank itself, needs devices for."""
+    return min(size, _number(environ, NODE_RANKS_VARIABLE, size)) or size
+
+
 def own_rank(environ: Mapping[str, str]) -> Rank | None:
     """Return what a launcher set for this process; None where there is no launcher."""
     if "RANK" not in environ:

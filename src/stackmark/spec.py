@@ -35,6 +35,9 @@ LEDGER_VARIABLE = "STACKMARK_LEDGER"
 PYTHONS_VARIABLE = "STACKMARK_PYTHONS"
 # Names of the variables that a user typed with their values, with commas: a worker says those in its facts too.
 TYPED_VARIABLE = "STACKMARK_TYPED"
+# How a worker binds its processes to CPUs (machine/binding.py): `numa` or `cores`. Not STACKMARK_BIND, which is the default of
+# the option --bind.
+BIND_VARIABLE = "STACKMARK_BINDING"
 # Linux refuses an environment string past 128 KiB; the rest is left to the variable's name and to growth.
 SPEC_LIMIT_BYTES = 100 * 1024
 # What a sentence about wrong input shows of it: a value may be of any length, and one input may be wrong in many ways.

@@ -4,6 +4,7 @@ The runs are those of a comparison (compare.py carries them out, `resume` goes o
 scaling.py has the verdict. Each rank count is probed, since a group may need other options than one process (how the ranks
 exchange gradients, whether a step can be recorded once). What defines the work is held as one rank has it: weak scaling holds
 the batch of each rank, strong scaling that of all together, so that a rank of N has an N-th of it.
+How the work is done is held as a group can have it.
 
 One rank takes each device of the largest group in turn, one per block: R_1 is then the average device and not the best. Where a
 scheduler chooses the device, it is left to it, and the verdict says so.
@@ -24,10 +25,11 @@ from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.recorder import Watcher, begin, new_experiment
 from stackmark.experiments.surroundings import KEY as SURROUNDINGS
 from stackmark.experiments.surroundings import look_around
+from stackmark.experiments.typed import extra_of
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
 from stackmark.places.registry import find_kind, find_place
-from stackmark.spec import AUTO, Request, Scalar
+from stackmark.spec import AUTO, Request, Scalar, Spec
 from stackmark.units import counted
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.scaling import MARGIN
@@ -201,7 +203,31 @@ def _resolve(asked: ScaleRequest, counts: Sequence[int], watcher: Watcher) -> li
             params[name] = share_of(total, ranks, counts)
         with naming(label_of(ranks)):
             found.append(resolve(base.model_copy(update={"params": params, "ranks": ranks}), place, watcher))
+    if settings := settings_of_groups(base, one.spec, found[1].spec):
+        said = ", ".join(f"{name} {str(value).lower()}" for name, value in settings.items())
+        watcher.notice(f"the one rank gets the settings that a group must have: {said}")
+        with naming(label_of(1)):
+            found[0] = resolve(
+                base.model_copy(update={"params": {**alone, **held, **settings}, "ranks": 1}), place, watcher
+            )
     return found
+
+
+def settings_of_groups(base: Request, one: Spec, group: Spec) -> dict[str, Scalar]:
+    """Return how a group works where one rank would choose otherwise, and nobody typed it.
+
+    A network that one rank compiles and a group cannot has an efficiency that is not about scaling.
+    """
+    fields = find(base.workload)[0].params.model_fields
+    return {
+        name: value
+        for name, value in group.params.items()
+        if name in fields
+        and extra_of(fields[name]).get("follows")
+        and name not in base.typed()
+        and name not in OF_GROUPS
+        and value != one.params.get(name)
+    }
 
 
 def rotation_of(one: Resolved, most_ranks: int) -> list[str]:

@@ -200,6 +200,30 @@ def _bus(nvml: Nvml, handle: object, root: Path) -> Facts:
     }
 
 
+def node_of_gpu(
+    device: str, environ: Mapping[str, str], root: Path = ROOT, module: object = None
+) -> tuple[int | None, str]:
+    """Return the NUMA node that torch's `cuda:1` is attached to, and why that is not known; neither for the CPU.
+
+    Among GPUs of one model CUDA's order is that of the bus, as the driver's is.
+    """
+    if not device.startswith("cuda"):
+        return None, ""
+    unknown = f"the NUMA node of {device} is unknown"
+    try:
+        with session(module) as nvml:
+            shown = devices(nvml)
+            alike = len({nvml.word("nvmlDeviceGetName", one.handle) for one in shown}) == 1
+            ordered = {**environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if alike else environ
+            found, problems = under_test(nvml, shown, device, None, ordered)
+            if found is None:
+                return None, f"{unknown}: {problems[0] if problems else 'the driver shows no GPU'}"
+            node = _bus(nvml, found.handle, root)["numa_node"]
+    except NoDriver as missing:
+        return None, f"{unknown}: {missing}"
+    return (node, "") if isinstance(node, int) else (None, f"{unknown}: the kernel does not report it")
+
+
 def _address(info: object) -> str | None:
     """The library pads the domain to eight digits; the kernel has four."""
     bus = getattr(info, "busId", None)

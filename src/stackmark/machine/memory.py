@@ -1,9 +1,22 @@
 """Read memory, and how it is spread over NUMA nodes."""
 
+import os
 import re
 from pathlib import Path
 
-from stackmark.machine.reading import ROOT, Facts, Json, Reading, first_number, need, number, scaled, table, text
+from stackmark.machine.reading import (
+    ROOT,
+    Facts,
+    Json,
+    Reading,
+    cpu_set,
+    first_number,
+    need,
+    number,
+    scaled,
+    table,
+    text,
+)
 
 KIB_PER_MIB = 1024
 
@@ -40,6 +53,16 @@ def read_numa(root: Path = ROOT) -> Reading:
     }
     problems = () if nodes else ("the kernel shows no NUMA nodes: near and far memory cannot be distinguished",)
     return Reading(facts, problems)
+
+
+def nodes(root: Path = ROOT, allowed: frozenset[int] | None = None) -> dict[int, frozenset[int]]:
+    """Return the NUMA nodes whose CPUs this process may use, with those CPUs; one node 0 where the kernel shows none."""
+    may = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
+    found = {}
+    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        if cpus := cpu_set(text(folder / "cpulist")) & may:
+            found[int(folder.name[4:])] = cpus
+    return found or {0: may}
 
 
 def _node(folder: Path) -> Facts:

@@ -3,7 +3,11 @@
 From /sys alone, so that it works in any container; what a container does not show is not there for its ranks either.
 """
 
-from collections.abc import Iterator
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +15,8 @@ from stackmark.machine.reading import ROOT, Json, Reading, number, text
 
 # More than a machine has; a node with a thousand containers has as many virtual ones.
 MOST_INTERFACES, MOST_PORTS = 32, 64
+# Linux's request for the address of an interface, and where it stands in the answer.
+_SIOCGIFADDR, _ADDRESS = 0x8915, slice(20, 24)
 
 
 def read(root: Path = ROOT) -> Reading:
@@ -57,3 +63,27 @@ def active_infiniband(root: Path = ROOT) -> list[str]:
     return [
         str(one["port"]) for one in rdma_ports(root) if one["link_layer"] == "InfiniBand" and one["state"] == "ACTIVE"
     ]
+
+
+def gloo_interface(environ: Mapping[str, str]) -> str | None:
+    """Return the interface that gloo uses: the one that it is told, else that of the address which the host's name leads to."""
+    if told := environ.get("GLOO_SOCKET_IFNAME"):
+        return told
+    with suppress(OSError):
+        return interface_with(socket.gethostbyname(socket.gethostname()))
+    return None
+
+
+def interface_with(address: str) -> str | None:
+    """Return the interface that has this IPv4 address."""
+    wanted = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # one without an address
+                if (
+                    fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[_ADDRESS]
+                    == wanted
+                ):
+                    return name
+    # All of 127.0.0.0/8 is the loopback, whose address is one of them.
+    return "lo" if wanted[0] == 127 else None

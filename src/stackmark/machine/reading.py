@@ -93,6 +93,16 @@ def cpu_set(listed: str | None) -> frozenset[int]:
     return frozenset(cpus)
 
 
+def told_cpus(text: object) -> set[int]:
+    """Parse `0-3,8` as a worker told it, who may tell anything; empty where it is not such a list."""
+    found: set[int] = set()
+    for part in text.split(",") if isinstance(text, str) else []:
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (last.isdecimal() or not last) and len(first + last) < 12:
+            found |= set(range(int(first), min(int(last or first), int(first) + 4096) + 1))
+    return found
+
+
 def cpu_list(cpus: Iterable[int]) -> str:
     """Format the inverse of `cpu_set`: {0, 1, 2, 3, 8} is `0-3,8`. Short, also on a server of 512 threads."""
     spans: list[list[int]] = []

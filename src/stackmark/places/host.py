@@ -21,10 +21,10 @@ from stackmark.machine.gpu import not_here
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.mounts import MOUNT, Mount, read_mounts, refuse_cluster_sources, require_sources
-from stackmark.places.place import Facts, Outcome, PlaceOptions, Several, Watch, cache_variables
+from stackmark.places.place import Facts, Outcome, PlaceOptions, Several, Watch, cache_variables, not_bound
 from stackmark.places.process import oom_kills, start, supervise, worker_environment
-from stackmark.places.variables import VARIABLES_HELP, Variables, WithVariables
-from stackmark.spec import AUTO, SCRATCH_VARIABLE, TYPED_VARIABLE, Spec, Task
+from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables, WithVariables
+from stackmark.spec import AUTO, BIND_VARIABLE, SCRATCH_VARIABLE, TYPED_VARIABLE, Spec, Task
 from stackmark.units import counted
 
 NOT_NAMED = (AUTO, "all", "none")
@@ -36,9 +36,10 @@ class HostOptions(WithVariables, PlaceOptions):
     A mount of a path at itself is accepted and does nothing: then a path like /data may be named for all arms at once.
     """
 
-    PLAIN: ClassVar[frozenset[str]] = frozenset({"gpus"})
+    PLAIN: ClassVar[frozenset[str]] = frozenset({"gpus", "bind"})
 
     gpus: str = Field(default=AUTO, description="GPUs: numbers or UUIDs (0,1); auto: all")
+    bind: Bind = Field(default="none", description=BIND_HELP)
     mount: Several = MOUNT
     env: Variables = Field(default=(), description=VARIABLES_HELP)
 
@@ -91,8 +92,9 @@ class HostPlace:
         self._options = options or HostOptions()
         around = os.environ if environment is None else environment
         self._environment = {**around, **cache_variables(cache), **self._options.all_variables(around)}
-        self._environment.pop(TYPED_VARIABLE, None)
-        self._environment |= self._options.typed_names
+        for name in (TYPED_VARIABLE, BIND_VARIABLE):
+            self._environment.pop(name, None)
+        self._environment |= self._options.worker_variables
         if self._options.gpus not in (AUTO, "all"):
             self._environment["CUDA_VISIBLE_DEVICES"] = "" if self._options.gpus == "none" else self._options.gpus
 
@@ -105,7 +107,7 @@ class HostPlace:
         return [self._python, "-P", "-m", "stackmark.worker"]
 
     def not_enforced(self, spec: Spec, facts: Facts) -> list[str]:
-        return []
+        return not_bound(self._options.bind, facts)
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         self._require_gpus()

@@ -58,6 +58,15 @@ def runs_outside(asked: Spec | Request | None, image: str | None) -> bool:
     return image is not None and asked is not None and is_own_program(asked.workload)
 
 
+def refuse_binding(bind: str) -> None:
+    """Refuse to bind what is only watched from outside: a worker binds itself."""
+    if bind != "none":
+        raise SpecError(
+            f"bind={bind} is done by stackmark's worker, which does not run in an image with your own program",
+            hint="leave it out, or name CPUs (for a container: --cpuset 0-3)",
+        )
+
+
 def words_of(params: CommandParams) -> list[str]:
     """Return the program's words; none for the image's entry point."""
     words = split_command(params.cmd) if params.cmd else []

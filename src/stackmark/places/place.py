@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, JsonValue, model_validator
 from stackmark.errors import SpecError
 from stackmark.failures import PlaceFailure
 from stackmark.frozen import Frozen
+from stackmark.machine.reading import told_cpus
 from stackmark.remarks import Remark
 from stackmark.spec import Spec, Task
 
@@ -75,6 +76,24 @@ def missing_facts(facts: Facts) -> list[str]:
         return []
     text = f"the worker sent no facts about {', '.join(missing)}: the place's options cannot be verified"
     return [Remark(text, "missing-facts")]
+
+
+def not_bound(bind: str, facts: Facts) -> list[str]:
+    """Return a sentence where a worker did not bind itself as it was asked to, or runs on other CPUs than it says."""
+    said = facts.get("binding", {})
+    if bind == "none":
+        return []
+    if said.get("bind") != bind:
+        return [f"bind={bind} was requested, but the worker did not bind itself"]
+    cpus, own = facts.get("process", {}).get("cpus"), said.get("cpus")
+    if not told_cpus(cpus) or not told_cpus(cpus) <= told_cpus(own):
+        return [f"bind={bind} was requested, which gives the worker the CPUs {own}, but it runs on {cpus}"]
+    return []
+
+
+def cpus_allowed(facts: Facts) -> JsonValue:
+    """Return the CPUs that the place gave: a worker that bound itself says what it had before."""
+    return facts.get("binding", {}).get("allowed") or facts.get("process", {}).get("cpus")
 
 
 def cache_variables(cache: Path | None) -> dict[str, str]:

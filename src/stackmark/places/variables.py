@@ -7,14 +7,14 @@ names that look secret are put aside the moment they are read, and only `NAME=**
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
 
 from stackmark.errors import SpecError
 from stackmark.places.place import Several
 from stackmark.secrets_masking import is_by_name, put_aside, value_of
-from stackmark.spec import TYPED_VARIABLE
+from stackmark.spec import BIND_VARIABLE, TYPED_VARIABLE
 
 # Reserved for what the place says itself: an env or label of the user's must not pretend to be ours.
 OUR_VARIABLES = "STACKMARK_"
@@ -26,14 +26,20 @@ def _without_secrets(texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(put_aside(text) for text in texts)
 
 
+Bind = Literal["none", "numa", "cores"]
+BIND_HELP = (
+    "bind each process to CPUs: numa (those of one NUMA node, of the one that its GPU is attached to), cores (whole cores of its "
+    "own), none"
+)
 Variables = Annotated[Several, AfterValidator(_without_secrets)]
 
 
 class WithVariables:
     """Options with variables. Each place declares the field, with help of its own."""
 
-    if TYPE_CHECKING:  # not a field: it would come first in help
+    if TYPE_CHECKING:  # not fields: they would come first in help
         env: tuple[str, ...]
+        bind: Bind
 
     @property
     def variables(self) -> dict[str, str]:
@@ -46,9 +52,13 @@ class WithVariables:
         return tuple(name for name, value in variables_of(self.env).items() if value is None)
 
     @property
-    def typed_names(self) -> dict[str, str]:
-        """Name the variables that were typed with their values, for the worker's facts. A value given by name stays unsaid."""
-        return {TYPED_VARIABLE: ",".join(self.variables)} if self.variables else {}
+    def worker_variables(self) -> dict[str, str]:
+        """Return what our worker alone is told: how it binds itself, and which variables were typed, for its facts.
+
+        A value given by name stays unsaid.
+        """
+        names = {TYPED_VARIABLE: ",".join(self.variables)} if self.variables else {}
+        return {**names, **({BIND_VARIABLE: self.bind} if self.bind != "none" else {})}
 
     def all_variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return all variables with their values; those given by name are looked up."""

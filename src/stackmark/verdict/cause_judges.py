@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from stackmark.machine.reading import told_cpus
 from stackmark.spec import Scalar
 from stackmark.units import MIB, counted, say_seconds, say_size
 from stackmark.verdict.covariates import Series, middle
@@ -90,9 +91,9 @@ def cpu_limit(seen: DifferingFact) -> Judged | None:
 
 def cpu_set(seen: DifferingFact) -> Judged | None:
     """Judge fewer CPUs, or CPUs that are far from the GPU."""
-    sets = [cpus_of(value) for value in seen.values]
+    sets = [told_cpus(value) for value in seen.values]
     for arm, cpus in enumerate(sets):
-        near = cpus_of(_device(seen.facts[arm]).get("near_cpus"))
+        near = told_cpus(_device(seen.facts[arm]).get("near_cpus"))
         if cpus and near and not cpus & near:
             where = f"none of the CPUs of {seen.labels[arm]} is near the GPU"
             return Judged(85, f"{where}: every copy and every kernel launch crosses NUMA nodes")
@@ -100,16 +101,6 @@ def cpu_set(seen: DifferingFact) -> Judged | None:
     if counts and min(counts) < max(counts):
         return Judged(80, f"{counted(min(counts), 'CPU')} instead of {max(counts)}")
     return None
-
-
-def cpus_of(text: JsonValue) -> set[int]:
-    """Parse `0-3,8`; empty where it is not such a list."""
-    found: set[int] = set()
-    for part in text.split(",") if isinstance(text, str) else []:
-        first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (last.isdecimal() or not last) and len(first + last) < 12:
-            found |= set(range(int(first), min(int(last or first), int(first) + 4096) + 1))
-    return found
 
 
 def shm(seen: DifferingFact) -> Judged | None:

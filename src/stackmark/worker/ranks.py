@@ -20,6 +20,7 @@ from typing import IO
 
 from stackmark import events
 from stackmark.errors import SpecError, StreamError
+from stackmark.machine.binding import shares
 from stackmark.ranks import (
     DID_NOT_STOP,
     MOST_LOCAL_RANKS,
@@ -31,7 +32,7 @@ from stackmark.ranks import (
     own_share,
     variables,
 )
-from stackmark.spec import COPY_VARIABLE, LOG_VARIABLE, Spec, Task
+from stackmark.spec import BIND_VARIABLE, COPY_VARIABLE, LOG_VARIABLE, Spec, Task
 from stackmark.version import RELEASE
 from stackmark.worker import ending
 from stackmark.worker.first import worker_command
@@ -47,6 +48,8 @@ CAUSE_S = 2.0
 DRAIN_S = 0.5
 # No event is longer; what else comes without an end is handed on in pieces.
 LINE_LIMIT_BYTES = 64 * 1024
+# Of the last event of a rank that died: a phase may have any name.
+LONGEST_SAID = 80
 _LOST_RANK = events.FAILURE_EXIT_CODES["lost_rank"]
 _HINTS: dict[int, str] = {
     signal.SIGKILL: "kill -9 or a system limit ended it",
@@ -64,6 +67,7 @@ class Child:
     readers: list[threading.Thread] = field(default_factory=list)
     # How many events it has said, which is the number of its next.
     said: int = 0
+    last_line: str = ""
     failed: events.Failed | None = None
     done: bool = False
     # We ended it, politely or for good: its end says nothing of why.
@@ -111,6 +115,7 @@ class Agent:
         """Start the ranks; stop at the first that cannot be started, and report it."""
         for rank, task in tasks:
             self._size = rank.size
+            environment = _environment(rank, task.spec, store, self._copy, self._log)
             child = Child(rank.number, None)
             self._children.append(child)
             if not self.spoken:
@@ -119,7 +124,7 @@ class Agent:
             try:
                 process = child.process = subprocess.Popen(
                     worker_command(),
-                    env=_environment(rank, store, self._copy, self._log),
+                    env=environment,
                     pass_fds=store.descriptors if rank.number == 0 else (),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -147,6 +152,7 @@ class Agent:
         if not line.startswith(events.EVENT_PREFIX):
             return
         child.said += 1
+        child.last_line = line
         kind = line.removeprefix(events.EVENT_PREFIX)
         child.done = child.done or kind.startswith('"result"')
         if kind.startswith('"failed"'):
@@ -213,9 +219,11 @@ class Agent:
         if child.ended_by_us:
             return "terminated", "the worker was stopped with its group, without further output", ""
         if code < 0:
-            return self._killed(-code)
+            kind, said, hint = self._killed(-code)
+            return kind, f"{said}{_last_event(child)}", hint
         after = "after reporting its result" if child.done else "without a result"
-        return "rank_died", f"the worker ended with code {code} {after}", "see the log: stackmark show RUN --log"
+        said = f"the worker ended with code {code} {after}{'' if child.done else _last_event(child)}"
+        return "rank_died", said, "see the log: stackmark show RUN --log"
 
     def _killed(self, number: int) -> tuple[str, str, str]:
         if number == signal.SIGKILL and _oom_kills() > self._oom_kills:
@@ -251,6 +259,22 @@ class Agent:
         if self._log and (lines := for_people(self._log)) and isinstance(event, events.Failed):
             for text in lines(event):
                 self._out.line("out", text.encode("utf-8", "replace") + b"\n")
+
+
+def _last_event(child: Child) -> str:
+    """Say what a dead rank did last; empty where it said nothing that can be read."""
+    event = None
+    with suppress(StreamError):
+        event = events.read_event(child.last_line, child.said)
+    if isinstance(event, events.Steps):
+        said = f"step {event.first + len(event.step_s)} of {event.phase}"
+    elif isinstance(event, events.Phase):
+        said = f"{event.phase}, {event.state}"
+    elif event is not None:
+        said = event.event
+    else:
+        return ""
+    return f"; its last event was: {said[:LONGEST_SAID]}"
 
 
 @dataclass(frozen=True)
@@ -292,7 +316,7 @@ def open_store(share: NodeShare) -> Iterator[Store]:
         raise SpecError(f"port {port} of the first node cannot be listened at: {error.strerror}") from error
 
 
-def _environment(rank: Rank, store: Store, copy: str | None, log: str | None) -> dict[str, str]:
+def _environment(rank: Rank, spec: Spec | None, store: Store, copy: str | None, log: str | None) -> dict[str, str]:
     made = {**os.environ, **variables(rank, store.address, store.port)}
     made[STORE_VARIABLE] = str(store.listening.fileno()) if store.listening and rank.number == 0 else ""
     if copy is not None:
@@ -300,11 +324,19 @@ def _environment(rank: Rank, store: Store, copy: str | None, log: str | None) ->
     if log is not None and rank.number == 0:  # who speaks for the group
         made[LOG_VARIABLE] = log
     # As many threads as there are cores for, or each rank would take all of them; what a person set is theirs.
-    made.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // rank.local_size)))
+    made.setdefault("OMP_NUM_THREADS", str(max(1, _cores_for(spec, rank))))
     if rank.local_size == rank.size:
         # All ranks are here: a host name that leads nowhere, or out of the machine, is not asked.
         made.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return made
+
+
+def _cores_for(spec: Spec | None, rank: Rank) -> int:
+    """Return how many CPUs a rank has to itself: as it will be bound (run.py), or an equal part."""
+    kind = os.environ.get(BIND_VARIABLE)
+    if kind is None or spec is None:
+        return len(os.sched_getaffinity(0)) // rank.local_size
+    return shares(kind, devices_of_ranks(spec, rank.local_size), os.environ)[rank.local_number].threads
 
 
 def _give(process: subprocess.Popen[bytes], task: Task) -> None:
@@ -363,11 +395,18 @@ def task_of_rank(task: Task, rank: Rank) -> Task:
 
 
 def _on_own_device(spec: Spec, rank: Rank) -> Spec:
-    if not str(spec.params.get("device", "")).startswith("cuda"):
+    if "device" not in spec.params:
         return spec
-    if spec.params.get("share_gpus"):
-        return spec  # all ranks of a machine on the one that the spec names
-    return spec.model_copy(update={"params": {**spec.params, "device": f"cuda:{rank.local_number}"}})
+    device = devices_of_ranks(spec, rank.local_size)[rank.local_number]
+    return spec.model_copy(update={"params": {**spec.params, "device": device}})
+
+
+def devices_of_ranks(spec: Spec, local_size: int) -> list[str]:
+    """Return the devices of the ranks on one machine: a GPU each, or the one that the spec names for all."""
+    device = str(spec.params.get("device", ""))
+    if spec.ranks == 1 or not device.startswith("cuda") or spec.params.get("share_gpus"):
+        return [device] * local_size
+    return [f"cuda:{number}" for number in range(local_size)]
 
 
 def launched_rank(task: Task) -> Rank | None:

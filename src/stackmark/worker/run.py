@@ -14,19 +14,22 @@ from typing import Any
 from stackmark import events
 from stackmark.errors import StreamError
 from stackmark.machine import counters, host_counters, network
+from stackmark.machine.binding import shares
 from stackmark.machine.facts import Collector, collect
 from stackmark.machine.gpu import under_test
 from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.nvml import NoDriver, devices, session
 from stackmark.machine.orphans import MARK_VARIABLE, started_by_us
+from stackmark.machine.reading import cpu_list
 from stackmark.model import ValidationError
 from stackmark.ranks import Rank, own_rank
-from stackmark.spec import AUTO, SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
+from stackmark.spec import AUTO, BIND_VARIABLE, SPEC_VARIABLE, AnyParams, Params, Request, Spec, Task, explain
 from stackmark.worker.clock import CpuMarks, Stretch
 from stackmark.worker.exchange import align, emit_exchange
 from stackmark.worker.first import worker_command
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import Heartbeat, measure, warm_up
+from stackmark.worker.ranks import devices_of_ranks
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.definition import Family
 from stackmark.workloads.registry import find
@@ -134,10 +137,11 @@ def load(family: Family) -> Workload:
 def run(spec: Spec, emitter: Emitter, repetition: int = 0) -> None:
     family, entry = find(spec.workload)
     params = read_params(family, spec)
-    with emitter.part("import"):
-        workload = load(family)
     # Of a run of one it is nobody's business whether it was started inside somebody's job.
     bench = Bench(emitter, (own_rank(os.environ) if spec.ranks > 1 else None) or ALONE, repetition)
+    bind(emitter, spec, bench)
+    with emitter.part("import"):
+        workload = load(family)
     course = workload.run(entry.name.partition("/")[2], params, bench)
     try:
         ready = next(course)
@@ -154,6 +158,24 @@ def run(spec: Spec, emitter: Emitter, repetition: int = 0) -> None:
         next(course, None)
     finally:
         course.close()
+
+
+def bind(emitter: Emitter, spec: Spec, bench: Bench) -> None:
+    """Bind this process to CPUs, where the place was asked for it: before a framework is imported and makes its threads."""
+    kind = os.environ.pop(BIND_VARIABLE, None)
+    if kind is None:
+        return
+    before = os.sched_getaffinity(0)
+    share = shares(kind, devices_of_ranks(spec, bench.rank.local_size), os.environ)[bench.rank.local_number]
+    try:
+        os.sched_setaffinity(0, share.cpus)
+    except OSError as error:
+        message = f"bind={kind}: the worker cannot bind itself to the CPUs {cpu_list(share.cpus)}: {error.strerror}"
+        raise WorkloadFailure("bad_parameter", message, "leave out --bind") from error
+    facts = {"bind": kind, "cpus": cpu_list(share.cpus), "processes": share.sharing, "allowed": cpu_list(before)}
+    emitter(events.Facts, subject="binding", facts=facts, problems=list(share.problems))
+    for problem in share.problems:
+        bench.flag(f"binding: {problem}")
 
 
 def read_params(family: Family, spec: Spec) -> AnyParams:
@@ -192,9 +214,12 @@ def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench)
         "flags": [*bench.flags, *watched.findings.flags, *watched.heart.flags(stretch.step_s)],
     }
     # All numbers are read: more steps change none of them.
+    step_s = stretch.wall_s / max(1, stretch.done)
     if ready.together:
         emit_exchange(emitter, ready, ready.together, stretch)
-    emit_kernels(emitter, ready, stretch.wall_s / max(1, stretch.done))
+        # The profiled step has an exchange: all ranks do it, or none.
+        (step_s,) = ready.together.most(step_s)
+    emit_kernels(emitter, ready, step_s)
     emitter(events.Result, **result)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stackmark.machine.host import boot_id
 from stackmark.places.container.options import UNLIMITED, ContainerOptions, cpu_numbers
-from stackmark.places.place import Facts, missing_facts
+from stackmark.places.place import Facts, cpus_allowed, missing_facts
 from stackmark.remarks import Remark
 from stackmark.units import MIB, say_size
 
@@ -59,7 +59,7 @@ def _cpu(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
         has = f"it is {seen:g}" if isinstance(seen, int | float) else f"there is none: {IGNORED}"
         yield Remark(f"a CPU limit of {asked:g} CPUs was requested, but {has}", "cpus")
     cpus = options.cpuset_list
-    seen_cpus = facts.get("process", {}).get("cpus")
+    seen_cpus = cpus_allowed(facts)
     if cpus is not None and not (isinstance(seen_cpus, str) and cpu_numbers(seen_cpus) == cpus):
         text = f"the CPUs {options.cpuset} were requested, but the worker may run on {seen_cpus}"
         yield Remark(text, "cpuset")

@@ -35,6 +35,7 @@ from stackmark.places.place import CACHE_VARIABLES, cache_variables
 from stackmark.spec import (
     ABOUT_VARIABLE,
     AUTO,
+    BIND_VARIABLE,
     LEDGER_VARIABLE,
     LOG_VARIABLE,
     PYTHONS_VARIABLE,
@@ -296,7 +297,7 @@ def _variables(
     values = dict(cache_variables(cache))
     if image.software is not None:
         values |= {"HOME": HOME, "USER": user_name(environment)}
-    values |= {**options.variables, **options.typed_names}
+    values |= {**options.variables, **options.worker_variables}
     values = {name: value for name, value in values.items() if name not in options.named_variables}
     passed = [name for name in sorted(environment) if name not in values and _passes(name, image)]
     by_name = dict.fromkeys((*passed, *options.named_variables))
@@ -312,6 +313,7 @@ def _passes(name: str, image: Image) -> bool:
         LEDGER_VARIABLE,
         LOG_VARIABLE,
         PYTHONS_VARIABLE,
+        BIND_VARIABLE,
     ):
         return False
     tuning = name.startswith(TUNING)

@@ -15,7 +15,7 @@ from stackmark.places.bundle import FOLDER
 from stackmark.places.image_python import PYTHONS
 from stackmark.places.mounts import MOUNT, Mount, read_mounts, refuse_cluster_sources
 from stackmark.places.place import PlaceOptions, Several
-from stackmark.places.variables import VARIABLES_HELP, Variables, WithVariables
+from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables, WithVariables
 from stackmark.units import parse_size
 
 # The kernel's limits by the names that both engines take, and whether a number of bytes may be typed with a unit.
@@ -66,7 +66,7 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
     """A container's options."""
 
     PLAIN: ClassVar[frozenset[str]] = frozenset(
-        {"engine", "cpus", "cpuset", "memory", "shm", "ulimit", "cap_drop", "gpus"}
+        {"engine", "cpus", "cpuset", "memory", "shm", "ulimit", "cap_drop", "gpus", "bind"}
     )
 
     engine: Literal["auto", "podman", "docker"] = Field(
@@ -83,6 +83,7 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
     )
     cpus: Typed | None = Field(default=None, description="CPU time limit, in CPUs: 1.5")
     cpuset: Typed | None = Field(default=None, description="CPUs to run on: 0-3,8")
+    bind: Bind = Field(default="none", description=BIND_HELP)
     memory: Typed | None = Field(default=None, description="memory limit, without swap: 16g")
     shm: Typed | None = Field(default=None, description="size of /dev/shm: 1g; engines use 64 MB by default")
     ulimit: Several = Field(default=(), description="kernel limit: memlock=-1, nofile=1024:65536; may be repeated")

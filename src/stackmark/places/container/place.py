@@ -45,11 +45,12 @@ from stackmark.places.outside import (
     facts_of_container,
     facts_of_machine,
     params_of,
+    refuse_binding,
     runs_outside,
     unknown,
     words_of,
 )
-from stackmark.places.place import Facts, Handle, Outcome, Watch
+from stackmark.places.place import Facts, Handle, Outcome, Watch, not_bound
 from stackmark.places.process import Reading, oom_kills, start, supervise, worker_environment
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Spec, Task
@@ -110,11 +111,14 @@ class ContainerPlace:
         wanted = gpus.wanted(self._options, Task(do="run", spec=spec))
         found = checks.not_enforced(self._options, wanted, facts, mounted)
         # Nothing of ours looks from inside at what a program in an image sees.
-        return found if outside else [*found, *not_mounted(self._options.mounts, facts)]
+        if outside:
+            return found
+        return [*found, *not_mounted(self._options.mounts, facts), *not_bound(self._options.bind, facts)]
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         engine, image = self.prepare()
         if runs_outside(task.spec or task.request, self._options.image):
+            refuse_binding(self._options.bind)
             return self._run_outside(engine, image, task, watch, mark, time_limit_s)
         counting = _Counting(watch)
         # conmon writes into the client's working folder, so each client has one of its own.

@@ -25,7 +25,7 @@ from stackmark.places.container.options import (
 )
 from stackmark.places.mounts import MOUNT, Mount, read_mounts
 from stackmark.places.place import PlaceOptions, Several
-from stackmark.places.variables import VARIABLES_HELP, Variables
+from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables
 from stackmark.ranks import MOST_LOCAL_RANKS
 from stackmark.spec import AUTO
 from stackmark.units import parse_seconds
@@ -50,7 +50,7 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
     PLAIN: ClassVar[frozenset[str]] = frozenset(
         {
             "node", "node_selector", "toleration", "gpus", "ranks_per_node", "resource", "cpus", "memory", "shm", "pull", "queue",
-            "dra", "rdma", "deadline", "wait", "log_format",
+            "dra", "rdma", "deadline", "wait", "log_format", "bind",
         }
     )  # fmt: skip
 
@@ -87,6 +87,7 @@ class PodOptions(MemoryAndVariables, PlaceOptions):
         default=None,
         description="CPU time limit, in CPUs: 2; with a fraction (1.5) a CPU manager assigns no exclusive CPUs",
     )
+    bind: Bind = Field(default="none", description=BIND_HELP)
     memory: Typed | None = Field(default=None, description="memory limit, without swap: 16g")
     shm: Typed | None = Field(
         default=None, description="size of /dev/shm: 1g; default: half of memory, or 8g; it counts as memory"

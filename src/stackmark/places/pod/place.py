@@ -26,14 +26,15 @@ from stackmark.kubernetes.rights import SERVICE_RIGHT, check_rights
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
 from stackmark.places.mounts import not_mounted
-from stackmark.places.outside import OutsideRun, params_of, read_request, runs_outside
-from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts
+from stackmark.places.outside import OutsideRun, params_of, read_request, refuse_binding, runs_outside
+from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts, not_bound
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.outside import OutsideProgram, facts_of_pod
 from stackmark.places.pod.request import deadline_of, gpus_of, group_of, remarks
 from stackmark.places.pod.run import PodRun
 from stackmark.places.pod.setup import PodSetup, find_setup, has_resource
 from stackmark.places.process import ended_from_outside, worker_environment
+from stackmark.ranks import NODE_RANKS_VARIABLE
 from stackmark.secrets_masking import value_of
 from stackmark.spec import Request, Spec, Task
 from stackmark.units import MIB, counted, say_size
@@ -95,6 +96,7 @@ class PodPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         if self._outside(task.spec or task.request):
+            refuse_binding(self._options.bind)
             if task.spec is None:
                 assert task.request is not None
                 return self._place_program(task, task.request, watch, mark, time_limit_s)
@@ -239,6 +241,8 @@ class PodPlace:
             program=_program_of(task) if self._outside(asked) else None,
             table=self._table,
             group=group if task.do == "run" else None,
+            # A probe is one process on one node, and has that node's GPUs.
+            variables={NODE_RANKS_VARIABLE: str(group.ranks_each)} if group else None,
         )
 
     def _remark(self, request: PodRequest, task: Task, watch: Watch) -> None:
@@ -326,6 +330,7 @@ def not_enforced(options: PodOptions, gpus: int, facts: Facts) -> list[str]:
         *_limits(options, facts),
         *_gpus(options, gpus, facts),
         *not_mounted(options.mounts, facts),
+        *not_bound(options.bind, facts),
     ]
 
 

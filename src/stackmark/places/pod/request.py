@@ -121,7 +121,7 @@ def pod_request(
         values[SPEC_VARIABLE] = _task_text(task)
         values |= _log_variable(options, table if task.do == "run" else None)
     if program is None:
-        values |= options.typed_names
+        values |= options.worker_variables
         values[ABOUT_VARIABLE] = json.dumps(
             {**_about(options, gpus, software, image), **(about or {})}, separators=(",", ":")
         )
@@ -188,9 +188,10 @@ def _group_variables(group: PodGroup, mark: str) -> dict[str, str]:
 
 def group_of(options: PodOptions, asked: Spec | Request | None) -> PodGroup | None:
     """Return the pods that a run is spread over; None where one pod has all of its ranks."""
-    each = options.ranks_each
-    if each is None or asked is None:
+    if options.ranks_each is None or asked is None:
         return None
+    # Of a few ranks, such as the single one of a measurement of scaling, one node has all.
+    each = min(options.ranks_each, asked.ranks)
     if asked.ranks % each:
         raise SpecError(
             f"--ranks {asked.ranks} cannot be shared out with --ranks-per-node {each}: each node must get as many",
@@ -250,7 +251,7 @@ def gpus_of(options: PodOptions, asked: Spec | Request | None, offered: Callable
     device = str(asked.params.get("device", AUTO)) if asked else AUTO
     if device == "cpu" or (device == AUTO and not offered()):
         return 0
-    return (options.ranks_each or asked.ranks) if asked else 1
+    return min(options.ranks_each or asked.ranks, asked.ranks) if asked else 1
 
 
 def deadline_of(task: Task, time_limit_s: float | None) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from stackmark.errors import PlaceError
 from stackmark.ranks import NODE_RANKS_VARIABLE, STORE_VARIABLE
 from stackmark.spec import (
+    BIND_VARIABLE,
     COPY_VARIABLE,
     LEDGER_VARIABLE,
     LOG_VARIABLE,
@@ -34,8 +35,8 @@ KEPT = (
 )  # fmt: skip
 # What a worker is told by us alone.
 OWN = (
-    SPEC_VARIABLE, LEDGER_VARIABLE, LOG_VARIABLE, COPY_VARIABLE, SCRATCH_VARIABLE, TYPED_VARIABLE, PYTHONS_VARIABLE,
-    NODE_RANKS_VARIABLE, STORE_VARIABLE,
+    SPEC_VARIABLE, LEDGER_VARIABLE, LOG_VARIABLE, BIND_VARIABLE, COPY_VARIABLE, SCRATCH_VARIABLE, TYPED_VARIABLE,
+    PYTHONS_VARIABLE, NODE_RANKS_VARIABLE, STORE_VARIABLE,
 )  # fmt: skip
 _SLURMS = ("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "PMI_", "PMIX_")
 _AWAY = re.compile(

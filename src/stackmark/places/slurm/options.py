@@ -15,7 +15,7 @@ from stackmark.errors import SpecError
 from stackmark.places.container.options import Typed, check_python, size_of
 from stackmark.places.image_python import PYTHONS
 from stackmark.places.place import PlaceOptions
-from stackmark.places.variables import VARIABLES_HELP, Variables, WithVariables
+from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables, WithVariables
 from stackmark.ranks import MOST_LOCAL_RANKS
 from stackmark.spec import AUTO
 from stackmark.units import MIB, parse_seconds
@@ -38,7 +38,7 @@ class SlurmOptions(WithVariables, PlaceOptions):
     PLAIN: ClassVar[frozenset[str]] = frozenset(
         {
             "partition", "qos", "constraint", "gres", "gpus", "nodelist", "ranks_per_node", "cpus", "memory", "exclusive",
-            "reservation", "wait",
+            "reservation", "wait", "bind",
         }
     )  # fmt: skip
 
@@ -59,6 +59,7 @@ class SlurmOptions(WithVariables, PlaceOptions):
         default=None, description="how many ranks each node gets; default: all on one node"
     )
     cpus: Typed | None = Field(default=None, description="CPUs on each node; default: Slurm's own, often 1")
+    bind: Bind = Field(default="none", description=BIND_HELP)
     memory: Typed | None = Field(default=None, description="memory on each node: 16g; default: Slurm's own")
     env: Variables = Field(default=(), description=VARIABLES_HELP)
     python: str | None = Field(

@@ -17,13 +17,15 @@ from pydantic import JsonValue
 from stackmark.errors import PlaceError, SpecError, nearest_names
 from stackmark.machine.host import boot_id
 from stackmark.machine.orphans import MARK_VARIABLE
+from stackmark.machine.reading import told_cpus
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
 from stackmark.places.container.launch import driver_lives
-from stackmark.places.place import Facts, Outcome, Watch, cache_variables, missing_facts
+from stackmark.places.place import Facts, Outcome, Watch, cache_variables, cpus_allowed, missing_facts, not_bound
 from stackmark.places.slurm.commands import ControllerAway, Slurm
 from stackmark.places.slurm.options import SlurmOptions
 from stackmark.places.slurm.run import NAME_PREFIX, Plan, SlurmRun, job_name
+from stackmark.ranks import NODE_RANKS_VARIABLE
 from stackmark.secrets_masking import value_of
 from stackmark.spec import ABOUT_VARIABLE, AUTO, Request, Spec, Task
 from stackmark.units import counted, say_seconds
@@ -75,9 +77,13 @@ class SlurmPlace:
             self._remark(watch)
         self._wait_for_controller(slurm, watch)
         plan = self.plan(task)
-        return SlurmRun(
-            slurm, self._options, plan, task, watch, mark, self._environment(slurm, mark), time_limit_s
-        ).run()  # fmt: skip
+        environment = {**self._environment(slurm, mark), **self._of_probe(task)}
+        return SlurmRun(slurm, self._options, plan, task, watch, mark, environment, time_limit_s).run()
+
+    def _of_probe(self, task: Task) -> dict[str, str]:
+        """Tell a probe, which is one process on one node, how many ranks that node will have."""
+        nodes, each = self._plan_of_ranks(task.spec or task.request)
+        return {NODE_RANKS_VARIABLE: str(each)} if task.do == "probe" and nodes > 1 else {}
 
     def plan(self, task: Task) -> Plan:
         """Decide how many nodes a task needs, and how many GPUs of each."""
@@ -94,6 +100,7 @@ class SlurmPlace:
             *missing_facts(facts),
             *other_worker(worker_bundle().sha256, facts),
             *not_enforced(self._options, self._confines, facts),
+            *not_bound(self._options.bind, facts),
         ]
 
     def _plan_of_ranks(self, asked: Spec | Request | None) -> tuple[int, int]:
@@ -171,7 +178,7 @@ class SlurmPlace:
         return {
             **cache_variables(self._cache),
             **self._options.all_variables(os.environ),
-            **self._options.typed_names,
+            **self._options.worker_variables,
             MARK_VARIABLE: mark,
             ABOUT_VARIABLE: json.dumps(about, separators=(",", ":")),
         }
@@ -188,6 +195,8 @@ def not_enforced(options: SlurmOptions, confines: tuple[bool, bool], facts: Fact
     if facts.get("container", {}).get("slurm_job_id") is None:
         yield "the worker sees no sign of a Slurm job around it"
     seen = facts.get("process", {}).get("cpus_usable")
+    if options.bind != "none":
+        seen = len(told_cpus(cpus_allowed(facts)))
     if options.cpu_count is not None and isinstance(seen, int) and seen < options.cpu_count:
         yield f"{counted(options.cpu_count, 'CPU')} were requested, but the worker may use {seen}"
     elif options.cpu_count is not None and confines[0] and isinstance(seen, int) and seen > 2 * options.cpu_count:

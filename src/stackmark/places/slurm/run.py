@@ -44,8 +44,9 @@ NAME_PREFIX = "stackmark-"
 LOOK_S, ASK_FIRST_S, ASK_SLOWEST_S = 0.05, 0.5, 5.0
 # After the first node answered. srun starts them all at once.
 ALL_NODES_S = 60.0
-# srun ends the other nodes so long after the first one ended: an agent that lost a rank needs up to 6 s for its last words.
-OTHERS_END_S = 15
+# srun ends the other nodes so long after the first one ended: an agent that lost a rank needs up to 6 s for its last words. Ranks
+# that do not exchange notice nothing, and would go on: a dead rank must fail the run within 10 s.
+OTHERS_END_S = 7
 # Slurm's own limit lies above ours, which is exact: it counts in minutes, and only matters when nobody is there.
 SLURMS_LIMIT_S = 180
 # A state may follow the end of srun by a moment.

@@ -9,14 +9,14 @@ servers and which only root can read.
 No framework is imported here, so that the arithmetic can be tested, and used, where there is none.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from stackmark.machine.memory import nodes as nodes
 from stackmark.machine.nvml import NoDriver, Nvml, bare, devices, session
-from stackmark.machine.reading import ROOT, cpu_set, number, text
+from stackmark.machine.reading import ROOT, number, text
 
 # --- the driver's library ---------------------------------------------------------------------------------------------
 
@@ -41,16 +41,6 @@ def gpu_of(nvml: Nvml | None, uuid: str) -> object:
 # --- the kernel's files -----------------------------------------------------------------------------------------------
 #
 # What the kernel's files say of this machine: its NUMA nodes, their CPUs, near which a GPU hangs, and where pages lie.
-
-
-def nodes(root: Path = ROOT, allowed: frozenset[int] | None = None) -> dict[int, frozenset[int]]:
-    """Return the NUMA nodes whose CPUs this process may use, with those CPUs; one node 0 where the kernel shows none."""
-    may = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
-    found = {}
-    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
-        if cpus := cpu_set(text(folder / "cpulist")) & may:
-            found[int(folder.name[4:])] = cpus
-    return found or {0: may}
 
 
 def near_node(address: str, among: Mapping[int, frozenset[int]], root: Path = ROOT) -> int:

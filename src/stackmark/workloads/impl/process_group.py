@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from stackmark.machine.network import active_infiniband
+from stackmark.machine.network import active_infiniband, gloo_interface
 from stackmark.model import JsonValue
 from stackmark.ranks import STORE_VARIABLE, Rank, own_rank
 from stackmark.workloads.impl import links
@@ -84,8 +84,9 @@ class Group:
             version = ".".join(map(str, torch.cuda.nccl.version()))
             way = ", ".join(transports(self.log.read())) or "by an unreported transport"
             return [f"NCCL {version} {way}", f"{lie}, a GPU each"]
-        interface = os.environ.get("GLOO_SOCKET_IFNAME")
-        cores = len(os.sched_getaffinity(0))
+        interface = gloo_interface(os.environ)
+        # Ranks that are bound to CPUs have a part of what their agent has.
+        cores = len(os.sched_getaffinity(os.getppid()))
         threads = torch.get_num_threads()
         return [
             f"gloo by TCP{f' over {interface}' if interface else ''}",
@@ -95,7 +96,9 @@ class Group:
     def facts(self) -> dict[str, JsonValue]:
         """Return what the ranks communicate by, for the facts of a run."""
         found: dict[str, JsonValue] = {"backend": self.backend, "notes": list(self.notes())}
-        return {**found, "nccl": read_choice(self.log.read())} if self.backend == "nccl" else found
+        if self.backend == "nccl":
+            return {**found, "nccl": read_choice(self.log.read())}
+        return {**found, "interface": gloo_interface(os.environ)}
 
     def slow_network(self) -> str | None:
         """Return a warning where ranks use plain sockets though InfiniBand is there."""

@@ -316,7 +316,8 @@ def _row(begun: OpRow, floats: int, group: Group, seconds: float) -> OpRow:
     waited_s = sampler.waited_for(timed.calls_each) if group.device.type == "cuda" and timed.calls_each > 1 else None
     sampler.take(timed.calls_each, every_set=True)
     limit, factor = group.limit(), bus_factor(begun.op, group.rank.size)
-    notes = [*group.notes(), *exchange.notes, *limit.notes, *timed.notes]
+    slow = group.slow_network()
+    notes = [*([slow] if slow else []), *group.notes(), *exchange.notes, *limit.notes, *timed.notes]
     if waited_s is not None:
         notes.append(f"a call with a wait after it, as in DeepBench: {say_seconds(waited_s)}")
     return begun.model_copy(

@@ -4,6 +4,7 @@ A row of most operators is made in rows.py; the ranks of a collective and a mach
 """
 
 import gc
+import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
@@ -13,6 +14,7 @@ import torch
 from stackmark.events import Figure, OpRow
 from stackmark.medians import median_of
 from stackmark.model import JsonValue
+from stackmark.ranks import ranks_of_node
 from stackmark.spec import AnyParams, Request
 from stackmark.workloads.impl.devices import require_device
 from stackmark.workloads.op.definition import OpParams, find_operator
@@ -29,7 +31,7 @@ def probe(request: Request, _rig: Rig) -> tuple[AnyParams, dict[str, str]]:
     params, reasons = choose(request)
     found = _implementation(request.workload.partition("/")[2])
     if isinstance(found, OwnRows):
-        found.check(params, request.ranks)
+        found.check(params, ranks_of_node(os.environ, request.ranks))
     else:
         found.check_precision(stand_of(params))
     return params, reasons
