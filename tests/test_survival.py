@@ -191,7 +191,7 @@ def test_without_a_difference_the_log_rank_test_is_wrong_in_at_most_five_percent
     rng = np.random.default_rng(5)
     false = 0
     for _ in range(300):
-        a, b = (observed(rng.normal(0, 0.3, 6), 0.1, 1.2) for _ in range(2))
+        a, b = (observed(rng.normal(0, 0.3, 6).tolist(), 0.1, 1.2) for _ in range(2))
         false += log_rank_p(a, b, paired=False) <= 0.05
     assert false / 300 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
 
@@ -201,7 +201,7 @@ def test_the_interval_of_the_mean_holds_the_truth_as_often_as_it_says(limit: flo
     rng = np.random.default_rng(6)
     held = 0
     for _ in range(200):
-        found = mean_log(observed(rng.normal(0, 0.3, 10), 0.2, limit))
+        found = mean_log(observed(rng.normal(0, 0.3, 10).tolist(), 0.2, limit))
         assert found
         assert found.low is not None
         held += found.low <= 0 <= (math.inf if found.high is None else found.high)

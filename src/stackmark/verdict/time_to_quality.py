@@ -35,7 +35,6 @@ from stackmark.verdict.student import f_quantile
 from stackmark.verdict.survival import Estimate, Span, difference_of_logs, log_rank_p, mean_difference, mean_log
 from stackmark.verdict.throughput import Throughput
 
-TARGET_NOT_REACHED = "target_not_reached"
 # Below this many runs a side the log-rank test must support what the model says.
 ENOUGH_FOR_MODEL = 10
 CONFIDENCE = 0.95
