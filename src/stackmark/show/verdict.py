@@ -334,6 +334,8 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     del made["operators"]
     if examined.scaling is None:
         del made["scaling"]
+    if not examined.quality:
+        del made["quality"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
         del run["step_s"]
         run["steps"] = len(seen.step_s)
@@ -370,7 +372,10 @@ def comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
         "likely_slower": likely and worse,
         "likely_faster": likely and better,
     }
-    return asdict(comparison) | codes
+    made = asdict(comparison) | codes
+    if comparison.p_log_rank is None:
+        del made["p_log_rank"]
+    return made
 
 
 def _parts(parts: tuple[tuple[str, float], ...]) -> list[dict[str, JsonValue]]:
