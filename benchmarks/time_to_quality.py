@@ -5,7 +5,7 @@
 Times are log-normal. A run is evaluated at fixed distances, so its time is known to lie between two evaluations, and runs end
 at a limit that a stated share of them does not reach. Prints tables in Markdown: the 95 % interval of the mean log time, the
 interval of the ratio of two arms, paired and not, and the permutation log-rank test without a difference. The tables of
-docs/verdicts.md are its output. The seed is fixed; it takes about eight minutes on one core.
+docs/verdicts.md are its output. The seed is fixed; it takes about five minutes on one core.
 
 The functions under test are those of stackmark.verdict.survival, which the verdicts of single experiments are made by too.
 """

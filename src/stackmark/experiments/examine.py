@@ -203,7 +203,8 @@ def _put_together(
     met = say_interference([times.load(row) for row in counting], idle)
     arms = arms_of(labels_of(design, rows), runs, facts, rows, design)
     quality = tuple(_quality(arm.index, rows, runs, times) for arm in arms)
-    arms = tuple(_with_model(arm, found) for arm, found in zip(arms, quality, strict=True))
+    if any(found and found.censored for found in quality):
+        arms = tuple(_with_model(arm, found) for arm, found in zip(arms, quality, strict=True))
     arms = _with_limits(ledger, arms, rows, runs)
     arms = tuple(_with_usable(arm, runs, met) for arm in arms)
     chosen = margin if margin is not None else design.margin if design else MARGIN
@@ -328,10 +329,11 @@ def _quality(
 
 
 def _with_model(arm: ExaminedArm, quality: QualityResult | None) -> ExaminedArm:
-    """Take the median time of the model for an arm of which a run did not reach its target."""
-    if quality is None or not quality.censored:
+    """Take the median time of the model: where a run of an arm did not reach its target, all arms are judged by it."""
+    if quality is None:
         return arm
-    return replace(arm, throughput=model_throughput(quality), unit=arm.unit or find(quality.workload)[1].unit)
+    found = model_throughput(quality)
+    return replace(arm, throughput=found, unit=arm.unit or find(quality.workload)[1].unit, missed_target=found is None)
 
 
 def _with_usable(arm: ExaminedArm, runs: Sequence[ExaminedRun], met: str) -> ExaminedArm:

@@ -88,6 +88,8 @@ class ExaminedArm:
     pause_share: float = 0.0
     # Why its runs are not usable together; None where they are.
     unusable: Unusable | None = None
+    # Too few of its runs reached their target quality for a time. JSON has it in `quality`.
+    missed_target: bool = False
 
     @property
     def figure_unit(self) -> FigureUnit:
