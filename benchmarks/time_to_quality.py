@@ -25,11 +25,28 @@ GRIDS = ((4, 0.3), (10, 0.1), (10, 0.3))
 CENSORED = (0.0, 0.1, 0.3)
 
 
+# What was asked, how many runs (a side), the share that does not reach the limit, and the share of intervals that hold the truth.
+Covered = tuple[str, int, float, float]
+
+
 def main() -> None:
-    mean_table()
-    ratio_table(paired=False)
-    ratio_table(paired=True)
+    covered = [*mean_table(), *ratio_table(paired=False), *ratio_table(paired=True)]
     log_rank_table()
+    summary(covered)
+
+
+def summary(covered: Sequence[Covered]) -> None:
+    """Print the lowest and the highest coverage over evaluations, spreads and shares of the seed."""
+    print("\n### What the 95 % intervals cover, in %, over all rows above\n")
+    print("| interval of | runs | all reach the target | 10 % do not | 30 % do not |")
+    print("|---|---|---|---|---|")
+    for what in dict.fromkeys(one[0] for one in covered):
+        for runs in dict.fromkeys(one[1] for one in covered):
+            cells = []
+            for share in CENSORED:
+                found = [one[3] for one in covered if one[:3] == (what, runs, share)]
+                cells.append(f"{min(found):.1f} to {max(found):.1f}")
+            print(f"| {what} | {runs} | {' | '.join(cells)} |")
 
 
 def observed(logs: Floats, evaluations: int, limit: float) -> list[Span]:
@@ -61,15 +78,17 @@ def _covers(found: Estimate | None, truth: float) -> tuple[bool, bool, bool]:
     return True, math.isfinite(low) and math.isfinite(high), low <= truth <= high
 
 
-def _row(cells: Sequence[object], seen: Sequence[tuple[bool, bool, bool]], widths: Sequence[float]) -> None:
+def _row(cells: Sequence[object], seen: Sequence[tuple[bool, bool, bool]], widths: Sequence[float]) -> float:
     made = [one for one in seen if one[0]]
     covered = 100 * sum(one[2] for one in made) / max(1, len(made))
     both = 100 * sum(one[1] for one in made) / max(1, len(seen))
     width = f"±{100 * float(np.median(widths)) / 2:.0f} %" if widths else "-"
     print(f"| {' | '.join(map(str, cells))} | {covered:.1f} % | {both:.0f} % | {width} |", flush=True)
+    return covered
 
 
-def mean_table() -> None:
+def mean_table() -> list[Covered]:
+    rows: list[Covered] = []
     print("\n### Mean log time of one arm: what the 95 % interval covers\n")
     print("| runs | evaluations | spread | not reached | actual | covers | two ends | median width |")
     print("|---|---|---|---|---|---|---|---|")
@@ -87,10 +106,13 @@ def mean_table() -> None:
                     if found and found.low is not None and found.high is not None:
                         widths.append(found.high - found.low)
                 actual = f"{100 * censored / runs / EXPERIMENTS:.0f} %"
-                _row((runs, evaluations, f"{100 * spread:.0f} %", f"{100 * share:.0f} %", actual), seen, widths)
+                cells = (runs, evaluations, f"{100 * spread:.0f} %", f"{100 * share:.0f} %", actual)
+                rows.append(("the mean log time", runs, share, _row(cells, seen, widths)))
+    return rows
 
 
-def ratio_table(*, paired: bool) -> None:
+def ratio_table(*, paired: bool) -> list[Covered]:
+    rows: list[Covered] = []
     truth = math.log(1.2)
     name = "pairs with one seed" if paired else "runs with seeds of their own"
     print(f"\n### Ratio of two arms, {name}: what the 95 % interval covers (truth: 1.2)\n")
@@ -114,7 +136,9 @@ def ratio_table(*, paired: bool) -> None:
                         if found and found.low is not None and found.high is not None:
                             widths.append(found.high - found.low)
                     shares = f"{100 * seed_share:.0f} %", f"{100 * share:.0f} %"
-                    _row((runs, evaluations, f"{100 * spread:.0f} %", *shares), seen, widths)
+                    covered = _row((runs, evaluations, f"{100 * spread:.0f} %", *shares), seen, widths)
+                    rows.append((f"the ratio, {name}", runs, share, covered))
+    return rows
 
 
 def _arms(rng: np.random.Generator, runs: int, spread: float, seed_share: float) -> tuple[Floats, Floats]:
