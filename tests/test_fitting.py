@@ -162,6 +162,28 @@ def copy_into(book: Ledger, row: RunDetail, lines: list[str]) -> None:
     book.finish(row.id, RunEnd.model_validate({key: values[key] for key in RunEnd.model_fields}), lines)
 
 
+def test_stored_runs_are_not_compared_without_those_that_missed(made: Made) -> None:
+    with_missed, without = experiments(made.ledger)[0], experiments(made.ledger)[1]
+    ids = [row.id for row in rows_of(made.ledger, 1) if row.arm == 0]
+    answer = ask("verdict", with_missed, "--against", *ids)
+    assert answer.code == 2
+    assert "did not reach the target" in answer.err
+    sides = [f"experiment={without},param.epoch_s={value}" for value in (0.01, 0.02)]
+    selected = ask("verdict", "--runs", sides[0], "--against", sides[1])
+    assert selected.code == 2
+    assert "2 runs of" in selected.err
+
+
+def test_noise_shows_the_share_of_the_seed(made: Made) -> None:
+    answer = ask("noise", GNMT, "--blocks", "4", "--json")
+    found = json.loads(answer.out)["quality"][0]
+    # Both arms are the same training, so all of the variance is the seed's.
+    assert found["seeds"]["share"] == pytest.approx(1.0)
+    assert (found["seeds"]["seeds"], found["seeds"]["runs"]) == (4, 8)
+    shown = ask("verdict", json.loads(answer.out)["experiment_id"], "--why").out
+    assert "100 % of the variance of ln time is the seed's" in shown
+
+
 # --- what a worker cannot have measured
 
 SPEC = Spec(

@@ -70,7 +70,7 @@ from stackmark.verdict.family import holm
 from stackmark.verdict.interference import say_interference
 from stackmark.verdict.operators import ListResult
 from stackmark.verdict.throughput import Window, throughput_over_runs
-from stackmark.verdict.time_to_quality import QualityResult, model_throughput
+from stackmark.verdict.time_to_quality import QualityResult, model_throughput, with_seeds_of_all
 from stackmark.workloads.registry import find, known
 
 NEIGHBOURS = 3
@@ -203,6 +203,8 @@ def _put_together(
     met = say_interference([times.load(row) for row in counting], idle)
     arms = arms_of(labels_of(design, rows), runs, facts, rows, design)
     quality = tuple(_quality(arm.index, rows, runs, times) for arm in arms)
+    if kind_of(experiment).is_one_side:
+        quality = with_seeds_of_all(quality)
     if any(found and found.censored for found in quality):
         arms = tuple(_with_model(arm, found) for arm, found in zip(arms, quality, strict=True))
     arms = _with_limits(ledger, arms, rows, runs)

@@ -6,6 +6,7 @@ into the ledger otherwise is verified here again, and left out where it cannot b
 
 from collections.abc import Iterable, Sequence
 
+from stackmark.errors import SpecError
 from stackmark.events import Stream, gathered_facts
 from stackmark.experiments.judging import read_stored
 from stackmark.experiments.verify import evaluations_in, impossible_training, targets_of
@@ -13,6 +14,7 @@ from stackmark.failures import TARGET_NOT_REACHED
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.several import StreamSource
 from stackmark.spec import Spec
+from stackmark.units import counted
 from stackmark.verdict.time_to_quality import Evaluation, QualityResult, TrainedRun, summed_up
 from stackmark.workloads.registry import known
 
@@ -34,6 +36,17 @@ def is_censored(row: RunRow) -> bool:
 def is_outcome(row: RunRow) -> bool:
     """Tell whether a run gave a figure, or is known to be longer."""
     return (row.status == "done" and bool(row.rate_per_s)) or is_censored(row)
+
+
+def refuse_censored(rows: Iterable[RunRow], what: str) -> None:
+    """Refuse to compare stored runs by their figures where one did not reach its target and has none: it would be left out."""
+    missed = [row.id for row in rows if is_censored(row)]
+    if missed:
+        raise SpecError(
+            f"{counted(len(missed), 'run')} of {what} did not reach the target, e.g. {missed[0]}: "
+            "to compare the others alone would make it look faster than it is",
+            hint="compare the arms in one experiment, which counts such runs: stackmark compare",
+        )
 
 
 def curve_of(stream: Stream, spec: Spec) -> tuple[Evaluation, ...]:

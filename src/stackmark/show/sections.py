@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stackmark.figures import LOWER_IS_BETTER, figure_unit, name_of_figures
-from stackmark.show.quality import quality_lines
+from stackmark.show.quality import quality_lines, say_seeds
 from stackmark.show.result import say_flag, say_steadiness
 from stackmark.show.wording import (
     LETTERS,
@@ -272,12 +272,15 @@ class Sections:
     def quality(self) -> list[tuple[str, str]]:
         """How the runs of each arm came to their target: name and text of each line."""
         several = len(self.examined.arms) > 1
-        return [
+        # Of arms that are one and the same it is one number.
+        seeds = next((say_seeds(found) for found in self.examined.quality if found and found.seeds), "")
+        lines = [
             (name, f"{arm.label}: {said}" if several else said)
             for arm, found in zip(self.examined.arms, self.examined.quality, strict=False)
             if found
             for name, said in quality_lines(found)
         ]
+        return [*lines, *([("seeds", seeds)] if seeds else [])]
 
     @cached_property
     def rules(self) -> str:

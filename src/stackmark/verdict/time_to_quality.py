@@ -275,6 +275,12 @@ def seed_share(runs: Sequence[TrainedRun]) -> tuple[SeedShare | None, str]:
     return SeedShare(min(max(share, 0.0), 1.0), low, high, seeds, runs_in_all), ""
 
 
+def with_seeds_of_all(arms: Sequence[QualityResult | None]) -> tuple[QualityResult | None, ...]:
+    """Return the arms with the seed's share over the runs of all of them: arms that are one and the same run each seed again."""
+    share, why = seed_share([run for arm in arms if arm for run in arm.runs])
+    return tuple(arm and replace(arm, seeds=share, no_seeds=why) for arm in arms)
+
+
 def _share_by(ratio: float, size: float) -> float:
     """Return σ²_seed / (σ²_seed + σ²_run) from the ratio of the mean squares."""
     return (ratio - 1) / (ratio - 1 + size)
