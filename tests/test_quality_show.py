@@ -19,6 +19,7 @@ from stackmark.show.live import LiveBar, PlainLines
 from stackmark.show.quality import (
     POINTS_SHOWN,
     chosen,
+    evaluation_lines,
     quality_json,
     say_curve,
     say_score,
@@ -223,6 +224,15 @@ def test_a_long_curve_keeps_its_first_and_last_evaluation() -> None:
     assert len(shown) == POINTS_SHOWN
     assert (shown[0].number, shown[-1].number) == (1, 96)
     assert "BLEU 96" in say_curve(run)
+
+
+def test_very_many_evaluations_do_not_make_a_page_of_megabytes() -> None:
+    run = run_of(*[0.01 * number for number in range(5000)])
+    drawn = curves([summed_up("fit/gnmt", {"BLEU": ""}, [run])], "BLEU")
+    assert drawn.count("<circle") < 300
+    lines = evaluation_lines(run.evaluations)
+    assert lines[-1] == "4,800 evaluations in between: --json"
+    assert lines[-2].startswith("epoch 5000")
 
 
 def test_the_share_of_the_seed_is_said_with_its_interval() -> None:

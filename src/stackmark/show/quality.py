@@ -1,6 +1,6 @@
 """Training to a quality in words: whether the target was reached, after how long, the curves, and MLPerf's score."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,8 @@ from stackmark.verdict.time_to_quality import Evaluation, QualityResult, Share, 
 
 # Runs whose times stand on one screen, and evaluations of a curve in text.
 RUNS_SHOWN, POINTS_SHOWN = 20, 12
+# Evaluations of one run, a line each.
+LINES_SHOWN = 200
 
 
 def quality_lines(result: QualityResult, hint: str = "") -> list[Line]:
@@ -122,13 +124,16 @@ def chosen(evaluations: Sequence[Evaluation], most: int = POINTS_SHOWN) -> list[
     return [evaluations[round(number * last / (most - 1))] for number in range(most)]
 
 
-def evaluation_lines(evaluations: Iterable[Evaluation]) -> list[str]:
-    """Return a line for each evaluation of one run."""
-    return [
+def evaluation_lines(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return a line for each evaluation of one run; of very many, some are left out."""
+    shown = chosen(evaluations, LINES_SHOWN)
+    said = [
         f"epoch {one.epoch:.4g}, {counted(one.samples, 'sample')}, {say_seconds(one.clock_s)}: {say_qualities(one.quality, {})}"
         + (": target reached" if one.reached else "")
-        for one in evaluations
+        for one in shown
     ]
+    left_out = len(evaluations) - len(shown)
+    return [*said, *([f"{counted(left_out, 'evaluation')} in between: --json"] if left_out else [])]
 
 
 # --- for programs

@@ -366,7 +366,7 @@ def _how_decided(a: Sequence[Span], b: Sequence[Span], pair: Pair, p_rank: float
     missed = [
         f"{sum(not span.reached for span in arm)} of {len(arm)} in {name}" for name, arm in ((pair.a, a), (pair.b, b))
     ]
-    how = "by runs of one block, which have one seed" if pair.kind == "blocks" else "of independent runs"
+    how = "within blocks, whose runs have one seed" if pair.kind == "blocks" else "independent runs"
     rank = f"the permutation log-rank test ({how}) has p = {p_rank:.2g}"
     support = f"; below {ENOUGH_FOR_MODEL} runs a side it must support a difference" if few else ""
     return (
@@ -377,7 +377,7 @@ def _how_decided(a: Sequence[Span], b: Sequence[Span], pair: Pair, p_rank: float
 
 def _needed(few: bool) -> Needed:
     more = f"{ENOUGH_FOR_MODEL} runs a side or more" if few else "more runs"
-    return Needed(None, f"{more}, or a limit that more of them reach (--limit, --max-epochs)")
+    return Needed(None, f"{more}, or a limit within which more of them reach the target")
 
 
 def _without_model(

@@ -7,7 +7,7 @@ Each evaluation is a dot. A run that reached its target ends with its arm's sign
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stackmark.show.quality import say_qualities, say_target
+from stackmark.show.quality import chosen, say_qualities, say_target
 from stackmark.show.report.charts.shapes import (
     Scale,
     axis_below,
@@ -37,6 +37,8 @@ class Layout:
 
 
 WIDE = Layout(width=860)
+# Of one run; more cannot be told apart.
+MOST_POINTS = 250
 NARROW = Layout(width=340, height=260)
 
 
@@ -72,7 +74,7 @@ def curves(arms: Sequence[QualityResult | None], name: str, layout: Layout = WID
 
 
 def _run(run: TrainedRun, name: str, x: Scale, y: Scale) -> list[Markup]:
-    points = [(x(one.clock_s), y(one.quality[name])) for one in run.evaluations]
+    points = [(x(one.clock_s), y(one.quality[name])) for one in chosen(run.evaluations, MOST_POINTS)]
     drawn = [
         element("path", class_=f"steps {colour(run.arm)}", d="M" + "L".join(f"{at:.1f} {up:.1f}" for at, up in points))
     ]
