@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from asking import ask
-from stackmark.experiments.mlperf import Score, score_folders, score_of
+from stackmark.experiments.mlperf import Score, score_folders
+from stackmark.verdict.mlperf_score import score_of
 
 LOGS = Path(__file__).parent / "data" / "logs" / "mlperf_v0.6"
 PUBLISHED = {"resnet": 115.22, "ssd": 22.36, "minigo": 27.39}

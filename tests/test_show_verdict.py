@@ -300,8 +300,9 @@ def test_a_comparison_without_an_interval_is_a_point() -> None:
 
 def test_json_is_complete_and_is_json() -> None:
     made = json.loads(json.dumps(verdict_json(sample_examined()), allow_nan=False))
-    # The rows of an operator list are in `show --json`, with all their numbers; scaling is in that of `scale` alone.
-    assert {field.name for field in fields(Examined)} - {"operators", "scaling"} | {
+    # The rows of an operator list are in `show --json`, with all their numbers; scaling is in that of `scale` alone, and quality
+    # in that of training to a target.
+    assert {field.name for field in fields(Examined)} - {"operators", "scaling", "quality"} | {
         "schema",
         "usable",
         "why",

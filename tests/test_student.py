@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stackmark.verdict.student import normal_cdf, normal_quantile, t_cdf, t_quantile
+from stackmark.verdict.student import f_cdf, f_quantile, normal_cdf, normal_quantile, t_cdf, t_quantile
 
 DEGREES = (1, 1.5, 2, 3, 4, 5, 7.3, 10, 20, 39, 40, 41, 100, 1e3, 1e4, 1e5, 1e6)
 TAILS = [float(p) for p in np.logspace(-6, math.log10(0.5), 20)]
@@ -66,3 +66,12 @@ def test_a_probability_outside_of_0_and_1_is_refused(p: float) -> None:
 def test_no_degrees_of_freedom_are_refused(df: float) -> None:
     with pytest.raises(ValueError):
         t_cdf(1.0, df)
+
+
+@pytest.mark.parametrize("df_1", [1, 2, 4, 9, 30])
+@pytest.mark.parametrize("df_2", [1, 3, 5, 20, 100])
+def test_fishers_f_agrees_with_scipy(df_1: int, df_2: int) -> None:
+    probabilities = (0.001, 0.025, 0.5, 0.9, 0.975, 0.999)
+    theirs = stats.f.ppf(probabilities, df_1, df_2)
+    np.testing.assert_allclose([f_quantile(p, df_1, df_2) for p in probabilities], theirs, rtol=1e-10)
+    np.testing.assert_allclose([f_cdf(float(x), df_1, df_2) for x in theirs], probabilities, rtol=1e-10)

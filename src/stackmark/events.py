@@ -259,6 +259,15 @@ class Evaluation(Event):
     reached: bool
 
 
+def say_evaluation(one: Evaluation) -> str:
+    """Format like `epoch 3: BLEU 43.1 of 95`."""
+    said = ", ".join(
+        f"{name} {value:.4g}" + (f" of {one.target[name]:.4g}" if name in one.target else "")
+        for name, value in one.quality.items()
+    )
+    return f"epoch {one.epoch:.4g}: {said}"
+
+
 class Result(Event):
     """The end of a successful run, with all that a verdict needs, so that it needs no workload.
 

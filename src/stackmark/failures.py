@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 # The worker ended well, and the end of what it printed was lost on the way.
 LOG_INCOMPLETE = "log_incomplete"
+# A run that was trained to its limit without reaching its target quality: a result, whose time is only known to be longer.
+TARGET_NOT_REACHED = "target_not_reached"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ _NOT_SPEEDS = _words(
     "error errors miss misses failures failed retries retransmits dropped timeouts stalls loss losses energy cost costs"
 )
 UNKNOWN_UNIT = "units"
+# The unit of times to a target; people read less than one of them in seconds.
+MINUTES = "min"
 # Up to this factor a change is said in per cent.
 MOST_PER_CENT = 3.0
 _PER = re.compile(r"(.*?)(?:/|(?:^|[ _])per[ _])(.+)")
@@ -95,13 +97,17 @@ class FigureUnit:
 
     name: str
     higher_is_better: bool = True
-    # What a number of the ledger is multiplied by where it is printed with another prefix.
+    # What the figure is multiplied by where it is printed with another prefix, or in another unit of time.
     factor: float = 1.0
 
     def scaled(self, rate: float) -> "FigureUnit":
-        """Return the unit with the prefix that suits a number: GFLOP/s where it is 0.011 TFLOP/s."""
-        factor, name = scale_rate(self.name, rate) if self.higher_is_better else (1.0, self.name)
-        return FigureUnit(name, self.higher_is_better, factor)
+        """Return the unit that suits a number: GFLOP/s where it is 0.011 TFLOP/s, seconds where it is 0.2 min."""
+        if self.higher_is_better:
+            factor, name = scale_rate(self.name, rate)
+            return FigureUnit(name, True, factor)
+        if self.name == MINUTES and rate > 1.0:
+            return FigureUnit("s", False, 60.0)
+        return self
 
     @property
     def is_time(self) -> bool:
@@ -109,7 +115,7 @@ class FigureUnit:
         return not self.higher_is_better and self.name.lower() in TIME_UNITS
 
     def value(self, rate: float) -> float:
-        return self.factor * rate if self.higher_is_better else 1.0 / rate
+        return self.factor * rate if self.higher_is_better else self.factor / rate
 
     def bounds(self, low: float, high: float) -> tuple[float, float]:
         """Return the interval of the figure, the smaller end first."""

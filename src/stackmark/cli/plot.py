@@ -47,11 +47,7 @@ def _forest(experiments: Sequence[str], output: Path, margin: float | None, ledg
     from stackmark.show.plot import plot_png, plot_svg
     from stackmark.show.writing import write_picture
 
-    if len(experiments) > 1:
-        raise SpecError(
-            f"--kind forest draws one experiment, got {len(experiments)}",
-            hint="draw each into a file of its own, or several with --kind published",
-        )
+    _require_one("forest", experiments)
     with Ledger.open(ledger, create=False) as book:
         stored = load(experiments[0], book)
         if stored.kind() is FAULT:
@@ -61,6 +57,31 @@ def _forest(experiments: Sequence[str], output: Path, margin: float | None, ledg
             return
         examined = stored.verdict(margin).examined
     write_picture(output, lambda: plot_svg(examined), lambda: plot_png(examined))
+    notice(f"picture of {examined.experiment_id} written to {output}")
+
+
+def _require_one(kind: str, experiments: Sequence[str]) -> None:
+    if len(experiments) > 1:
+        raise SpecError(
+            f"--kind {kind} draws one experiment, got {len(experiments)}",
+            hint="draw each into a file of its own, or several with --kind published",
+        )
+
+
+def _quality(experiments: Sequence[str], output: Path, margin: float | None, ledger: str | None) -> None:
+    """Draw the quality of every run against time."""
+    from stackmark.api.stored import load
+    from stackmark.show.plot import png_of, quality_svg
+    from stackmark.show.writing import write_picture
+
+    _require_one("quality", experiments)
+    examined = load(experiments[0], ledger).verdict(margin).examined
+    if not any(run.evaluations for arm in examined.quality if arm for run in arm.runs):
+        raise SpecError(
+            f"--kind quality draws training to a target, but {examined.experiment_id} has no evaluation",
+            hint="leave --kind out, or draw an experiment of a workload that is trained to a quality",
+        )
+    write_picture(output, lambda: quality_svg(examined), lambda: png_of(quality_svg(examined)))
     notice(f"picture of {examined.experiment_id} written to {output}")
 
 
@@ -83,6 +104,7 @@ def _published(experiments: Sequence[str], output: Path, margin: float | None, l
 KINDS: dict[str, Callable[[Sequence[str], Path, float | None, str | None], None]] = {
     "forest": _forest,
     "published": _published,
+    "quality": _quality,
     "heatmap": partial(_of_suite, "heatmap"),
     "bars": partial(_of_suite, "bars"),
 }
@@ -96,14 +118,15 @@ Examples:
   stackmark plot x-01k9 -o verdict.png --margin 2%
   stackmark plot last x-01k9 --kind published -o study.png
   stackmark plot last --kind heatmap -o suite.svg
+  stackmark plot last --kind quality -o curves.svg
 """,
 )
 @click.argument("experiments", metavar="EXPERIMENT…", nargs=-1, required=True, callback=not_empty)
 @click.option(
     "--kind",
     type=click.Choice(list(KINDS)),
-    help="What to draw: forest (the ratio and every run), published (next to published numbers), heatmap (ratios of a suite), "
-    "bars (rates of a suite). [default: heatmap or bars for a suite, else forest]",
+    help="What to draw: forest (the ratio and every run), published (next to published numbers), quality (training to a target), "
+    "heatmap (ratios of a suite), bars (rates of a suite). [default: heatmap or bars for a suite, else forest]",
 )
 @click.option(
     "-o",

@@ -13,7 +13,7 @@ from stackmark.errors import SpecError
 from stackmark.events import Hello
 from stackmark.experiments.judging import read_stored
 from stackmark.experiments.list_specs import is_list
-from stackmark.experiments.mlperf import RUNS_ASKED, LoggedSystem, time_published_for
+from stackmark.experiments.mlperf import LoggedSystem, time_published_for
 from stackmark.figures import FigureUnit, figure_unit, is_cost, unit_kind
 from stackmark.ledger.importers.mlperf_training import FORMAT
 from stackmark.ledger.rows import IMPORT, RunDetail
@@ -27,6 +27,7 @@ from stackmark.remarks import Remark
 from stackmark.spec import Spec
 from stackmark.units import counted
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun, Facts
+from stackmark.verdict.mlperf_score import RUNS_ASKED
 from stackmark.verdict.operators import RowResult
 from stackmark.verdict.published_pairs import PublishedPair, pair_of_figures
 from stackmark.verdict.throughput import throughput_over_runs

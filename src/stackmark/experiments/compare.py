@@ -43,6 +43,7 @@ from stackmark.experiments.design import (
 )
 from stackmark.experiments.driver import OTHER_CHIP, boot_name, machine_name
 from stackmark.experiments.estimate import Estimate, of_arms
+from stackmark.experiments.fitting import is_censored, is_outcome
 from stackmark.experiments.kinds import require_blocks
 from stackmark.experiments.list_specs import is_list, rows_of_spec
 from stackmark.experiments.probing import Resolved, resolve
@@ -52,7 +53,7 @@ from stackmark.experiments.surroundings import KEY as SURROUNDINGS
 from stackmark.experiments.surroundings import Surroundings, look_around
 from stackmark.experiments.trust import Part, parts_of
 from stackmark.experiments.typed import extra_of
-from stackmark.experiments.verify import chip_for_others, folder_in
+from stackmark.experiments.verify import chip_for_others, folder_in, targets_of
 from stackmark.ledger.rows import Experiment, Kind, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.ledger.trouble import unreadable_design
@@ -364,7 +365,7 @@ def carry_out(
 
 
 def _is_begun(wanted: Assignment, rows: Sequence[RunRow]) -> bool:
-    return any((row.block, row.attempt) == (wanted.block, wanted.attempt) and row.status == "done" for row in rows)
+    return any((row.block, row.attempt) == (wanted.block, wanted.attempt) and is_outcome(row) for row in rows)
 
 
 def _expected(ledger: Ledger, experiment: Experiment, design: Design, now: Progress) -> Estimate | None:
@@ -421,7 +422,7 @@ class _Session:
     def _prime(self, arm: int) -> None:
         asked = self._design.arms[arm]
         row = self._run_once(primer_spec(asked.spec), arm, Position(arm=arm, role="primer", label=asked.label))
-        if row.status != "done":
+        if row.status != "done" and not is_censored(row):
             raise WorkerError(
                 f"the arm {asked.label!r} failed in its first run, which fills the caches: {row.failure_message}",
                 hint=row.failure_hint,
@@ -438,7 +439,7 @@ class _Session:
             # Its row says that it failed, so its block is repeated; whoever looks on should know why.
             self._watcher.notice(f"the arm {arm.label} cannot be run: {error.message}")
             return
-        if row.status == "done":
+        if is_outcome(row):
             self._check_chip(row, arm.label)
 
     def _run_once(self, spec: Spec, arm: int, position: Position) -> RunRow:
@@ -453,7 +454,7 @@ class _Session:
     def _in_all(self, so_far: Sequence[RunRow]) -> int:
         """How many runs it will have been, should none fail from here on."""
         arms = len(self._design.arms)
-        wasted = sum(1 for row in so_far if row.role == "measured" and row.status != "done")
+        wasted = sum(1 for row in so_far if row.role == "measured" and not is_outcome(row))
         return (arms if self._design.primers else 0) + arms * self._design.blocks + wasted
 
     def _check_chip(self, row: RunRow, label: str) -> None:
@@ -512,10 +513,14 @@ def primer_spec(spec: Spec) -> Spec:
         value = params.get(name)
         if isinstance(value, int | float):
             params[name] = min(value, most)
+    if target := targets_of(spec):
+        # The first evaluation is as far as a primer has to come.
+        params["target"] = ",".join("0" for _ in target)
     if is_list(spec.workload) and (rows := rows_of_spec(spec)):
         params["rows"] = say_rows(rows[:PRIMER_ROWS])
     return spec.model_copy(update={"params": params})
 
 
 def _still_primed(row: RunRow, arm: int) -> bool:
-    return row.role == "primer" and row.arm == arm and row.status == "done" and row.boot_id == boot_name()
+    primed = row.status == "done" or is_censored(row)
+    return row.role == "primer" and row.arm == arm and primed and row.boot_id == boot_name()

@@ -22,6 +22,7 @@ from stackmark.experiments.design import (
     stored_design,
     whole_attempts,
 )
+from stackmark.experiments.fitting import is_outcome, quality_of
 from stackmark.experiments.judging import read_stored, setup_parts, timed_run
 from stackmark.experiments.kinds import RUN, kind_of, require_arms
 from stackmark.experiments.limits import limits_of_run
@@ -44,6 +45,7 @@ from stackmark.experiments.progress import (
     judged_pairs,
     progress,
     runs_in,
+    trained_in,
     window_of,
     with_rates,
 )
@@ -68,7 +70,8 @@ from stackmark.verdict.family import holm
 from stackmark.verdict.interference import say_interference
 from stackmark.verdict.operators import ListResult
 from stackmark.verdict.throughput import Window, throughput_over_runs
-from stackmark.workloads.registry import known
+from stackmark.verdict.time_to_quality import QualityResult, model_throughput, with_seeds_of_all
+from stackmark.workloads.registry import find, known
 
 NEIGHBOURS = 3
 ALL_MADE = "all requested runs were made"
@@ -115,7 +118,7 @@ def in_window(shown: Examined, window: Window | None) -> Examined:
 
 
 def _counts(row: RunDetail, design: Design | None, now: Progress | None) -> bool:
-    if row.status != "done" or row.role != "measured" or not row.rate_per_s:
+    if row.role != "measured" or not is_outcome(row):
         return False
     if design is None or now is None:
         # A later piece of a list that was cut off is a part of it, and its rate that of a part.
@@ -198,7 +201,13 @@ def _put_together(
     counting = [row for row, run in zip(rows, runs, strict=True) if run.counted]
     idle = design.idle_cpus if design else idle_cpus_before(experiment)
     met = say_interference([times.load(row) for row in counting], idle)
-    arms = _with_limits(ledger, arms_of(labels_of(design, rows), runs, facts, rows, design), rows, runs)
+    arms = arms_of(labels_of(design, rows), runs, facts, rows, design)
+    quality = tuple(_quality(arm.index, rows, runs, times) for arm in arms)
+    if kind_of(experiment).is_one_side:
+        quality = with_seeds_of_all(quality)
+    if any(found and found.censored for found in quality):
+        arms = tuple(_with_model(arm, found) for arm, found in zip(arms, quality, strict=True))
+    arms = _with_limits(ledger, arms, rows, runs)
     arms = tuple(_with_usable(arm, runs, met) for arm in arms)
     chosen = margin if margin is not None else design.margin if design else MARGIN
     state, sentence = _state(experiment, design, now) if design else _state_of_one_arm(ledger, experiment, rows)
@@ -255,6 +264,7 @@ def _put_together(
         rules_made=design.rules if design else None,
         instead=_instead(experiment, rows, runs),
         published_pairs=published_pairs(ledger, experiment.command, rows, runs, facts, arms),
+        quality=quality if any(quality) else (),
         scaling=examine_scaling(ledger, design, rows, runs, arms, pairs, refused)
         if design and design.scaling
         else None,
@@ -311,6 +321,23 @@ def _with_limits(
     return tuple(found)
 
 
+def _quality(
+    arm: int, rows: Sequence[RunDetail], runs: Sequence[ExaminedRun], times: StepTimes
+) -> QualityResult | None:
+    """Return how the runs of an arm came to their target; None of other workloads."""
+    mine = [row for row, run in zip(rows, runs, strict=True) if run.counted and run.arm == arm]
+    found = [trained for row in mine if (trained := times.trained(row, row.spec))]
+    return quality_of(mine[0].spec, found) if found else None
+
+
+def _with_model(arm: ExaminedArm, quality: QualityResult | None) -> ExaminedArm:
+    """Take the median time of the model: where a run of an arm did not reach its target, all arms are judged by it."""
+    if quality is None:
+        return arm
+    found = model_throughput(quality)
+    return replace(arm, throughput=found, unit=arm.unit or find(quality.workload)[1].unit, missed_target=found is None)
+
+
 def _with_usable(arm: ExaminedArm, runs: Sequence[ExaminedRun], met: str) -> ExaminedArm:
     """Say of an arm whether its runs differ by a factor; `met` is what they met of other programs."""
     own = [run for run in runs if run.counted and run.arm == arm.index and run.rate_per_s]
@@ -352,7 +379,17 @@ def _pairs(
         return pairs if design.rule or each_alone else list(holm(pairs, multiple=sequences_of(len(design.arms))))
 
     return tuple(
-        judged_pairs(design, rows, blocks, attempts, levels=now.levels, margin=margin, finish=finish, late=late)
+        judged_pairs(
+            design,
+            rows,
+            blocks,
+            attempts,
+            levels=now.levels,
+            margin=margin,
+            finish=finish,
+            late=late,
+            trained=trained_in(design, rows, times),
+        )
     )
 
 

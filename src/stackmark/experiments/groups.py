@@ -19,6 +19,7 @@ from stackmark.experiments import fairness
 from stackmark.experiments.against_published import published_pairs
 from stackmark.experiments.design import MARGIN, check_margin
 from stackmark.experiments.examine import arms_of, in_window, nearest_published, read_run, title_of
+from stackmark.experiments.fitting import refuse_censored
 from stackmark.experiments.judging import read_stored
 from stackmark.experiments.kinds import kind_of, refuse_suite
 from stackmark.experiments.progress import StepTimes, rates_in, runs_in, series_numbers, window_of, with_rates
@@ -276,6 +277,7 @@ def _of_experiment(sources: SeveralLedgers, name: str) -> tuple[list[RunDetail],
             f"{experiment.id} has several arms and cannot be one side",
             hint=f"its own verdict: stackmark verdict {experiment.id}; or name the runs of one arm (stackmark results)",
         )
+    refuse_censored(rows, experiment.id)
     good = [row for row in rows if row.status == "done" and row.rate_per_s]
     bad = [row for row in rows if row.status != "done" or not row.rate_per_s]
     if not good:

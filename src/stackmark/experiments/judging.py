@@ -14,8 +14,8 @@ from pydantic import JsonValue, ValidationError
 from stackmark import model
 from stackmark.errors import StreamError
 from stackmark.events import Event, Failed, Hello, Metric, Phase, Result, Row, Stream, by_rank, gathered_facts
-from stackmark.experiments.verify import impossible_result, known_kind
-from stackmark.failures import PlaceFailure
+from stackmark.experiments.verify import impossible_result, impossible_training, known_kind, targets_of
+from stackmark.failures import TARGET_NOT_REACHED, PlaceFailure
 from stackmark.figures import rate_of, rate_unit_of
 from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, missing_facts
@@ -52,7 +52,12 @@ def judge(
     failure = _failure(stream, outcome, broken, live=spec is not None)
     if failure is None and not_enforced:
         failure = PlaceFailure("not_enforced", "; ".join(not_enforced))
-    if failure is None and (why := impossible_result(stream, spec, observed_s)):
+    why = (
+        impossible_result(stream, spec, observed_s)
+        if failure is None
+        else _impossible_end(failure, stream, spec, observed_s)
+    )
+    if why:
         failure = PlaceFailure("impossible_result", why, "the worker is not stackmark's, or its clock is wrong")
     if failure:
         hint = failure.hint or None
@@ -70,6 +75,15 @@ def judge(
     if spec is not None and (said := missing_facts(facts)):
         end = end.model_copy(update={"flags": [*end.flags, *(f"no-facts: {sentence}" for sentence in said)]})
     return end
+
+
+def _impossible_end(failure: PlaceFailure, stream: Stream, spec: Spec | None, observed_s: float | None) -> str | None:
+    """Return why a worker cannot have missed its target as it claims: such a run is a result too, a time that is longer."""
+    if failure.kind != TARGET_NOT_REACHED or spec is None:
+        return None
+    if targets_of(spec) is None:
+        return f"{spec.workload} is not trained to a target, but the worker claims that it was not reached"
+    return impossible_training(stream, spec, observed_s)
 
 
 def _end_with_numbers(stream: Stream, result: Result, about: dict[str, str | float | None]) -> RunEnd:

@@ -1,9 +1,6 @@
-"""Score MLPerf training runs by the rules of v0.6: sort, drop the fastest and the slowest, mean of the rest.
+"""Score the logs of MLPerf training runs by the rules of v0.6 (verdict/mlperf_score.py).
 
-One run that did not reach the target counts as the slowest and is the one dropped; with two there is no score. How many
-runs a score needs is part of the rules, since time to a target is quantised by the evaluations: with fewer, one lucky run
-decides. A score from another number of runs is computed all the same and called unofficial, with the reason. A score is shown
-next to the published time of a system, as a part of that time: 6.13 % slower took 1.0613 of it.
+A score is shown next to the published time of a system, as a part of that time: 6.13 % slower took 1.0613 of it.
 """
 
 import os
@@ -12,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import fmean
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.figures import FigureUnit
@@ -25,15 +21,10 @@ from stackmark.published.stack import Stack, stack_differences, stack_lines, sta
 from stackmark.published.table import Published, load
 from stackmark.remarks import Remark
 from stackmark.units import counted
+from stackmark.verdict.mlperf_score import RUNS_ASKED, benchmark_name, has_score, score_of, why_unofficial
 from stackmark.verdict.published_pairs import PublishedPair, StackLine, pair_of_figures
 
-# Runs that v0.6 asks for. (NCF was suspended in that round.)
-RUNS_ASKED = {"resnet": 5, "ssd": 5, "maskrcnn": 5, "gnmt": 10, "transformer": 10, "minigo": 10}
-# Without the fastest and the slowest one has to be left. Of fewer runs the unofficial score is the plain mean.
-FEWEST_RUNS = 3
-ROUND = "v0.6"
 MINUTES = FigureUnit("min", higher_is_better=False)
-_OTHER_NAMES = {"mask": "maskrcnn", "mask_rcnn": "maskrcnn", "resnet50": "resnet"}
 # Folders of a submission lie three deep: system, benchmark, result.
 _DEEPEST = 4
 _MOST_FILES = 10_000
@@ -130,17 +121,6 @@ def score_folders(folders: Sequence[str], against: str | None) -> tuple[list[Sco
     return scores, refused
 
 
-def score_of(seconds: Sequence[float], failed: int) -> float:
-    """Compute the score in minutes. A failed run counts as the slowest; the caller refuses more than one.
-
-    Fewer than three runs leave nothing between the fastest and the slowest: their score is the mean of the times.
-    """
-    if len(seconds) + failed < FEWEST_RUNS:
-        return fmean(seconds) / 60
-    kept = sorted(seconds)[1:] if failed else sorted(seconds)[1:-1]
-    return fmean(kept) / 60
-
-
 def _folders_with_logs(folder: str) -> Iterator[tuple[str, list[Path]]]:
     top = Path(folder)
     if not top.is_dir():
@@ -186,7 +166,7 @@ def _scores(folder: str, files: Sequence[Path]) -> list[Score]:
         for one in logs:
             name = (one.benchmark or Path(folder).name).lower()
             run = LoggedRun(file.name, one.seconds, one.failure.message if one.failure else "")
-            runs.setdefault(_OTHER_NAMES.get(name, name), []).append((run, one))
+            runs.setdefault(benchmark_name(name), []).append((run, one))
     if not runs and unreadable:
         return [_score(folder, Path(folder).name, unreadable)]
     # A file that cannot be read is a run that nobody can vouch for, of the only benchmark there is.
@@ -202,7 +182,7 @@ def _score(folder: str, benchmark: str, runs: Sequence[LoggedRun], log: Training
     if failed and not problem:
         notes.append(f"{failed[0].file} counts as the slowest run and is dropped: {failed[0].problem}")
     minutes = None if problem else score_of(seconds, len(failed))
-    unofficial = "" if problem else _why_unofficial(benchmark, len(runs), asked)
+    unofficial = "" if problem else why_unofficial(benchmark, len(runs))
     system = stack_of_facts({"import": dict(log.stack)}, log.accelerator, log.devices, log.framework) if log else {}
     return Score(
         folder, benchmark, minutes, tuple(runs), asked, problem, tuple(notes),
@@ -211,20 +191,13 @@ def _score(folder: str, benchmark: str, runs: Sequence[LoggedRun], log: Training
 
 
 def _problem(count: int, failed: Sequence[LoggedRun]) -> str:
-    if len(failed) > 1 or len(failed) == count:
+    if not has_score(count, len(failed)):
         said = "; ".join(f"{run.file}: {run.problem}" for run in failed[:3])
         allowed = "; the rules allow one" if count > 1 else ""
         return (
             f"{len(failed)} of {counted(count, 'run')} {'have' if len(failed) > 1 else 'has'} no time{allowed}: {said}"
         )
     return ""
-
-
-def _why_unofficial(benchmark: str, count: int, asked: int | None) -> str:
-    """Say why the rules do not give this score; nothing where they do."""
-    if asked is None:
-        return f"the number of runs that the rules require for {benchmark} is unknown; this score uses {count}"
-    return f"{counted(count, 'run')}; the rules of MLPerf Training {ROUND} require {asked}" if count != asked else ""
 
 
 def _times() -> list[Published]:
@@ -290,7 +263,7 @@ def time_published_for(logged: LoggedSystem, minutes: float) -> PublishedTime | 
     rows = [
         row
         for row in _times()
-        if _OTHER_NAMES.get(row.model, row.model) == _OTHER_NAMES.get(name, name)
+        if benchmark_name(row.model) == benchmark_name(name)
         and row.count == logged.ranks
         and chip_distance(chip, parse_chip(row.chip)) <= 1
         and _same_round(row, str(logged.facts.get("ruleset", "")), logged.when_unix_s)
@@ -321,7 +294,7 @@ def _names_system(system: str, platform: str) -> bool:
 
 
 def _with_published(score: Score, system: str) -> Score:
-    rows = [row for row in _times() if _fits(row, system) and _OTHER_NAMES.get(row.model, row.model) == score.benchmark]
+    rows = [row for row in _times() if _fits(row, system) and benchmark_name(row.model) == score.benchmark]
     if not rows:
         return replace(score, notes=(*score.notes, f"no published time of {score.benchmark} for {system}"))
     if score.minutes is None:

@@ -23,18 +23,22 @@ from stackmark.experiments.design import (
     whole,
     whole_attempts,
 )
+from stackmark.experiments.fitting import is_censored, is_outcome, trained_runs
 from stackmark.experiments.judging import read_stored, timed_run
 from stackmark.figures import figure_unit
 from stackmark.ledger.rows import LOST, RunRow
 from stackmark.ledger.several import StreamSource
+from stackmark.spec import Spec
 from stackmark.verdict.bad_runs import count_bad_runs, fisher_p
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import ExaminedRun
 from stackmark.verdict.interference import Disturbed, Load, combined, disturbances
 from stackmark.verdict.noise import median_block_s
-from stackmark.verdict.ratio import compare_blocks
+from stackmark.verdict.ratio import Pair, compare_blocks
 from stackmark.verdict.rules import RULES
+from stackmark.verdict.survival import Span
 from stackmark.verdict.throughput import TimedRun, Window, common_window, first_step_in, rate_in
+from stackmark.verdict.time_to_quality import TrainedRun, compare_times
 from stackmark.verdict.unpaired import LONGEST_SERIES_S, series_of
 
 Row = TypeVar("Row", bound=RunRow)
@@ -51,6 +55,7 @@ class StepTimes:
         self._known: dict[str, TimedRun | None] = {}
         self._loads: dict[str, Load] = {}
         self._metrics: dict[str, dict[str, float]] = {}
+        self._trained: dict[str, TrainedRun | None] = {}
 
     def remember(self, row: RunRow, stream: Stream) -> TimedRun | None:
         """Keep what is needed of a stream that was read anyway, and return its steps."""
@@ -73,6 +78,12 @@ class StepTimes:
         """Return the numbers that a run reported next to its figure."""
         self._read(row)
         return self._metrics[row.id]
+
+    def trained(self, row: RunRow, spec: Spec) -> TrainedRun | None:
+        """Return the run's way to its target; None where its spec has none."""
+        if row.id not in self._trained:
+            self._trained[row.id] = next(iter(trained_runs(self._ledger, spec, [row])), None)
+        return self._trained[row.id]
 
     def _read(self, row: RunRow) -> None:
         if row.id not in self._known:
@@ -209,7 +220,15 @@ def _by_rule(
         attempts = whole_attempts(design, finished) if design.repeats_disturbed else {}
         if all(
             pair.word != "INCONCLUSIVE"
-            for pair in judged_pairs(design, seen, blocks, attempts, levels=levels, rules=design.rules)
+            for pair in judged_pairs(
+                design,
+                seen,
+                blocks,
+                attempts,
+                levels=levels,
+                rules=design.rules,
+                trained=trained_in(design, seen, times),
+            )
         ):
             break
     return Progress(Done(), blocks, looked, levels)
@@ -223,13 +242,17 @@ def rows_in_window(rows: Sequence[RunRow], blocks: dict[int, int], times: StepTi
     looked_at = [row for row in rows if is_in(row, blocks)]
     window = window_of(looked_at, times)
     # Disturbed attempts at these blocks are measured over the same window, for the verdict with them.
-    every = [row for row in rows if row.role == "measured" and row.status == "done" and row.block in blocks]
+    every = [
+        row
+        for row in rows
+        if row.role == "measured" and (row.status == "done" or is_censored(row)) and row.block in blocks
+    ]
     return with_rates(every, rates_in(window, every, times))
 
 
 def is_in(row: RunRow, blocks: dict[int, int]) -> bool:
     """Return whether it is a successful measured run of one of these blocks."""
-    good = row.role == "measured" and row.status == "done" and bool(row.rate_per_s)
+    good = row.role == "measured" and is_outcome(row)
     return good and row.block is not None and blocks.get(row.block) == row.attempt
 
 
@@ -237,7 +260,11 @@ def disturbed_runs(design: Design, rows: Sequence[RunRow], times: StepTimes | No
     """Find the runs that other programs disturbed, by arm, block and attempt."""
     if times is None:
         return set()
-    good = [row for row in rows if row.role == "measured" and row.status == "done" and row.block is not None]
+    good = [
+        row
+        for row in rows
+        if row.role == "measured" and (row.status == "done" or is_censored(row)) and row.block is not None
+    ]
     found = disturbances([times.load(row) for row in good], design.idle_cpus)
     return {(one.arm, one.block, one.attempt) for one in found}
 
@@ -252,7 +279,7 @@ def finished_runs(rows: Sequence[RunRow], disturbed: Collection[tuple[int, int, 
             arm=row.arm,
             block=row.block or 0,
             attempt=row.attempt,
-            good=row.status == "done" and bool(row.rate_per_s),
+            good=is_outcome(row),
             cut_off=row.failure_kind in CUT_OFF,
             series=series,
             disturbed=(row.arm, row.block or 0, row.attempt) in disturbed,
@@ -262,6 +289,15 @@ def finished_runs(rows: Sequence[RunRow], disturbed: Collection[tuple[int, int, 
     ]
 
 
+def trained_in(design: Design, rows: Sequence[RunRow], times: StepTimes | None) -> dict[str, TrainedRun]:
+    """Return the ways to the target of all runs, by run id, where one of them did not reach it; else nothing is asked of them."""
+    if times is None or not any(is_censored(row) for row in rows):
+        return {}
+    measured = [row for row in rows if row.role == "measured" and is_outcome(row)]
+    found = {row.id: times.trained(row, design.arms[row.arm].spec) for row in measured}
+    return {run_id: run for run_id, run in found.items() if run is not None}
+
+
 def series_numbers(rows: Sequence[RunRow], longest_s: float = LONGEST_SERIES_S) -> list[int]:
     """Return for each run the number of its series, from 0 in the order of time."""
     return series_of([(row.started_unix_s, row.ended_unix_s, row.boot_id) for row in rows], longest_s)
@@ -269,7 +305,7 @@ def series_numbers(rows: Sequence[RunRow], longest_s: float = LONGEST_SERIES_S) 
 
 def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: Iterable[tuple[int, int]]) -> list[list[float]]:
     """Return for each arm ln R of each complete block, in the order of the blocks, with its attempt; R of rank counts is per
-    rank."""
+    rank. An arm of which a run has no rate, because it did not reach its target, has none."""
     order = sorted(blocks)
     rate = {
         (row.arm, row.block, row.attempt): row.rate_per_s
@@ -278,10 +314,25 @@ def rates_by_block(design: Design, rows: Sequence[RunRow], blocks: Iterable[tupl
     }
     # Of a group the rate per rank: the ratio to one rank is the efficiency then.
     ranks = [arm.spec.ranks if design.scaling else 1 for arm in design.arms]
+    arms = range(len(design.arms))
     return [
-        [math.log(rate[arm, block, attempt] / ranks[arm]) for block, attempt in order]
-        for arm in range(len(design.arms))
+        [math.log(rate[(arm, *key)] / ranks[arm]) for key in order] if all((arm, *key) in rate for key in order) else []
+        for arm in arms
     ]
+
+
+def times_by_block(
+    arm: int, rows: Sequence[RunRow], blocks: Sequence[tuple[int, int]], trained: Mapping[str, TrainedRun]
+) -> list[Span]:
+    """Return what is known of an arm's time to its target in each block, in the order of the blocks."""
+    ids = {
+        (row.block, row.attempt): row.id
+        for row in rows
+        if row.role == "measured" and row.arm == arm and is_outcome(row)
+    }
+    # A run whose evaluations cannot be read says nothing: longer than no time.
+    runs = [trained.get(ids[key]) for key in blocks]
+    return [run.span if run else Span(0.0, None) for run in runs]
 
 
 def judged_pairs(
@@ -295,14 +346,16 @@ def judged_pairs(
     rules: int = RULES,
     finish: Callable[[list[Comparison]], list[Comparison]] = list,
     late: Collection[tuple[int, int, int]] = (),
+    trained: Mapping[str, TrainedRun] | None = None,
 ) -> list[Comparison]:
     """Compare every pair of arms with and without the blocks that other programs disturbed. `finish` is Holm's part.
 
-    `attempts` are all whole attempts at blocks, and whether each was disturbed; `blocks` those that count.
+    `attempts` are all whole attempts at blocks, and whether each was disturbed; `blocks` those that count. `trained` has the ways
+    of runs to their target quality, where one of them did not reach it.
     """
 
     def of(chosen: Iterable[tuple[int, int]]) -> list[Comparison]:
-        return finish(comparisons(design, rows, chosen, levels, margin, rules=rules, late=late))
+        return finish(comparisons(design, rows, chosen, levels, margin, rules=rules, late=late, trained=trained))
 
     every = [key for key in attempts if key[0] in blocks]
     if not any(attempts[key] for key in every):
@@ -325,6 +378,7 @@ def comparisons(
     *,
     rules: int = RULES,
     late: Collection[tuple[int, int, int]] = (),
+    trained: Mapping[str, TrainedRun] | None = None,
 ) -> list[Comparison]:
     """Compare every pair of arms, the first of each being the one that was named first; before Holm.
 
@@ -334,7 +388,7 @@ def comparisons(
     logs = rates_by_block(design, rows, chosen)
     labels = [arm.label for arm in design.arms]
     wanted = design.margin if margin is None else margin
-    spoilt = [[(arm, *key) in late for key in chosen] for arm in range(len(labels))]
+    spoilt = [[(arm, *key) in late for key in chosen] if logs[arm] else [] for arm in range(len(labels))]
     bad = count_bad_runs(labels, logs, wanted, spoilt)
     block_s = median_block_s(
         (row.block, row.started_unix_s, row.ended_unix_s)
@@ -348,6 +402,11 @@ def comparisons(
     # Rank counts are compared with one rank, and not with each other.
     for a in range(len(labels))[: 1 if design.scaling else None]:
         for b in range(a + 1, len(labels)):
+            if not logs[a] or not logs[b]:
+                of_a, of_b = (times_by_block(arm, rows, chosen, trained or {}) for arm in (a, b))
+                who = Pair(labels[a], labels[b], "blocks", len(chosen), len(chosen), terms)
+                found.append(compare_times(who, of_a, of_b, wanted, levels=levels, block_s=block_s))
+                continue
             pair = compare_blocks(
                 labels[a], labels[b], logs[a], logs[b], wanted, levels=levels, multiple=sequences_of(len(labels)),
                 block_s=block_s, rules=rules, terms=terms,

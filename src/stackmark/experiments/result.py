@@ -13,6 +13,7 @@ from statistics import median
 
 from stackmark.errors import Exit, SpecError
 from stackmark.events import gathered_facts
+from stackmark.experiments.fitting import curve_of
 from stackmark.experiments.judging import Facts, judged_again, read_stored, setup_parts
 from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_measured, limits_of_run
 from stackmark.experiments.list_specs import is_list
@@ -54,6 +55,7 @@ from stackmark.verdict.operators import ListResult
 from stackmark.verdict.published_pairs import StackLine
 from stackmark.verdict.scaling import GroupTimes
 from stackmark.verdict.throughput import Throughput, worth_of_runs
+from stackmark.verdict.time_to_quality import Evaluation
 from stackmark.workloads.registry import find
 
 # With fewer runs it is said what they are worth.
@@ -327,6 +329,8 @@ class StoredRun:
     listed: ListResult | None = None
     # Of a run of several ranks: where the time of a step goes.
     group: GroupTimes | None = None
+    # Of a run that was trained to a quality.
+    evaluations: tuple[Evaluation, ...] = ()
 
 
 def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRun:
@@ -345,4 +349,5 @@ def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRu
         limits_of_run(ledger, row),
         one_run_of_list(row, stream.events),
         times_of(stream.events, stream.ranks),
+        curve_of(stream, row.spec),
     )

@@ -7,6 +7,7 @@ from stackmark.errors import SpecError
 from stackmark.events import Event, gathered_facts
 from stackmark.experiments.driver import OTHER_CHIP, machine_name
 from stackmark.experiments.estimate import of_one_arm
+from stackmark.experiments.fitting import is_censored, quality_of, trained_runs
 from stackmark.experiments.judging import Facts, read_stored
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import CUT_OFF, in_common_windows
@@ -21,6 +22,7 @@ from stackmark.places.place import Place
 from stackmark.places.registry import find_place
 from stackmark.spec import Request, Spec
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
+from stackmark.verdict.time_to_quality import QualityResult, model_throughput
 from stackmark.workloads.registry import check_spec
 
 GPU_RUNS, CPU_RUNS = 5, 3
@@ -40,6 +42,8 @@ class Measured:
     throughput: Throughput | None
     # The events of the last run that gave a number: for set-up by part, losses and facts.
     events: tuple[Event, ...]
+    # Of a workload that is trained to a target: the curves of its runs, and what they show together.
+    quality: QualityResult | None = None
 
     @property
     def asked(self) -> int | None:
@@ -212,7 +216,10 @@ def _measured(
     rows = in_common_windows(ledger, runs)
     rates = [row.rate_per_s for row in rows if row.status == "done" and row.rate_per_s]
     throughput = throughput_over_runs(rates) if rates else None
-    return Measured(experiment, spec, say_choices(experiment), facts, tuple(rows), throughput, events)
+    quality = quality_of(spec, trained_runs(ledger, spec, rows))
+    if quality and quality.censored:
+        throughput = model_throughput(quality)
+    return Measured(experiment, spec, say_choices(experiment), facts, tuple(rows), throughput, events, quality)
 
 
 def asked_runs(experiment: Experiment) -> int | None:
@@ -223,11 +230,16 @@ def asked_runs(experiment: Experiment) -> int | None:
 
 def missing_runs(asked: int, rows: Sequence[RunRow]) -> int:
     """Return how many runs are still to be made. One that the driver cut off was not made; after a first one that failed
-    none is."""
+    none is, unless it only did not reach its target."""
     made = [row for row in rows if row.role == "measured" and row.failure_kind not in CUT_OFF]
-    if made and made[0].status == "failed":
+    if made and _is_hopeless(made[0]):
         return 0
     return max(0, asked - len(made))
+
+
+def _is_hopeless(first: RunRow) -> bool:
+    """Tell whether what failed in the first run would fail in all of them. A target that was not reached is an outcome."""
+    return first.status == "failed" and not is_censored(first)
 
 
 def run_several(
@@ -248,5 +260,5 @@ def run_several(
             position = replace(position, pass_number=number, piece=0)
         row, events = recorder.run(spec, position, place, watcher, time_limit_s)
         yield row, events
-        if row.status == "failed" and number == 0:
+        if number == 0 and _is_hopeless(row):
             return

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.events import gathered_facts
+from stackmark.experiments.fitting import refuse_censored
 from stackmark.experiments.judging import read_stored
 from stackmark.ledger.rows import RunDetail, RunFilter
 from stackmark.ledger.several import SeveralLedgers
@@ -113,6 +114,7 @@ def select_runs(sources: SeveralLedgers, conditions: Mapping[str, str], option: 
             f"{option}: {say_conditions(conditions)} selects {len(rows):,} runs; at most {MOST_RUNS:,} are compared",
             hint="add a condition, e.g. workload=train/resnet50 or experiment=x-…",
         )
+    refuse_censored(rows, say_conditions(conditions))
     good = [row for row in rows if row.status == "done" and row.rate_per_s]
     if not good:
         search.refuse_nothing(len(rows))

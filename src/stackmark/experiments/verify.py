@@ -6,7 +6,8 @@ a decision, and each is verified in this file:
 - the spec of a probe, which all arms run, the bare host among them: `verified_spec`;
 - the facts that name a GPU for the other arms (`chip_for_others`); those that show what a place enforced are verified by the
   place itself (`not_enforced`);
-- the result: what was counted, and in how much time (`impossible_result`);
+- the result: what was counted, and in how much time (`impossible_result`), and the evaluations of a model that was trained to a
+  quality, by which its time is known (`impossible_training`);
 - the kind of a failure, which decides what is repeated: `known_kind`.
 
 Everything else a worker says is stored and shown, and decides nothing. docs/security.md has the table.
@@ -18,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from stackmark.errors import WorkerError
-from stackmark.events import FAILURE_EXIT_CODES, Event, OpRow, Result, Row, Steps, Stream
+from stackmark.events import FAILURE_EXIT_CODES, Evaluation, Event, OpRow, Result, Row, Steps, Stream, gathered_facts
 from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
 from stackmark.experiments.typed import extra_of
 from stackmark.model import FieldInfo, JsonValue, ValidationError
@@ -36,6 +37,8 @@ CLOCK_SLACK_S = 1.0
 CLOCK_SLACK = 0.01
 # An implementation may count what it really does: all products of a recurrent layer are three times the definition's.
 COUNTS_DIFFER = 4.0
+# A time may be rounded to milliseconds, or to six digits of minutes.
+ROUNDED_S, ROUNDED_SHARE = 1e-3, 1e-5
 _DISTRUST = "the image is not what it should be: build it again from a recipe that you trust, or do not use it"
 
 
@@ -136,7 +139,9 @@ def impossible_result(stream: Stream, spec: Spec | None, observed_s: float | Non
         return said
     if spec is None:
         return None
-    return _other_work(spec, results) or _other_rows(spec, stream.events)
+    return (
+        _other_work(spec, results) or _other_rows(spec, stream.events) or impossible_training(stream, spec, observed_s)
+    )
 
 
 def _too_long(stream: Stream, results: Sequence[Result], observed_s: float) -> str | None:
@@ -220,3 +225,98 @@ def _other_rows(spec: Spec, events: Sequence[Event]) -> str | None:
         if row.operations and counted and not counted / COUNTS_DIFFER <= row.operations <= counted * COUNTS_DIFFER:
             return f"row {row.index} has about {counted:.3g} operations, but the worker counted {row.operations:.3g}"
     return None
+
+
+def targets_of(spec: Spec) -> dict[str, float] | None:
+    """Return what a spec asks of each quality; None where it is of a workload that is not trained to a quality."""
+    definition = known(spec.workload)
+    if definition is None or definition.timed != "quality":
+        return None
+    texts = str(spec.params.get("target", "")).split(",")
+    try:
+        return {one.name: float(text) for one, text in zip(definition.qualities, texts, strict=True)}
+    except ValueError:
+        return {}
+
+
+def impossible_training(stream: Stream, spec: Spec, observed_s: float | None) -> str | None:
+    """Return why the evaluations of a run cannot be; None where they can, or where a run is of no such workload.
+
+    It is asked of runs that reached their target, and of those that ended at their limit: both are data of a verdict.
+    """
+    target = targets_of(spec)
+    if target is None:
+        return None
+    evaluations = evaluations_in(stream)
+    if not target:
+        return f"the targets of the spec, {str(spec.params.get('target'))[:80]!r}, are not one number for each quality"
+    if said := _impossible_curve(evaluations, target):
+        return said
+    if said := _too_late(stream, evaluations, observed_s):
+        return said
+    result = stream.ended()
+    if isinstance(result, Result):
+        return _other_time(evaluations, result)
+    if evaluations and evaluations[-1].reached:
+        return "the worker claims that the target was not reached, but its last evaluation reached it"
+    return None
+
+
+def evaluations_in(stream: Stream) -> list[Evaluation]:
+    """Return the evaluations of a run: the first rank speaks for its group."""
+    return [event for event in stream.of(0) if isinstance(event, Evaluation)]
+
+
+def _impossible_curve(evaluations: Sequence[Evaluation], target: Mapping[str, float]) -> str | None:
+    clock_s = 0.0
+    for number, one in enumerate(evaluations, 1):
+        if one.number != number:
+            return f"evaluation {number} calls itself {one.number}"
+        if one.clock_s <= clock_s:
+            return (
+                f"evaluation {number} is at {one.clock_s:.6g} s of the run's clock, which is not after {clock_s:.6g} s"
+            )
+        clock_s = one.clock_s
+        if dict(one.target) != target:
+            return f"the target of evaluation {number} is {_say(one.target)}, but the spec asks for {_say(target)}"
+        if missing := [name for name in target if name not in one.quality]:
+            return f"evaluation {number} does not say {missing[0][:40]!r}"
+        if one.reached != all(one.quality[name] >= least for name, least in target.items()):
+            return f"evaluation {number} claims that the target is {'' if one.reached else 'not '}reached at {_say(one.quality)}"
+        if one.reached and number < len(evaluations):
+            return f"evaluation {number} reached the target, but {number + 1} follows it"
+    return None
+
+
+def _say(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name[:40]} {value:g}" for name, value in [*values.items()][:4])
+
+
+def _other_time(evaluations: Sequence[Evaluation], result: Result) -> str | None:
+    """The figure is the clock of the evaluation that reached the target; digits may have been rounded."""
+    if not evaluations or not evaluations[-1].reached:
+        return "the worker claims a time to the target, but no evaluation reached it"
+    seconds = 60 * result.figure.value if result.figure else 0.0
+    clock_s = evaluations[-1].clock_s
+    if abs(seconds - clock_s) > ROUNDED_S + ROUNDED_SHARE * clock_s:
+        return f"the worker claims {seconds:.6g} s to the target, but the evaluation that reached it was at {clock_s:.6g} s"
+    return None
+
+
+def _too_late(stream: Stream, evaluations: Sequence[Evaluation], observed_s: float | None) -> str | None:
+    """No evaluation is later than the run lasted. One that went on from a checkpoint has what was before on its clock too."""
+    if observed_s is None or not evaluations:
+        return None
+    facts = gathered_facts(stream.events).get("fit", {})
+    before_s = sum(
+        float(value)
+        for name in ("resumed_at_s", "lost_s")
+        if isinstance(value := facts.get(name), int | float) and 0 <= value < math.inf
+    )
+    most_s = (observed_s + before_s) * (1 + CLOCK_SLACK) + CLOCK_SLACK_S
+    if evaluations[-1].clock_s <= most_s:
+        return None
+    return (
+        f"the worker claims an evaluation after {evaluations[-1].clock_s:.3g} s, but ran for {observed_s:.3g} s by the driver's "
+        "clock"
+    )

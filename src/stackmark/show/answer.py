@@ -104,7 +104,8 @@ def answers(sections: Sections) -> list[str]:
         return [say_with_counts(one, _unit(examined)) for one in examined.comparisons]
     measured = [arm for arm in examined.arms if arm.throughput]
     if not measured:
-        return ["No run gave a number"]
+        missed = any(arm.missed_target for arm in examined.arms)
+        return ["The target was not reached, or too seldom to state a time" if missed else "No run gave a number"]
     if examined.scaling and examined.scaling.refused:
         return [*examined.scaling.refused]
     if any(getattr(one, "kind", "") == MIXED_RUNS for one in examined.warnings):
@@ -152,6 +153,8 @@ def what_to_do(sections: Sections) -> str:
         return f"Finish it: `stackmark resume {id_}`."
     if not any(arm.throughput for arm in examined.arms):
         failed = bad_runs(examined)
+        if not failed and any(arm.missed_target for arm in examined.arms):
+            return "Train it longer, with other settings, or to a lower target."
         return f"See why it failed: `stackmark show {failed[-1].run_id} --log`." if failed else "Measure it again."
     if examined.comparisons:
         return " ".join(dict.fromkeys(_after_verdict(sections)))

@@ -26,8 +26,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column
 from rich.text import Text
 
-from stackmark.events import Event, Failed, OpRow, Phase, Probe, Result, Row, Steps
+from stackmark.events import Evaluation, Event, Failed, OpRow, Phase, Probe, Result, Row, Steps, say_evaluation
 from stackmark.experiments.estimate import Estimate
+from stackmark.experiments.fitting import is_censored
 from stackmark.experiments.recorder import Silent
 from stackmark.experiments.recorder import Watcher as Watcher
 from stackmark.figures import say_figure
@@ -103,7 +104,8 @@ def say_run(
     head = f"{where or f'run {number}/{of}'}{f'  {short_id(row.id)}' if with_id else ''}"
     if row.rate_per_s is None:
         kept = f" (kept: {rows})" if rows and rows.done else ""
-        return f"{head}  failed: {safe_line(row.failure_message or 'no reason is known')}{kept}"
+        what = "" if is_censored(row) else "failed: "
+        return f"{head}  {what}{safe_line(row.failure_message or 'no reason is known')}{kept}"
     note = "" if row.status == "done" else f"  {row.status}: {safe_line(row.failure_message or '')}"
     seen = row.steady or str(rows or "")
     return f"{head}  {say_figure(row.rate_per_s, row.rate_unit)}{f'  {seen}' if seen else ''}{note}"
@@ -174,6 +176,8 @@ class PlainLines(Notices):
             self._rows, self._said_s = ListProgress(), time.monotonic()
         elif isinstance(event, Row):
             self._row(event)
+        elif isinstance(event, Evaluation):
+            self._evaluated(event)
         elif self._phases and isinstance(event, Phase) and event.state == "end" and event.seconds is not None:
             note = f" ({event.note})" if event.note else ""
             self._say(f"{self._prefix}  {event.phase} {say_seconds(event.seconds)}{note}")
@@ -187,6 +191,12 @@ class PlainLines(Notices):
         elif time.monotonic() - self._said_s >= ROWS_EVERY_S:
             self._said_s = time.monotonic()
             self._say(f"{where}  {say_row(row)}{f', {say_left(left_s)}' if event.done < event.of else ''}")
+
+    def _evaluated(self, event: Evaluation) -> None:
+        """Say now and then how far it is; the last one is said by the end of the run."""
+        if event.rank == 0 and (self._phases or time.monotonic() - self._said_s >= ROWS_EVERY_S):
+            self._said_s = time.monotonic()
+            self._say(f"{self._prefix}  {say_evaluation(event)}")
 
     def run_ended(self, row: RunRow, number: int, of: int) -> None:
         self._say(say_run(row, number, of, self._in_words, rows=self._rows))
@@ -357,6 +367,7 @@ class LiveBar(ScreenBar):
         self._task = self._progress.add_task("", total=None, rate="")
         self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
         self._batch, self._steps, self._done, self._rows = 0, 0, 0, ListProgress()
+        self._evaluations = 0
         self._common, self._probed = "", ""
 
     def expects(self, estimate: Estimate) -> None:
@@ -405,7 +416,7 @@ class LiveBar(ScreenBar):
         if self._in_words:
             which, _, _ = self._in_words.partition("  ")
             self._head = f"{which.replace('/', ' of ')} · {self._short(label)} ·"
-        self._rows = ListProgress()
+        self._rows, self._evaluations = ListProgress(), 0
         batch = spec.params.get("batch")
         self._batch = batch if isinstance(batch, int) else 0
         self._left.run_begins(number, of, None if self._in_words and block is None else label)
@@ -421,7 +432,9 @@ class LiveBar(ScreenBar):
             self._phase(event)
         elif isinstance(event, Row):
             self._row(event)
-        elif isinstance(event, Steps) and not self._rows.done:
+        elif isinstance(event, Evaluation):
+            self._evaluated(event)
+        elif isinstance(event, Steps) and not self._rows.done and not self._evaluations:
             self._took(event)
         elif isinstance(event, Result | Failed):
             self._reset("ending")
@@ -443,6 +456,13 @@ class LiveBar(ScreenBar):
         room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_BESIDE_PROBLEM)
         what = f"{self._head} {event.done}/{event.of} {cut_middle(name, room)}"
         self._progress.update(self._task, rate=say_row(row), description=what)
+
+    def _evaluated(self, event: Evaluation) -> None:
+        if event.rank == 0:
+            self._evaluations = event.number
+            room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_BESIDE_PROBLEM)
+            said = cut_middle(safe_line(say_evaluation(event)), room)
+            self._progress.update(self._task, rate="", description=f"{self._head}  {said}")
 
     def _took(self, event: Steps) -> None:
         self._done += len(event.step_s)

@@ -9,7 +9,7 @@ from importlib.resources import as_file, files
 
 from stackmark.errors import SpecError
 from stackmark.show.answer import answers, title_of
-from stackmark.show.report.charts import forest, rates
+from stackmark.show.report.charts import forest, quality, rates
 from stackmark.show.report.charts.scaling import scaling_chart
 from stackmark.show.report.charts.shapes import box, fitted, sign, words, wrapped
 from stackmark.show.report.html import arm_rules
@@ -55,6 +55,23 @@ def plot_svg(examined: Examined) -> str:
         parts.append(words(0, y + 8, title, "strong", size=13))
         parts.append(moved(drawn, y + 20))
         y += 20 + height + 18
+    return whole(join(parts), y)
+
+
+def quality_svg(examined: Examined) -> str:
+    """Draw the curves of quality against time of every run, with the target, as an SVG file."""
+    parts = [words(0, 34, fitted(title_of(examined), WIDTH, 15), "strong", size=15)]
+    y = 60.0
+    for arm in examined.arms:
+        said = fitted(f"{LETTERS[arm.index % 9]}  {arm.label}: {say_arm_rate(arm)}", WIDTH - 20)
+        parts += [sign(arm.index, 6, y + 4, 5), words(20, y + 8, said)]
+        y += 20
+    y += 12
+    for name in quality.drawable(examined.quality):
+        drawn = quality.curves(examined.quality, name)
+        parts.append(words(0, y + 8, f"{name} against time", "strong", size=13))
+        parts.append(moved(drawn, y + 20))
+        y += 20 + picture_height(drawn) + 18
     return whole(join(parts), y)
 
 

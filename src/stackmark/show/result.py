@@ -14,6 +14,7 @@ from rich.console import Console
 
 from stackmark.errors import StackmarkError
 from stackmark.events import Metric, Result
+from stackmark.experiments.fitting import is_censored
 from stackmark.experiments.judging import setup_parts
 from stackmark.experiments.result import RunResult, flags_of_runs, split_flag
 from stackmark.experiments.surroundings import KEY as SURROUNDINGS
@@ -25,8 +26,9 @@ from stackmark.published.table import Published, as_json
 from stackmark.schemas import schema_name, with_schema
 from stackmark.show.facts import say_chip as say_chip
 from stackmark.show.facts import say_stack
+from stackmark.show.quality import detailed_lines, quality_json
 from stackmark.show.roofline import standing_json
-from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, print_summary, say_group
+from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, missed_hint, print_summary, say_group
 from stackmark.show.stacks import say_stack_lines
 from stackmark.show.terminal import Line, answer_last, print_named
 from stackmark.show.wording import say_spread, width_style
@@ -82,7 +84,9 @@ def result_lines(result: RunResult) -> list[Line]:
         go_on = f"go on with: stackmark resume {measured.experiment.id}"
         asked = measured.asked or 0
         lines.append(("not done", f"{asked - measured.missing} of {counted(asked, 'run')} were made; {go_on}"))
-    lines += [("failed", _failure(row)) for row in measured.failed]
+    if measured.quality:
+        lines += detailed_lines(measured.quality, missed_hint(measured.runs))
+    lines += [("failed", _failure(row)) for row in measured.failed if not is_censored(row)]
     lines += _steps(result)
     if result.group:
         lines.append(("ranks", say_group(result.group)))
@@ -287,6 +291,7 @@ def result_json(result: RunResult) -> dict[str, Any]:
         "published_stack": [asdict(line) for line in result.published_stack],
         "roofline": standing_json(result.limits.standing) if result.limits.standing else None,
         **({"group": group_json(result.group)} if measured.spec.ranks > 1 else {}),
+        **({"quality": quality_json(measured.quality)} if measured.quality else {}),
         "command": result.command,
         "repeat": result.repeat,
     }  # fmt: skip
@@ -295,6 +300,8 @@ def result_json(result: RunResult) -> dict[str, Any]:
 def why_not(result: RunResult) -> str | None:
     """Say why a result is not usable; None where it is."""
     if result.measured.throughput is None:
+        if (quality := result.measured.quality) and not any(row.status == "done" for row in result.measured.runs):
+            return f"no time to the target: 0 of {counted(quality.reached.of, 'run')} reached it"
         return "no run gave a number"
     return result.unusable.text if result.unusable else None
 

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from stackmark.experiments.fitting import is_censored
 from stackmark.experiments.result import RunResult
 from stackmark.figures import figure_unit
 from stackmark.ledger.rows import RunRow
 from stackmark.show.facts import say_chip
+from stackmark.show.quality import quality_lines
 from stackmark.show.safe import safe_line, short_id
 from stackmark.show.terminal import NAME_WIDTH, Line, is_screen, print_named
 from stackmark.show.wording import say_spread, width_style
@@ -81,7 +83,9 @@ def summary_lines(result: RunResult, ledger: str = "") -> list[Line]:
         go_on = f"go on with: stackmark resume {short_id(measured.experiment.id)}{there}"
         lines.append(("not done", f"{asked - measured.missing} of {counted(asked, 'run')} were made; {go_on}"))
     details = f"stackmark show {short_id(measured.experiment.id)} --details{there}"
-    lines += _failures(measured.failed, details)
+    if measured.quality:
+        lines += quality_lines(measured.quality, missed_hint(measured.runs))
+    lines += _failures([row for row in measured.failed if not is_censored(row)], details)
     if result.limits.standing:
         lines.append(("limit", say_limit(result.limits.standing)))
     if result.group:
@@ -104,6 +108,7 @@ def answer_lines(result: RunResult) -> list[Line]:
         return []
     unit = figure_unit(result.unit).scaled(throughput.rate_per_s)
     spread = say_spread(throughput)
+    quality = result.measured.quality
     steady = Counter(row.steady for row in result.good if row.steady)
     classes = ", ".join(f"{count} × {kind}" for kind, count in steady.items())
     about = [f"{counted(throughput.runs, 'run')}{f' ({classes})' if classes else ''}"]
@@ -112,7 +117,15 @@ def answer_lines(result: RunResult) -> list[Line]:
     sure = f"{spread} (95 %)" if spread else "(one run: no interval)"
     said = f"{unit.say(throughput.rate_per_s)} {sure}{unit.direction}; {', '.join(about)}"
     lines: list[Line] = [(UNUSABLE, result.unusable.text)] if result.unusable else []
+    if quality:
+        what = "median time to target, by a model of all runs" if quality.censored else "time to target"
+        said = f"{what}: {said}"
     return [*lines, ("rate" if unit.higher_is_better else "figure", said)]
+
+
+def missed_hint(rows: Sequence[RunRow]) -> str:
+    """Return what the worker of the first run that missed its target says to do."""
+    return next((row.failure_hint or "" for row in rows if is_censored(row)), "")
 
 
 def _failures(failed: Sequence[RunRow], details: str) -> list[Line]:

@@ -1,7 +1,7 @@
 """Stored runs: many of them a line each, and one of them whole, for people and for programs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from stackmark.schemas import with_schema
 from stackmark.show.facts import Facts, say_stack
 from stackmark.show.lists import row_json
 from stackmark.show.operators import print_rows
+from stackmark.show.quality import evaluation_lines
 from stackmark.show.result import group_json, rate_line, say_data, say_flag, say_memory, say_setup, say_steps
 from stackmark.show.roofline import say_limits, standing_json
 from stackmark.show.run_summary import say_group
@@ -112,6 +113,8 @@ def run_lines(run: StoredRun) -> list[Line]:
     if arithmetic := say_limits(run.limits.work, run.limits.sentences):
         lines.append(("arithmetic", arithmetic))
     lines += _where(row, run.facts)
+    if run.evaluations:
+        lines.append(("quality", "\n".join(evaluation_lines(run.evaluations))))
     if run.group:
         lines.append(("ranks", say_group(run.group)))
     if run.setup:
@@ -133,6 +136,8 @@ def run_json(run: StoredRun) -> dict[str, Any]:
     shown |= {"facts": run.facts, "doubts": list(run.doubts), "roofline": standing}
     if run.row.ranks > 1:
         shown["group"] = group_json(run.group)
+    if run.evaluations:
+        shown["evaluations"] = [asdict(one) for one in run.evaluations]
     return {**shown, "rows": [row_json(one) for one in run.listed.rows]} if run.listed else shown
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stackmark.figures import LOWER_IS_BETTER, figure_unit, name_of_figures
+from stackmark.show.quality import quality_lines, say_seeds
 from stackmark.show.result import say_flag, say_steadiness
 from stackmark.show.wording import (
     LETTERS,
@@ -135,7 +136,8 @@ class Sections:
             return [Headline(c.word, *SIGNS[c.word], self._after_word(c)) for c in examined.comparisons]
         measured = [arm for arm in examined.arms if arm.throughput]
         if not measured:
-            return [Headline("NO RESULT", "×", "slower", "No run gave a number.")]
+            why = "Too few runs reached the target." if examined.quality else "No run gave a number."
+            return [Headline("NO RESULT", "×", "slower", why)]
         sentences = [f"{arm.label}: {say_arm_rate(arm)}." for arm in measured]
         word = "MEASURED" if examined.state == "done" else "UNFINISHED"
         return [Headline(word, "•" if word == "MEASURED" else "?", "plain", " ".join(sentences))]
@@ -267,6 +269,20 @@ class Sections:
         return [_failure(self.examined, run) for run in bad_runs(self.examined)]
 
     @cached_property
+    def quality(self) -> list[tuple[str, str]]:
+        """How the runs of each arm came to their target: name and text of each line."""
+        several = len(self.examined.arms) > 1
+        # Of arms that are one and the same it is one number.
+        seeds = next((say_seeds(found) for found in self.examined.quality if found and found.seeds), "")
+        lines = [
+            (name, f"{arm.label}: {said}" if several else said)
+            for arm, found in zip(self.examined.arms, self.examined.quality, strict=False)
+            if found
+            for name, said in quality_lines(found)
+        ]
+        return [*lines, *([("seeds", seeds)] if seeds else [])]
+
+    @cached_property
     def rules(self) -> str:
         return say_rules(self.examined.rules_made)
 
@@ -302,9 +318,7 @@ def _arm_row(examined: Examined, arm: ExaminedArm) -> ArmRow:
         bounds=bounds,
         runs=rate.runs if rate else 0,
         cv=f"spread {100 * rate.cv:.2g} %" if rate and rate.cv is not None else "",
-        failed=sum(
-            1 for run in measured_runs(examined) if run.arm == arm.index and run.status in ("failed", "invalid")
-        ),
+        failed=sum(1 for run in bad_runs(examined) if run.role == "measured" and run.arm == arm.index),
         setup=say_seconds(setup_total_s(arm)) if arm.setup else "",
         steadiness=say_steadiness(arm.steadiness),
     )

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from stackmark.schemas import with_schema
 from stackmark.show.lists import list_ratio_lines
+from stackmark.show.quality import quality_json
 from stackmark.show.result import figure_json
 from stackmark.show.safe import safe_line
 from stackmark.show.scaling import point_lines, refusals, scaling_lines
@@ -183,6 +184,7 @@ def _rest(sections: Sections) -> list[Line]:
     examined = sections.examined
     lines = noise_lines(examined) if examined.kind == "noise" else []
     lines += scaling_lines(examined.scaling) if examined.scaling else []
+    lines += sections.quality
     if sections.family > 1:
         lines.append(("pairs", f"Holm decided over {sections.family} comparisons; the intervals are not adjusted"))
     for c in sections.undecided[:SENTENCES] if examined.kind != "noise" else ():
@@ -334,12 +336,17 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     del made["operators"]
     if examined.scaling is None:
         del made["scaling"]
+    if examined.quality:
+        made["quality"] = [quality_json(one) if one else None for one in examined.quality]
+    else:
+        del made["quality"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
         del run["step_s"]
         run["steps"] = len(seen.step_s)
         run["setup"] = _parts(seen.setup)
     made["comparisons"] = [comparison_json(comparison) for comparison in examined.comparisons]
     for arm, shown in zip(made["arms"], examined.arms, strict=True):
+        del arm["missed_target"]
         arm["setup"] = _parts(shown.setup)
         arm["steadiness"] = dict(shown.steadiness)
         arm["figure"] = figure_json(shown.throughput, shown.unit, metric_name(shown.params))
@@ -370,7 +377,10 @@ def comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
         "likely_slower": likely and worse,
         "likely_faster": likely and better,
     }
-    return asdict(comparison) | codes
+    made = asdict(comparison) | codes
+    if comparison.p_log_rank is None:
+        del made["p_log_rank"]
+    return made
 
 
 def _parts(parts: tuple[tuple[str, float], ...]) -> list[dict[str, JsonValue]]:

@@ -211,7 +211,8 @@ def _with_room(console: Console, columns: Sequence[Column], rows: list[list[str]
 def arm_cells(one: ArmRow) -> list[str]:
     label = cut_middle(one.arm.label, LABEL_AT_MOST)
     if not one.figure:
-        return [label, "no run counts", "", "0", one.setup, one.steadiness]
+        why = "target not reached" if one.arm.missed_target else "no run counts"
+        return [label, why, "", "0", one.setup, one.steadiness]
     steady = ", ".join(filter(None, (UNUSABLE if one.arm.unusable else "", one.steadiness)))
     return [label, one.figure, one.spread or "one run", str(one.runs), one.setup, steady]
 
@@ -245,6 +246,7 @@ def _behind(sections: Sections, commands: Sequence[str], ledger: str) -> list[Li
     if examined.kind == "noise":
         lines += margin_lines(sections)
     lines += scaling_lines(examined.scaling, all_of_them=False) if examined.scaling else []
+    lines += [line for line in sections.quality if line[0] == "target"]
     lines += _advice(sections)
     lines += warning_lines(sections.cautions)
     if sections.family > 1:

@@ -50,7 +50,7 @@ def letter(arm: int) -> str:
 
 def say_arm_rate(arm: ExaminedArm) -> str:
     if not arm.throughput:
-        return "no run that counts"
+        return "target not reached" if arm.missed_target else "no run that counts"
     rate = arm.throughput.rate_per_s
     figure = arm.figure_unit.scaled(rate).say(rate)
     return f"{figure} {say_spread(arm.throughput) or '(one run: no interval)'}"
@@ -233,7 +233,8 @@ def measured_runs(examined: Examined) -> list[ExaminedRun]:
 
 
 def bad_runs(examined: Examined) -> list[ExaminedRun]:
-    return [run for run in examined.runs if run.status in ("failed", "invalid")]
+    """Return the runs that failed or are invalid. One that counts without a figure only did not reach its target."""
+    return [run for run in examined.runs if run.status in ("failed", "invalid") and not run.counted]
 
 
 def say_bad_run_shares(examined: Examined) -> list[str]:

@@ -53,14 +53,14 @@ def count_bad_runs(
     return tuple(found)
 
 
-def share_at_most(bad: int, runs: int) -> float:
+def share_at_most(bad: int, runs: int, level: float = LEVEL) -> float:
     """Return Clopper and Pearson's one-sided upper bound of a share, of which `bad` in `runs` were seen."""
     if bad >= runs:
         return 1.0
     low, high = 0.0, 1.0
     while high - low > 1e-9:
         middle = (low + high) / 2
-        seldom = sum(math.comb(runs, k) * middle**k * (1 - middle) ** (runs - k) for k in range(bad + 1)) < LEVEL
+        seldom = sum(math.comb(runs, k) * middle**k * (1 - middle) ** (runs - k) for k in range(bad + 1)) < level
         low, high = (low, middle) if seldom else (middle, high)
     return high
 

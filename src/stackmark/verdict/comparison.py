@@ -115,6 +115,8 @@ class Comparison:
     df: float | None = None
     # Of the sign-flip test over blocks; None where it was not made.
     p_sign_flip: float | None = None
+    # Of the permutation log-rank test, where a run did not reach its target quality.
+    p_log_rank: float | None = None
     # Of A and of B, and the p of Fisher's test between them where a run is an outlier.
     bad_runs: tuple[BadRuns, ...] = ()
     p_bad_runs: float | None = None

@@ -19,6 +19,7 @@ from stackmark.verdict.published_pairs import PublishedPair
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.scaling import Scaling
 from stackmark.verdict.throughput import Throughput, Window
+from stackmark.verdict.time_to_quality import QualityResult
 
 Facts = dict[str, dict[str, JsonValue]]
 # What runs are selected by where another chip or machine is the question.
@@ -87,6 +88,8 @@ class ExaminedArm:
     pause_share: float = 0.0
     # Why its runs are not usable together; None where they are.
     unusable: Unusable | None = None
+    # Too few of its runs reached their target quality for a time. JSON has it in `quality`.
+    missed_target: bool = False
 
     @property
     def figure_unit(self) -> FigureUnit:
@@ -209,6 +212,8 @@ class Examined:
     instead: tuple[str, ...] = field(default=())
     # Of stored runs: the keys by which the sides were selected and in which they differ: chip, precision.
     selected_by: tuple[str, ...] = field(default=())
+    # Of a workload that is trained to a quality, how the runs of each arm came to their target; None of an arm without such runs.
+    quality: tuple[QualityResult | None, ...] = field(default=())
     # Of arms that are rank counts: how the rate grows with them, and what is lost.
     scaling: Scaling | None = None
 

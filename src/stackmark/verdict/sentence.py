@@ -62,6 +62,8 @@ def say_shares(interval: Interval) -> str:
 
 def assumed(c: Comparison) -> str:
     """Say where a word stands on Student's t alone: the sign-flip test does not support it, or cannot with so few blocks."""
+    if c.p_log_rank is not None:
+        return f"; log-rank test p = {c.p_log_rank:.2g}"
     if c.kind != "blocks" or c.sd_log is None or c.sd_log <= NORMAL_UP_TO:
         return ""
     if c.p_sign_flip is None:

@@ -97,6 +97,9 @@ class TextLog:
             yield from self._stepped(event)
         elif isinstance(event, events.Row):
             yield _say_row(event)
+        elif isinstance(event, events.Evaluation):
+            reached = ": target reached" if event.reached else ""
+            yield f"{events.say_evaluation(event)}, after {say_seconds(event.clock_s)}{reached}"
         elif isinstance(event, events.Log):
             yield f"| {event.line}"
         elif isinstance(event, events.Result):
@@ -120,7 +123,7 @@ class TextLog:
             self._phase, self._said_at, self._expected = event.phase, event.t, event.expected_steps
             self._steps, self._seconds = 0, 0.0
             definition = _definition(self._spec)
-            thing = "row" if definition and definition.timed == "rows" else "step"
+            thing = {"rows": "row", "quality": "evaluation"}.get(definition.timed if definition else "", "step")
             expected = f", {counted(event.expected_steps, thing)} expected" if event.expected_steps else ""
             yield f"{event.phase}: begins{note}{expected}"
             return

@@ -65,7 +65,7 @@ class Definition:
     timed: Literal["steps", "whole", "rows", "quality"] = "steps"
     # None: the figure depends on the problem or on the user's program, and each result says what it is.
     metric: MetricType | None = None
-    # What is trained to a quality: its metrics, in the order of the parameter `target`.
+    # Of a workload that is trained to a quality: what each evaluation measures, in the order of its parameter `target`.
     qualities: tuple[MetricType, ...] = ()
     ranks: Ranks = ONE_RANK
     # The parameter that says how many samples a step has; empty: a result may count what it likes.

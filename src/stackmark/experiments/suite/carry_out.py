@@ -26,6 +26,7 @@ from stackmark.experiments.caches import remove_forgotten
 from stackmark.experiments.compare import CompareRequest
 from stackmark.experiments.driver import OTHER_CHIP
 from stackmark.experiments.estimate import Estimate
+from stackmark.experiments.fitting import is_censored
 from stackmark.experiments.kinds import SUITE, require
 from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.progress import StepTimes, progress
@@ -215,7 +216,7 @@ class _Session:
         found = []
         for number, begun in self._begun.items():
             rows = self._ledger.runs_of(begun.experiment.id)
-            good = {row.arm for row in rows if row.role == "measured" and row.status == "done"}
+            good = {row.arm for row in rows if row.role == "measured" and (row.status == "done" or is_censored(row))}
             arms = len(self._plan.rows[number].arms) if number < len(self._plan.rows) else 0
             if not is_open(self._ledger, begun, rows) and (begun.left_out or len(good) < arms):
                 found.append(number)

@@ -77,6 +77,7 @@ def experiment_parts(sections: Sections) -> list[str]:
         items("Scaling:", [f"{name}: {said}" for name, said in [*point_lines(scaling), *scaling_lines(scaling)]])
         if (scaling := examined.scaling)
         else "",
+        items("Quality:", [f"{name}: {said}" for name, said in sections.quality]),
         _problems(sections),
         plain(sections.setup_difference),
         _limits(sections),

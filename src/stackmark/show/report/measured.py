@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from stackmark.figures import FigureUnit
-from stackmark.show.report.charts import bars, forest, rates, setup, steps
+from stackmark.show.report.charts import bars, forest, quality, rates, setup, steps
 from stackmark.show.report.charts.scaling import NARROW as SCALING_NARROW
 from stackmark.show.report.charts.scaling import scaling_chart
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
@@ -151,6 +151,23 @@ def every_run(sections: Sections) -> Markup:
     return section("Every run", legend, drawn, name="runs")
 
 
+def the_quality(sections: Sections) -> Markup:
+    """Draw the curves of workloads that are trained to a target, with every run's time below."""
+    found = sections.examined.quality
+    names = quality.drawable(found)
+    if not names:
+        return NOTHING
+    caption = (
+        "A line for each run, a dot for each evaluation. The dashed line is the target; a run ends where an evaluation reached "
+        "it, or at its limit with ×."
+    )
+    drawn = [
+        figure(quality.curves(found, name), quality.curves(found, name, quality.NARROW), caption) for name in names
+    ]
+    said = element("ul", *(element("li", text(f"{name}: {text_}")) for name, text_ in sections.quality), class_="note")
+    return section("Quality against time", *drawn, said, name="quality")
+
+
 def step_times(sections: Sections) -> Markup:
     examined = sections.examined
     runs = [run for run in measured_runs(examined) if len(run.step_s) > 1 or (run.step_s and run.steady)]
@@ -230,4 +247,4 @@ def _part_row(number: int, name: str, arms: Sequence[ExaminedArm]) -> Row:
     return Row([Cell(join([swatch, text(name)])), *cells])
 
 
-SECTIONS = (the_figures, the_ratio, the_arms, problems, the_limits, every_run, step_times, set_up)
+SECTIONS = (the_figures, the_ratio, the_arms, problems, the_limits, the_quality, every_run, step_times, set_up)
