@@ -79,6 +79,15 @@ FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "of": st.integers(1, 10**6),
     },
     events.Metric: {"name": texts, "value": quantities, "unit": texts, "higher_is_better": st.booleans()},
+    events.Evaluation: {
+        "number": st.integers(1, events.MOST_EVALUATIONS),
+        "epoch": st.floats(0, events.LARGEST),
+        "samples": counts,
+        "clock_s": seconds,
+        "quality": st.dictionaries(texts, quantities, max_size=2),
+        "target": st.dictionaries(texts, quantities, max_size=2),
+        "reached": st.booleans(),
+    },
     events.Log: {"line": texts},
     events.Result: {
         "sample": texts,

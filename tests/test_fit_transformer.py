@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,14 @@ def params(**more: Scalar) -> FitParams:
 
 def bench(**more: Scalar) -> Bench:
     return Bench(params(**more), torch.device("cpu"), 1, Rank(0, 1, 0, 1))
+
+
+def model() -> transformer.Transformer:
+    """The tiny model, with random weights."""
+    net = transformer.build(bench()).net
+    assert isinstance(net, transformer.Transformer)
+    net.eval()
+    return net
 
 
 # --- the metric ---------------------------------------------------------------------------------------------------------
@@ -195,9 +204,7 @@ def test_the_full_model_has_the_parameters_of_the_reference() -> None:
 
 
 def test_no_position_sees_a_later_one_or_padding() -> None:
-    learner = transformer.build(bench())
-    net = learner.net
-    net.eval()
+    net = model()
     source = torch.tensor([[5, 6, 7, text.END]])
     inputs = torch.tensor([[text.BEGIN, 8, 9, 10]])
     changed = inputs.clone()
@@ -211,7 +218,7 @@ def test_no_position_sees_a_later_one_or_padding() -> None:
 
 
 def test_decoding_step_by_step_gives_the_logits_of_the_whole_sentence() -> None:
-    net = transformer.build(bench()).net.eval()
+    net = model()
     source, inputs = torch.tensor([[5, 6, text.END]]), torch.tensor([[text.BEGIN, 8, 9, 10]])
     with torch.inference_mode():
         whole = net(source, inputs)
@@ -223,7 +230,7 @@ def test_decoding_step_by_step_gives_the_logits_of_the_whole_sentence() -> None:
 
 def test_a_beam_finds_at_least_what_greedy_decoding_finds() -> None:
     """With a beam of one the search is greedy; a wider one never ends with a lower score of its own."""
-    net = transformer.build(bench()).net.eval()
+    net = model()
     source = text.source_batch(text.generate_corpus(3, 1, 6).test)
     greedy, beam = (
         transformer.beam_search(net, source, beam=1, alpha=0.0),
@@ -233,7 +240,7 @@ def test_a_beam_finds_at_least_what_greedy_decoding_finds() -> None:
         assert _log_probability(net, sentence, other) >= _log_probability(net, sentence, one) - 1e-4
 
 
-def _log_probability(net: torch.nn.Module, source: "torch.Tensor", tokens: list[int]) -> float:
+def _log_probability(net: transformer.Transformer, source: Any, tokens: list[int]) -> float:
     kept = tokens[: tokens.index(text.END) + 1] if text.END in tokens else tokens
     with torch.inference_mode():
         logits = net(source[None], torch.tensor([[text.BEGIN, *kept[:-1]]]))[0]

@@ -17,6 +17,7 @@ from stackmark.errors import SpecError
 from stackmark.model import ValidationError
 from stackmark.spec import Request, Scalar
 from stackmark.workloads import registry
+from stackmark.workloads.fit.definition import TASKS
 from stackmark.workloads.impl.devices import require_device
 from stackmark.workloads.op.operators import OPERATORS
 from stackmark.workloads.train.definition import TrainParams
@@ -359,6 +360,7 @@ def test_a_workload_is_found_by_its_name() -> None:
     assert (family.name, entry.params, entry.sample) == ("train", 25_559_081, "image")
     assert [e.name for e in registry.definitions()] == [
         *(f"train/{name}" for name in MODELS),
+        *(f"fit/{name}" for name in TASKS),
         *(f"op/{name}" for name in OPERATORS),
         "command/own",
         "check/vector-add",

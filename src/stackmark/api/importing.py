@@ -18,7 +18,8 @@ from stackmark.experiments.importing import import_arms as import_files_of_arms
 from stackmark.experiments.importing import read_params as read_params
 from stackmark.experiments.mlperf import PublishedTime, RefusedFolder, score_folders
 from stackmark.experiments.mlperf import Score as Score
-from stackmark.experiments.mlperf_logs import CheckedLog, Style, WrittenLog, check_logs, write_logs
+from stackmark.experiments.mlperf_logs import CheckedLog, WrittenLog, check_logs, write_logs
+from stackmark.experiments.mlperf_logs import Style as Style
 from stackmark.ledger.copying import Copied, copy_ledger
 from stackmark.ledger.copying import is_ledger as is_ledger
 from stackmark.ledger.importers.table_columns import TableOptions, read_map

@@ -66,7 +66,7 @@ def _unit(unit: str) -> str:
 def say_times(runs: Sequence[TrainedRun]) -> str:
     """`60.1 s (3 epochs), 80.3 s (4), >100 s (5)`: each run's time, or how long it was trained without its target."""
     said = [
-        f"{'' if run.reached else '>'}{say_seconds(run.time_s)} ({run.epochs:.4g}{' epochs' if first else ''})"
+        f"{'' if run.reached else '>'}{say_seconds(run.time_s)} ({_range([run.epochs]) if first else f'{run.epochs:.4g}'})"
         for first, run in zip([True, *[False] * len(runs)], runs[:RUNS_SHOWN], strict=False)
     ]
     more = len(runs) - RUNS_SHOWN

@@ -28,7 +28,7 @@ def run(name: str, params: AnyParams, rig: Rig) -> Iterator[TimedTraining]:
     names, best = (["BLEU"], [100.0]) if name == "gnmt" else (["box mAP", "mask mAP"], [0.6, 0.5])
     target = dict(zip(names, targets, strict=True))
 
-    def train(evaluated: Callable[[Evaluated], None]) -> TimedFigure:
+    def train(evaluated: Callable[[Evaluated], None], _say: Callable[[str], None]) -> TimedFigure:
         for epoch in range(1, params.max_epochs + 1):
             quality = {one: most * learned(epoch, params.epochs, seed) for one, most in zip(names, best, strict=True)}
             # Not quite alike in all runs, as no clock is.

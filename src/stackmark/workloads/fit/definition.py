@@ -146,7 +146,7 @@ TASKS = {
             "transformer",
             "Translate with a Transformer until its BLEU is reached (MLPerf: Transformer big, WMT17 En-De)",
             "sentence pair",
-            (MetricType("BLEU", "BLEU"),),
+            (MetricType("BLEU", ""),),
             f"{_IMPL}.transformer",
             {
                 "tiny": {

@@ -23,6 +23,7 @@ from stackmark.events import MOST_EVALUATIONS, Figure
 from stackmark.model import JsonValue, ValidationError
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AnyParams, Request, Scalar, explain
+from stackmark.units import counted
 from stackmark.workloads.fit.definition import TASKS, TIME_TO_TARGET, FitParams, FitTask, targets_of
 from stackmark.workloads.fit.impl.checkpoint import Checkpoints, Saved
 from stackmark.workloads.fit.impl.learner import Bench, Learner
@@ -327,7 +328,7 @@ class Training:
         )
         return WorkloadFailure(
             "target_not_reached",
-            f"after {epochs} epochs and {last.clock_s:.1f} s {said}",
+            f"after {counted(epochs, 'epoch')} and {last.clock_s:.1f} s {said}",
             "give it more time (--most-epochs, --most-seconds), or a lower --target",
         )
 
