@@ -15,9 +15,13 @@ from stackmark.errors import SpecError
 from stackmark.events import Failed, Result, Stream, gathered_facts
 from stackmark.machine.binding import Share, cores_of, divide, shares
 from stackmark.machine.reading import cpu_list, told_cpus
+from stackmark.places.container import checks as container_checks
+from stackmark.places.container.options import ContainerOptions
 from stackmark.places.host import HostOptions, HostPlace
 from stackmark.places.outside import refuse_binding
 from stackmark.places.place import Facts, not_bound
+from stackmark.places.slurm.options import SlurmOptions
+from stackmark.places.slurm.place import not_enforced as slurm_not_enforced
 from stackmark.spec import BIND_VARIABLE, Task
 from test_host_place import Notes
 from worker_process import Finished, environment, install, trick, work
@@ -173,6 +177,21 @@ def test_a_worker_that_did_not_bind_itself_or_lies_about_it_is_not_believed() ->
     assert not_bound("numa", {**bound, "process": {"cpus": "0-7"}})
     assert not_bound("numa", {**bound, "process": {"cpus": 7}})
     assert told_cpus("0-999999999999999") == set()
+
+
+def test_a_place_is_held_to_the_cpus_that_it_gave_and_not_to_those_that_were_taken_of_them() -> None:
+    container = ContainerOptions(cpuset="0-3", bind="cores")
+    slurm = SlurmOptions(cpus="4", bind="cores")
+    for allowed, complaints in (("0-3", 0), ("0-1", 1)):
+        facts: Facts = {
+            "binding": {"bind": "cores", "cpus": "0-1", "allowed": allowed},
+            "process": {"cpus": "0-1", "cpus_usable": 2},
+            "container": {"slurm_job_id": "1"},
+        }
+        assert (
+            len([one for one in container_checks.not_enforced(container, False, facts) if "0-3" in one]) == complaints
+        )
+        assert len(list(slurm_not_enforced(slurm, (True, True), facts))) == complaints
 
 
 def test_a_program_that_is_watched_from_outside_cannot_be_bound() -> None:

@@ -2,7 +2,7 @@
 
 import socket
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -143,7 +143,8 @@ def test_sockets_where_infiniband_is_connected_are_a_warning(
     log: str, ports: list[str], local_size: int, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_group, "active_infiniband", lambda: ports)
-    group = process_group.Group(Rank(0, 2, 0, local_size), torch.device("cuda:0"), "nccl", cast(Any, None), Log(log))
+    control: Any = None
+    group = process_group.Group(Rank(0, 2, 0, local_size), torch.device("cuda:0"), "nccl", control, Log(log))
     assert (
         (group.slow_network() or "").startswith("slow-network: ") and "mlx5_0/1" in (group.slow_network() or "")
     ) is warned
