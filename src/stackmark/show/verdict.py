@@ -278,7 +278,7 @@ def next_commands(examined: Examined, ledger: str = "", *, reported: bool = Fals
     failed = bad_runs(examined)
     if failed and examined.state == "short":
         commands.append(f"stackmark show {failed[-1].run_id} --log{there}")
-        commands.append(examined.command)  # anew: its repetitions are used up, and there is nothing to resume
+        commands.append(examined.command)  # again: its repetitions are used up, and there is nothing to resume
     wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed and c.needed.practical), default=0)
     if wanted and examined.state == "done" and examined.kind in ("compare", "scale") and examined.blocks_planned:
         commands.append(with_blocks(examined.command, wanted))
@@ -288,7 +288,7 @@ def next_commands(examined: Examined, ledger: str = "", *, reported: bool = Fals
 
 
 def with_blocks(command: str, blocks: int) -> str:
-    """The same command with so many blocks. It makes a new experiment: one that is looked at and then made longer lies."""
+    """Return the command with this many blocks. It makes a new experiment: one that is looked at and then made longer lies."""
     without = re.sub(r" --blocks(?:=| +)\d+", "", command)
     most = MOST_BLOCKS if "--until-decided" in command else blocks
     return f"{without} --blocks {min(blocks, most)}"
