@@ -65,7 +65,7 @@ from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, OperatorProblem, PublishedNeighbour
 from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
-from stackmark.verdict.interference import say_interference
+from stackmark.verdict.interference import advise_freeing, say_interference
 from stackmark.verdict.operators import ListResult
 from stackmark.verdict.throughput import Window, throughput_over_runs
 from stackmark.workloads.registry import known
@@ -208,6 +208,7 @@ def _put_together(
     lists = arm_lists(list_runs)
     refused = refused_labels(ledger, design, rows, runs) if design and design.scaling else {}
     pairs = _pairs(design, rows, runs, now, chosen, times, each_alone, refused)
+    pairs = tuple(map(advise_freeing, pairs)) if met else pairs
     repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
     return Examined(
         experiment_id=experiment.id,
