@@ -47,6 +47,7 @@ from stackmark.experiments.progress import (
     window_of,
     with_rates,
 )
+from stackmark.experiments.remembered import pinned_command, say_choices
 from stackmark.experiments.run import asked_runs, missing_runs
 from stackmark.experiments.scaling import examine_scaling, refused_labels, scaling_remarks
 from stackmark.experiments.selecting import suggested_command
@@ -255,6 +256,7 @@ def _put_together(
         operators=_operators(ledger, experiment, arms, lists, rows, runs),
         rules_made=design.rules if design else None,
         instead=_instead(experiment, rows, runs),
+        pinned=_pinned(experiment, rows),
         published_pairs=published_pairs(ledger, experiment.command, rows, runs, facts, arms),
         scaling=examine_scaling(ledger, design, rows, runs, arms, pairs, refused)
         if design and design.scaling
@@ -294,6 +296,17 @@ def _instead(experiment: Experiment, rows: Sequence[RunDetail], runs: Sequence[E
     mixed = _mixed(experiment, rows, runs)
     good = [row for row, run in zip(rows, runs, strict=True) if run.counted]
     return tuple(filter(None, [suggested_command(good, experiment.id)])) if mixed else ()
+
+
+def _pinned(experiment: Experiment, rows: Sequence[RunDetail]) -> str:
+    """Return the command of a `run` with its choices; nothing for other kinds, and where none are stored."""
+    choices = say_choices(experiment)
+    if kind_of(experiment) is not RUN or not choices:
+        return ""
+    try:
+        return pinned_command(experiment.command, experiment, rows[0].spec, choices)
+    except ValueError:  # not a command line: a ledger may hold anything
+        return ""
 
 
 def _with_limits(

@@ -56,7 +56,7 @@ def say_runs(one: ListedExperiment) -> str:
 def say_verdicts(one: ListedExperiment) -> str:
     """Say each word once, in the order of the pairs of arms; of two equal arms the margin that they can decide."""
     if one.smallest_margin is not None:
-        return f"decides {percent(one.smallest_margin)}"
+        return f"±{percent(one.smallest_margin)}"
     return NOT_COMPUTED if one.verdicts is None else ", ".join(dict.fromkeys(one.verdicts))
 
 

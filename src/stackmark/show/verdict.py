@@ -331,7 +331,7 @@ def _blocks(floor: NoiseFloor) -> str:
 
 def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs), operators=()))
-    del made["operators"]
+    del made["operators"], made["pinned"]  # `show --json` has the one, `run --json` the other as `repeat`
     if examined.scaling is None:
         del made["scaling"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
