@@ -31,6 +31,7 @@ from other_days import (
 )
 from stackmark.errors import Exit
 from stackmark.experiments.baseline import SeriesOptions, held_by, save_again
+from stackmark.experiments.check import check_again
 from stackmark.experiments.recorder import Silent
 from stackmark.ledger import baselines
 from stackmark.ledger.rows import RunFilter
@@ -78,6 +79,28 @@ def the_check(*typed: str) -> tuple[int, Any]:
     answer = ask("check", "before", "--json", *typed)
     (found,) = json.loads(answer.out)["workloads"]
     return answer.code, found
+
+
+def test_a_stored_check_is_shown_and_listed_with_its_verdict(rated: Path, book: Ledger) -> None:
+    rated.write_text("rate: 50.0")
+    answer = ask("check", "before", "--margin", "2%")
+    (row,) = [row for row in book.experiments() if row.experiment.kind == "check"]
+    id_ = row.experiment.id
+    assert ask("show", id_).out == answer.out
+    (listed,) = [one for one in json.loads(ask("experiments", "--json").out)["experiments"] if one["id"] == id_]
+    assert listed["verdicts"] == ["SLOWER"]
+    found = check_again(book, row.experiment)
+    assert found is not None
+    assert (found.baseline, found.margin) == ("before", 0.02)
+    assert verdict(found.checked).margin == 0.02
+    # A series that is saved later was not what this check was compared with.
+    before = ask("show", id_).out
+    ask("baseline", "save", "before", "--from", id_)
+    assert ask("show", id_).out == before
+    # Without its baseline it is its runs.
+    assert ask("baseline", "delete", "before").code == 0
+    assert check_again(book, row.experiment) is None
+    assert row.experiment.command in ask("show", id_).out
 
 
 def ten_good_nights(file: Path) -> None:

@@ -396,6 +396,12 @@ def test_a_unit_that_was_typed_decides_the_direction() -> None:
     assert guess_metric("time: ([0-9.]+)", "images/s") == ("images/s", False)
 
 
+def test_a_percentile_of_nothing_named_is_a_latency() -> None:
+    assert guess_metric("p99: ([0-9.]+)") == ("p99", True)
+    assert guess_metric("throughput p50: ([0-9.]+)")[1] is False
+    assert guess_metric("p50 ([0-9.]+) images/s") == ("images/s", False)
+
+
 def test_what_was_typed_is_not_guessed() -> None:
     typed: dict[str, Scalar] = {"metric": "latency ([0-9.]+) ms", "metric_lower": False}
     assert guessed_params(typed) == {"metric_unit": "ms"}

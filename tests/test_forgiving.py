@@ -12,10 +12,10 @@ from refusing import refused
 from stackmark.api.options import read_request
 from stackmark.cli.compare import command as compare
 from stackmark.cli.forgiving import accept
-from stackmark.cli.main import stackmark
+from stackmark.cli.main import main, stackmark
 from stackmark.cli.options import read_margin
 from stackmark.cli.run import command as run
-from stackmark.errors import Exit
+from stackmark.errors import Exit, SpecError
 from stackmark.experiments.arms import read_arm
 from stackmark.experiments.typed import canonical_place, canonical_share, canonical_workload
 from stackmark.ledger.store import Ledger
@@ -86,6 +86,31 @@ def test_a_margin_is_repeated_with_its_sign(typed: str, meant: str) -> None:
     made, notes = accept(compare, ["--margin", typed])
     assert made == ["--margin", meant]
     assert bool(notes) == (typed != meant)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("compare --cmd true --arm host --arm host --runs 3", "--blocks"),
+        ("noise --cmd true --runs 3", "--blocks"),
+        ("run --cmd true --blocks 3", "--runs"),
+        ("run train/trivial --dtype bf16", "--precision"),
+        ("run --cmd true --report r.html", "stackmark report last"),
+        ("report", "stackmark report last -o"),
+        ("delete", "stackmark delete r-"),
+    ],
+)
+def test_a_wrong_option_or_a_missing_word_names_what_was_meant(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed.split()) == Exit.WRONG_USE
+    assert meant in capsys.readouterr().err
+
+
+def test_an_environment_variable_as_a_key_of_an_arm_says_how_it_is_written() -> None:
+    with pytest.raises(SpecError) as refused_arm:
+        read_arm("host,OMP_NUM_THREADS=1", "command/own")
+    assert "env=OMP_NUM_THREADS=VALUE" in (refused_arm.value.hint or "")
 
 
 def test_the_value_of_an_option_is_not_taken_for_the_workload() -> None:

@@ -20,7 +20,7 @@ from stackmark.experiments.design import (
 from stackmark.spec import Spec
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import association
-from stackmark.verdict.interference import Disturbed, Load, allowance_cpus, combined, disturbances
+from stackmark.verdict.interference import Disturbed, Load, advise_freeing, allowance_cpus, combined, disturbances
 from stackmark.verdict.ratio import compare_blocks
 
 
@@ -208,6 +208,17 @@ def test_where_other_programs_disturbed_it_the_first_advice_is_to_end_them() -> 
         assert found.advice[0].words in found.sentence
     assert wide.needed is not None
     assert "free-machine" not in {one.kind for one in wide.needed.advice}
+
+
+def test_on_a_busy_machine_the_first_advice_is_to_free_it_and_stands_there_once() -> None:
+    wide = compare_blocks("a", "b", [0.0] * 6, [-0.03, 0.02, 0.04, -0.02, 0.03, -0.04], 0.01)
+    found = advise_freeing(advise_freeing(wide)).needed
+    assert found is not None
+    assert [one.kind for one in found.advice].count("free-machine") == 1
+    assert found.advice[0].kind == "free-machine"
+    assert found.advice[0].words in found.sentence
+    decided = compared(0.0)
+    assert advise_freeing(decided) == decided
 
 
 def test_disturbed_blocks_that_are_left_stand_in_the_sentence() -> None:

@@ -40,6 +40,10 @@ def test_every_kind_is_listed_with_its_arms_and_its_verdict(book: Ledger) -> Non
     assert {kind: one["verdicts"] for kind, one in found.items()} == {
         "compare": ["EQUIVALENT"], "noise": ["EQUIVALENT"], "operator list": [], "sweep": [], "fault": [],
     }  # fmt: skip
+    # Of two equal arms the margin that they decide says more than their word.
+    assert 0.001 < found["noise"]["smallest_margin"] < 0.02
+    assert found["compare"]["smallest_margin"] is None
+    assert "±" in ask("experiments").out
     assert found["compare"]["arms"] == ["host", "container"]
     assert found["compare"]["runs"] == {"done": 12}
     assert {one["state"] for one in found.values()} == {"done"}

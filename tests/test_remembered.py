@@ -85,6 +85,14 @@ def test_the_command_to_repeat_it_types_every_choice(tmp_path: Path, measured: t
     assert again["choices"] == {}
 
 
+def test_a_report_repeats_it_with_every_choice_too(tmp_path: Path, measured: tuple[bytes, dict[str, Any]]) -> None:
+    file = tmp_path / "ledger.sqlite3"
+    file.write_bytes(measured[0])
+    report = ask("report", "last", "--format", "markdown", "--ledger", str(file))
+    assert report.code == Exit.DONE, report
+    assert measured[1]["repeat"] in report.out
+
+
 def test_a_command_for_several_measurements_is_not_pinned(tmp_path: Path) -> None:
     file = str(tmp_path / "ledger.sqlite3")
     words = (

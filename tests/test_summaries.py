@@ -276,6 +276,14 @@ def test_a_little_load_and_what_nobody_could_tell_are_not_said(loads: list[Load]
     assert say_interference(loads, 0.0) == ""
 
 
+def test_a_busy_machine_is_said_where_the_runs_were_too_short_to_tell() -> None:
+    short = [met(0.0, seconds=0.2), met(0.1, seconds=0.3)]
+    assert missing(say_interference(short, 1.9), "1.9", "2 cores", "before the first run") == []
+    assert say_interference(short, 0.1) == ""
+    assert say_interference(short) == ""
+    assert "before" not in say_interference([met(1.8)], 1.9)
+
+
 # Verdicts
 
 

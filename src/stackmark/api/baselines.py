@@ -28,7 +28,7 @@ from stackmark.experiments.baseline import (
     save_stored,
 )
 from stackmark.experiments.baseline import SeriesResult as SeriesResult
-from stackmark.experiments.check import RULES, Checked, decided
+from stackmark.experiments.check import RULES, Checked, check_again, decided
 from stackmark.experiments.check import check as check_held
 from stackmark.experiments.design import MARGIN, check_margin
 from stackmark.experiments.recorder import Watcher
@@ -37,6 +37,7 @@ from stackmark.figures import figure_fields
 from stackmark.ledger import baselines
 from stackmark.ledger.baselines import Listed
 from stackmark.ledger.baselines import check_name as check_name
+from stackmark.ledger.rows import Experiment
 from stackmark.places.place import Place
 from stackmark.schemas import with_schema
 from stackmark.show.check import check_json, junit_case, print_check, stack_changed, summary
@@ -355,6 +356,20 @@ def carry_out_check(
         partly(replace(found, workloads=tuple(decided(done))))
         raise
     return replace(found, workloads=tuple(decided(done)))
+
+
+def stored_check(experiment: Experiment, ledger: Ledger) -> CheckResult | None:
+    """Judge a stored check again, without running anything; None where its runs or its baseline are gone."""
+    found = check_again(ledger, experiment)
+    if found is None:
+        return None
+    return CheckResult(
+        found.baseline,
+        found.margin,
+        (found.checked,),
+        experiment.created_unix_s,
+        experiment.command,
+    )
 
 
 def check(

@@ -25,6 +25,7 @@ from stackmark.experiments.fault_finding import FaultFinding, examine_fault
 from stackmark.experiments.group_tables import tabulate_import
 from stackmark.experiments.groups import examine_imported_arms, has_imported_arms
 from stackmark.experiments.judging import STDERR_PREFIX
+from stackmark.experiments.kinds import CHECK as CHECK
 from stackmark.experiments.kinds import FAULT as FAULT
 from stackmark.experiments.kinds import KINDS, kind_in
 from stackmark.experiments.kinds import OPERATOR_LIST as OPERATOR_LIST

@@ -129,7 +129,7 @@ def command(
 
 @dataclass(frozen=True)
 class SweepOutput:
-    """What a sweep leaves beside its runs, and how it goes on."""
+    """Print where the runs of a sweep are, and how to continue it."""
 
     output: Path | None = None
     junit: str | None = None

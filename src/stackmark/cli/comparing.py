@@ -35,7 +35,7 @@ ASKED_WRONGLY = ("no_figure", "bad_parameter")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was typed beside the request; `asked` is the whole command line. `margin` is None where none was typed."""
+    """What was typed besides the request; `asked` is the whole command line. `margin` is None where none was typed."""
 
     arms: Sequence[str] = ()
     blocks: int | None = None
@@ -120,7 +120,7 @@ def _unfinished(experiment: Experiment, wanted: Wanted) -> Iterator[None]:
             write_junit(experiment.verdict(), wanted, error.message)
         mended = f"{experiment.id} is not finished; when that is mended, go on with: {again}"
         if rows and rows[-1].failure_kind in ASKED_WRONGLY:
-            mended = f"what was asked is fixed in {experiment.id}: to ask otherwise, begin anew"
+            mended = f"what was asked is fixed in {experiment.id}: to change it, start a new comparison"
         error.hint = f"{error.hint}\n{mended}" if error.hint else mended
         raise
 
@@ -163,7 +163,7 @@ def say_written(found: Verdict, path: Path) -> None:
 
 
 def _against_published(request: Request, wanted: Wanted) -> Exit:
-    """One arm: so many runs of it, as `stackmark run` makes them, against a number that somebody printed."""
+    """Measure one arm, with runs as `stackmark run` makes them, against a published number."""
     if len(wanted.arms) != 1:
         raise SpecError(
             "--published takes one arm: a published number is the other side", hint="e.g. --arm host --published H200"

@@ -335,7 +335,7 @@ def table_path() -> str:
 
 
 def table_key() -> str:
-    """Return what changes when the table must be made anew: our sources, and what other packages announce."""
+    """Return what changes when the table must be made again: our sources, and what other packages announce."""
     from stackmark.extensions import announcing_text
     from stackmark.version import RELEASE
 

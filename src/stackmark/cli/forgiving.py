@@ -18,9 +18,28 @@ from stackmark.api.options import (
     pattern_of,
     places_with,
 )
+from stackmark.cli.help import first_example
 from stackmark.cli.saying import notice
 from stackmark.model import FieldLike
 from stackmark.workloads.registry import definitions, families
+
+# Options that people type from other programs or other commands, and what they may mean: the first that the command has.
+MEANT = {
+    "--runs": ("--blocks",),
+    "--blocks": ("--runs",),
+    "--repeat": ("--runs", "--blocks"),
+    "--repeats": ("--runs", "--blocks"),
+    "--iterations": ("--steps",),
+    "--duration": ("--seconds", "--for"),
+    "--time": ("--seconds",),
+    "--where": ("--on", "--arm"),
+    "--place": ("--on", "--arm"),
+    "--out": ("--output",),
+    "--dtype": ("--precision",),
+    "--batch-size": ("--batch",),
+}
+# What another command does.
+ELSEWHERE = {"--report": "write it afterwards: stackmark report last -o FILE"}
 
 # A reading: the text, and how it is shown before and after, without what may be secret in it.
 Reading = tuple[str, str, str]
@@ -68,6 +87,22 @@ def accept(command: click.Command, args: Sequence[str]) -> tuple[list[str], list
         else:
             words.append(read(next(arguments, None), "", word))
     return words, notes
+
+
+def hints_of(error: click.ClickException) -> list[str]:
+    """Say what a wrong command line may have meant; name the option in the error itself, where this command has it."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    if ctx is None:
+        return []
+    if isinstance(error, click.NoSuchOption):
+        has = {name for param in ctx.command.params for name in param.opts}
+        if meant := next((name for name in MEANT.get(error.option_name, ()) if name in has), ""):
+            error.possibilities = [meant]
+        return [ELSEWHERE[error.option_name]] if error.option_name in ELSEWHERE else []
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument):
+        example = first_example(ctx.command)
+        return [f"for example: {example}"] if example else []
+    return []
 
 
 def say_share(typed: str, read: str) -> str:

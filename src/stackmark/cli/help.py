@@ -155,6 +155,12 @@ def first_sentence(text: str) -> str:
     return re.split(r"\. (?=[A-Z`])|; ", text)[0].rstrip(".")
 
 
+def first_example(command: click.Command) -> str:
+    """Return the first example of a command without its comment; nothing where it has none."""
+    lines = (command.epilog or "").partition("Examples:")[2].split("\n")
+    return next((line.partition(" #")[0].strip() for line in lines if line.strip().startswith("stackmark")), "")
+
+
 def _examples(epilog: str) -> list[str]:
     """Return the lines of the examples that there is room for; a long one goes on in the next line."""
     found: list[str] = []

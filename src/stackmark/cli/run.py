@@ -65,7 +65,9 @@ Examples:
     help="Hold the result against the published row that fits best, e.g. 'NVIDIA H200'.",
 )
 @click.option(
-    "--choose-again", is_flag=True, help="Choose anew what is not typed, and not as it was chosen before on this chip."
+    "--choose-again",
+    is_flag=True,
+    help="Choose again what is not typed, instead of taking what was chosen before on this chip.",
 )
 @format_option
 @details_option

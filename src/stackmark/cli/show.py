@@ -9,6 +9,7 @@ import click
 from stackmark.api.ledgers import Ledger, clean_up
 from stackmark.api.options import repeatable
 from stackmark.api.stored import (
+    CHECK,
     FAULT,
     OPERATOR_LIST,
     RUN,
@@ -102,6 +103,7 @@ def _show_experiment(experiment: Experiment, book: Ledger, as_json: bool, form: 
     own: dict[ExperimentKind, Callable[[Experiment, Ledger, bool], None]] = {
         OPERATOR_LIST: partial(_show_list, form=form),
         FAULT: _show_fault,
+        CHECK: _show_check,
         RUN: partial(_show_measurement, look=look),
         SUITE: partial(_show_suite, look=look),
     }
@@ -143,6 +145,17 @@ def _show_verdict(experiment: Experiment, book: Ledger, as_json: bool, *, look: 
         _show_runs(experiment, book, as_json)
     else:
         print_verdict(experiment.verdict().examined, standard_output(), look.option, details=look.details)
+
+
+def _show_check(experiment: Experiment, book: Ledger, as_json: bool) -> None:
+    from stackmark.api.baselines import stored_check
+    from stackmark.show.check import print_check
+
+    found = None if as_json else stored_check(experiment.row, book)
+    if found is None:
+        _show_runs(experiment, book, as_json)
+    else:
+        print_check(found.workloads, standard_output(), found.command)
 
 
 def _show_runs(experiment: Experiment, _book: Ledger, as_json: bool) -> None:

@@ -5,6 +5,7 @@ nobody has to say which. A piece without `=` goes on with the value before it (`
 values may be repeated. Only what is typed here may differ between arms.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from stackmark.spec import Scalar, explain
 from stackmark.workloads.registry import find
 
 OptionValue = JsonValue
+# How environment variables are usually named; no option is.
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,13 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
                     f"the arm {text!r}: {key!r} is an option of {' and '.join(others)}, not of {place}",
                     hint=f"write it like: --arm {others[0]},{key}={values[0]}",
                 )
+            keys = (
+                f"keys of {place}: {', '.join(options.model_fields) or 'none'}; of the workload: stackmark run --help"
+            )
+            is_variable = "env" in options.model_fields and _VARIABLE.fullmatch(key)
             raise SpecError(
                 f"the arm {text!r}: neither {place} nor {workload} has an option {key!r}{nearest_names(name, known)}",
-                hint=f"keys of {place}: {', '.join(options.model_fields) or 'none'}; of the workload: stackmark run --help",
+                hint=f"an environment variable is given as env={key}=VALUE\n{keys}" if is_variable else keys,
             )
     find_place(place, given)  # refuses what the place cannot take
     return ArmRequest(text.strip(), place, given, typed)

@@ -181,10 +181,11 @@ def measure_series(ledger: Ledger, held: HeldWorkload, experiment: Experiment, h
     except PlaceError as error:
         trouble = Trouble(error.message, error.hint or "", Exit.PLACE_FAILED)
     rows = tuple(in_common_windows(ledger, ledger.runs_of(experiment.id)))
-    return SeriesResult(held.label, experiment.id, rows, trouble or _failed(rows))
+    return SeriesResult(held.label, experiment.id, rows, trouble or failed_runs(rows))
 
 
-def _failed(rows: Sequence[RunRow]) -> Trouble | None:
+def failed_runs(rows: Sequence[RunRow]) -> Trouble | None:
+    """Say why a series has no figure; None where all of its runs are good."""
     failed = [row for row in rows if row.status != "done"]
     if not failed:
         return None
@@ -213,7 +214,7 @@ def save_new(ledger: Ledger, name: str, request: Request, place: Place, how: Ser
     except StackmarkError as error:
         return SeriesResult(request.workload, "", (), Trouble(error.message, error.hint or "", error.exit_code))
     rows = measured.runs
-    return _kept(ledger, name, SeriesResult(request.workload, measured.experiment.id, rows, _failed(rows)))
+    return _kept(ledger, name, SeriesResult(request.workload, measured.experiment.id, rows, failed_runs(rows)))
 
 
 def _kept(ledger: Ledger, name: str, series: SeriesResult) -> SeriesResult:

@@ -14,7 +14,17 @@ from itertools import groupby, pairwise
 from statistics import fmean, median
 
 from stackmark.errors import Exit
-from stackmark.experiments.baseline import HeldWorkload, SeriesOptions, SeriesResult, Trouble, held_by, measure_series
+from stackmark.experiments.baseline import (
+    HeldWorkload,
+    SeriesOptions,
+    SeriesResult,
+    Trouble,
+    failed_runs,
+    held_by,
+    held_so_far,
+    measure_series,
+)
+from stackmark.experiments.design import MARGIN
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.examine import arms_of, read_run
 from stackmark.experiments.groups import log_rate, subject_of
@@ -22,12 +32,12 @@ from stackmark.experiments.progress import StepTimes, in_common_windows, series_
 from stackmark.experiments.recorder import new_experiment
 from stackmark.figures import figure_unit
 from stackmark.ledger import baselines, spreads
-from stackmark.ledger.rows import Json, RunDetail
+from stackmark.ledger.rows import Experiment, Json, RunDetail
 from stackmark.ledger.store import Ledger
 from stackmark.remarks import Remark
 from stackmark.units import counted
 from stackmark.verdict.comparable import reasons_not_comparable
-from stackmark.verdict.comparison import Comparison
+from stackmark.verdict.comparison import MOST_MARGIN, Comparison
 from stackmark.verdict.examined import FactDifference, Facts
 from stackmark.verdict.explain import explain
 from stackmark.verdict.fact_values import STACK, StackChange, stack_changes
@@ -138,13 +148,60 @@ def _check(ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions, ma
     if not anyway and all(row.machine_id != machine_name() for row in held.rows):
         # Known beforehand, so nobody has to wait for it.
         return replace(blank, trouble=_incomparable(name, ["it was measured on a different machine"]))
-    request: Json = {"baseline": name, "workload": held.spec.workload}
+    request: Json = {"baseline": name, "workload": held.spec.workload, "margin": margin, "anyway": anyway}
     experiment = new_experiment(kind="check", command=how.command, note=name, request=request)
     series = measure_series(ledger, held, experiment, how)
     blank = replace(blank, experiment_id=series.experiment_id, seconds=time.monotonic() - began)
     if series.trouble:
         return replace(blank, trouble=series.trouble)
     return _compare(ledger, name, held, series, blank, margin, anyway)
+
+
+@dataclass(frozen=True)
+class StoredCheck:
+    """What a stored check shows when it is judged again; one experiment is one workload of a check."""
+
+    baseline: str
+    margin: float
+    checked: Checked
+
+
+def check_again(ledger: Ledger, experiment: Experiment) -> StoredCheck | None:
+    """Compare the runs of a stored check with its baseline again; None before it ended, or where that baseline is gone.
+
+    The baseline is taken as it was then: what was saved later is left out.
+    """
+    name, margin = experiment.request.get("baseline"), experiment.request.get("margin")
+    rows = in_common_windows(ledger, ledger.runs_of(experiment.id))
+    if not isinstance(name, str) or not rows or any(row.status == "running" for row in rows):
+        return None
+    every, like = held_so_far(ledger, name), rows[0]
+    key = (like.spec_digest, like.place, like.place_options)
+    held = next((one for one in every if (one.spec.digest, one.place, one.place_options) == key), None)
+    before = tuple(row for row in held.rows if row.started_unix_s < like.started_unix_s) if held else ()
+    if held is None or not before:
+        return None
+    held = replace(held, rows=before)
+    # Checks of older versions did not store it.
+    chosen = float(margin) if isinstance(margin, int | float) and 0 < margin < MOST_MARGIN else MARGIN
+    blank = Checked(
+        held.label,
+        held.spec.workload,
+        held.place,
+        held.rows[0].rate_unit or "",
+        max(row.ended_unix_s or row.started_unix_s for row in rows) - experiment.created_unix_s,
+        metric_name(held.spec.params),
+        experiment.id,
+        _rate(by_series(held.rows)),
+    )
+    series = SeriesResult(held.label, experiment.id, tuple(rows), failed_runs(rows))
+    if series.trouble:
+        return StoredCheck(name, chosen, replace(blank, trouble=series.trouble))
+    found = _compare(ledger, name, held, series, blank, chosen, bool(experiment.request.get("anyway")))
+    if len(every) > 1:
+        alone = f"judged alone: {name} has {counted(len(every), 'workload')}, whose words a check decides together"
+        found = replace(found, doubts=(*found.doubts, Remark(alone, "judged-alone")))
+    return StoredCheck(name, chosen, found)
 
 
 def _compare(

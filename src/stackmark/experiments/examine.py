@@ -49,6 +49,7 @@ from stackmark.experiments.progress import (
     window_of,
     with_rates,
 )
+from stackmark.experiments.remembered import pinned_command, say_choices
 from stackmark.experiments.run import asked_runs, missing_runs
 from stackmark.experiments.scaling import examine_scaling, refused_labels, scaling_remarks
 from stackmark.experiments.selecting import suggested_command
@@ -67,7 +68,7 @@ from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.examined import ExaminedArm, ExaminedRun, Facts, OperatorProblem, PublishedNeighbour
 from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
-from stackmark.verdict.interference import say_interference
+from stackmark.verdict.interference import advise_freeing, say_interference
 from stackmark.verdict.operators import ListResult
 from stackmark.verdict.throughput import Window, throughput_over_runs
 from stackmark.verdict.time_to_quality import QualityResult, model_throughput, with_seeds_of_all
@@ -217,6 +218,7 @@ def _put_together(
     lists = arm_lists(list_runs)
     refused = refused_labels(ledger, design, rows, runs) if design and design.scaling else {}
     pairs = _pairs(design, rows, runs, now, chosen, times, each_alone, refused)
+    pairs = tuple(map(advise_freeing, pairs)) if met else pairs
     repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
     return Examined(
         experiment_id=experiment.id,
@@ -263,6 +265,7 @@ def _put_together(
         operators=_operators(ledger, experiment, arms, lists, rows, runs),
         rules_made=design.rules if design else None,
         instead=_instead(experiment, rows, runs),
+        pinned=_pinned(experiment, rows),
         published_pairs=published_pairs(ledger, experiment.command, rows, runs, facts, arms),
         quality=quality if any(quality) else (),
         scaling=examine_scaling(ledger, design, rows, runs, arms, pairs, refused)
@@ -303,6 +306,17 @@ def _instead(experiment: Experiment, rows: Sequence[RunDetail], runs: Sequence[E
     mixed = _mixed(experiment, rows, runs)
     good = [row for row, run in zip(rows, runs, strict=True) if run.counted]
     return tuple(filter(None, [suggested_command(good, experiment.id)])) if mixed else ()
+
+
+def _pinned(experiment: Experiment, rows: Sequence[RunDetail]) -> str:
+    """Return the command of a `run` with its choices; nothing for other kinds, and where none are stored."""
+    choices = say_choices(experiment)
+    if kind_of(experiment) is not RUN or not choices:
+        return ""
+    try:
+        return pinned_command(experiment.command, experiment, rows[0].spec, choices)
+    except ValueError:  # not a command line: a ledger may hold anything
+        return ""
 
 
 def _with_limits(

@@ -71,7 +71,7 @@ SCALE = ExperimentKind(
 IMPORT = ExperimentKind(
     "import", "an import of logs", "stackmark import", "see its runs: stackmark show {id}", from_logs=True
 )
-CHECK = ExperimentKind("check", "a check against a baseline", "stackmark check", "see its runs: stackmark show {id}")
+CHECK = ExperimentKind("check", "a check against a baseline", "stackmark check", "see its verdict: stackmark show {id}")
 SWEEP = ExperimentKind(
     "sweep",
     "a sweep of a cluster",

@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stackmark.errors import LedgerError, SpecError
+from stackmark.experiments.check import check_again
 from stackmark.experiments.design import stored_design
 from stackmark.experiments.examine import examine
 from stackmark.experiments.group_tables import tabulate_import
 from stackmark.experiments.groups import examine_imported_arms, has_imported_arms
-from stackmark.experiments.kinds import OPERATOR_LIST, RUN, SUITE, kind_of
+from stackmark.experiments.kinds import CHECK, NOISE, OPERATOR_LIST, RUN, SUITE, kind_of
 from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.operator_list import read_list
 from stackmark.experiments.run import asked_runs, missing_runs
 from stackmark.experiments.suite.carry_out import begun_rows, plan_of
 from stackmark.experiments.suite.examine import examine_suite
+from stackmark.ledger import baselines
 from stackmark.ledger.rows import Experiment, ExperimentRow, Status
 from stackmark.ledger.store import Ledger
+from stackmark.verdict.noise import noise_floor
 
 # Of the compressed output of all runs on one page: about a second for each MiB.
 MOST_READ_BYTES = 4 * 2**20
@@ -32,7 +35,10 @@ State = Literal["done", "open", "short", "failed", "running", "empty"]
 
 @dataclass(frozen=True)
 class ListedExperiment:
-    """One line of a list. `verdicts` has the word of each pair of arms; it is None where it was not computed."""
+    """One line of a list. `verdicts` has the word of each pair of arms; it is None where it was not computed.
+
+    `smallest_margin` is what a noise experiment can decide; the word of two equal arms says less.
+    """
 
     id: str
     created_unix_s: float
@@ -45,6 +51,7 @@ class ListedExperiment:
     runs: dict[Status, int]
     asked: int | None
     command: str
+    smallest_margin: float | None = None
 
 
 def overview(ledger: Ledger, rows: Sequence[ExperimentRow]) -> list[ListedExperiment]:
@@ -56,7 +63,7 @@ def overview(ledger: Ledger, rows: Sequence[ExperimentRow]) -> list[ListedExperi
             left -= costs
             found.append(listed)
             continue
-        costs = row.stored_bytes if _has_verdict(row) or _is_list(row) else 0
+        costs = _costs(ledger, row)
         readable = costs <= left
         left -= costs if readable else 0
         found.append(_listed(ledger, row, readable))
@@ -101,6 +108,23 @@ def _suite(ledger: Ledger, suite: Experiment, left: int) -> tuple[ListedExperime
     return listed, costs
 
 
+def _costs(ledger: Ledger, row: ExperimentRow) -> int:
+    """Return how many bytes are read for a line: its own runs, and of a check about as many for each series of its baseline."""
+    if _is_check(row):
+        name = row.experiment.request.get("baseline")
+        series = (
+            len(baselines.experiments_of(ledger, name))
+            if isinstance(name, str) and baselines.exists(ledger, name)
+            else 0
+        )
+        return row.stored_bytes * (1 + series)
+    return row.stored_bytes if _has_verdict(row) or _is_list(row) else 0
+
+
+def _is_check(row: ExperimentRow) -> bool:
+    return kind_of(row.experiment) is CHECK
+
+
 def _has_verdict(row: ExperimentRow) -> bool:
     return kind_of(row.experiment).has_blocks or has_imported_arms(row.experiment)
 
@@ -113,6 +137,7 @@ def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperim
     experiment = row.experiment
     arms, asked = row.places, asked_runs(experiment)
     verdicts: tuple[str, ...] | None = ()
+    floor = None
     state = _state_of_runs(ledger, row, asked)
     if _has_verdict(row):
         verdicts = None
@@ -127,11 +152,14 @@ def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperim
                 seen = examine_imported_arms(ledger, experiment) if imported else examine(ledger, experiment.id)
                 table = tabulate_import(ledger, experiment) if imported and not seen.comparisons else None
                 verdicts = tuple(pair.word for pair in (table or seen).comparisons)
+                floor = noise_floor(seen) if kind_of(experiment) is NOISE else None
                 state = "running" if state == "running" else seen.state
             elif asked and sum(row.runs.values()) < asked and state != "running":
                 state = "open"
         except (LedgerError, SpecError):
             pass  # one experiment that was damaged hides no other; `verdict` says what is wrong with it
+    elif _is_check(row) and row.runs and state == "done":
+        verdicts = _word_of_check(ledger, experiment) if readable else None
     elif _is_list(row) and readable and state != "running":
         state = "done" if read_list(ledger, experiment).whole else "open"
     return ListedExperiment(
@@ -145,7 +173,17 @@ def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperim
         runs=row.runs,
         asked=asked,
         command=experiment.command,
+        smallest_margin=floor.smallest_margin if floor else None,
     )
+
+
+def _word_of_check(ledger: Ledger, experiment: Experiment) -> tuple[str, ...]:
+    """Return the word of a check; nothing where its baseline is gone, or nothing was compared."""
+    try:
+        found = check_again(ledger, experiment)
+    except (LedgerError, SpecError):
+        return ()
+    return (found.checked.comparison.word,) if found and found.checked.comparison else ()
 
 
 def _imported_arms(experiment: Experiment) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ the ledger holds it already, in the request and the spec of an experiment. The d
 added or taken out: on another chip everything is chosen again.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from stackmark.errors import SpecError, WorkerError
@@ -18,7 +19,7 @@ from stackmark.experiments.typed import extra_of
 from stackmark.ledger.rows import Experiment, RunFilter, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
-from stackmark.spec import AUTO, Request, Scalar
+from stackmark.spec import AUTO, Request, Scalar, Spec
 from stackmark.units import say_moment
 from stackmark.workloads.registry import find
 
@@ -127,3 +128,26 @@ def say_choices(experiment: Experiment) -> dict[str, str]:
         return reasons
     day = say_moment(chosen_unix_s(experiment), "%Y-%m-%d")
     return {name: reason if name == "device" else f"as on {day}: {reason}" for name, reason in reasons.items()}
+
+
+def pinned_command(command: str, experiment: Experiment, spec: Spec, choices: Iterable[str]) -> str:
+    """Return the command line of a `run` with every choice typed out, so that it measures the same on another machine too.
+
+    One that measures several things is left as it is: what was chosen for one is not for the others.
+    """
+    words = [word for word in shlex.split(command) if word != "--choose-again"]
+    texts = [spec.workload, *(text for text in typed_in(experiment).values() if isinstance(text, str))]
+    if not all(any(word == text or word.endswith(f"={text}") for word in words) for text in texts):
+        return command
+    pins = [_pin(name, spec.params.get(name)) for name in choices]
+    return shlex.join([*words, *(word for pin in pins if pin and pin[0] not in words for word in pin)])
+
+
+def _pin(name: str, value: Scalar) -> list[str]:
+    """Return a parameter as it is typed; nothing where it is empty."""
+    option = name.replace("_", "-")
+    if value is None or value == "":
+        return []
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}", str(value).removesuffix(".0")]

@@ -5,7 +5,6 @@ terminal, the JSON and the Python API all show the same one.
 """
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.operator_list import ListedRuns, read_list
 from stackmark.experiments.operator_list import run_result as one_run_of_list
 from stackmark.experiments.progress import StepTimes
-from stackmark.experiments.remembered import typed_in
+from stackmark.experiments.remembered import pinned_command
 from stackmark.experiments.run import Measured
 from stackmark.experiments.scaling import times_of
 from stackmark.experiments.surroundings import idle_cpus_before
@@ -39,7 +38,7 @@ from stackmark.published.near import Match
 from stackmark.published.operators import OperatorIndex
 from stackmark.published.stack import stack_lines, stack_of_facts, stack_of_row
 from stackmark.published.table import Published
-from stackmark.spec import Request, Scalar, Spec
+from stackmark.spec import Request, Spec
 from stackmark.verdict.cautions import (
     INTERFERENCE,
     Caution,
@@ -109,16 +108,8 @@ class RunResult:
 
     @property
     def repeat(self) -> str:
-        """Return the command line that repeats these runs, with every choice typed out.
-
-        One that measures several things is left as it is: what was chosen for one is not for the others.
-        """
-        words = [word for word in shlex.split(self.command) if word != "--choose-again"]
-        texts = [self.spec.workload, *(text for text in typed_in(self.experiment).values() if isinstance(text, str))]
-        if not all(any(word == text or word.endswith(f"={text}") for word in words) for text in texts):
-            return self.command
-        pins = [_pin(name, self.spec.params.get(name)) for name in self.measured.choices]
-        return shlex.join([*words, *(word for pin in pins if pin and pin[0] not in words for word in pin)])
+        """Return the command line that repeats these runs, with every choice typed out."""
+        return pinned_command(self.command, self.experiment, self.spec, self.measured.choices)
 
     @property
     def good(self) -> list[RunRow]:
@@ -153,16 +144,6 @@ class RunResult:
             if row.energy_j and row.steps_total and row.batch
         ]
         return median(energies) if energies else None
-
-
-def _pin(name: str, value: Scalar) -> list[str]:
-    """Return a parameter as it is typed; nothing where it is empty."""
-    option = name.replace("_", "-")
-    if value is None or value == "":
-        return []
-    if isinstance(value, bool):
-        return [f"--{option}" if value else f"--no-{option}"]
-    return [f"--{option}", str(value).removesuffix(".0")]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
 from stackmark.places.registry import find_place
 from stackmark.spec import Request, Spec
+from stackmark.units import counted
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.verdict.time_to_quality import QualityResult, model_throughput
 from stackmark.workloads.registry import check_spec
@@ -142,7 +143,9 @@ def go_through(
             if row.status == "done":
                 events = tuple(seen)
     if len(rows) < count:
-        watcher.notice(f"the first run failed; the other {count - 1} were not started")
+        watcher.notice(
+            f"the first run failed; {counted(count - 1, 'more run')} {'was' if count == 2 else 'were'} not started"
+        )
     return _measured(ledger, started.experiment, resolved.spec, resolved.facts, rows, events)
 
 

@@ -1,4 +1,4 @@
-"""The limits of a machine for people: a line each, the vendor's figure beside it, what they were measured on below."""
+"""The limits of a machine for people: a line each, the vendor's figure next to it, what they were measured on below."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -37,7 +37,7 @@ COLUMNS = (
     Column("verdict"),
 )
 # What a table of 60 columns leaves to a label next to the change, its interval and the word.
-BESIDE_LABEL, SHORTEST_LABEL = 45, 15
+NEXT_TO_LABEL, SHORTEST_LABEL = 45, 15
 # The order in which a person asks.
 PROOF = "to prove it"
 KINDS = ("failed", "alarm", "refused", PROOF, "differs", "note", "needed")
@@ -51,7 +51,7 @@ SEVERITY = (
     FAILED, INCOMPARABLE, "SLOWER", "WORSE", "LIKELY SLOWER", "LIKELY WORSE", "INCONCLUSIVE", "FASTER", "BETTER",
     "LIKELY FASTER", "LIKELY BETTER", "EQUIVALENT",
 )  # fmt: skip
-# So many workloads are named in the summary, and of words that ask for nothing none.
+# At most this many workloads are named in the summary, and none whose word asks for nothing.
 NAMED, QUIET = 4, "EQUIVALENT"
 
 
@@ -73,7 +73,7 @@ def print_check(checked: Sequence[Checked], console: Console, again: str) -> Non
     nothing = NO_CHANGE if any(one.now for one in checked) else NOT_SEEN
     changed: list[Line] = [("changed", change) for change in stack_changed(checked) or [nothing]]
     print_grid(console, [verdict, *changed], styles)
-    room = max(console.width - BESIDE_LABEL, SHORTEST_LABEL) if is_screen(console) else None
+    room = max(console.width - NEXT_TO_LABEL, SHORTEST_LABEL) if is_screen(console) else None
     rows = [(cells, word) for one in checked for cells, word in _rows(one, room)]
     print_table(console, COLUMNS, [cells for cells, _ in rows], [COLOURS[word] for _, word in rows])
     behind = _behind(checked, again)

@@ -48,7 +48,7 @@ def say_case(line: Checked) -> str:
 
 
 class Notices(Voice):
-    """Says what a person must know and nothing of the progress: beside `--json`."""
+    """Say what a person must know and nothing of the progress: with `--json`."""
 
     def begins(self, case: Case, number: int, of: int) -> None: ...
     def ended(self, checked: Checked) -> None: ...

@@ -50,11 +50,11 @@ def sentence(report: Report) -> str:
     failed = [result for result in report.results if result.status == "failed"]
     warned = len({(result.diagnostic, finding.what) for result in report.results for finding in result.findings
                   if finding.status == "warning"})  # fmt: skip
-    beside = f"; {_counted(warned, 'warning')}" if warned else ""
+    warnings = f"; {_counted(warned, 'warning')}" if warned else ""
     if not failed:
         open_ones = list(dict.fromkeys(result.diagnostic for result in report.results if result.status == "unknown"))
         untold = f"; not known: {', '.join(open_ones)}" if open_ones else ""
-        return f"{report.context}: nothing failed{beside}{untold}"
+        return f"{report.context}: nothing failed{warnings}{untold}"
     diagnostics: dict[str, list[str]] = {}
     for result in failed:
         diagnostics.setdefault(result.diagnostic, []).append(result.node or "")
@@ -62,7 +62,7 @@ def sentence(report: Report) -> str:
         f"{diagnostic} ({_names(report, nodes)})" if nodes[0] else diagnostic
         for diagnostic, nodes in diagnostics.items()
     ]
-    return f"{report.context}: not fit: {', '.join(said)} failed{beside}"
+    return f"{report.context}: not fit: {', '.join(said)} failed{warnings}"
 
 
 def junit_cases(report: Report) -> list[Case]:
@@ -117,7 +117,7 @@ def _print_coloured(console: Console, columns: Sequence[Column], rows: Sequence[
             line.append(f"{safe_line(row[at]):<{widths[at] + 2}}", style)
         console.print(line, soft_wrap=True)
     if shown < len(columns):
-        console.print(Text(f"left out for want of room: {len(columns) - shown} columns; --json has all", style="dim"))
+        console.print(Text(f"{len(columns) - shown} columns do not fit; --json has all", style="dim"))
 
 
 def _print_seen(report: Report, console: Console) -> None:

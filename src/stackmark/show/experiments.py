@@ -11,6 +11,7 @@ from stackmark.experiments.overview import ListedExperiment
 from stackmark.show.runs import short_length
 from stackmark.show.terminal import Column, is_screen, print_table
 from stackmark.units import say_moment, say_zone
+from stackmark.verdict.needed import percent
 
 COLUMNS = (
     Column("experiment", style="cyan"),
@@ -53,7 +54,9 @@ def say_runs(one: ListedExperiment) -> str:
 
 
 def say_verdicts(one: ListedExperiment) -> str:
-    """Say each word once, in the order of the pairs of arms."""
+    """Say each word once, in the order of the pairs of arms; of two equal arms the margin that they can decide."""
+    if one.smallest_margin is not None:
+        return f"±{percent(one.smallest_margin)}"
     return NOT_COMPUTED if one.verdicts is None else ", ".join(dict.fromkeys(one.verdicts))
 
 
@@ -73,4 +76,5 @@ def experiment_json(one: ListedExperiment) -> dict[str, Any]:
         "runs": dict(one.runs),
         "runs_asked": one.asked,
         "command": one.command,
+        "smallest_margin": one.smallest_margin,
     }

@@ -43,7 +43,7 @@ STYLES = {
 REASONED = ("device", "precision", "set")
 # The flag that the rows themselves say better.
 ROWS_FAILED = "rows-failed"
-# So many failed rows are named under the table; all of them stand in it.
+# At most this many failed rows are named under the table; all of them stand in it.
 FAILED_NAMED = 3
 BANDWIDTHS = (
     "algorithm: bytes of the array over the time; bus: what each rank's own link carries, to compare with the link; "

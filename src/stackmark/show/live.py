@@ -47,13 +47,13 @@ PROBE_PHASES = {"import": "loading the framework", "trial": "trying a step", "mo
 BAR_FROM, RATE_FROM = 76, 66
 CHOSEN = ("device", "batch", "precision", "tune")
 # Of an arm's name on the bar; the lines above it have the whole of it.
-LABEL_AT_LEAST, ROOM_BESIDE_LABEL = 9, 52
+LABEL_AT_LEAST, ROOM_NEXT_TO_LABEL = 9, 52
 # Rows of a list in a log: a line for each would be all of it. One now and then says that it goes on, and how fast.
 ROWS_EVERY_S = 10.0
-# Of a problem's name on the bar: room beside it for the bar, the rate and the time left.
-ROOM_BESIDE_PROBLEM, PROBLEM_AT_LEAST = 60, 12
+# Of a problem's name on the bar: space next to it for the bar, the rate and the time left.
+ROOM_NEXT_TO_PROBLEM, PROBLEM_AT_LEAST = 60, 12
 # Of a finished run's line next to block and arm: a short id, a rate, a class of steadiness.
-ROOM_BESIDE_WHERE = 54
+ROOM_NEXT_TO_WHERE = 54
 QUIET, VERBOSE = -1, 1
 
 
@@ -132,7 +132,7 @@ class Where:
 
 
 class Notices(Voice, Silent):
-    """Says what a person must know and nothing of the progress: beside `--json`."""
+    """Say what a person must know and nothing of the progress: with `--json`."""
 
 
 class PlainLines(Notices):
@@ -243,7 +243,7 @@ class TimeLeft:
         self._this_s = self._run_s.get(arm) if arm is not None else None
 
     def run_needs(self, seconds: float) -> None:
-        """So many seconds more, for the run at hand."""
+        """Expect this many seconds more, for the run at hand."""
         self._took(self._clock() - self._began + seconds)
 
     def run_ended(self) -> None:
@@ -391,7 +391,7 @@ class LiveBar(ScreenBar):
 
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
         self._where.experiment_begins(labels, blocks)
-        # Arms that begin alike are told apart by what follows.
+        # Arms that begin alike are distinguished by what follows.
         pieces = zip(*(safe_line(label).split(",") for label in labels), strict=False)
         self._common = ",".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, pieces))
         if len(labels) > 1:
@@ -401,7 +401,7 @@ class LiveBar(ScreenBar):
             self._progress.columns = tuple(_columns(self._console.width - taken, self._left))
 
     def _short(self, label: str) -> str:
-        room = max(LABEL_AT_LEAST, self._console.width - ROOM_BESIDE_LABEL)
+        room = max(LABEL_AT_LEAST, self._console.width - ROOM_NEXT_TO_LABEL)
         said = safe_line(label)
         if len(said) > room and self._common:
             said = f"…{said.removeprefix(self._common).removeprefix(',')}"
@@ -453,7 +453,7 @@ class LiveBar(ScreenBar):
         name = safe_line(say_problem(row.op, row.shape))
         if row.failure_kind:
             self._line(f"{self._head}  {event.done}/{event.of} {name}  failed: {row.failure_message}", "red")
-        room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_BESIDE_PROBLEM)
+        room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_NEXT_TO_PROBLEM)
         what = f"{self._head} {event.done}/{event.of} {cut_middle(name, room)}"
         self._progress.update(self._task, rate=say_row(row), description=what)
 
@@ -479,7 +479,7 @@ class LiveBar(ScreenBar):
     def run_ended(self, row: RunRow, number: int, of: int) -> None:
         self._left.run_ended()
         # Lines that wrap are hard to read as a table; `stackmark results` has the id of a good run.
-        room = len(self._in_words) + ROOM_BESIDE_WHERE <= self._console.width
+        room = len(self._in_words) + ROOM_NEXT_TO_WHERE <= self._console.width
         said = say_run(row, number, of, self._in_words, with_id=room or not self._in_words or row.status != "done",
                        rows=self._rows)  # fmt: skip
         self._line(said, "" if row.status == "done" else "red")

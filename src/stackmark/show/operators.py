@@ -18,7 +18,7 @@ from rich.text import Text
 from stackmark.experiments.operator_list import ListedRuns
 from stackmark.published.operators import NearPublished, OperatorIndex, published_for_list
 from stackmark.show.safe import safe_line
-from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen
+from stackmark.show.terminal import GAP, Column, Line, fitting, is_screen, print_left_out
 from stackmark.units import say_rate, say_seconds, scale_rate
 from stackmark.verdict.collectives import ALGORITHM, BUS, DEEPBENCH, Bandwidths, bandwidths
 from stackmark.verdict.operators import ListResult, RowResult
@@ -111,7 +111,7 @@ class _Row:
     """A row, and what was published for it by the head of its column."""
 
     result: RowResult
-    beside: Mapping[str, NearPublished]
+    published: Mapping[str, NearPublished]
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def print_rows(result: ListResult, console: Console, times: PublishedTimes = NO_
                 _failure(console, widths, row, texts, again=True)
     left_out = [column.name for index, column in enumerate(columns) if index not in kept]
     if left_out:
-        console.print(Text(f"left out for want of room: {', '.join(left_out)}", style="dim"))
+        print_left_out(console, left_out)
     for sentence in notes.of_all:
         _note(console, "", safe_line(sentence))
     for number, sentence in enumerate(notes.sentences, start=1):
@@ -180,7 +180,7 @@ def _columns(result: ListResult, times: PublishedTimes) -> list[_Shown]:
         shown.append(_Shown(Column("limit", right=True, drop=5), lambda row: _limit(row.result, factor)))
         shown.append(_Shown(Column("of limit", right=True, drop=6), lambda row: _share(row.result.limit_share)))
     shown += [
-        _Shown(Column(name, right=True, drop=max(6 - place, 4)), _beside(name))
+        _Shown(Column(name, right=True, drop=max(6 - place, 4)), _published(name))
         for place, name in enumerate(times.columns.values())
     ]
     if result.unit != BYTES_RATE:
@@ -209,11 +209,11 @@ def bandwidths_over(row: RowResult) -> Bandwidths | None:
     return bandwidths(row.op, ranks, row.least_bytes, row.seconds, row.limit_per_s, row.limit)
 
 
-def _beside(name: str) -> Callable[[_Row], str]:
+def _published(name: str) -> Callable[[_Row], str]:
     """`207 ms 12.3×`: the published time, and how many times as fast this is."""
 
     def cell(row: _Row) -> str:
-        found = row.beside.get(name)
+        found = row.published.get(name)
         if found is None:
             return ""
         ratio = f" {say_times(found.seconds / row.result.seconds):>6}" if row.result.seconds else ""
@@ -341,8 +341,8 @@ def _about(row: _Row) -> dict[str, str]:
     """Each sentence by its words without the numbers; a caveat with the columns that it is about."""
     limit = [f"limit: {row.result.limit}"] if row.result.limit else []
     columns: dict[str, list[str]] = {}
-    for column, beside in row.beside.items():
-        for caveat in caveats_of(beside, column):
+    for column, near in row.published.items():
+        for caveat in caveats_of(near, column):
             columns.setdefault(caveat, []).append(column)
     caveats = [f"{' and '.join(of)}: {caveat}" for caveat, of in columns.items()]
     found: dict[str, str] = {}

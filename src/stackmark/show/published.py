@@ -5,15 +5,14 @@ from collections.abc import Sequence
 import click
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from stackmark.published.lookup import Source
 from stackmark.published.shapes import OperatorTable, is_timing, table_of
 from stackmark.published.table import Published
 from stackmark.show.safe import safe_line
-from stackmark.show.terminal import GAP, Column, grid, is_screen, print_table, standard_output
+from stackmark.show.terminal import GAP, Column, grid, is_screen, print_left_out, print_table, standard_output
 
-# The columns of an operator's times, and those that go for want of room, the last of them first.
+# The columns of an operator's times, and those that go where they do not fit, the last of them first.
 ORDER = ("ms", "chip", "precision", "sizes", "notes", "date", "source", "framework")
 LESS = ("date", "source", "framework")
 # All sizes of a convolution are half a line; folded, they get this much of it at least.
@@ -61,7 +60,7 @@ def _print_timings(table: OperatorTable) -> None:
         return
     console.print(grid(table.notes, {}))
     if left_out := [name for name in LESS if name not in order]:
-        console.print(Text(f"left out for want of room: {', '.join(left_out)}", style="dim"))
+        print_left_out(console, left_out)
 
 
 def _order(table: OperatorTable, room: int | None) -> list[str]:

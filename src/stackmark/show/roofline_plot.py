@@ -2,7 +2,7 @@
 
 Read in black and white: a precision has its own line and its name at the end of it; the sustained rate is drawn through, the
 cold one dashed; a run has a letter and a sign of its own. The sign stands where its operators, as they are called, put it; the
-bar to its right ends where the fewest bytes would. Of many points only groups are told apart, by their signs, and each point's
+bar to its right ends where the fewest bytes would. Of many points only groups are distinguished, by their signs, and each point's
 name is its tooltip in the SVG.
 """
 
@@ -302,7 +302,7 @@ def _along(standing: Standing, axes: Axes) -> list[tuple[float, float]]:
 def _spots(
     letters: Sequence[tuple[int, float, float]], taken: Sequence[tuple[float, float]], axes: Axes
 ) -> list[tuple[int, float, float]]:
-    """Each letter beside its sign, above if it can be: the first place that no sign and no other letter has."""
+    """Place each letter next to its sign, above if it can be: the first place that no sign and no other letter has."""
     busy = list(taken)
     found = []
     for index, x, y in letters:

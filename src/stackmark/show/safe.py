@@ -2,7 +2,7 @@
 
 import unicodedata
 
-# Of an arm's label beside its numbers: with an id and a rate that fills a line of a hundred.
+# Of an arm's label next to its numbers: with an id and a rate that fills a line of a hundred.
 LABEL_AT_MOST = 44
 # Ten characters of an id are its time to the millisecond: with the letter, enough to tell runs of one machine apart.
 SHORT_ID = 12

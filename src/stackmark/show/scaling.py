@@ -17,7 +17,7 @@ from stackmark.verdict.examined import Examined
 from stackmark.verdict.scaling import PublishedScaling, Scaling, ScalingPoint
 
 LEAST_WIDTH, MOST_WIDTH = 20, 64
-# Full, communication, stragglers, other: told apart without colour.
+# Full, communication, stragglers, other: distinguished without colour.
 SIGNS, ASCII_SIGNS = "█▒░·", "#x:."
 WORDS = ("speed-up", "communication", "stragglers", "other")
 COLUMNS = (

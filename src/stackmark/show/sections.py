@@ -40,7 +40,7 @@ from stackmark.verdict.examined import CovariateLine, Examined, ExaminedArm, Exa
 from stackmark.verdict.noise import noise_floor
 from stackmark.verdict.rules import say_rules
 
-# Beside each word a sign that needs no colour, and the name of its colour in the page.
+# Next to each word a sign that needs no colour, and the name of its colour in the page.
 SIGNS = {
     "EQUIVALENT": ("=", "same"),
     "SLOWER": ("▼", "slower"),

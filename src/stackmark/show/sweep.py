@@ -351,7 +351,7 @@ LEGEND = {
     "slow group": "in a slow group",
     "flagged": "flagged, not confirmed",
 }
-# Names of nodes are written while each has so many pixels.
+# Names of nodes are written while each has this many pixels.
 NAME_PX = 15.0
 LONGEST_NAME = 18
 

@@ -138,7 +138,7 @@ LAST_AT_ALL = 10
 
 @dataclass(frozen=True)
 class Column:
-    """`drop` is when it goes for want of room: 1 first, 0 never."""
+    """`drop` is when it goes where columns do not fit: 1 first, 0 never."""
 
     name: str
     right: bool = False
@@ -154,7 +154,7 @@ def print_table(
     *,
     note: bool = True,
 ) -> None:
-    """`styles` colours the last cell of each row. `note` says which columns were left out for want of room."""
+    """`styles` colours the last cell of each row. `note` says which columns do not fit on the screen."""
     cells = [[safe_line(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, (column.name, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
     kept = fitting(columns, widths, console.width) if is_screen(console) else list(range(len(columns)))
@@ -180,7 +180,12 @@ def print_table(
     console.print(table)
     left_out = [column.name for index, column in enumerate(columns) if index not in kept]
     if left_out and note:
-        console.print(Text(f"left out for want of room: {', '.join(left_out)}", style="dim"))
+        print_left_out(console, left_out)
+
+
+def print_left_out(console: Console, names: Sequence[str]) -> None:
+    """Say which columns of a table do not fit on the screen."""
+    console.print(Text(f"columns that do not fit: {', '.join(names)}", style="dim"))
 
 
 def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:

@@ -154,7 +154,7 @@ LEFT, RIGHT, HEIGHT = 70.0, 14.0, 250.0
 LEAST_APART = 9.0
 DATES = 6
 DAY_S = 86_400.0
-# An interval of two runs may be wider than anything else: it is cut at so many times the reach of the figures.
+# An interval of two runs may be wider than anything else: it is cut at this many times the reach of the figures.
 WIDEST = 0.6
 # Words that the shapes say well enough.
 UNNAMED = ("EQUIVALENT", "INCONCLUSIVE")

@@ -280,7 +280,7 @@ def next_commands(examined: Examined, ledger: str = "", *, reported: bool = Fals
     failed = bad_runs(examined)
     if failed and examined.state == "short":
         commands.append(f"stackmark show {failed[-1].run_id} --log{there}")
-        commands.append(examined.command)  # anew: its repetitions are used up, and there is nothing to resume
+        commands.append(examined.command)  # again: its repetitions are used up, and there is nothing to resume
     wanted = max((c.needed.count or 0 for c in examined.comparisons if c.needed and c.needed.practical), default=0)
     if wanted and examined.state == "done" and examined.kind in ("compare", "scale") and examined.blocks_planned:
         commands.append(with_blocks(examined.command, wanted))
@@ -290,7 +290,7 @@ def next_commands(examined: Examined, ledger: str = "", *, reported: bool = Fals
 
 
 def with_blocks(command: str, blocks: int) -> str:
-    """The same command with so many blocks. It makes a new experiment: one that is looked at and then made longer lies."""
+    """Return the command with this many blocks. It makes a new experiment: one that is looked at and then made longer lies."""
     without = re.sub(r" --blocks(?:=| +)\d+", "", command)
     most = MOST_BLOCKS if "--until-decided" in command else blocks
     return f"{without} --blocks {min(blocks, most)}"
@@ -333,7 +333,7 @@ def _blocks(floor: NoiseFloor) -> str:
 
 def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs), operators=()))
-    del made["operators"]
+    del made["operators"], made["pinned"]  # `show --json` has the one, `run --json` the other as `repeat`
     if examined.scaling is None:
         del made["scaling"]
     if examined.quality:

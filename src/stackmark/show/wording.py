@@ -285,7 +285,7 @@ def percentiles(examined: Examined, arm: int) -> Percentiles | None:
     found = [
         np.percentile(run.step_s[run.first_step :], (50, 90, 99), method="linear")
         for run in measured_runs(examined)
-        # A program's own figure, or that of a log, has no shape: the one "step" beside it is the whole run.
+        # A program's own figure, or that of a log, has no shape: the one "step" next to it is the whole run.
         if run.arm == arm and run.counted and run.steady and len(run.step_s) > run.first_step
     ]
     if not found:

@@ -18,7 +18,7 @@ ANOTHER = "give another file, in a folder that may be written"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Beside its name first, then renamed: nobody finds half a file there. `-` is standard output."""
+    """Write a file next to it first, then rename that: half a file never has its name. `-` is standard output."""
     if path == STANDARD_OUTPUT:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

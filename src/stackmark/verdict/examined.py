@@ -210,12 +210,19 @@ class Examined:
     published_pairs: tuple[PublishedPair, ...] = field(default=())
     # Commands that answer what this does not: runs of several settings, compared row by row.
     instead: tuple[str, ...] = field(default=())
+    # The command with every choice typed out, where choices are known: of one arm.
+    pinned: str = ""
     # Of stored runs: the keys by which the sides were selected and in which they differ: chip, precision.
     selected_by: tuple[str, ...] = field(default=())
     # Of a workload that is trained to a quality, how the runs of each arm came to their target; None of an arm without such runs.
     quality: tuple[QualityResult | None, ...] = field(default=())
     # Of arms that are rank counts: how the rate grows with them, and what is lost.
     scaling: Scaling | None = None
+
+    @property
+    def repeat(self) -> str:
+        """Return the command line that measures the same again."""
+        return self.pinned or self.command
 
     @property
     def is_about_chips(self) -> bool:

@@ -19,7 +19,7 @@ from stackmark.units import counted
 from stackmark.verdict.cautions import INTERFERENCE
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import LEAST_ASSOCIATED_BLOCKS
-from stackmark.verdict.needed import after_freeing, percent
+from stackmark.verdict.needed import FREE_MACHINE, after_freeing, percent
 from stackmark.verdict.sentence import sentence_of
 
 # A run is disturbed beyond what is usual plus this: less cannot be told from a timer's tick on two cores, and on a hundred
@@ -112,7 +112,10 @@ def say_interference(loads: Sequence[Load], idle_cpus: float | None = None) -> s
     cores = max((load.cores for load in loads), default=1)
     sudden = [one for one in disturbances(loads, idle_cpus) if not one.sentence.startswith("another program")]
     usual = median(busy) if busy else 0.0
-    if usual > allowance_cpus(cores):
+    if not busy and loads and idle_cpus is not None and idle_cpus > allowance_cpus(cores):
+        # The runs are too short to tell; what was measured before them still says that the machine was busy.
+        said.append(f"other programs kept {idle_cpus:.2g} of {counted(cores, 'core')} busy before the first run")
+    elif usual > allowance_cpus(cores):
         said.append(f"other programs kept {usual:.2g} of {counted(cores, 'core')} busy")
         if sudden:
             said[-1] += f", and more in {len(sudden)} of {counted(len(loads), 'run')}"
@@ -175,6 +178,17 @@ def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) 
     if disturbed.repeated:
         note = f"{counted(disturbed.repeated, 'disturbed block')} measured again; {note}"
     return replace(shown, notes=(*shown.notes, Remark(note, INTERFERENCE), *_not_separable(disturbed)))
+
+
+def advise_freeing(found: Comparison) -> Comparison:
+    """Put first that other programs end, in what would decide a comparison that was made on a busy machine.
+
+    Load that is there all the time disturbs no block, and is still the cheapest thing to remove.
+    """
+    wanted = found.needed
+    if wanted is None or any(one.kind == FREE_MACHINE.kind for one in wanted.advice):
+        return found
+    return replace(found, needed=after_freeing(wanted))
 
 
 def _with_disturbed_blocks(clean: Comparison | None, every: Comparison, disturbed: Disturbed) -> Comparison:

@@ -39,7 +39,7 @@ UNIT: dict[Kind, str] = {"blocks": "block", "runs": "run", "series": "series", "
 FORECAST_LEVEL = 0.2
 # Wilson and Hilferty's quantile is off by 3 % in the spread at 3 degrees of freedom, and by far more below.
 LEAST_DF = 3
-FREE_MACHINE = Advice("free-machine", "stop other programs on the machine, which disturbed the runs")
+FREE_MACHINE = Advice("free-machine", "stop other programs on the machine, which disturb the runs")
 LONGER_RUNS = Advice("longer-runs", "make the runs longer")
 WIDER_MARGIN = Advice("wider-margin", "use a wider margin")
 

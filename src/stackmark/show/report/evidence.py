@@ -233,7 +233,7 @@ def repeat(sections: Sections) -> Markup:
     look = f"stackmark report {examined.experiment_id}"
     return section(
         "To repeat it",
-        element("pre", element("code", text(examined.command))),
+        element("pre", element("code", text(examined.repeat))),
         element("p", text("This page again, from the ledger: "), element("code", text(look)), class_="note"),
         name="repeat",
     )

@@ -86,7 +86,7 @@ def experiment_parts(sections: Sections) -> list[str]:
         _failures(sections),
         items("Not held equal:", examined.not_held),
         "To repeat it:",
-        fenced(examined.command),
+        fenced(examined.repeat),
         _last_line(sections),
     ]
 

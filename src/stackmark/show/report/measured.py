@@ -19,7 +19,7 @@ from stackmark.verdict.needed import percent
 from stackmark.verdict.scaling import Scaling
 from stackmark.workloads.command.definition import telling_params
 
-# Small pictures in one page: beyond these the page would be megabytes, and nobody compares so many by eye.
+# Small pictures in one page: beyond these the page would be megabytes, and more cannot be compared by eye.
 MOST_PICTURES = 72
 
 
@@ -92,12 +92,12 @@ def _arm_row(one: ArmRow, quantiles: Percentiles | None) -> Row:
         step = numeric(
             say_seconds(quantiles.p50_s), f"p90 {say_seconds(quantiles.p90_s)}, p99 {say_seconds(quantiles.p99_s)}"
         )
-    beside = [part for part in (one.cv, f"{one.failed} failed" if one.failed else "") if part]
+    below = [part for part in (one.cv, f"{one.failed} failed" if one.failed else "") if part]
     return Row(
         [
             Cell(join([badge(one.arm), element("small", text(one.arm.chip or "chip unknown"))])),
             interval,
-            numeric(str(one.runs), ", ".join(beside)),
+            numeric(str(one.runs), ", ".join(below)),
             step,
             numeric(one.setup or "–"),
             plain(one.steadiness or "–"),

@@ -17,7 +17,7 @@ from stackmark.units import counted, say_rate, say_seconds, scale_rate
 from stackmark.verdict.examined import Examined, OperatorProblem, PublishedTime
 from stackmark.verdict.operators import RowResult
 
-# A list of so many problems or fewer is shown whole.
+# A list of this many problems or fewer is shown whole.
 SHOWN = 12
 # A rate that would be printed with zeros in front gets a prefix of its own.
 LEAST_SHOWN = 0.1
@@ -106,7 +106,7 @@ def table_of(examined: Examined, rows: Sequence[OperatorProblem]) -> tuple[list[
         if ratios:
             cells[-1].append(ratios.get(one.index, ("", "")))
         near = {found.chip: found for found in one.published}
-        cells[-1] += [_beside(near.get(chip), one.rows[0] if one.rows else None) for chip in chips]
+        cells[-1] += [_published(near.get(chip), one.rows[0] if one.rows else None) for chip in chips]
     return head, cells
 
 
@@ -159,7 +159,7 @@ def _below(row: RowResult | None, say: Callable[[RowResult | None], str]) -> str
     return " · ".join(part for part in (f"± {width}" if width else "", say(row)) if part)
 
 
-def _beside(near: PublishedTime | None, row: RowResult | None) -> Cell:
+def _published(near: PublishedTime | None, row: RowResult | None) -> Cell:
     if near is None:
         return "–", ""
     times = say_times(near.seconds / row.seconds) if row and row.seconds else ""

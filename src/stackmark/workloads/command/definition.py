@@ -259,7 +259,8 @@ def guess_metric(metric: str, unit: str = "") -> tuple[str, bool]:
     """Guess the unit of the number in a pattern, and whether lower is better; a `unit` that was typed is kept.
 
     A unit after the group (`([0-9.]+) ms`) wins over the word before it (`images/sec: ([0-9.]+)`). Times, and words such as
-    latency and loss, are better when they are lower; rates and everything else when they are higher.
+    latency and loss, are better when they are lower; rates and everything else when they are higher. A percentile of nothing
+    that is named (`p99: ([0-9.]+)`) is a latency's.
     """
     before, after = _text_around(metric)
     words = [word for word in re.findall(_WORD, before) if not _says_which(word)]
@@ -268,6 +269,8 @@ def guess_metric(metric: str, unit: str = "") -> tuple[str, bool]:
     if kind in ("time", "rate"):
         return unit, kind == "time"
     name = next((word for word in reversed(words) if not unit_kind(word)), "")
+    if not name and any(map(_is_percentile, re.findall(_WORD, before))):
+        return unit, True
     return unit, is_cost(unit) or bool(_LOWER & {*unit_words(name), *unit_words(unit)})
 
 
@@ -290,7 +293,11 @@ def _unit_before(before: str, words: Sequence[str]) -> str:
 
 
 def _says_which(word: str) -> bool:
-    return word.lower() in _WHICH or _PERCENTILE.fullmatch(word.lower()) is not None
+    return word.lower() in _WHICH or _is_percentile(word)
+
+
+def _is_percentile(word: str) -> bool:
+    return _PERCENTILE.fullmatch(word.lower()) is not None
 
 
 def _text_around(metric: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """The figure of each arm as a bar that begins at zero, with its 95 % interval: how fast is it, before how they compare.
 
-Each bar is labelled by letter, name and number, so that they are told apart on black and white paper.
+Each bar is labelled by letter, name and number, so that they are distinguished on black and white paper.
 """
 
 from dataclasses import dataclass

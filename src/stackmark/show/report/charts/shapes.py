@@ -34,7 +34,7 @@ class Scale:
 
 
 def round_step(span: float, about: int) -> float:
-    """A step of 1, 2 or 5 times a power of ten that makes about so many ticks: the nearest in the logarithm."""
+    """Return a step of 1, 2 or 5 times a power of ten that makes about this many ticks: the nearest in the logarithm."""
     raw = span / max(about, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     return next(

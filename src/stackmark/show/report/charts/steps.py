@@ -19,11 +19,11 @@ from stackmark.verdict.examined import ExaminedRun
 
 WIDTH, HEIGHT = 200.0, 104.0
 LEFT, RIGHT, TOP, FLOOR = 50.0, 196.0, 8.0, 82.0
-# Columns of one picture; more cannot be told apart at this width.
+# Columns of one picture; more cannot be distinguished at this width.
 COLUMNS = 120
 # A scale reaches at least so far from the median to both sides: a spread of a thousandth is no drama.
 LEAST_SPAN = 0.02
-# Above the scale lies what is longer than so many times the 99th percentile's distance from the median.
+# Above the scale lies what is longer than this many times the 99th percentile's distance from the median.
 STRETCH = 2.0
 
 
