@@ -170,6 +170,19 @@ def test_the_name_of_the_system_under_test_may_name_the_model(tmp_path: Path) ->
     assert found.workload == "serve/bert-99"
 
 
+@pytest.mark.parametrize(
+    ("log", "example"),
+    [
+        ("inference/reference_app.log", "serve/resnet50"),
+        ("loadgen/server_summary.txt", "serve/resnet50"),
+        ("nvcnn/p4x4_kubernetes.log", "train/resnet50"),
+    ],
+)
+def test_the_hint_for_a_log_without_a_name_is_a_workload_of_its_kind(log: str, example: str, ledger: str) -> None:
+    answer = imported(ledger, str(LOGS / log))
+    assert (answer.code, f"name it: --workload {example}\n" in answer.err) == (2, True), answer.err
+
+
 def test_results_without_names_are_named_one_by_one(ledger: str) -> None:
     path = str(LOGS / "inference" / "reference_app.log")
     refused = imported(ledger, path)

@@ -99,10 +99,13 @@ def test_a_plan_is_shown_before_there_is_a_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["chips", "study-poc-matrix"])
 def test_commands_in_the_text_of_a_suite_keep_their_lines(name: str, tmp_path: Path) -> None:
     shown = ask("suite", "show", name, "--ledger", str(tmp_path / "ledger.sqlite3")).out.splitlines()
-    commands = [line for line in named_suites()[name].splitlines() if line.startswith("    stackmark")]
-    assert len(commands) == 3
-    at = shown.index(commands[0])
-    assert shown[at - 1 : at + 4] == ["", *commands, ""]
+    written = [
+        line for line in named_suites()[name].splitlines() if line.startswith("  ") and not line.strip().startswith('"')
+    ]
+    assert sum(line.startswith("  stackmark ") for line in written) == 3
+    assert max(map(len, written)) <= 80, "a screen of 80 columns shows each on one line"
+    at = shown.index(written[0])
+    assert shown[at - 1 : at + len(written) + 1] == ["", *written, ""]
 
 
 def test_the_toml_of_a_suite_that_ships_is_printed_as_it_is() -> None:

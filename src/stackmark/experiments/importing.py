@@ -235,7 +235,7 @@ def _read(where: str, by_hand: ByHand) -> _Read:
         kind = find_format(by_hand.format) if by_hand.format else format_of(log)
         found = results_of(log, kind)
     if not by_hand.workloads and any(one.workload is None for one in found):
-        hint = "name it: --workload train/resnet50"
+        hint = f"name it: --workload {kind.example}"
         if len(found) > 1:
             hint += (
                 f"\nit has {len(found)} results; give --workload once for all, or once for each:\n{say_results(found)}"

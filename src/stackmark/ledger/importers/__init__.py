@@ -37,6 +37,8 @@ class Format:
     # Whether its mark decides where a log has marks of others too: what our own worker passes on is part of its output.
     decides: bool = False
     largest_bytes: int = LARGEST_BYTES
+    # A workload of its kind, for the hint where a log does not name its own.
+    example: str = "train/resnet50"
 
 
 FORMATS = {
@@ -47,8 +49,9 @@ FORMATS = {
         Format(deepbench.FORMAT, deepbench.TITLE, deepbench.MARK, deepbench.DeepBenchImporter),
         Format(mlperf_training.FORMAT, mlperf_training.TITLE, mlperf_training.MARK, mlperf_training.MlperfTrainingImporter,
                by_source=False),
-        Format(loadgen.FORMAT, loadgen.TITLE, loadgen.MARK, loadgen.LoadGenImporter),
-        Format(reference_app.FORMAT, reference_app.TITLE, reference_app.MARK, reference_app.ReferenceAppImporter),
+        Format(loadgen.FORMAT, loadgen.TITLE, loadgen.MARK, loadgen.LoadGenImporter, example="serve/resnet50"),
+        Format(reference_app.FORMAT, reference_app.TITLE, reference_app.MARK, reference_app.ReferenceAppImporter,
+               example="serve/resnet50"),
         Format(own_worker.FORMAT, own_worker.TITLE, own_worker.MARK, own_worker.OwnWorkerImporter, decides=True,
                largest_bytes=own_worker.LARGEST_BYTES),
     )
