@@ -260,6 +260,16 @@ def test_a_controller_that_is_away_is_an_error_of_its_own() -> None:
     assert isinstance(error, ControllerAway)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_a_node_said_counts_before_sruns_word_that_it_ended(order: int) -> None:
+    lines = [
+        "slurmstepd: error: execve(): /no/python: No such file",
+        "srun: error: n1: task 0: Exited with exit code 2",
+    ]
+    assert "/no/python" in commands.refused("\n".join(lines[::order]), ["srun"]).message
+    assert "exit code 2" in commands.refused(lines[1], ["srun"]).message
+
+
 def test_a_refusal_has_the_command_to_try_by_hand() -> None:
     error = why.not_started("srun: error: Unable to allocate resources: Invalid qos specification", ["srun", "--qos=x"])
     assert (error.kind, error.command) == ("refused", shlex.join(["srun", "--qos=x"]))

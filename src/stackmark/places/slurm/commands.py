@@ -43,6 +43,7 @@ _AWAY = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Zero Bytes were transmitted"
 )
 _WORD = re.compile(r"[A-Za-z0-9_.:,\[\]()/+=*-]{0,1024}")
+_ENDED = re.compile(r"\btasks? [\d,-]+: Exited with exit code \d+$")
 _ENDS = re.compile(r"slurm_load_\w+ error: ")
 
 
@@ -162,6 +163,8 @@ class Slurm:
 def refused(said: str, argv: Sequence[str]) -> PlaceError:
     """Return the error for a command that failed, with what it said."""
     lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line.strip()) for line in said.splitlines() if line.strip()]
+    # What a node says comes by another way than srun's own word that it ended, before it or after it.
+    lines = [line for line in lines if not _ENDED.search(line)] or lines
     last = _ENDS.sub("", lines[-1])[:300] if lines else "it says nothing"
     if _AWAY.search(said):
         return ControllerAway(
