@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -89,6 +90,19 @@ def test_a_stored_list_is_shown_and_gone_on_with_without_running_anything(measur
     assert [line.split()[0] for line in one.out.splitlines()[1:4]] == ROWS.split(",")
     assert "rate  " in one.out
     assert "doubt" not in one.out
+
+
+def test_the_command_to_repeat_a_list_types_every_choice(tmp_path: Path) -> None:
+    chosen = ask("run", "op/gemm", "--set", "training", "--rows", ROWS, "--row-seconds", "50ms", "--runs", "1")
+    assert chosen.code == Exit.DONE, chosen.err
+    (line,) = [line for line in chosen.out.splitlines() if line.startswith("repeat")]
+    words = shlex.split(line)[1:]
+    assert {"--device", "--precision"} <= set(words)
+    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
+        before = book.runs_of(book.experiment("last").id)[0].spec_digest
+        again = ask(*words[1:])
+        assert again.code == Exit.DONE, again.err
+        assert book.runs_of(book.experiment("last").id)[0].spec_digest == before
 
 
 def test_json_has_every_row_with_every_number(measured: Measured) -> None:

@@ -89,20 +89,21 @@ def accept(command: click.Command, args: Sequence[str]) -> tuple[list[str], list
     return words, notes
 
 
-def hints_of(error: click.ClickException) -> list[str]:
-    """Say what a wrong command line may have meant; name the option in the error itself, where this command has it."""
+def explain_wrong_use(error: click.ClickException) -> tuple[str, list[str]]:
+    """Return the message of a wrong command line, which names the option that was meant, and what else to do."""
+    message = error.format_message()
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if ctx is None:
-        return []
+        return message, []
     if isinstance(error, click.NoSuchOption):
         has = {name for param in ctx.command.params for name in param.opts}
-        if meant := next((name for name in MEANT.get(error.option_name, ()) if name in has), ""):
-            error.possibilities = [meant]
-        return [ELSEWHERE[error.option_name]] if error.option_name in ELSEWHERE else []
+        meant = next((name for name in MEANT.get(error.option_name, ()) if name in has), "")
+        hints = [ELSEWHERE[error.option_name]] if error.option_name in ELSEWHERE else []
+        return (f"{error.message} Did you mean {meant!r}?" if meant else message), hints
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument):
         example = first_example(ctx.command)
-        return [f"for example: {example}"] if example else []
-    return []
+        return message, [f"for example: {example}"] if example else []
+    return message, []
 
 
 def say_share(typed: str, read: str) -> str:

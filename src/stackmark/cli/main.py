@@ -223,10 +223,10 @@ def _answer(arguments: list[str], debug: bool, verbosity: int) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code if arguments else Exit.WRONG_USE
     except click.ClickException as error:
-        from stackmark.cli.forgiving import hints_of  # only where something is wrong
+        from stackmark.cli.forgiving import explain_wrong_use  # only where something is wrong
 
-        hints = hints_of(error)
-        message = of_click(error.format_message())
+        message, hints = explain_wrong_use(error)
+        message = of_click(message)
         say(message, _with_source("\n".join([*hints, _see_help(arguments)]), message, taken))
         return Exit.WRONG_USE
     except StackmarkError as error:

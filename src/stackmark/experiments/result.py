@@ -156,6 +156,11 @@ class ListRunResult:
     choices: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def repeat(self) -> str:
+        """Return the command line that repeats this list, with every choice typed out."""
+        return pinned_command(self.command, self.experiment, self.spec, self.choices)
+
+    @property
     def experiment(self) -> Experiment:
         return self.listed.experiment
 

@@ -62,7 +62,7 @@ def print_list(found: ListRunResult, console: Console) -> None:
     print_rows(listed.result, console, times)
     params = listed.spec.params
     title = f"{listed.spec.workload}  {params.get('set')}  {params.get('precision')}"
-    print_below(console, title, _all_lines(found, times), found.command)
+    print_below(console, title, _all_lines(found, times), found.repeat)
 
 
 def print_below(console: Console, title: str, lines: Sequence[Line], command: str) -> None:
