@@ -156,6 +156,39 @@ def test_resume_makes_the_runs_that_are_missing_and_no_other(made: Made, tmp_pat
     assert kinds == [TARGET_NOT_REACHED, TARGET_NOT_REACHED, None, None]
 
 
+def test_a_run_that_was_cut_off_is_made_again_with_its_seed(made: Made, tmp_path: Path) -> None:
+    ledger = str(tmp_path / "other.db")
+    with Ledger.open(str(made.ledger)) as book:
+        experiment = book.experiment(experiments(made.ledger)[0])
+        rows = rows_of(made.ledger, 0)[:3]
+        lines = [book.stream(row.id) for row in rows]
+    cut = rows[2].model_copy(update={"status": "failed", "failure_kind": "interrupted", "rate_per_s": None})
+    with Ledger.open(ledger) as book:
+        book.start_experiment(experiment)
+        for row, stream in zip([*rows[:2], cut], [*lines[:2], []], strict=True):
+            copy_into(book, row, stream)
+    ask("resume", experiment.id, "--ledger", ledger, "--json")
+    with Ledger.open(ledger) as book:
+        measured = read_measured(book, book.experiment(experiment.id))
+    assert measured
+    assert measured.quality
+    assert [run.seed for run in measured.quality.runs] == [3, 4, 5, 6]
+
+
+def test_several_runs_of_each_seed_tell_what_of_the_spread_is_the_seeds(made: Made) -> None:
+    told = json.loads(ask("run", GNMT, "--seeds", "3", "--json").out)["results"][0]["quality"]
+    assert [run["seed"] for run in told["runs"]] == [1, 2, 3, 1, 2, 3]
+    assert told["seeds"]["seeds"] == 3
+    assert told["seeds"]["share"] > 0.9
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "train/trivial", "--seeds", "3"), ("run", GNMT, "--seeds", "5", "--runs", "3")]
+)
+def test_seeds_that_mean_nothing_are_refused(made: Made, words: tuple[str, ...]) -> None:
+    assert ask(*words).code == 2
+
+
 def copy_into(book: Ledger, row: RunDetail, lines: list[str]) -> None:
     values = row.model_dump()
     book.start(RunStart.model_validate({key: values[key] for key in RunStart.model_fields if key in values}))

@@ -50,6 +50,8 @@ class RunPlan:
     command: str = ""
     # Choose what was not typed again, and not as it was chosen before.
     choose_again: bool = False
+    # How many seeds the runs of a training to a target take in turn; None: each run has its own.
+    seeds: int | None = None
 
     def check(self, ledger: Ledger) -> None:
         """Refuse a published row that is not there, before anything is measured."""
@@ -77,10 +79,25 @@ def plan_run(
     margin: float | None = None,
     command: str = "",
     choose_again: bool = False,
+    seeds: int | None = None,
 ) -> RunPlan:
     """Plan a measurement. `on` is a place as an arm names it: `container,shm=1g`."""
+    if seeds is not None:
+        _check_seeds(request, runs, seeds)
     place = place_of(on, request.workload, place_options or {})
-    return RunPlan(request, place, runs, time_limit_s, published, margin, command, choose_again)
+    return RunPlan(request, place, runs, time_limit_s, published, margin, command, choose_again, seeds)
+
+
+def _check_seeds(request: Request, runs: int | None, seeds: int) -> None:
+    if find(request.workload)[1].timed != "quality":
+        raise SpecError(
+            f"--seeds is about training to a quality, which {request.workload} does not do",
+            hint="e.g. stackmark run fit/transformer --seeds 10",
+        )
+    if runs is not None and runs < seeds:
+        raise SpecError(
+            f"--runs {runs} are fewer than --seeds {seeds}", hint="leave out --runs: each seed has two runs"
+        )
 
 
 def plan_arm(request: Request, arm: str, **more: Any) -> RunPlan:
@@ -107,8 +124,9 @@ def carry_out_run(
         return Measurement(started.experiment, ledger, result=found)
     rows = known_rows(ledger)
     begun = start_run(
-        plan.request, plan.place, ledger, watcher, plan.runs, plan.command, choose_again=plan.choose_again
-    )
+        plan.request, plan.place, ledger, watcher, plan.runs, plan.command, choose_again=plan.choose_again,
+        seeds=plan.seeds,
+    )  # fmt: skip
     with around(begun.experiment):
         measured = go_through(begun, plan.place, ledger, watcher, plan.time_limit_s)
     reference = reference_for(plan.request, plan.published, rows)
@@ -125,6 +143,7 @@ def run(
     time_limit_s: float | None = None,
     published: str | None = None,
     choose_again: bool = False,
+    seeds: int | None = None,
     ledger: LedgerLike = None,
     progress: ProgressLike = None,
     **options: Option,
@@ -137,7 +156,7 @@ def run(
     """
     request, place_options = read_request(workload, ranks, options)
     check_run(request)
-    typed = {"on": on if on != "host" else None, "runs": runs, "ranks": ranks if ranks > 1 else None}
+    typed = {"on": on if on != "host" else None, "runs": runs, "seeds": seeds, "ranks": ranks if ranks > 1 else None}
     plan = plan_run(
         request,
         on=on,
@@ -146,6 +165,7 @@ def run(
         time_limit_s=time_limit_s,
         published=published,
         choose_again=choose_again,
+        seeds=seeds,
         command=command_of(["run"], request.workload, {**typed, "published": published, **options}),
     )
     with opened(ledger, create=True) as book:

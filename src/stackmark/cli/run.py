@@ -56,6 +56,12 @@ Examples:
     metavar="N",
     help="Fresh processes. [default: 5 on a GPU, 3 on a CPU and of a list]",
 )
+@click.option(
+    "--seeds",
+    type=click.IntRange(2, 500),
+    metavar="N",
+    help="Of fit/: so many seeds, each of two runs: how much of the spread is the seed's. [default: each run has its own]",
+)
 @ranks_option
 @time_limit_option
 @click.option(
@@ -82,6 +88,7 @@ def command(
     workload: str | None,
     place: str,
     runs: int | None,
+    seeds: int | None,
     time_limit: str | None,
     published: str | None,
     choose_again: bool,
@@ -109,11 +116,11 @@ def command(
     plans = [
         plan_run(
             request, on=place, place_options=options, runs=runs, time_limit_s=limit_s, published=published,
-            command=repeatable(asked), choose_again=choose_again,
+            command=repeatable(asked), choose_again=choose_again, seeds=seeds,
         )
         for request in requests
     ]  # fmt: skip
-    if len(plans) > 1 and published is None and form is None:
+    if len(plans) > 1 and published is None and form is None and seeds is None:
         from stackmark.api.suites import plan_lists
         from stackmark.cli.suites import SuiteWanted, measure_lists
 

@@ -105,6 +105,8 @@ class Position:
     suspect: int | None = None
     pass_number: int | None = None
     piece: int | None = None
+    # What a training to a target adds to its seed; None: the block, or the number.
+    repetition: int | None = None
 
 
 class Spool:
@@ -419,7 +421,9 @@ class Recorder:
 
 
 def _repetition(position: Position) -> int:
-    """Return the block of a comparison, so that its arms get the same one, else the number of the run."""
+    """Return the block of a comparison, so that its arms get the same one, else the number of the run, unless it is given."""
+    if position.repetition is not None:
+        return position.repetition
     return position.number if position.block is None else position.block
 
 

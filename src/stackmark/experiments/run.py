@@ -27,6 +27,9 @@ from stackmark.verdict.time_to_quality import QualityResult, model_throughput
 from stackmark.workloads.registry import check_spec
 
 GPU_RUNS, CPU_RUNS = 5, 3
+# With one run of a seed nothing tells what of the spread is the seed's.
+RUNS_OF_SEED = 2
+SEEDS = "seeds"
 # As many as `--runs` takes; a ledger may hold any number.
 MOST_RUNS = 1000
 
@@ -98,11 +101,12 @@ def start(
     choose_again: bool = False,
     member: SuiteMember | None = None,
     around: Surroundings | None = None,
+    seeds: int | None = None,
 ) -> StartedRun:
     """Probe, and store what was requested and chosen: once there is a run, `resume` can continue.
 
     What was not typed is as it was chosen before, unless it is to be chosen again. `around` is what was seen on this machine,
-    where somebody looked already.
+    where somebody looked already. `seeds` is how many seeds a training to a target takes in turn; else each run has its own.
     """
     chosen_unix_s: float | None = None
     around = around or look_around(watcher.notice, [place.name])
@@ -111,9 +115,12 @@ def start(
     else:
         resolved, chosen_unix_s = resolve_as_before(request, place, ledger, watcher)
     gpu = str(resolved.spec.params.get("device", "cpu")).startswith("cuda")
-    count = runs if runs is not None else GPU_RUNS if gpu else CPU_RUNS
+    usual = RUNS_OF_SEED * seeds if seeds else GPU_RUNS if gpu else CPU_RUNS
+    count = runs if runs is not None else usual
     asked: Json = {**request.model_dump(mode="json"), "runs": count, "choices": {**resolved.choices}}
     asked[SURROUNDINGS] = around.stored()
+    if seeds:
+        asked[SEEDS] = seeds
     if chosen_unix_s is not None:
         asked["chosen_unix_s"] = chosen_unix_s
     experiment = new_experiment(command=command, request=asked, member=member)
@@ -138,7 +145,8 @@ def go_through(
     if expected := of_one_arm(ledger, resolved.spec, place.name, count, resolved.took_s):
         watcher.expects(expected)
     with recorder.claim():
-        for row, seen in run_several(recorder, resolved.spec, place, watcher, count, time_limit_s):
+        seeds = asked_seeds(started.experiment)
+        for row, seen in run_several(recorder, resolved.spec, place, watcher, count, time_limit_s, seeds=seeds):
             rows.append(row)
             if row.status == "done":
                 events = tuple(seen)
@@ -173,9 +181,11 @@ def carry_out(
         place = find_place(like.place, like.place_options)
         if expected := of_one_arm(ledger, like.spec, like.place, missing):
             watcher.expects(expected)
-        first = recorder.next_number()
-        for number in range(first, first + missing):
-            recorder.run(like.spec, Position(number=number, of=first + missing), place, watcher, time_limit_s)
+        first, made = recorder.next_number(), len(made_runs(recorder.rows()))
+        for index in range(missing):
+            repetition = repetition_of(experiment, made + index)
+            position = Position(number=first + index, of=first + missing, repetition=repetition)
+            recorder.run(like.spec, position, place, watcher, time_limit_s)
 
 
 def parts_in(ledger: Ledger, experiment: Experiment) -> list[Part]:
@@ -231,10 +241,27 @@ def asked_runs(experiment: Experiment) -> int | None:
     return asked if isinstance(asked, int) and 0 < asked <= MOST_RUNS else None
 
 
+def asked_seeds(experiment: Experiment) -> int | None:
+    """Return how many seeds the runs take in turn; None where each run has its own."""
+    seeds = experiment.request.get(SEEDS)
+    return seeds if isinstance(seeds, int) and 0 < seeds <= MOST_RUNS else None
+
+
+def repetition_of(experiment: Experiment, index: int) -> int:
+    """Return what is added to the seed of a run, by how many were made before it: one that was cut off has its seed again."""
+    seeds = asked_seeds(experiment)
+    return index % seeds if seeds else index
+
+
+def made_runs(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Return the measured runs that the driver did not cut off."""
+    return [row for row in rows if row.role == "measured" and row.failure_kind not in CUT_OFF]
+
+
 def missing_runs(asked: int, rows: Sequence[RunRow]) -> int:
     """Return how many runs are still to be made. One that the driver cut off was not made; after a first one that failed
     none is, unless it only did not reach its target."""
-    made = [row for row in rows if row.role == "measured" and row.failure_kind not in CUT_OFF]
+    made = made_runs(rows)
     if made and _is_hopeless(made[0]):
         return 0
     return max(0, asked - len(made))
@@ -255,10 +282,11 @@ def run_several(
     *,
     label: str = "",
     in_passes: bool = False,
+    seeds: int | None = None,
 ) -> Iterator[tuple[RunRow, list[Event]]]:
     """Run one spec several times. What fails in the first run would fail in all of them, so the others are not started."""
     for number in range(count):
-        position = Position(number=number, of=count, label=label)
+        position = Position(number=number, of=count, label=label, repetition=number % seeds if seeds else number)
         if in_passes:
             position = replace(position, pass_number=number, piece=0)
         row, events = recorder.run(spec, position, place, watcher, time_limit_s)

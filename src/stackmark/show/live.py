@@ -460,7 +460,7 @@ class LiveBar(ScreenBar):
     def _evaluated(self, event: Evaluation) -> None:
         if event.rank == 0:
             self._evaluations = event.number
-            room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_BESIDE_PROBLEM)
+            room = max(PROBLEM_AT_LEAST, self._console.width - len(self._head) - ROOM_NEXT_TO_PROBLEM)
             said = cut_middle(safe_line(say_evaluation(event)), room)
             self._progress.update(self._task, rate="", description=f"{self._head}  {said}")
 
