@@ -20,6 +20,7 @@ class RecordingRig:
     """Remembers the parts of the set-up and the flags."""
 
     rank = Rank(0, 1, 0, 1)
+    repetition = 0
 
     def __init__(self) -> None:
         self.parts: list[str] = []
