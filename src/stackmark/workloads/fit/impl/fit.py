@@ -22,7 +22,7 @@ from stackmark.model import JsonValue, ValidationError
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AnyParams, Request, Scalar, explain
 from stackmark.workloads.fit.definition import TASKS, TIME_TO_TARGET, FitParams, FitTask, targets_of
-from stackmark.workloads.fit.impl.checkpoint import Checkpoints, Saved
+from stackmark.workloads.fit.impl.checkpoint import DAMAGE, Checkpoints, Saved
 from stackmark.workloads.fit.impl.learner import Bench, Learner
 from stackmark.workloads.fit.impl.mlperf_log import END, START, MlperfLog
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
@@ -191,7 +191,10 @@ class Training:
                 "put --checkpoint-dir on a folder that all nodes share",
             )
         if saved is not None:
-            self.learner.load(saved.learner)
+            try:
+                self.learner.load(saved.learner)
+            except DAMAGE as error:
+                raise self._checkpoints.unusable(error) from error
         return saved
 
     def run(
