@@ -161,6 +161,26 @@ TASKS = {
             {"target": "20", "most_epochs": 30},
             "transformer",
         ),
+        FitTask(
+            "ncf",
+            "Recommend items with NeuMF until its hit rate is reached (MLPerf v0.5: NCF, MovieLens 20M)",
+            "user-item pair",
+            (MetricType("HR@10", "HR@10"),),
+            f"{_IMPL}.ncf",
+            {
+                "tiny": {
+                    "target": "0.8", "batch": 1024, "learning_rate": 2e-3, "warmup_updates": 0, "most_epochs": 20,
+                    "evaluate_every": 1,
+                },
+                # The target is that of v0.5; v0.6 suspended the benchmark.
+                "full": {
+                    "target": "0.635", "batch": 65536, "learning_rate": 1e-3, "warmup_updates": 0, "most_epochs": 30,
+                    "evaluate_every": 1,
+                },
+            },
+            {"target": "0.65", "most_epochs": 30},
+            "ncf",
+        ),
     )
 }  # fmt: skip
 

@@ -3,6 +3,8 @@
 By MLPerf's rule the clock never stops: the file has the time at which it was started, and a run that goes on counts from
 there, with the time between the checkpoint and its own first epoch as lost. The file is written next to its place, forced to
 the disk and then moved there, so that a kill while it is written leaves the one before.
+
+What is read is verified by the checksums that the file has: PyTorch itself loads weights with wrong bits without a word.
 """
 
 import os
@@ -19,7 +21,7 @@ import torch
 from stackmark.workloads.workload import Evaluated, WorkloadFailure
 
 # What reading a damaged file was seen to raise; which of them depends on the bytes.
-_DAMAGE = (
+DAMAGE = (
     OSError, RuntimeError, LookupError, ValueError, TypeError, EOFError, AttributeError, pickle.UnpicklingError,
     struct.error, zipfile.BadZipFile,
 )  # fmt: skip
@@ -44,6 +46,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, name: str, work: str, *, saves: bool) -> None:
         self.path = folder / f"{name}.checkpoint"
+        self._part = self.path.with_suffix(".part")
         self._work, self._saves = work, saves
         if saves:
             try:
@@ -68,7 +71,7 @@ class Checkpoints:
             ],
             "learner": saved.learner,
         }
-        part = self.path.with_suffix(".part")
+        part = self._part
         try:
             with part.open("wb") as file:
                 torch.save(state, file)
@@ -88,13 +91,14 @@ class Checkpoints:
         if not self.path.exists():
             return None
         try:
+            _verify_checksums(self.path)
             # Tensors, numbers and texts only: a file from elsewhere cannot run code.
             state = torch.load(self.path, map_location=device, weights_only=True)
             if state["version"] != VERSION or state["work"] != self._work:
                 raise WorkloadFailure(
                     "bad_data",
                     f"{self.path} is the checkpoint of another run: other parameters, data or version",
-                    "use another --checkpoint-dir, or delete the file to begin anew",
+                    "use another --checkpoint-dir, or delete the file to start from the beginning",
                 )
             return Saved(
                 int(state["epochs"]),
@@ -107,15 +111,26 @@ class Checkpoints:
                 ),
                 state["learner"],
             )
-        except _DAMAGE as error:
-            raise WorkloadFailure(
-                "bad_data",
-                f"the checkpoint {self.path} cannot be read: {type(error).__name__}",
-                "delete it to begin anew",
-            ) from error
+        except DAMAGE as error:
+            raise self.unusable(error) from error
+
+    def unusable(self, error: Exception) -> WorkloadFailure:
+        return WorkloadFailure(
+            "bad_data",
+            f"the checkpoint {self.path} cannot be used: it is damaged, or another version wrote it ({type(error).__name__})",
+            "delete it to start from the beginning",
+        )
 
     def remove(self) -> None:
-        """Remove the file of a run that is over: the next one with its name begins anew."""
+        """Remove the file of a run that is over: the next one with its name starts from the beginning."""
         if self._saves:
-            with suppress(OSError):
-                self.path.unlink(missing_ok=True)
+            for file in (self.path, self._part):
+                with suppress(OSError):
+                    file.unlink(missing_ok=True)
+
+
+def _verify_checksums(path: Path) -> None:
+    with zipfile.ZipFile(path) as file:
+        # PyTorch compresses nothing: no damage may start a decompressor.
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in file.infolist()) or file.testzip() is not None:
+            raise zipfile.BadZipFile

@@ -25,7 +25,7 @@ from stackmark.ranks import MOST_RANKS
 from stackmark.spec import AnyParams, Request, Scalar, explain
 from stackmark.units import counted
 from stackmark.workloads.fit.definition import TASKS, TIME_TO_TARGET, FitParams, FitTask, targets_of
-from stackmark.workloads.fit.impl.checkpoint import Checkpoints, Saved
+from stackmark.workloads.fit.impl.checkpoint import DAMAGE, Checkpoints, Saved
 from stackmark.workloads.fit.impl.learner import Bench, Learner
 from stackmark.workloads.fit.impl.mlperf_log import END, START, Division, MlperfLog
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
@@ -238,7 +238,10 @@ class Training:
                 "put --checkpoint-dir on a folder that all nodes share",
             )
         if saved is not None:
-            self.learner.load(saved.learner)
+            try:
+                self.learner.load(saved.learner)
+            except DAMAGE as error:
+                raise self._checkpoints.unusable(error) from error
         return saved
 
     def run(
