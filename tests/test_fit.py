@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from asking import ask
 from fit_rig import Course, fit_params, trained
 from refusing import fails_as
 from stackmark import events
@@ -387,3 +388,10 @@ def test_two_ranks_that_were_killed_go_on_to_the_same_quality(two_ranks: Told, t
     resumed = run(of)
     assert resumed.curve == two_ranks.curve
     assert resumed.facts["lost_s"] > 0
+
+
+def test_two_arms_cannot_share_a_folder_of_checkpoints(tmp_path: Path) -> None:
+    """Their runs have the same seeds and specs, so one would go on from the other's file."""
+    arms = ("--arm", "host", "--arm", "host,batch=512", "--ledger", str(tmp_path / "ledger.db"))
+    refused = ask("compare", "fit/ncf", *arms, "--checkpoint-dir", str(tmp_path))
+    assert (refused.code, str(tmp_path) in refused.err) == (2, True)

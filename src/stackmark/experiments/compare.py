@@ -135,6 +135,19 @@ def check_compare(asked: CompareRequest) -> None:
             f"--until-decided takes at most {MOST_LOOKED_AT} --blocks, got {asked.blocks}",
             hint=f"use --blocks {MOST_LOOKED_AT} or fewer, or a wider --margin",
         )
+    if find(asked.request.workload)[1].timed == "quality":
+        _check_checkpoints(asked)
+
+
+def _check_checkpoints(asked: CompareRequest) -> None:
+    """The runs of a block have one seed and one spec: in one folder an arm would go on from the other's checkpoint."""
+    shared = asked.request.params.get("checkpoint_dir", "")
+    folders = [folder for arm in asked.arms if (folder := arm.typed.get("checkpoint_dir", shared))]
+    if len(set(folders)) < len(folders):
+        raise SpecError(
+            f"two arms have the checkpoint_dir {folders[0]}: one would go on from the other's checkpoint",
+            hint="leave out --checkpoint-dir, or give each arm its own: --arm host,checkpoint_dir=DIR",
+        )
 
 
 def prepare_places(arms: Sequence[ArmRequest] | Sequence[Arm]) -> None:
@@ -516,6 +529,8 @@ def primer_spec(spec: Spec) -> Spec:
     if target := targets_of(spec):
         # The first evaluation is as far as a primer has to come.
         params["target"] = ",".join("0" for _ in target)
+        if "checkpoint_dir" in params:
+            params["checkpoint_dir"] = ""
     if is_list(spec.workload) and (rows := rows_of_spec(spec)):
         params["rows"] = say_rows(rows[:PRIMER_ROWS])
     return spec.model_copy(update={"params": params})
