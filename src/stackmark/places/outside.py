@@ -85,6 +85,11 @@ def read_request(request: Request) -> tuple[CommandParams, dict[str, str]]:
     except ValidationError as error:
         raise SpecError(explain(error), hint=SEE_HELP) from error
     words_of(params)
+    if params.mlperf_log:
+        raise SpecError(
+            "--mlperf-log is read by stackmark's worker, which does not run in an image with your own program",
+            hint="let the program print its log and import it (stackmark import), or use --metric",
+        )
     return params, choices
 
 

@@ -144,8 +144,17 @@ class CommandParams(AnyParams):
         description="a lower figure is better; by default guessed: true for times, latency, loss and errors",
         json_schema_extra={**COMMAND, "option": "lower-is-better", "default": ""},
     )
+    mlperf_log: str = Field(
+        default="",
+        max_length=4000,
+        description="the MLPerf log that the program writes, a file or a folder: its time from run_start to run_stop is the "
+        "figure, in minutes",
+        json_schema_extra={**COMMAND, "later": True},
+    )
 
     def _validate(self) -> None:
+        if self.mlperf_log and self.metric:
+            raise ValueError("metric and mlperf_log both say what the figure is; give one of the two")
         if not self.metric:
             for name in ("metric_name", "metric_take", "metric_skip", "metric_unit", "metric_lower"):
                 if getattr(self, name) != type(self).model_fields[name].default:

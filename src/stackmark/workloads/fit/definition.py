@@ -165,7 +165,7 @@ TASKS = {
             "ncf",
             "Recommend items with NeuMF until its hit rate is reached (MLPerf v0.5: NCF, MovieLens 20M)",
             "user-item pair",
-            (MetricType("HR@10", "HR@10"),),
+            (MetricType("HR@10", ""),),
             f"{_IMPL}.ncf",
             {
                 "tiny": {

@@ -7,13 +7,16 @@ It is run whole, once a run, and is neither warmed up nor told anything: whateve
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from stackmark.model import ValidationError
 from stackmark.spec import SCRATCH_VARIABLE, AnyParams, Request, explain
 from stackmark.workloads.command.definition import CommandParams, complete, split_command, variables_in, with_values
 from stackmark.workloads.command.impl.program import Exit, Program
+from stackmark.workloads.command.mlperf_log import time_to_train
 from stackmark.workloads.command.output import ProgramOutput
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
@@ -67,6 +70,7 @@ def _found(program: str, cwd: str) -> str | None:
 
 def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str], None], rig: Rig) -> TimedFigure:
     # A program that prints its arguments would put the values into the log.
+    began_unix_s = time.time()
     printed = ProgramOutput(params, log, [os.environ.get(name, "") for name in variables_in(words)])
     try:
         with _scratch(), Program(_filled(words), cwd, printed.out, printed.err) as program:
@@ -79,7 +83,10 @@ def _run(params: CommandParams, words: list[str], cwd: str, log: Callable[[str],
         rig.flag(sentence)
     if ended.left_behind:
         rig.flag(f"left-behind: the program left {ended.left_behind} process(es) running; they were killed")
-    return TimedFigure(printed.figure(ended.wall_s), ended.wall_s, tuple(_metrics(ended)), ended.memory_peak_mib)
+    figure, more = printed.figure(ended.wall_s), list[Metric]()
+    if params.mlperf_log:
+        figure, more = time_to_train(Path(cwd, params.mlperf_log), began_unix_s, ended.wall_s)
+    return TimedFigure(figure, ended.wall_s, (*_metrics(ended), *more), ended.memory_peak_mib)
 
 
 @contextmanager
