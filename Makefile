@@ -24,9 +24,10 @@ test-cluster: $(VENV)/.dev
 	@[ -z "$$STACKMARK_TEST_CLUSTER" ] || scripts/test-parts
 	STACKMARK_TEST_KUBECONFIG=$${KUBECONFIG:-$$HOME/.kube/config} $(BIN)/python -m pytest -m cluster $(ARGS)
 
-# Write tests/golden anew: what every command prints over stored data.
+# Write tests/golden anew, what every command prints over stored data, and the page of commands.
 golden: $(VENV)/.dev
 	$(BIN)/python scripts/write_golden.py
+	$(BIN)/python scripts/write_commands.py > docs/commands.md
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
