@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from leaving_out import leave_out
 from stackmark.events import FAILURE_EXIT_CODES
 from stackmark.places.bundle import worker_bundle
 from stackmark.spec import Request, Scalar, Task
+from worker_images import python_with_torch
 from worker_process import Finished, finish, give
 
-ROOT = Path(__file__).parents[1]
 WANTED = os.environ.get("STACKMARK_TEST_TORCHES", "oldest" if os.environ.get("CI") else "")
 # 5 GB are downloaded the first time.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -22,10 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 def python(request: pytest.FixtureRequest) -> str:
     if request.param not in WANTED.replace("all", "oldest newest").split():
         pytest.skip(f"the {request.param} PyTorch is tried where STACKMARK_TEST_TORCHES names it")
-    made = subprocess.run([ROOT / "scripts/test-torches", request.param], capture_output=True, text=True, check=False)
-    if made.returncode:
-        leave_out(f"an environment with the {request.param} PyTorch cannot be made: {made.stderr.strip()[-300:]}")
-    return made.stdout.strip()
+    return python_with_torch(request.param)
 
 
 @pytest.fixture(scope="module")

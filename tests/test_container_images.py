@@ -13,7 +13,6 @@ from stackmark.errors import Exit, StackmarkError
 from stackmark.experiments.arms import place_of
 from stackmark.experiments.probing import look, resolve
 from stackmark.experiments.recorder import Silent
-from stackmark.ledger.store import Ledger
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.place import ContainerPlace
 from stackmark.places.place import Facts
@@ -28,6 +27,7 @@ from worker_images import (
     image_without_shell,
     load_into_docker,
     python_image,
+    python_with_torch,
     torch_image,
 )
 
@@ -63,24 +63,38 @@ def _podman(podman_reach: dict[str, str]) -> None:
     """All images are made by podman."""
 
 
-def test_a_workload_runs_in_an_image_with_python_and_torch_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = str(tmp_path / "ledger.sqlite3")
-    monkeypatch.setenv("STACKMARK_LEDGER", ledger)
-    on = f"container,engine=podman,image={torch_image()},{RESTRICTED}"
+def measured_in(image: str, options: str) -> Facts:
+    """Measure the workload in an image, and return what the worker saw there."""
+    on = f"container,engine=podman,image={image},{options}"
     said = ask("run", WORKLOAD, "--device", "cpu", "--runs", "1", "--on", on, "--json")
     assert said.code == Exit.DONE, said.err
-    with Ledger.open(ledger) as book:
-        assert [(row.status, row.place) for row in book.runs()] == [("done", "container")]
+    (run,) = json.loads(said.out)["results"][0]["runs"]
+    facts: Facts = json.loads(ask("show", run["id"], "--json").out)["facts"]
+    assert (run["status"], run["place"], facts["process"]["uid"]) == ("done", "container", 12345)
+    return facts
 
 
-def test_in_conda_s_layout_its_own_python_runs_the_worker() -> None:
-    request = Request(workload=WORKLOAD, params={"device": "cpu"})
-    resolved = resolve(request, place(conda_image(), RESTRICTED), Silent())
-    assert resolved.spec.params["device"] == "cpu"
-    assert resolved.facts["software"]["executable"] == "/opt/conda/bin/python"
-    assert resolved.facts["software"]["torch"] == TORCH
+@pytest.mark.parametrize("make", [torch_image, conda_image])
+def test_a_workload_runs_in_an_image_with_python_and_torch_alone(
+    make: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
+    software = measured_in(make(), RESTRICTED)["software"]
+    assert software["torch"] == TORCH
+    assert (software["executable"] == "/opt/conda/bin/python") is (make is conda_image)
+
+
+def test_a_workload_runs_on_python_3_10_with_the_oldest_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not os.environ.get("CI"):
+        pytest.skip("downloads 5 GB the first time: tried with CI=true")
+    monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
+    python = Path(python_with_torch("oldest"))
+    folder = python.parents[1]
+    # Where any user may enter: the folders above it belong to somebody.
+    options = f"{RESTRICTED},mount={folder}:/opt/venv"
+    software = measured_in(python_image("3.10"), options)["software"]
+    assert str(software["python"]).startswith("3.10.")
+    assert (software["executable"], software["torch"]) == ("/opt/venv/bin/python", "2.2.0+cu121")
 
 
 def test_python_3_10_runs_the_mounted_file_as_any_user_in_a_read_only_root() -> None:

@@ -201,6 +201,23 @@ def test_the_control_group_is_one_that_the_kernel_lists_for_this_process() -> No
     assert facts["version"] in ("v1", "v2", "hybrid")
 
 
+def test_the_processes_of_a_pod_are_those_whose_control_group_names_its_uid(tmp_path: Path) -> None:
+    uid, other = "0b4f6f0e-1c2d-4e5f-8a9b-0c1d2e3f4a5b", "0b4f6f0e-1c2d-4e5f-8a9b-0c1d2e3f4a5c"
+    slices = f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
+    plant(
+        tmp_path,
+        {
+            "proc/11/cgroup": f"0::/kubepods/besteffort/pod{uid}/ctr\n",
+            "proc/12/cgroup": f"0::/kubepods.slice/{slices}/cri-containerd-1.scope\n",
+            "proc/13/cgroup": f"0::/kubepods/besteffort/pod{other}/ctr\n",
+            "proc/14/cgroup": "0::/user.slice\n",
+            "proc/15/stat": "it has ended\n",
+        },
+    )
+    assert cgroup_facts.processes_of_pod(uid, tmp_path) == {11, 12}
+    assert cgroup_facts.processes_of_pod("", tmp_path) == set()
+
+
 # --- machines we do not have --------------------------------------------------------------------------------------
 
 MOUNT_V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"

@@ -20,6 +20,7 @@ import counting
 from stackmark.workloads.train.impl import nets
 from stackmark.workloads.train.impl.nets import layers, plain, resnet, transformer
 from stackmark.workloads.train.zoo import MODELS, Model
+from stackmark.workloads.workload import WorkloadFailure
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -162,6 +163,13 @@ def test_shared_keys_and_values_are_counted_once_in_projection_and_for_each_head
     linear = 2 * width * width + 2 * width * (width // 4) + 3 * width * inner
     macs = tokens * (depth * (linear + 2 * tokens * width) + vocabulary * width)
     assert MODELS["llama3-1b"].forward_macs == macs
+
+
+def test_a_torch_without_shared_keys_in_attention_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.4.1")
+    with pytest.raises(WorkloadFailure) as failed:
+        meta("llama3-1b")
+    assert (failed.value.kind, "2.5" in failed.value.message) == ("missing_package", True)
 
 
 def test_a_grouped_convolutions_backward_pass_costs_twice_its_forward_pass() -> None:

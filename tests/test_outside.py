@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from asking import COMMAND, ask, environment
 from containers import why_missing
+from fake_nvml import UUID, driver_that_lists
 from hostile_images import image_with_entry_point, image_without_python
 from leaving_out import leave_out
 from stackmark.events import Log, Stream
+from stackmark.machine import orphans
 from stackmark.places.container.engine import find_engine
 from stackmark.places.container.outside import Record, _odd_times
 from stackmark.places.outside import ProcessWatch
@@ -86,6 +89,31 @@ def test_limits_are_read_from_outside_and_what_only_the_inside_knows_is_unknown(
     assert facts["software"] == facts["packages"] == facts["environment"] == {}
     assert facts["command"]["watched"] == "outside"
     assert facts["host"]["distribution"] is None
+
+
+def test_the_chip_of_a_program_in_an_image_is_the_gpu_that_lists_its_process(
+    image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", driver_that_lists("sleep", "5.5"))
+    _, result = measured("--cmd", "sleep 5.5", "--on", f"container,image={image}")
+    found = run_of(result)
+    run = found["run"]
+    assert (run["chip"], run["chip_uuid"]) == ("NVIDIA H200", UUID)
+    assert found["facts"]["gpu"]["chip_by"] == "process list"
+    assert run["memory_peak_mib"] == 700
+    assert run["energy_j"] > 0
+    # Nothing of a neighbour on that GPU is the program's.
+    _, other = measured("--cmd", "sleep 1", "--on", f"container,image={image}")
+    assert run_of(other)["facts"]["gpu"]["chip_by"] == "none"
+
+
+def test_a_program_runs_as_any_user_on_a_read_only_root_without_capabilities(image: str) -> None:
+    place = f"container,image={image},user=12345,read_only=yes,cap_drop=ALL"
+    code, result = measured(
+        "--cmd", "sh -c 'echo uid $(id -u); touch /x; sleep 1'", "--metric", "uid ([0-9]+)", "--on", place
+    )
+    assert (code, result["throughput"]["rate_per_s"]) == (0, 12345)
+    assert run_of(result)["facts"]["container"]["root_read_only"] is True
 
 
 def test_a_program_that_the_image_does_not_have_is_a_failed_run(image: str) -> None:
@@ -185,6 +213,19 @@ def test_a_program_that_ended_before_it_was_looked_at_has_no_facts() -> None:
         with ProcessWatch(lambda: ended.pid) as watch:
             pass
     assert watch.facts == []
+
+
+@pytest.mark.parametrize(("handler", "handles"), [("signal.SIG_DFL", False), ("lambda *_: None", True)])
+def test_a_program_that_would_not_get_a_signal_is_known_by_its_handlers(handler: str, handles: bool) -> None:
+    code = f"import signal, time; signal.signal(signal.SIGTERM, {handler}); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
+        assert program.stdout
+        program.stdout.readline()
+        try:
+            assert orphans.handles(program.pid, signal.SIGTERM) is handles
+        finally:
+            program.kill()
+    assert orphans.handles(program.pid, signal.SIGTERM) is True  # it is gone, so nobody knows
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -1,10 +1,13 @@
 """A user's program in a pod's image that holds nothing of ours: restricted, as a user without a name, watched from outside."""
 
+import sys
+
 import pytest
 
 from clusters import TestCluster, until
+from fake_nvml import UUID, driver_that_lists
 from hostile_images import image_with_entry_point, image_without_python
-from stackmark.events import Failed, Log, Probe, Result, Stream, gathered_facts
+from stackmark.events import Failed, Log, Metric, Probe, Result, Stream, gathered_facts
 from stackmark.experiments.recorder import Listener, Silent
 from stackmark.ids import new_id
 from stackmark.places.pod.options import PodOptions
@@ -51,6 +54,18 @@ def test_the_figure_is_what_the_program_prints_and_its_lines_are_no_events(
     facts = gathered_facts(stream.events)
     assert facts["container"]["kubernetes"] is True
     assert facts["software"] == facts["cgroup"] == {}
+
+
+def test_on_the_driver_s_own_machine_the_chip_is_the_gpu_that_lists_the_pod_s_process(
+    restricted_cluster: TestCluster, podman_reach: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", driver_that_lists("sleep", "7.5"))
+    stream = ran(restricted_cluster, image_without_python(), cmd="sleep 7.5")
+    closed, gpu = stream.ended(), gathered_facts(stream.events)["gpu"]
+    assert isinstance(closed, Result)
+    assert (gpu["under_test"], gpu["chip_by"]) == (UUID, "process list")
+    assert closed.memory_peak_mib == 700
+    assert any(isinstance(event, Metric) and event.name == "energy_j" for event in stream.events)
 
 
 def test_a_time_of_whole_seconds_is_flagged(restricted_cluster: TestCluster, podman_reach: object) -> None:

@@ -175,6 +175,13 @@ def test_an_image_in_a_container_and_in_a_pod_was_equivalent_to_the_host(book: L
     assert len({run.chip_uuid for run in shown.runs}) == 1
 
 
+def test_the_set_up_of_an_image_is_as_the_page_says(book: Ledger) -> None:
+    arms = [dict(arm.setup) for arm in examine(book, load(book, "h200_images")).arms]
+    for part, decimals in (("start", 2), ("import", 1)):
+        row = " | ".join(f"{arm[part]:.{decimals}f} s" for arm in arms)
+        assert f"| {row} |" in IMAGE_PAGE
+
+
 def test_a_pod_from_an_image_compiles_its_kernels_in_every_run_and_the_verdict_says_so(book: Ledger) -> None:
     shown = examine(book, load(book, "h200_images"))
     host, container, pod = (dict(arm.setup)["first step"] for arm in shown.arms)
@@ -190,6 +197,16 @@ def test_a_user_s_own_gpu_program_was_measured_on_the_gpu_in_both_arms(book: Led
     assert pair.interval_90
     low, high = pair.interval_90.low, pair.interval_90.high
     assert f"ratio {pair.ratio:.4f}, 90 % interval {low:.4f} to {high:.4f}" in on_one_line(IMAGE_PAGE)
+    for arm, name in ((shown.arms[0], "host"), (shown.arms[1], "container")):
+        assert arm.throughput
+        assert f"| {name} | {arm.throughput.rate_per_s:.1f} TFLOP/s ±" in IMAGE_PAGE
+        energies = [
+            run.energy_j
+            for run in book.runs_of(shown.experiment_id)
+            if run.place == name and run.role == "measured" and run.energy_j
+        ]
+        assert len(energies) == 4
+        assert f"{min(energies):,.0f} to {max(energies):,.0f} J" in IMAGE_PAGE
 
 
 NAMES = [

@@ -152,6 +152,15 @@ def python_image(version: str, *, shell: bool = True) -> str:
     return _imported(f"python{version}{'' if shell else '-alone'}", contents, links, shell=shell)
 
 
+def python_with_torch(which: str) -> str:
+    """Return the Python of an environment with the oldest or the newest PyTorch; made once, and kept."""
+    script = Path(__file__).parents[1] / "scripts/test-torches"
+    made = subprocess.run([script, which], capture_output=True, text=True, check=False)
+    if made.returncode:
+        leave_out(f"an environment with the {which} PyTorch cannot be made: {made.stderr.strip()[-300:]}")
+    return made.stdout.strip()
+
+
 def image_without_shell() -> str:
     return python_image("3.10", shell=False)
 

@@ -55,7 +55,7 @@ from stackmark.verdict.published_pairs import StackLine
 from stackmark.verdict.scaling import GroupTimes
 from stackmark.verdict.throughput import Throughput, worth_of_runs
 from stackmark.verdict.time_to_quality import Evaluation
-from stackmark.workloads.registry import find
+from stackmark.workloads.registry import find, is_own_program
 
 # With fewer runs it is said what they are worth.
 ENOUGH_RUNS = 5
@@ -144,6 +144,11 @@ class RunResult:
             if row.energy_j and row.steps_total and row.batch
         ]
         return median(energies) if energies else None
+
+    @property
+    def energy_j_per_run(self) -> float | None:
+        """Return the energy of a whole run of a program, whose samples are not counted."""
+        return self.median_of("energy_j") if is_own_program(self.spec.workload) else None
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,10 @@ class Node:
         return self.info.get("bootID") or None
 
     @property
+    def is_this_machine(self) -> bool:
+        return self.boot_id is not None and self.boot_id == machine.boot_id()
+
+    @property
     def machine_id(self) -> str | None:
         """Return this machine's name in a ledger."""
         try:
@@ -221,8 +225,7 @@ def nodes_here(cluster: Cluster) -> list[Node]:
         if error.status == 403:
             return []
         raise
-    boot = machine.boot_id()
-    return [node for node in found if boot and node.boot_id == boot]
+    return [node for node in found if node.is_this_machine]
 
 
 def this_node(cluster: Cluster, wanted: str | None, why: str) -> Node:
@@ -235,7 +238,7 @@ def this_node(cluster: Cluster, wanted: str | None, why: str) -> Node:
                 f"the cluster has no node {wanted!r}, or you may not see it",
                 command=f"kubectl --context {cluster.context} get nodes",
             )
-        if node.boot_id != machine.boot_id():
+        if not node.is_this_machine:
             raise PlaceError(f"{why}, but the node {wanted} is not this machine", hint=WHAT_WORKS)
         return node
     if not here:

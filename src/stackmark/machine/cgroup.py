@@ -9,6 +9,7 @@ Where a controller is mounted is taken from mountinfo, not assumed: without a cg
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -68,6 +69,17 @@ def read(root: Path = ROOT, process: str = SELF) -> Reading:
         "oom_kills": read_oom_kills(root, process),
     }
     return Reading(facts)
+
+
+def processes_of_pod(uid: str, root: Path = ROOT) -> set[int]:
+    """Return the processes of a pod on this machine. Their control groups name its UID, systemd's with underscores."""
+    names = {uid, uid.replace("-", "_")} if uid else set()
+    found = set()
+    for group in (root / "proc").glob("[0-9]*/cgroup"):
+        with suppress(OSError):  # the process has ended
+            if any(name in group.read_text(errors="replace") for name in names):
+                found.add(int(group.parent.name))
+    return found
 
 
 def memberships(root: Path = ROOT, process: str = SELF) -> dict[str, str]:

@@ -94,7 +94,14 @@ def mounts_at(paths: Iterable[str], mountinfo: str) -> Facts:
 
 def read_of(process: str, root: Path = ROOT) -> Reading:
     """Read what can be seen of another process's container from outside."""
-    return Reading({"network": _network(root, process)})
+    mountinfo = text(root / "proc" / process / "mountinfo")
+    return Reading(
+        {
+            "network": _network(root, process),
+            "root_filesystem": _root_filesystem(root, process),
+            "root_read_only": mounts_at(["/"], mountinfo)["/"] == READ_ONLY if mountinfo else None,
+        }
+    )
 
 
 def _network(root: Path, process: str = "self") -> bool | None:
@@ -132,10 +139,10 @@ def _rootless(root: Path) -> bool | None:
     return marks["rootless"] == "1" if "rootless" in marks else None
 
 
-def _root_filesystem(root: Path) -> str | None:
+def _root_filesystem(root: Path, process: str = "self") -> str | None:
     """`overlay` in most containers; what is mounted last on / is what is seen."""
     found = None
-    for line in (text(root / "proc/self/mountinfo") or "").splitlines():
+    for line in (text(root / "proc" / process / "mountinfo") or "").splitlines():
         place, _, kind = line.partition(" - ")
         words = place.split()
         if len(words) > 4 and words[4] == "/" and kind:

@@ -84,6 +84,20 @@ def start_ticks(pid: int) -> int | None:
     return None if state in ("Z", "X") else int(fields[18])
 
 
+def handles(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal; True where that cannot be read.
+
+    The kernel drops signals without a handler that are sent to process 1 of a container, from inside and outside, except
+    SIGKILL.
+    """
+    try:
+        lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+        caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+        return bool(int(caught, 16) >> (number - 1) & 1)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return True
+
+
 def pid_namespace() -> int | None:
     """Return the kernel's number of the pid namespace that this process is in."""
     try:

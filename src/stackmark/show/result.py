@@ -104,6 +104,8 @@ def result_lines(result: RunResult) -> list[Line]:
     if (energy := result.energy_j_per_sample) is not None:
         sample = find(measured.spec.workload)[1].sample
         lines.append(("energy", f"{energy:.3g} J per {sample} (the chip's own counter)"))
+    if (energy := result.energy_j_per_run) is not None:
+        lines.append(("energy", f"{energy:,.0f} J per run (the chip's own counter)"))
     if (share := result.median_of("data_share")) is not None:
         lines.append(("data", say_data(share)))
     lines += [("flag", flag) for flag in run_flags(result.good)]

@@ -110,7 +110,9 @@ def _rights(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
             text = f"the capability {name} was requested, but is missing: the engine itself may not have it"
             yield Remark(text, "cap-add")
     if options.read_only and container.get("root_read_only") is not True:
-        yield Remark("a read-only root file system was requested, but the worker did not find one", "read-only")
+        yield Remark(
+            "a read-only root file system was requested, but the container has none, as far as can be seen", "read-only"
+        )
     if options.network == "none" and container.get("network") is not False:
         yield Remark("network=none was requested, but the worker did not confirm it", "network")
 

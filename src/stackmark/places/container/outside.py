@@ -18,7 +18,7 @@ from datetime import datetime
 from stackmark.errors import PlaceError
 from stackmark.failures import PlaceFailure
 from stackmark.machine.gpu_use import ProgramWatch
-from stackmark.machine.orphans import end_marked, marked
+from stackmark.machine.orphans import end_marked, handles, marked
 from stackmark.places.container import trouble
 from stackmark.places.container.engine import Engine, container_name
 from stackmark.places.outside import OutsideEnd, OutsideRun, ProcessWatch, coarse_clock, program_code, unknown
@@ -85,7 +85,7 @@ def run_outside(
             task,
             run,
             handle,
-            ask=lambda polite: engine.send(mark, polite),
+            ask=lambda polite: _ask_to_end(engine, mark, polite),
             clean_up=clean_up,
             time_limit_s=time_limit_s,
             raw=run,
@@ -171,6 +171,12 @@ def _odd_times(record: Record, engine: Engine, *, by_metric: bool) -> PlaceFailu
 def _unix_s(text: str) -> float:
     moment = datetime.fromisoformat(text)
     return moment.timestamp() if moment.year > 1 else 0.0
+
+
+def _ask_to_end(engine: Engine, mark: str, polite: signal.Signals) -> bool:
+    """Send a signal to the program; one without a handler would not get it, as process 1, and is killed at once."""
+    pid = _first_process(engine, mark)
+    return engine.send(mark, polite if pid is None or handles(pid, polite) else signal.SIGKILL)
 
 
 def _first_process(engine: Engine, mark: str) -> int | None:

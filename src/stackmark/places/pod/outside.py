@@ -1,17 +1,24 @@
 """Run a user's program in a pod's image: the kubelet runs it as it is, its log is its output, the pod's status tells its end.
 
 The status has whole seconds, so a time that is taken from it is known to a second; a figure that the program prints is exact.
+
+On the driver's own machine the GPUs are watched while the pod runs, as for a container. They are watched from the moment the
+pod is seen running, at most a second after its start; elsewhere nobody can look.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
 
 from stackmark.failures import LOG_INCOMPLETE, PlaceFailure
 from stackmark.kubernetes import status
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.nodes import Node
+from stackmark.machine.cgroup import processes_of_pod
 from stackmark.machine.facts import Subject
-from stackmark.machine.host import APPLICATION_ID, app_specific_id, boot_id
+from stackmark.machine.gpu_use import ProgramWatch
+from stackmark.machine.host import APPLICATION_ID, app_specific_id
 from stackmark.places.outside import (
     FROM_INSIDE,
     OF_MACHINE,
@@ -41,17 +48,32 @@ class OutsideProgram:
     def __init__(self, params: CommandParams, run: OutsideRun) -> None:
         self._params, self.run = params, run
         self._begun = False
+        self._watched = ExitStack()
+        self._gpus: ProgramWatch | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watched.close()
 
     def begin(self, handle: Handle, node: Node | None) -> None:
         """Say what is known of the pod before its log is read; once, though its place is told several times."""
-        if not self._begun:
-            self._begun = True
-            self.run.begin(self._params, facts_of_pod(handle, node))
+        if self._begun:
+            return
+        self._begun = True
+        if node is not None and node.is_this_machine:
+            uid = str(handle.get("pod_uid") or "")
+            self._gpus = self._watched.enter_context(ProgramWatch(lambda: processes_of_pod(uid)))
+        self.run.begin(self._params, facts_of_pod(handle, node))
 
     def close(
         self, pod: Json | None, failure: PlaceFailure | None, log_why: str, options: PodOptions
     ) -> PlaceFailure | None:
         """Say what the program came to; return the place's failure, where it is one."""
+        self._watched.close()
         if failure is None and log_why:
             failure = PlaceFailure(LOG_INCOMPLETE, f"the program's output is incomplete: {log_why}", "run it again")
         words = self._params.cmd
@@ -68,13 +90,13 @@ class OutsideProgram:
             flags.append(
                 f"not-verified: a program in an image cannot verify the pod's options from inside: {', '.join(unseen)}"
             )
-        self.run.end(OutsideEnd(code, wall_s, TICK_S, flags=tuple(flags)))
+        self.run.end(OutsideEnd(code, wall_s, TICK_S, flags=tuple(flags), gpus=self._gpus))
         return None
 
 
 def facts_of_pod(handle: Mapping[str, Any], node: Node | None) -> Iterator[Subject]:
     """Say what the cluster tells of a pod's machine; where the driver runs on that very machine, what it sees of it."""
-    if node is not None and node.boot_id is not None and node.boot_id == boot_id():
+    if node is not None and node.is_this_machine:
         yield from facts_of_machine()
     else:
         yield Subject("host", _host(node), ("only what the cluster reports about the node is known",))

@@ -100,8 +100,8 @@ class PodPlace:
             if task.spec is None:
                 assert task.request is not None
                 return self._place_program(task, task.request, watch, mark, time_limit_s)
-            outside = OutsideProgram(params_of(task.spec), OutsideRun(watch))
-            return self._run(task, watch, mark, time_limit_s, outside)
+            with OutsideProgram(params_of(task.spec), OutsideRun(watch)) as outside:
+                return self._run(task, watch, mark, time_limit_s, outside)
         return self._run(task, watch, mark, time_limit_s, None)
 
     def _place_program(

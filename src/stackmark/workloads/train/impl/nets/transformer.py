@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from stackmark.workloads.train.impl.nets.layers import Conv2d, Dense
-from stackmark.workloads.versions import lacking
+from stackmark.workloads.versions import has_torch, lacking
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 #
@@ -118,6 +118,8 @@ class GroupedAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, kv_heads: int, tokens: int) -> None:
         super().__init__()
+        if not has_torch("2.5"):
+            raise lacking("attention with fewer key heads than query heads", "2.5")
         head = width // heads
         self.heads, self.kv_heads = heads, kv_heads
         self.widths = (heads * head, kv_heads * head, kv_heads * head)
