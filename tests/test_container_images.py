@@ -90,9 +90,9 @@ def test_a_workload_runs_on_python_3_10_with_the_oldest_torch(tmp_path: Path, mo
     monkeypatch.setenv("STACKMARK_LEDGER", str(tmp_path / "ledger.sqlite3"))
     python = Path(python_with_torch("oldest"))
     folder = python.parents[1]
-    # Where any user may enter: the folders above it belong to somebody.
+    # Where any user may enter: the folders above it belong to root.
     options = f"{RESTRICTED},mount={folder}:/opt/venv"
-    software = measured_in(python_image("3.10"), options)["software"]
+    software = measured_in(python_image("3.10", environment=folder), options)["software"]
     assert str(software["python"]).startswith("3.10.")
     assert (software["executable"], software["torch"]) == ("/opt/venv/bin/python", "2.2.0+cu121")
 

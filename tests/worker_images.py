@@ -141,13 +141,18 @@ RUN mkdir -p /opt/conda/bin && mv /usr/bin/python{PYTHON} /opt/conda/bin/python 
     return _made(name := _tag("conda", recipe), lambda folder: _build(name, recipe, folder))
 
 
-def python_image(version: str, *, shell: bool = True) -> str:
-    """Make an image of pyenv's Python at its own path, linked to /usr/bin/python3, with the libraries that it needs."""
+def python_image(version: str, *, shell: bool = True, environment: Path | None = None) -> str:
+    """Make an image of pyenv's Python at its own path, linked to /usr/bin/python3, with the libraries that it needs.
+
+    For an environment that will be mounted it has also what that one's PyTorch takes from the system.
+    """
     tree = pyenv_python(version)
     files = [path for path in sorted(tree.rglob("*")) if not _NOT_NEEDED.search(str(path.relative_to(tree.parent)))]
     binaries = [path for path in files if path.suffix == ".so" or path.parent == tree / "bin"]
+    mounted = sorted(environment.glob("lib/python*/site-packages/torch/lib/*.so*")) if environment else []
+    libraries = [path for path in _libraries([*binaries, *mounted]) if environment not in path.parents]
     # A library's name may be a link on this machine; those of the tree stay links.
-    contents = {str(path): path.resolve() for path in _libraries(binaries)} | {str(path): path for path in files}
+    contents = {str(path): path.resolve() for path in libraries} | {str(path): path for path in files}
     links = {"/usr/bin/python3": str(tree / "bin/python3")}
     return _imported(f"python{version}{'' if shell else '-alone'}", contents, links, shell=shell)
 
