@@ -7,14 +7,14 @@ import pytest
 
 from clusters import TestCluster, until
 from hostile_images import image_without_python
-from stackmark.events import Failed, gathered_facts
+from stackmark.events import Failed, Result, gathered_facts
 from stackmark.experiments.recorder import Listener, Silent
 from stackmark.ids import new_id
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.place import Facts, Outcome
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.place import PodPlace, not_enforced
-from stackmark.spec import Request, Task
+from stackmark.spec import Request, Scalar, Task
 from worker_images import conda_image, debian_image, foreign_image, image_without_shell, load_image, python_image
 
 pytestmark = pytest.mark.cluster
@@ -23,6 +23,10 @@ pytestmark = pytest.mark.cluster
 UNKNOWN_UID = 1_000_730_000
 FACTS = Task(do="facts")
 GEMM = Task(do="probe", request=Request(workload="op/gemm", params={"device": "cpu"}))
+STEPS: dict[str, Scalar] = {"batch": 2, "steps": 3, "warmup_steps": 1, "warmup_seconds": 0.0, "tune": "fast"}
+TRAIN = Task(
+    do="run", request=Request(workload="train/trivial_cifar10", params={"device": "cpu", **STEPS}), lifeline=False
+)
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Run:
     outcome: Outcome
     failed: str | None
     facts: Facts = field(default_factory=dict)
+    steps: int = 0
 
 
 def ran(cluster: TestCluster, image: str, task: Task = FACTS, *, python: str | None = None) -> Run:
@@ -48,7 +53,8 @@ def ran(cluster: TestCluster, image: str, task: Task = FACTS, *, python: str | N
     until(lambda: not (cluster.pods() or cluster.jobs() or cluster.maps()), within_s=40)
     events = listener.stream.events
     failed = next((event.kind for event in events if isinstance(event, Failed)), None)
-    return Run(read, outcome, failed, gathered_facts(events))
+    steps = sum(event.steps for event in events if isinstance(event, Result))
+    return Run(read, outcome, failed, gathered_facts(events), steps)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +77,15 @@ def test_an_image_without_anything_of_ours_runs_the_worker_that_was_sent(
     assert not_enforced(run.options, 0, run.facts) == []
     run.facts["stackmark"]["bundle_sha256"] = "0" * 64
     assert len(not_enforced(run.options, 0, run.facts)) == 1
+
+
+def test_an_image_of_conda_s_layout_trains_in_a_restricted_pod(
+    restricted_cluster: TestCluster, podman_reach: object
+) -> None:
+    run = ran(restricted_cluster, conda_image(), TRAIN)
+    assert (run.outcome.failure, run.outcome.exit_code, run.failed) == (None, 0, None)
+    assert run.facts["software"]["executable"] == "/opt/conda/bin/python"
+    assert run.steps == 3
 
 
 @pytest.mark.parametrize(
