@@ -27,6 +27,7 @@ from stackmark.places.place import Outcome, Watch
 from stackmark.places.replay import ReplayPlace
 from stackmark.show.live import PlainLines
 from stackmark.spec import Scalar, Task
+from stackmark.workloads.impl.devices import usual_precision
 
 # As cheap as a measurement can be: most of it is importing the framework.
 CHEAP = ("run", "train/lenet", "--batch", "2", "--steps", "5", "--warmup-steps", "1", "--warmup-seconds", "0")
@@ -118,7 +119,9 @@ def test_a_measurement_ends_with_all_that_one_asks(measured: Measured) -> None:
     short = {line[:12].strip(): line[12:] for line in answer.out.splitlines()}
     assert missing(short["measured"], "train/lenet", "host") == []
     assert missing(short["rate"], "images/s", "95 %", "2 runs", "took") == []
-    assert missing(short["settings"], "precision fp32", "tune fast") == []
+    # A CPU with matrix units for bf16 chooses that.
+    precision = f"precision {usual_precision('cpu')[0]}"
+    assert missing(short["settings"], precision, "tune fast") == []
     all_of_it = ask("show", short["more"].split()[-2], "--details", "--ledger", str(measured.ledger))
     lines = {line[:12].strip(): line[12:] for line in all_of_it.out.splitlines()}
     assert "images/s" in lines["rate"]
@@ -126,7 +129,7 @@ def test_a_measurement_ends_with_all_that_one_asks(measured: Measured) -> None:
     assert "2 runs" in lines["rate"]
     assert all(name in lines["step"] for name in ("p50", "p90", "p99"))
     assert lines["steadiness"].startswith("2 ×")
-    assert "precision fp32" in lines["settings"]
+    assert precision in lines["settings"]
     assert "tune fast" in lines["settings"]
     assert all(part in lines["set-up"] for part in ("import", "model", "first step"))
     assert missing(lines["data"], "0.0 %") == []

@@ -6,6 +6,8 @@ import pytest
 
 import golden_screens
 
+# The first test prints all screens: a minute, many where other programs need the cores.
+pytestmark = pytest.mark.timeout(1800)
 # Of a difference that is shown; the rest of a large one says nothing more.
 LINES = 60
 
