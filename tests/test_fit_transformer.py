@@ -124,8 +124,8 @@ def test_what_ranks_evaluate_comes_back_in_order() -> None:
 def write_folder(folder: Path, **files: Sequence[str]) -> Path:
     folder.mkdir(exist_ok=True)
     usual: dict[str, Sequence[str]] = {
-        "train.src": ["the lower house", "a new house", "the newest low wall", "a lower wall"],
-        "train.tgt": ["das untere haus", "ein neues haus", "die neueste niedrige wand", "eine untere wand"],
+        "train.src": ["the lower field", "a new field", "the newest low wall", "a lower wall"],
+        "train.tgt": ["das untere feld", "ein neues feld", "die neueste niedrige wand", "eine untere wand"],
         "test.src": ["the new wall"],
         "test.tgt": ["die neue wand"],
     }
@@ -138,7 +138,7 @@ def test_text_is_cut_into_pieces_that_join_to_the_text(tmp_path: Path) -> None:
     corpus = text.read_corpus(write_folder(tmp_path / "data"), 64)
     assert len(corpus.train) == 4
     assert [corpus.source.joined(source) for source, _ in corpus.train] == [
-        "the lower house", "a new house", "the newest low wall", "a lower wall",
+        "the lower field", "a new field", "the newest low wall", "a lower wall",
     ]  # fmt: skip
     assert corpus.references == ("die neue wand",)
     # `the` stands there twice, so it is one piece; `the` and `wall` are of the vocabulary of the test sentence too.
@@ -156,15 +156,15 @@ def test_data_of_wmt_has_its_own_names_and_vocabulary(tmp_path: Path) -> None:
     folder = tmp_path / "wmt"
     folder.mkdir()
     files = {
-        "train.tok.clean.bpe.32000.en": "the low@@ er house\n", "train.tok.clean.bpe.32000.de": "das unter@@ e haus\n",
-        "newstest2014.tok.bpe.32000.en": "the house\n", "newstest2014.de": "das Haus\n",
-        "vocab.bpe.32000": "the\nlow@@\ner\nhouse\ndas\nunter@@\ne\nhaus\n",
+        "train.tok.clean.bpe.32000.en": "the low@@ er field\n", "train.tok.clean.bpe.32000.de": "das unter@@ e feld\n",
+        "newstest2014.tok.bpe.32000.en": "the field\n", "newstest2014.de": "das Feld\n",
+        "vocab.bpe.32000": "the\nlow@@\ner\nfield\ndas\nunter@@\ne\nfeld\n",
     }  # fmt: skip
     for name, lines in files.items():
         (folder / name).write_text(lines)
     corpus = text.read_corpus(folder, 64)
     assert len(corpus.target) == 4 + 8
-    assert corpus.target.joined(corpus.train[0][1]) == "das untere haus"
+    assert corpus.target.joined(corpus.train[0][1]) == "das untere feld"
 
 
 @pytest.mark.parametrize(
