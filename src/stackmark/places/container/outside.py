@@ -102,7 +102,7 @@ def run_outside(
         _never_began(engine, run, process.returncode, argv, image, words)
         return Outcome(process.returncode)
     by_metric = bool(task.spec and task.spec.params.get("metric"))
-    failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine, by_metric=by_metric)
+    failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine)
     if failure:
         run.cut_off()
         return Outcome(record.code, failure)
@@ -151,21 +151,16 @@ def _record(engine: Engine, mark: str) -> Record | None:
     return made if started > 0 and not (state.get("Error") and made.code in ENGINES_OWN) else None
 
 
-def _odd_times(record: Record, engine: Engine, *, by_metric: bool) -> PlaceFailure | None:
+def _odd_times(record: Record, engine: Engine) -> PlaceFailure | None:
     """Refuse time stamps of a clock that was set back meanwhile, or of a container that has no end.
 
-    An engine notes the start a moment after it: a program that ends at once ended before that. Where the figure is the
-    program's own, such a stamp is not used.
+    An engine notes the start a moment after it: a program that ends at once ended before that. Its exit code and what it
+    printed count all the same, and its time is below the resolution.
     """
-    if math.isfinite(record.wall_s) and record.wall_s >= (-NOTED_LATE_S if by_metric else -TICK_S):
+    if math.isfinite(record.wall_s) and record.wall_s >= -NOTED_LATE_S:
         return None
     message = f"{engine.kind} reports that the program ended {-record.wall_s:.3g} s before it started"
-    hint = "was the machine's clock changed? run it again"
-    if math.isfinite(record.wall_s) and record.wall_s >= -NOTED_LATE_S:
-        hint = (
-            f"it is too short for {engine.kind}'s time stamps: run a longer one, or give its own figure with --metric"
-        )
-    return PlaceFailure("impossible_result", message, hint)
+    return PlaceFailure("impossible_result", message, "was the machine's clock changed? run it again")
 
 
 def _unix_s(text: str) -> float:
