@@ -15,12 +15,14 @@ from containers import why_missing
 from fake_nvml import UUID, driver_that_lists
 from hostile_images import image_with_entry_point, image_without_python
 from leaving_out import leave_out
+from naming import missing
 from stackmark.events import Log, Stream
 from stackmark.machine import orphans
 from stackmark.places.container import outside
 from stackmark.places.container.engine import find_engine
 from stackmark.places.container.outside import Record, _odd_times
 from stackmark.places.outside import ProcessWatch
+from worker_images import foreign_image
 from worker_process import eventually
 
 # Busybox alone has sh, cat, echo, yes, sleep, head.
@@ -120,6 +122,14 @@ def test_a_program_runs_as_any_user_on_a_read_only_root_without_capabilities(ima
 def test_a_program_that_the_image_does_not_have_is_a_failed_run(image: str) -> None:
     code, result = measured("--cmd", "nosuch --flag", "--on", f"container,image={image}")
     assert (code, failure_of(result)) == (3, "command_failed")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_program_for_another_architecture_is_told_as_one(image: str, labelled: bool) -> None:
+    foreign = foreign_image(labelled=labelled)
+    answer = ask("run", "--cmd", "/bin/sh", "--runs", "1", "--on", f"container,image={foreign}")
+    assert answer.code == 4
+    assert missing(answer.err, "/bin/sh", foreign, "architecture") == []
 
 
 def test_a_program_that_fails_is_a_failed_run_with_its_last_words(image: str) -> None:

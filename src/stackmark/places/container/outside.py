@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from stackmark.errors import PlaceError
-from stackmark.failures import PlaceFailure
+from stackmark.failures import FOREIGN_PROGRAM, PlaceFailure
 from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.orphans import end_marked, handles, marked
 from stackmark.places.container import trouble
@@ -101,6 +101,9 @@ def run_outside(
     if record is None:
         _never_began(engine, run, process.returncode, argv, image, words)
         return Outcome(process.returncode)
+    if record.code and FOREIGN_PROGRAM.search(run.last_words):
+        run.cut_off()
+        raise _foreign(argv, image, words)
     by_metric = bool(task.spec and task.spec.params.get("metric"))
     failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine)
     if failure:
@@ -131,6 +134,17 @@ def _never_began(
             command=trouble.shell(argv),
         )
     raise trouble.refused(engine.kind, said, argv, image)
+
+
+def _foreign(argv: Sequence[str], image: str, words: Sequence[str]) -> PlaceError:
+    """Explain a program that the kernel cannot run, as runc says only after the container's start."""
+    program = f"the program {words[0]!r}" if words else "the entry point"
+    return PlaceError(
+        f"{program} of the image {image} cannot be run by this machine: exec format error",
+        hint="use an image for this machine's architecture; or, if it is a script, give its interpreter: --cmd 'sh FILE'",
+        command=trouble.shell(argv),
+        kind="other_architecture",
+    )
 
 
 def _record(engine: Engine, mark: str) -> Record | None:
