@@ -185,6 +185,12 @@ def test_the_host_has_no_entry_point() -> None:
     assert "--cmd" in answer.err
 
 
+def test_a_python_for_the_worker_is_refused_where_no_worker_runs(image: str) -> None:
+    answer = ask("run", "--cmd", "sleep 1", "--on", f"container,image={image},python=/usr/bin/python3")
+    assert answer.code == 2
+    assert missing(answer.err, "python=/usr/bin/python3", "--cmd") == []
+
+
 def test_a_value_that_only_a_worker_could_fill_in_is_refused(image: str) -> None:
     answer = ask("run", "--cmd", "echo {env:TOKEN}", "--on", f"container,image={image}")
     assert answer.code == 2
