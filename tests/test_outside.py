@@ -119,6 +119,15 @@ def test_a_program_runs_as_any_user_on_a_read_only_root_without_capabilities(ima
     assert run_of(result)["facts"]["container"]["root_read_only"] is True
 
 
+def test_a_program_runs_in_a_folder_that_only_the_image_has(image: str) -> None:
+    command = ("--cmd", "sh -c 'echo $PWD speed 42'", "--metric", "/lie speed ([0-9]+)")
+    code, result = measured(*command, "--cwd", "/lie", "--on", f"container,image={image}")
+    assert (code, result["throughput"]["rate_per_s"]) == (0, 42)
+    answer = ask("run", *command, "--cwd", "/nowhere", "--on", f"container,image={image}")
+    assert answer.code == 4
+    assert missing(answer.err, "/nowhere", "--cwd") == []
+
+
 def test_a_program_that_the_image_does_not_have_is_a_failed_run(image: str) -> None:
     code, result = measured("--cmd", "nosuch --flag", "--on", f"container,image={image}")
     assert (code, failure_of(result)) == (3, "command_failed")

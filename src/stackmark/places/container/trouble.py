@@ -107,6 +107,12 @@ KNOWN = (
         "no_image",
     ),
     _known(
+        r"workdir \"(?P<program>[^\"]+)\" does not exist",
+        "neither this machine nor the image has the folder {program}",
+        "set another --cwd, or use --cwd . for the image's own folder",
+        "no_folder",
+    ),
+    _known(
         r"exec format error",
         "the image is for a different architecture than this machine",
         "get the image for this architecture: {engine} pull --platform linux/{architecture} {image}",
