@@ -113,6 +113,12 @@ KNOWN = (
         "no_folder",
     ),
     _known(
+        r"unable to find user (?P<program>[^:\s]+)",
+        "the image has no user {program}",
+        "give a number, which needs no name in the image: --user 1000",
+        "no_user",
+    ),
+    _known(
         r"exec format error",
         "the image is for a different architecture than this machine",
         "get the image for this architecture: {engine} pull --platform linux/{architecture} {image}",
