@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -186,6 +187,14 @@ def test_an_image_without_an_entry_point_needs_a_command(image: str) -> None:
     answer = ask("run", "--on", "container", "--image", image)
     assert answer.code == 4
     assert "--cmd" in answer.err
+
+
+def test_what_is_tried_by_hand_names_no_folder_that_is_gone_with_the_run(image: str) -> None:
+    answer = ask("run", "--on", f"container,image={image}")
+    words = shlex.split(answer.err.partition("by hand: ")[2])
+    sources = [word.removeprefix("--volume=").split(":")[0] for word in words if word.startswith("--volume=")]
+    assert image in words
+    assert all(map(os.path.exists, sources)), sources
 
 
 def test_the_host_has_no_entry_point() -> None:

@@ -21,6 +21,7 @@ from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.orphans import end_marked, handles, marked
 from stackmark.places.container import trouble
 from stackmark.places.container.engine import Engine, container_name
+from stackmark.places.container.launch import SCRATCH
 from stackmark.places.outside import OutsideEnd, OutsideRun, ProcessWatch, coarse_clock, program_code, unknown
 from stackmark.places.place import Handle, Outcome
 from stackmark.places.process import supervise
@@ -99,11 +100,11 @@ def run_outside(
         run.cut_off()
         return Outcome(process.returncode, failure, (), ended.interruption)
     if record is None:
-        _never_began(engine, run, process.returncode, argv, image, words)
+        _never_began(engine, run, process.returncode, _by_hand(argv), image, words)
         return Outcome(process.returncode)
     if record.code and FOREIGN_PROGRAM.search(run.last_words):
         run.cut_off()
-        raise _foreign(argv, image, words)
+        raise _foreign(_by_hand(argv), image, words)
     by_metric = bool(task.spec and task.spec.params.get("metric"))
     failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine)
     if failure:
@@ -117,6 +118,11 @@ def run_outside(
     wall_s = max(record.wall_s, TICK_S) if by_metric else record.wall_s
     run.end(OutsideEnd(program_code(record.code), wall_s, TICK_S, tuple(seen.metrics()), tuple(flags), gpus))
     return Outcome(record.code)
+
+
+def _by_hand(argv: Sequence[str]) -> list[str]:
+    """Return the command without the folder that is gone with the run: an engine refuses to mount what is not there."""
+    return [word for word in argv if not (word.startswith("--volume=") and word.endswith(f":{SCRATCH}"))]
 
 
 def _never_began(
