@@ -80,6 +80,7 @@ def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
         ("python", "/a b", ""),
         ("read_only", "maybe", ""),
         ("user", "a b", ""),
+        ("user", "0:2147483648", "2147483647"),
         ("ipc", "container:x", "host, private or shareable"),
         ("engine", "lxc", "podman"),
         ("privileged", "maybe", ""),
