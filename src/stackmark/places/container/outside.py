@@ -139,7 +139,7 @@ def _never_began(
             hint="give a program: --cmd PROGRAM",
             command=trouble.shell(argv),
         )
-    raise trouble.refused(engine.kind, said, argv, image)
+    raise trouble.refused(engine.kind, said, argv, image, what="the program")
 
 
 def _foreign(argv: Sequence[str], image: str, words: Sequence[str]) -> PlaceError:
