@@ -240,6 +240,16 @@ def test_a_comparison_of_the_host_with_an_image_has_a_verdict(image: str) -> Non
     assert json.loads(answer.out)["comparisons"][0]["ratio"] == 1
 
 
+def test_of_two_images_that_report_no_software_the_image_is_the_first_difference(image: str) -> None:
+    arms = ("--arm", f"container,image={image}", "--arm", f"container,image={image_with_entry_point()}")
+    command = ("--cmd", "sh -c 'echo rate: 5'", "--metric", "rate: ([0-9.]+)")
+    answer = ask("compare", *command, *arms, "--blocks", "2", "--no-primers", "--json")
+    assert answer.code == 0, answer.err
+    first = json.loads(answer.out)["differences"][0]
+    assert (first["subject"], first["key"]) == ("container", "image")
+    assert first["values"] == [image, image_with_entry_point()]
+
+
 def test_a_time_from_inside_against_one_from_outside_is_not_by_one_clock(image: str) -> None:
     arms = ("--arm", "host", "--arm", f"container,image={image}")
     answer = ask("compare", "--cmd", "sleep 0.2", *arms, "--blocks", "2", "--no-primers", "--json")
