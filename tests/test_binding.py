@@ -18,7 +18,7 @@ from stackmark.machine.reading import cpu_list, told_cpus
 from stackmark.places.container import checks as container_checks
 from stackmark.places.container.options import ContainerOptions
 from stackmark.places.host import HostOptions, HostPlace
-from stackmark.places.outside import refuse_binding
+from stackmark.places.outside import refuse_worker_options
 from stackmark.places.place import Facts, not_bound
 from stackmark.places.slurm.options import SlurmOptions
 from stackmark.places.slurm.place import not_enforced as slurm_not_enforced
@@ -195,9 +195,9 @@ def test_a_place_is_held_to_the_cpus_that_it_gave_and_not_to_those_that_were_tak
 
 
 def test_a_program_that_is_watched_from_outside_cannot_be_bound() -> None:
-    refuse_binding("none")
+    refuse_worker_options("none", None)
     with refused("bind=cores"):
-        refuse_binding("cores")
+        refuse_worker_options("cores", None)
 
 
 # Real workers

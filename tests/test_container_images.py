@@ -141,6 +141,7 @@ def test_without_torch_the_pythons_that_were_looked_at_are_named() -> None:
 NOT_A_WORKER = {
     "no Python": (image_without_python, "", "no_python"),
     "another architecture": (foreign_image, "", "other_architecture"),
+    "another architecture than it says": (lambda: foreign_image(labelled=False), "", "other_architecture"),
     "not here": (lambda: "localhost/no-such-image:1", "", "no_image"),
     "a Python that is not there": (image_without_python, "python=/opt/conda/bin/python", "no_program"),
     "a name that is not there": (image_without_python, "python=python3.12", "no_program"),

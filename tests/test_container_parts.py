@@ -80,6 +80,7 @@ def test_no_option_has_the_name_of_a_workload_s_parameter() -> None:
         ("python", "/a b", ""),
         ("read_only", "maybe", ""),
         ("user", "a b", ""),
+        ("user", "0:2147483648", "2147483647"),
         ("ipc", "container:x", "host, private or shareable"),
         ("engine", "lxc", "podman"),
         ("privileged", "maybe", ""),
@@ -466,6 +467,9 @@ SAID = [
     ("crun: executable file `/opt/x` not found: No such file or directory", "/opt/x", "--python"),
     ('runc create failed: exec: "/etc": is a directory: permission denied', "/etc", "--python"),
     ("python3: error while loading shared libraries: libz.so.1: cannot open shared object file", "libz.so.1", "--python"),
+    ("Error: inspecting object: sha256:dead: invalid format: no 64-byte hexadecimal value", "image", "podman images"),
+    ('Error: workdir "/opt/x" does not exist on container 35a9', "/opt/x", "--cwd ."),
+    ("Error: unable to find user alice: no matching entries in passwd file", "alice", "--user 1000"),
     ("Error: netavark: No such file or directory (os error 2)", "network", "network=none"),
 ]  # fmt: skip
 

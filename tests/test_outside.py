@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,11 +16,14 @@ from containers import why_missing
 from fake_nvml import UUID, driver_that_lists
 from hostile_images import image_with_entry_point, image_without_python
 from leaving_out import leave_out
+from naming import missing
 from stackmark.events import Log, Stream
 from stackmark.machine import orphans
+from stackmark.places.container import outside
 from stackmark.places.container.engine import find_engine
 from stackmark.places.container.outside import Record, _odd_times
 from stackmark.places.outside import ProcessWatch
+from worker_images import foreign_image
 from worker_process import eventually
 
 # Busybox alone has sh, cat, echo, yes, sleep, head.
@@ -116,15 +120,41 @@ def test_a_program_runs_as_any_user_on_a_read_only_root_without_capabilities(ima
     assert run_of(result)["facts"]["container"]["root_read_only"] is True
 
 
+def test_a_program_runs_in_a_folder_that_only_the_image_has(image: str) -> None:
+    command = ("--cmd", "sh -c 'echo $PWD speed 42'", "--metric", "/lie speed ([0-9]+)")
+    code, result = measured(*command, "--cwd", "/lie", "--on", f"container,image={image}")
+    assert (code, result["throughput"]["rate_per_s"]) == (0, 42)
+    answer = ask("run", *command, "--cwd", "/nowhere", "--on", f"container,image={image}")
+    assert answer.code == 4
+    assert missing(answer.err, "/nowhere", "--cwd") == []
+
+
 def test_a_program_that_the_image_does_not_have_is_a_failed_run(image: str) -> None:
     code, result = measured("--cmd", "nosuch --flag", "--on", f"container,image={image}")
     assert (code, failure_of(result)) == (3, "command_failed")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_program_for_another_architecture_is_told_as_one(image: str, labelled: bool) -> None:
+    foreign = foreign_image(labelled=labelled)
+    answer = ask("run", "--cmd", "/bin/sh", "--runs", "1", "--on", f"container,image={foreign}")
+    assert answer.code == 4
+    assert missing(answer.err, "/bin/sh", foreign, "architecture") == []
 
 
 def test_a_program_that_fails_is_a_failed_run_with_its_last_words(image: str) -> None:
     code, result = measured("--cmd", "sh -c 'echo the disk is on fire >&2; exit 7'", "--on", f"container,image={image}")
     assert (code, failure_of(result)) == (3, "command_failed")
     assert "the disk is on fire" in result["runs"][0]["failure_message"]
+
+
+@pytest.mark.parametrize(("command", "kind"), [("sh -c 'exit 7'", "command_failed"), ("echo", "no_figure")])
+def test_how_a_program_ended_counts_where_its_start_was_noted_after_its_end(
+    image: str, monkeypatch: pytest.MonkeyPatch, command: str, kind: str
+) -> None:
+    monkeypatch.setattr(outside, "_record", lambda *_: Record(100.0, 99.9, 7 if kind == "command_failed" else 0))
+    code, result = measured("--cmd", command, "--on", f"container,image={image}")
+    assert (code, failure_of(result)) == (3, kind)
 
 
 def test_a_program_that_takes_more_memory_than_allowed_is_said_to_be_out_of_memory(image: str) -> None:
@@ -159,10 +189,24 @@ def test_an_image_without_an_entry_point_needs_a_command(image: str) -> None:
     assert "--cmd" in answer.err
 
 
+def test_what_is_tried_by_hand_names_no_folder_that_is_gone_with_the_run(image: str) -> None:
+    answer = ask("run", "--on", f"container,image={image}")
+    words = shlex.split(answer.err.partition("by hand: ")[2])
+    sources = [word.removeprefix("--volume=").split(":")[0] for word in words if word.startswith("--volume=")]
+    assert image in words
+    assert all(map(os.path.exists, sources)), sources
+
+
 def test_the_host_has_no_entry_point() -> None:
     answer = ask("run", "command/own")
     assert answer.code == 2
     assert "--cmd" in answer.err
+
+
+def test_a_python_for_the_worker_is_refused_where_no_worker_runs(image: str) -> None:
+    answer = ask("run", "--cmd", "sleep 1", "--on", f"container,image={image},python=/usr/bin/python3")
+    assert answer.code == 2
+    assert missing(answer.err, "python=/usr/bin/python3", "--cmd") == []
 
 
 def test_a_value_that_only_a_worker_could_fill_in_is_refused(image: str) -> None:
@@ -194,6 +238,16 @@ def test_a_comparison_of_the_host_with_an_image_has_a_verdict(image: str) -> Non
     )
     assert answer.code == 0, answer.err
     assert json.loads(answer.out)["comparisons"][0]["ratio"] == 1
+
+
+def test_of_two_images_that_report_no_software_the_image_is_the_first_difference(image: str) -> None:
+    arms = ("--arm", f"container,image={image}", "--arm", f"container,image={image_with_entry_point()}")
+    command = ("--cmd", "sh -c 'echo rate: 5'", "--metric", "rate: ([0-9.]+)")
+    answer = ask("compare", *command, *arms, "--blocks", "2", "--no-primers", "--json")
+    assert answer.code == 0, answer.err
+    first = json.loads(answer.out)["differences"][0]
+    assert (first["subject"], first["key"]) == ("container", "image")
+    assert first["values"] == [image, image_with_entry_point()]
 
 
 def test_a_time_from_inside_against_one_from_outside_is_not_by_one_clock(image: str) -> None:
@@ -249,13 +303,8 @@ def containers(driver: int, *filters: str) -> list[str]:
     return [name for name in done.stdout.split() if name.split(":")[2] == str(driver)]
 
 
-@pytest.mark.parametrize(
-    ("wall_s", "by_metric", "refused"),
-    [(-0.03, True, False), (-0.03, False, True), (-5.0, True, True), (0.5, False, False), (float("inf"), True, True)],
-)
-def test_a_start_that_was_noted_late_spoils_only_a_time(
-    image: str, wall_s: float, by_metric: bool, refused: bool
-) -> None:
+@pytest.mark.parametrize(("wall_s", "refused"), [(0.5, False), (-0.03, False), (-5.0, True), (float("inf"), True)])
+def test_time_stamps_of_a_clock_that_was_changed_are_refused(image: str, wall_s: float, refused: bool) -> None:
     """An engine notes the start of a program a moment after it; a program that ended at once ended before that."""
-    found = _odd_times(Record(100.0, 100.0 + wall_s, 0), find_engine("podman", os.environ), by_metric=by_metric)
+    found = _odd_times(Record(100.0, 100.0 + wall_s, 0), find_engine("podman", os.environ))
     assert (found is not None) == refused

@@ -1,5 +1,6 @@
 """Explain why a worker ended where it could not say so itself: what a place, a node or a cluster saw."""
 
+import re
 import signal
 from dataclasses import dataclass
 
@@ -7,6 +8,11 @@ from dataclasses import dataclass
 LOG_INCOMPLETE = "log_incomplete"
 # A run that was trained to its limit without reaching its target quality: a result, whose time is only known to be longer.
 TARGET_NOT_REACHED = "target_not_reached"
+# What runc prints where the kernel cannot run a container's first program: an image for another architecture, or a script
+# without its first line.
+FOREIGN_PROGRAM = re.compile(
+    r"^exec \S+: exec format error$|exec user process caused[^\n]*exec format error", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ By hand, in any image that has Python 3.10 or newer:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
     default="worker.pyz",
     show_default=True,
     metavar="FILE",
@@ -32,7 +31,7 @@ By hand, in any image that has Python 3.10 or newer:
     help="The file; - is standard output.",
 )
 @json_option
-def command(output: Path, as_json: bool) -> int:
+def command(output: str, as_json: bool) -> int:
     """Write the worker as one zip file: what stackmark runs in an image that contains nothing of it.
 
     The same version of stackmark gives the same bytes. Runs made with it name its SHA-256 in their facts.
@@ -40,15 +39,16 @@ def command(output: Path, as_json: bool) -> int:
     from stackmark.api.stack import bundle
     from stackmark.show.writing import STANDARD_OUTPUT, check_writable, write_whole
 
-    if as_json and output == STANDARD_OUTPUT:
+    path = Path(output)
+    if as_json and path == STANDARD_OUTPUT:
         raise click.UsageError("--json and -o - both write to standard output: give one of them")
-    check_writable(output)
+    check_writable(path)
     made = bundle()
-    write_whole(output, made.content)
-    if output == STANDARD_OUTPUT:
+    write_whole(path, made.content)
+    if path == STANDARD_OUTPUT:
         notice(f"{made.size_bytes:,} bytes, sha256 {made.sha256}")
     elif as_json:
-        print_json({**made.to_dict(), "path": str(output)})
+        print_json({**made.to_dict(), "path": str(path)})
     else:
-        click.echo(f"{output}: {made.size_bytes:,} bytes, sha256 {made.sha256}")
+        click.echo(f"{path}: {made.size_bytes:,} bytes, sha256 {made.sha256}")
     return Exit.DONE

@@ -95,14 +95,14 @@ def search_command(
 
 
 @command.command("add")
-@click.argument("file", type=click.Path(path_type=Path), callback=not_empty)
+@click.argument("file", callback=not_empty)
 @ledger_option
 @json_option
-def add_command(file: Path, ledger: str | None, as_json: bool) -> int:
+def add_command(file: str, ledger: str | None, as_json: bool) -> int:
     """Add the rows of FILE, a CSV with the columns that `published template` prints. All of them, or none."""
     from stackmark.api.published import add_published
 
-    found = add_published(file, ledger=ledger)
+    found = add_published(Path(file), ledger=ledger)
     if as_json:
         print_json(found.to_dict())
     report = found.report

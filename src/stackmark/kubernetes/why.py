@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stackmark.failures import PlaceFailure, killed
+from stackmark.failures import FOREIGN_PROGRAM, PlaceFailure, killed
 from stackmark.kubernetes import objects as at
 from stackmark.kubernetes.client import Json
 from stackmark.kubernetes.events import latest, moment_s
@@ -48,8 +48,6 @@ _UNREACHED_PULL = re.compile(r"no such host|timeout|refused|unreachable|x509|TLS
 # Reasons of a container whose image the kubelet will try to pull again.
 _PULLS_AGAIN = ("ErrImagePull", "ImagePullBackOff")
 _START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError", "PostStartHookError")
-# By runc, in the container's own log, or in its status.
-_FOREIGN = re.compile(r"^exec \S+: exec format error$|exec user process caused[^\n]*exec format error", re.MULTILINE)
 # Why a pod was to go, by the reason of its condition DisruptionTarget.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
@@ -160,13 +158,13 @@ def _by_memory(pod: Json, events: Sequence[Json], container: str) -> PlaceFailur
 
 def _by_start(pod: Json, events: Sequence[Json], container: str) -> PlaceFailure | None:
     ended, waiting = at.state(pod, "terminated", container), at.state(pod, "waiting", container)
-    if _FOREIGN.search(str(ended.get("message") or "")):
+    if FOREIGN_PROGRAM.search(str(ended.get("message") or "")):
         return _other_architecture(pod, container)
     said = ended if ended.get("reason") in _START_ERRORS else waiting if waiting.get("reason") in _START_ERRORS else {}
     if not said:
         return None
     message = at.words(said.get("message")) or at.words(latest(events, "Failed").get("message"))
-    if _FOREIGN.search(message):
+    if FOREIGN_PROGRAM.search(message):
         return _other_architecture(pod, container)
     hint = (
         "check that the program is in the image and executable"

@@ -167,7 +167,10 @@ def require_sources(mounts: Sequence[Mount]) -> None:
     """Refuse a path of this machine that is not there: an engine would answer in its own words, or make an empty folder."""
     for mount in mounts:
         if mount.on_host and not os.path.exists(mount.source):
-            raise PlaceError(f"mount: {mount.source} of {mount.text!r} does not exist on this machine")
+            raise PlaceError(
+                f"mount: {mount.source} of {mount.text!r} does not exist on this machine",
+                hint="make it, or name another path: SRC:DST, where SRC is this machine's",
+            )
 
 
 def not_mounted(mounts: Sequence[Mount], facts: Facts) -> Iterator[Remark]:

@@ -58,8 +58,13 @@ def runs_outside(asked: Spec | Request | None, image: str | None) -> bool:
     return image is not None and asked is not None and is_own_program(asked.workload)
 
 
-def refuse_binding(bind: str) -> None:
-    """Refuse to bind what is only watched from outside: a worker binds itself."""
+def refuse_worker_options(bind: str, python: str | None) -> None:
+    """Refuse what only a worker does where a program is watched from outside: it binds itself, and needs a Python."""
+    if python is not None:
+        raise SpecError(
+            f"python={python} runs stackmark's worker, which does not run in an image with your own program",
+            hint=f"leave it out; a program of that Python is --cmd '{python} FILE'",
+        )
     if bind != "none":
         raise SpecError(
             f"bind={bind} is done by stackmark's worker, which does not run in an image with your own program",
@@ -208,7 +213,7 @@ class OutsideRun:
             if figure.name == WALL_TIME and ended.wall_s <= ended.tick_s:
                 raise WorkloadFailure(
                     "no_figure",
-                    f"the program ended within {ended.tick_s:g} s, the resolution of time stamps from outside",
+                    f"the program's time by time stamps from outside is not above their resolution of {ended.tick_s:g} s",
                     "let it run longer, or let it print a figure and use --metric",
                 )
         except WorkloadFailure as failure:

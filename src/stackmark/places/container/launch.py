@@ -214,7 +214,7 @@ def _mounts(
     options: ContainerOptions, image: Image, task: Task, cache: Path | None, environment: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, bool]], str]:
     """By target: source, and whether it is read-only; and the working folder. What was typed comes last, and wins."""
-    read, written, folder = paths_of(task, targets(options.mounts))
+    read, written, folder = paths_of(task, targets(options.mounts), own_files=image.software is None)
     if cache:
         cache.mkdir(parents=True, exist_ok=True)
         written.append(str(cache))
@@ -232,10 +232,10 @@ def _mounts(
     return mounts, folder
 
 
-def paths_of(task: Task, mounted: Sequence[str] = ()) -> tuple[list[str], list[str], str]:
+def paths_of(task: Task, mounted: Sequence[str] = (), *, own_files: bool = False) -> tuple[list[str], list[str], str]:
     """Return the host's folders that the workload's parameters name: to read, to write; and the folder to work in.
 
-    `mounted` are folders of the container that were asked for by hand.
+    `mounted` are folders of the container that were asked for by hand; `own_files`: it runs a user's image.
     """
     asked = task.spec or task.request
     if asked is None:
@@ -243,9 +243,9 @@ def paths_of(task: Task, mounted: Sequence[str] = ()) -> tuple[list[str], list[s
     read: list[str] = []
     written: list[str] = []
     folder = HOME
-    if is_own_program(asked.workload) and (own := _folder_of_program(asked.params.get("cwd"), mounted)):
+    if is_own_program(asked.workload) and (own := _folder_of_program(asked.params.get("cwd"), mounted, own_files)):
         folder = own
-        if not within(own, mounted):
+        if not within(own, mounted) and os.path.isdir(own):
             read.append(own)
     for name, writes in PATH_PARAMETERS.items():
         value = asked.params.get(name)
@@ -263,8 +263,11 @@ def paths_of(task: Task, mounted: Sequence[str] = ()) -> tuple[list[str], list[s
     return read, written, folder
 
 
-def _folder_of_program(cwd: Scalar, mounted: Sequence[str]) -> str | None:
-    """Where a user's program runs: where they are unless they said; `.` is the container's own folder."""
+def _folder_of_program(cwd: Scalar, mounted: Sequence[str], own_files: bool) -> str | None:
+    """Where a user's program runs: where they are unless they said; `.` is the container's own folder.
+
+    A folder that this machine does not have may be one of the image.
+    """
     if cwd == ".":
         return None
     folder = os.path.abspath(str(cwd)) if cwd and cwd != AUTO else os.getcwd()
@@ -280,8 +283,11 @@ def _folder_of_program(cwd: Scalar, mounted: Sequence[str]) -> str | None:
             f"the program runs in {folder}, but each container has its own",
             hint="run it from its own folder, or use --cwd . for the container's folder",
         )
-    if not os.path.isdir(folder):
-        raise PlaceError(f"the program's folder {folder} does not exist")
+    if not own_files and not os.path.isdir(folder):
+        raise PlaceError(
+            f"the program's folder {folder} does not exist",
+            hint="set another --cwd, or use --cwd . for the container's folder",
+        )
     return folder
 
 

@@ -24,6 +24,8 @@ ULIMITS = {
     "nofile": False, "nproc": False, "rss": True, "rtprio": False, "rttime": False, "sigpending": False, "stack": True,
 }  # fmt: skip
 UNLIMITED = -1
+# What container runtimes and Kubernetes accept for a UID or a GID.
+MOST_UID = 2**31 - 1
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 PYTHON_PATH = re.compile(r"/?[A-Za-z0-9_.][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.][A-Za-z0-9_.+-]*)*")
 _CPUS = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
@@ -174,6 +176,8 @@ class ContainerOptions(MemoryAndVariables, PlaceOptions):
             r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?", self.user
         ):
             raise SpecError(f"user: {self.user!r} is not a user", hint="write it like 1000, 1000:1000 or nobody")
+        if any(part.isdecimal() and int(part[:11]) > MOST_UID for part in (self.user or "").split(":")):
+            raise SpecError(f"user: numbers must be between 0 and {MOST_UID}, got {self.user!r}")
 
     def _fit_together(self) -> None:
         if self.image and self.rootfs:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from stackmark.errors import PlaceError
-from stackmark.failures import PlaceFailure
+from stackmark.failures import FOREIGN_PROGRAM, PlaceFailure
 from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.orphans import end_marked, handles, marked
 from stackmark.places.container import trouble
 from stackmark.places.container.engine import Engine, container_name
+from stackmark.places.container.launch import SCRATCH
 from stackmark.places.outside import OutsideEnd, OutsideRun, ProcessWatch, coarse_clock, program_code, unknown
 from stackmark.places.place import Handle, Outcome
 from stackmark.places.process import supervise
@@ -99,10 +100,13 @@ def run_outside(
         run.cut_off()
         return Outcome(process.returncode, failure, (), ended.interruption)
     if record is None:
-        _never_began(engine, run, process.returncode, argv, image, words)
+        _never_began(engine, run, process.returncode, _by_hand(argv), image, words)
         return Outcome(process.returncode)
+    if record.code and FOREIGN_PROGRAM.search(run.last_words):
+        run.cut_off()
+        raise _foreign(_by_hand(argv), image, words)
     by_metric = bool(task.spec and task.spec.params.get("metric"))
-    failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine, by_metric=by_metric)
+    failure = (ran_out_of_memory() if record.code else None) or _odd_times(record, engine)
     if failure:
         run.cut_off()
         return Outcome(record.code, failure)
@@ -114,6 +118,11 @@ def run_outside(
     wall_s = max(record.wall_s, TICK_S) if by_metric else record.wall_s
     run.end(OutsideEnd(program_code(record.code), wall_s, TICK_S, tuple(seen.metrics()), tuple(flags), gpus))
     return Outcome(record.code)
+
+
+def _by_hand(argv: Sequence[str]) -> list[str]:
+    """Return the command without the folder that is gone with the run: an engine refuses to mount what is not there."""
+    return [word for word in argv if not (word.startswith("--volume=") and word.endswith(f":{SCRATCH}"))]
 
 
 def _never_began(
@@ -130,7 +139,18 @@ def _never_began(
             hint="give a program: --cmd PROGRAM",
             command=trouble.shell(argv),
         )
-    raise trouble.refused(engine.kind, said, argv, image)
+    raise trouble.refused(engine.kind, said, argv, image, what="the program")
+
+
+def _foreign(argv: Sequence[str], image: str, words: Sequence[str]) -> PlaceError:
+    """Explain a program that the kernel cannot run, as runc says only after the container's start."""
+    program = f"the program {words[0]!r}" if words else "the entry point"
+    return PlaceError(
+        f"{program} of the image {image} cannot be run by this machine: exec format error",
+        hint="use an image for this machine's architecture; or, if it is a script, give its interpreter: --cmd 'sh FILE'",
+        command=trouble.shell(argv),
+        kind="other_architecture",
+    )
 
 
 def _record(engine: Engine, mark: str) -> Record | None:
@@ -151,21 +171,16 @@ def _record(engine: Engine, mark: str) -> Record | None:
     return made if started > 0 and not (state.get("Error") and made.code in ENGINES_OWN) else None
 
 
-def _odd_times(record: Record, engine: Engine, *, by_metric: bool) -> PlaceFailure | None:
+def _odd_times(record: Record, engine: Engine) -> PlaceFailure | None:
     """Refuse time stamps of a clock that was set back meanwhile, or of a container that has no end.
 
-    An engine notes the start a moment after it: a program that ends at once ended before that. Where the figure is the
-    program's own, such a stamp is not used.
+    An engine notes the start a moment after it: a program that ends at once ended before that. Its exit code and what it
+    printed count all the same, and its time is below the resolution.
     """
-    if math.isfinite(record.wall_s) and record.wall_s >= (-NOTED_LATE_S if by_metric else -TICK_S):
+    if math.isfinite(record.wall_s) and record.wall_s >= -NOTED_LATE_S:
         return None
     message = f"{engine.kind} reports that the program ended {-record.wall_s:.3g} s before it started"
-    hint = "was the machine's clock changed? run it again"
-    if math.isfinite(record.wall_s) and record.wall_s >= -NOTED_LATE_S:
-        hint = (
-            f"it is too short for {engine.kind}'s time stamps: run a longer one, or give its own figure with --metric"
-        )
-    return PlaceFailure("impossible_result", message, hint)
+    return PlaceFailure("impossible_result", message, "was the machine's clock changed? run it again")
 
 
 def _unix_s(text: str) -> float:

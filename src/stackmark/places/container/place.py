@@ -45,7 +45,7 @@ from stackmark.places.outside import (
     facts_of_container,
     facts_of_machine,
     params_of,
-    refuse_binding,
+    refuse_worker_options,
     runs_outside,
     unknown,
     words_of,
@@ -118,7 +118,7 @@ class ContainerPlace:
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         engine, image = self.prepare()
         if runs_outside(task.spec or task.request, self._options.image):
-            refuse_binding(self._options.bind)
+            refuse_worker_options(self._options.bind, self._options.python)
             return self._run_outside(engine, image, task, watch, mark, time_limit_s)
         counting = _Counting(watch)
         # conmon writes into the client's working folder, so each client has one of its own.

@@ -107,6 +107,24 @@ KNOWN = (
         "no_image",
     ),
     _known(
+        r"invalid reference format|invalid format: no 64-byte hexadecimal value",
+        "this is not the name or the whole id of an image",
+        "write it like docker.io/library/python:3.12; {engine} images --no-trunc shows names and ids",
+        "no_image",
+    ),
+    _known(
+        r"workdir \"(?P<program>[^\"]+)\" does not exist",
+        "neither this machine nor the image has the folder {program}",
+        "set another --cwd, or use --cwd . for the image's own folder",
+        "no_folder",
+    ),
+    _known(
+        r"unable to find user (?P<program>[^:\s]+)",
+        "the image has no user {program}",
+        "give a number, which needs no name in the image: --user 1000",
+        "no_user",
+    ),
+    _known(
         r"exec format error",
         "the image is for a different architecture than this machine",
         "get the image for this architecture: {engine} pull --platform linux/{architecture} {image}",
@@ -174,8 +192,10 @@ KNOWN = (
 )
 
 
-def refused(kind: str, said: str, argv: Sequence[str], image: str | None = None) -> PlaceError:
-    """Explain an engine that ended with its own error, or whose worker never reported."""
+def refused(
+    kind: str, said: str, argv: Sequence[str], image: str | None = None, *, what: str = "the worker"
+) -> PlaceError:
+    """Explain an engine that ended with its own error, or whose worker never reported; `what` was to run."""
     words = own_words(said)
     for known in KNOWN:
         if match := known.pattern.search(said):
@@ -190,11 +210,9 @@ def refused(kind: str, said: str, argv: Sequence[str], image: str | None = None)
                 "architecture": _ARCHITECTURES.get(os.uname().machine, os.uname().machine),
             }
             cause, hint = (filled(text, fill) for text in (known.cause, known.hint))
-            message = f"{kind} could not run the worker: {cause} ({words})"
+            message = f"{kind} could not run {what}: {cause} ({words})"
             return PlaceError(message, hint=hint, command=shell(argv), kind=known.kind)
-    return PlaceError(
-        f"{kind} could not run the worker: {words}", hint="run it yourself to see more", command=shell(argv)
-    )
+    return PlaceError(f"{kind} could not run {what}: {words}", hint="run it yourself to see more", command=shell(argv))
 
 
 def image_refused(kind: str, code: int, said: str, argv: Sequence[str], image: str, python: str | None) -> PlaceError:

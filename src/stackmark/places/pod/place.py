@@ -26,7 +26,7 @@ from stackmark.kubernetes.rights import SERVICE_RIGHT, check_rights
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
 from stackmark.places.mounts import not_mounted
-from stackmark.places.outside import OutsideRun, params_of, read_request, refuse_binding, runs_outside
+from stackmark.places.outside import OutsideRun, params_of, read_request, refuse_worker_options, runs_outside
 from stackmark.places.place import Facts, Handle, Outcome, Watch, missing_facts, not_bound
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.outside import OutsideProgram, facts_of_pod
@@ -96,7 +96,7 @@ class PodPlace:
 
     def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
         if self._outside(task.spec or task.request):
-            refuse_binding(self._options.bind)
+            refuse_worker_options(self._options.bind, self._options.python)
             if task.spec is None:
                 assert task.request is not None
                 return self._place_program(task, task.request, watch, mark, time_limit_s)
