@@ -37,7 +37,7 @@ class Layout:
 
 
 WIDE = Layout(width=860)
-# Of one run; more cannot be told apart.
+# Of one run; more cannot be distinguished.
 MOST_POINTS = 250
 NARROW = Layout(width=340, height=260)
 
