@@ -69,6 +69,14 @@ def test_the_command_saves_again_all_that_a_baseline_holds(book: Ledger, file: P
     assert "probe" not in again.err
 
 
+def test_a_saved_series_is_printed_with_its_interval(book: Ledger) -> None:
+    several = ask("baseline", "save", "before", "trick/calm", *TYPED)
+    assert several.code == 0, several.err
+    assert "(95 %; 2 runs)" in several.out
+    one = ask("baseline", "save", "other", "trick/calm", *TYPED, "--runs", "1")
+    assert "(one run: no interval)" in one.out
+
+
 def test_a_workload_that_is_named_again_is_run_as_the_baseline_holds_it(book: Ledger) -> None:
     ask("baseline", "save", "before", "trick/calm", *TYPED)
     loosely = ask("baseline", "save", "before", "trick/calm")

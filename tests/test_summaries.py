@@ -344,6 +344,11 @@ def test_of_a_time_it_says_how_much_longer_it_takes() -> None:
     assert missing(say_plainly(fast, RATE), "4", "3.5", "4.5") == []
 
 
+def test_of_a_time_an_open_difference_says_what_plus_means() -> None:
+    assert "+ is faster" in say_plainly(OPEN, SECONDS)
+    assert "+ is faster" not in say_plainly(OPEN, RATE)
+
+
 def test_what_is_open_is_called_open_and_the_first_advice_stands_there() -> None:
     assert "open" in say_plainly(OPEN, RATE)
     assert OPEN.needed is not None

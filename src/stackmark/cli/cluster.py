@@ -40,7 +40,7 @@ class Lazy(Subverbs):
 Examples:
   stackmark cluster doctor
   stackmark cluster check --junit check.xml
-  stackmark cluster sweep train/resnet50 --gpus 1 --image registry.example/stackmark:1
+  stackmark cluster sweep train/resnet50 --image registry.example/worker:1
   stackmark cluster fault kubelet --while train/resnet50 --for 60s
   stackmark cluster clean
 """,

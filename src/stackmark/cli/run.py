@@ -60,7 +60,7 @@ Examples:
     "--seeds",
     type=click.IntRange(2, 500),
     metavar="N",
-    help="Of fit/: the number of seeds, each of two runs: how much of the spread is the seed's. [default: each run has its own]",
+    help="Of fit/: this many seeds, each of two runs: how much of the spread is the seed's. [default: each run has its own]",
 )
 @ranks_option
 @time_limit_option

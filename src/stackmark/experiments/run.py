@@ -178,6 +178,8 @@ def carry_out(
                 hint="resume it there, start again here, or use --anyway",
                 kind=OTHER_CHIP,
             )
+        if not missing and at_most is None:
+            watcher.notice(f"{experiment.id} is finished: no run is missing")
         place = find_place(like.place, like.place_options)
         if expected := of_one_arm(ledger, like.spec, like.place, missing):
             watcher.expects(expected)

@@ -7,8 +7,9 @@ from rich.console import Console
 from stackmark.experiments.baseline import ADVICE, ENOUGH, HeldWorkload, SeriesResult
 from stackmark.figures import figure_unit, say_figure
 from stackmark.ledger.baselines import Listed
-from stackmark.show.safe import safe_line
+from stackmark.show.safe import safe_line, short_id
 from stackmark.show.terminal import Column, print_table
+from stackmark.show.wording import say_spread
 from stackmark.units import counted, say_moment
 
 LIST_COLUMNS = (
@@ -25,8 +26,9 @@ def say_series(series: SeriesResult) -> str:
     rate = series.throughput
     if rate is None:
         return ""
-    runs = counted(rate.runs, "run")
-    return f"{safe_line(series.label)}  {say_figure(rate.rate_per_s, series.unit)} ({runs})  {series.experiment_id}"
+    spread = say_spread(rate)
+    runs = f"{spread} (95 %; {counted(rate.runs, 'run')})" if spread else "(one run: no interval)"
+    return f"{safe_line(series.label)}  {say_figure(rate.rate_per_s, series.unit)} {runs}  {short_id(series.experiment_id)}"
 
 
 def holds_lines(name: str, holds: Sequence[HeldWorkload]) -> list[str]:
@@ -40,7 +42,7 @@ def holds_lines(name: str, holds: Sequence[HeldWorkload]) -> list[str]:
                 f"change between them; to take it out: stackmark delete {one.rows[-1].experiment_id}"
             )
     if any(one.series < ENOUGH for one in holds):
-        lines.append(f"{ADVICE}: stackmark baseline save {name}")
+        lines += [ADVICE, f"add one with: stackmark baseline save {name}"]
     return [*lines, f"check with: stackmark check {name}"] if holds else lines
 
 

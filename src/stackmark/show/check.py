@@ -95,7 +95,8 @@ def summary(checked: Sequence[Checked]) -> str:
     for number, (word, those) in enumerate(by_word.items()):
         count = f"{len(those)} of {counted(len(checked), 'workload')} " if not number else f"{len(those)} "
         named = word != QUIET or len(checked) == 1
-        parts.append(f"{count if len(checked) > 1 else ''}{word}{_named(those) if named else ''}")
+        figures = _from_to(checked[0]) if len(checked) == 1 else ""
+        parts.append(f"{count if len(checked) > 1 else ''}{word}{_named(those) if named else ''}{figures}")
     later = [one for one in checked if _is_slower_lately(one)]
     if later:
         assert later[0].lately_comparison
@@ -103,6 +104,14 @@ def summary(checked: Sequence[Checked]) -> str:
     if ringing := [one.label for one in checked if one.alarm and one.alarm.rings]:
         parts.append(f"alarm: {_listed(ringing)}")
     return "; ".join(parts)
+
+
+def _from_to(one: Checked) -> str:
+    """Say both figures: a narrow screen has no room for them in the table."""
+    if one.comparison is None or one.before is None or one.now is None:
+        return ""
+    unit = figure_unit(one.unit)
+    return f", from {unit.number(one.before.rate_per_s)} to {unit.say(one.now.rate_per_s)}"
 
 
 def _is_slower_lately(one: Checked) -> bool:

@@ -66,11 +66,17 @@ def print_list(found: ListRunResult, console: Console) -> None:
 
 
 def print_below(console: Console, title: str, lines: Sequence[Line], command: str) -> None:
-    """Print the lines under a table. The command to repeat it stands outside the panel, so that it can be copied."""
+    """Print the lines under a table. The command to repeat it stands outside the panel, so that it can be copied.
+
+    The rate comes again as the last line of a screen: what is above the panel's end has scrolled away.
+    """
     if is_screen(console):
         print_lines(console, title, lines, STYLES)
         if command:
             console.print(Text(f"repeat: {safe_line(command)}", style="dim"), soft_wrap=True)
+        if rate := dict(lines).get("rate"):
+            first, _, _ = rate.partition("\n")
+            console.print(Text(f"rate: {safe_line(first)}", style=STYLES["rate"]))
         return
     print(file=console.file)
     print_lines(console, title, [*lines, *([("repeat", command)] if command else [])], STYLES)

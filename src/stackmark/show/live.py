@@ -19,7 +19,8 @@ from itertools import takewhile
 from statistics import fmean
 from typing import Literal, Self, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.progress import Progress as Bar
 from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
@@ -45,6 +46,8 @@ from stackmark.workloads.registry import find
 PROBE_PHASES = {"import": "loading the framework", "trial": "trying a step", "model": "building the model"}
 # `⠋ run 10/10  first step 100 % 1,234,567 sequences/s 10 min 59 s left` has 66 characters, 42 without its rate.
 BAR_FROM, RATE_FROM = 76, 66
+# What a terminal writes where the cursor stands when Ctrl-C is pressed.
+ECHO_ROOM = len("^C")
 CHOSEN = ("device", "batch", "precision", "tune")
 # Of an arm's name on the bar; the lines above it have the whole of it.
 LABEL_AT_LEAST, ROOM_NEXT_TO_LABEL = 9, 52
@@ -327,13 +330,20 @@ def _columns(width: int, left: TimeLeft) -> list[ProgressColumn]:
     return shown
 
 
+class _Bar(Bar):
+    """Leaves room at its right: a terminal writes `^C` there, and a line that wraps is not erased when the bar ends."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield Padding(self.make_tasks_table(self.tasks), (0, ECHO_ROOM, 0, 0))
+
+
 class ScreenBar:
     """A bar on standard error while something works; what is worth a line scrolls up above it."""
 
     def __init__(self, console: Console, *columns: ProgressColumn) -> None:
         self._console = console
         # Its output is the console's alone: rich would otherwise send what is printed to standard output there too.
-        self._progress = Bar(
+        self._progress = _Bar(
             *columns, console=console, transient=True, expand=True, redirect_stdout=False, redirect_stderr=False
         )
 
@@ -348,8 +358,9 @@ class ScreenBar:
         """End the bar: nothing of it may stand where a result is printed."""
         self._progress.stop()
 
-    def _line(self, text: str, style: str) -> None:
-        self._console.print(Text(safe_line(text), style=style), soft_wrap=True)
+    def _line(self, text: str, style: str, *, whole: bool = True) -> None:
+        """Print a line above the bar: whole, as a command is copied, or broken between words."""
+        self._console.print(Text(safe_line(text), style=style), soft_wrap=whole)
 
     def notice(self, sentence: str) -> None:
         self._line(sentence, "yellow")
@@ -363,7 +374,7 @@ class LiveBar(ScreenBar):
     ) -> None:
         self._unit_of = unit_of
         self._left = TimeLeft(clock)
-        super().__init__(console, *_columns(console.width, self._left))
+        super().__init__(console, *_columns(console.width - ECHO_ROOM, self._left))
         self._task = self._progress.add_task("", total=None, rate="")
         self._head, self._unit, self._where, self._in_words = "", "", Where(), ""
         self._batch, self._steps, self._done, self._rows = 0, 0, 0, ListProgress()
@@ -386,7 +397,7 @@ class LiveBar(ScreenBar):
         if guess := say_guess(params, probe.choices):
             said += f"  {guess}"
         if said != self._probed:  # arms that differ elsewhere are not worth a line each
-            self._line(said, "bold cyan")
+            self._line(said, "bold cyan", whole=False)
         self._probed = said
 
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
@@ -398,7 +409,7 @@ class LiveBar(ScreenBar):
             # Block and arm take the room of the bar first, then that of the rate.
             longest = max(len(self._short(label)) for label in labels)
             taken = len(f"block {blocks} of {blocks} · ") + longest - len("run 10/10")
-            self._progress.columns = tuple(_columns(self._console.width - taken, self._left))
+            self._progress.columns = tuple(_columns(self._console.width - ECHO_ROOM - taken, self._left))
 
     def _short(self, label: str) -> str:
         room = max(LABEL_AT_LEAST, self._console.width - ROOM_NEXT_TO_LABEL)

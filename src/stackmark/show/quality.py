@@ -117,7 +117,7 @@ def say_curve(run: TrainedRun) -> str:
 
 
 def chosen(evaluations: Sequence[Evaluation], most: int = POINTS_SHOWN) -> list[Evaluation]:
-    """Return at most `most` evaluations, evenly spread, with the first and the last."""
+    """Return at most this many evaluations, evenly spread, with the first and the last."""
     last = len(evaluations) - 1
     if last < most:
         return list(evaluations)

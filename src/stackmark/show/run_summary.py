@@ -199,10 +199,10 @@ def warning_lines(cautions: Sequence[Caution]) -> list[Line]:
 
 
 def say_more(cautions: Sequence[Caution]) -> str:
-    """`and 2 more: `, where warnings are left out here; `1 note: ` where all of them are of low severity."""
+    """`2 more notes: `, where warnings are left out here; `1 note: ` where all of them are of low severity."""
     shown = len(_shown(cautions))
     more = len(cautions) - shown
-    return f"and {more} more: " if more and shown else f"{counted(more, 'note')}: " if more else ""
+    return f"{counted(more, 'more note' if shown else 'note')}: " if more else ""
 
 
 def _shown(cautions: Sequence[Caution]) -> list[Caution]:

@@ -144,7 +144,7 @@ def say_plainly(comparison: Comparison, unit: FigureUnit) -> str:
         return f"{c.b} {verb} {a}: {say_change(c.ratio)}, within ±{percent(c.margin)}{named}{assumed(c)}{caveats}"
     if c.word == "INCONCLUSIVE":
         first = f"{c.caveats[0]}; " if c.caveats else ""
-        return f"{first}{_say_open(c, a)}"
+        return f"{first}{_say_open(c, a, unit)}"
     likely = "likely " if c.word.startswith("LIKELY") else ""
     return f"{c.b} {_say_shown(c, a, unit, likely)}{assumed(c)}{caveats}"
 
@@ -161,14 +161,17 @@ def _say_scaling(c: Comparison) -> str:
     return f"{said}, {'at least' if c.word == 'SCALES' else 'less than'} {least}{assumed(c)}"
 
 
-def _say_open(c: Comparison, a: str) -> str:
+def _say_open(c: Comparison, a: str, unit: FigureUnit) -> str:
     margin = percent(c.margin)
     if c.interval_90 is None:
         return f"{c.b} against {a} has ratio {say_ratio(c.ratio)} and no interval from {say_counts(c)}"
     if c.difference and c.interval_95:
         return f"{c.b} against {a} is {say_by(c.interval_95, c.terms)}; whether by more than {margin} is open"
     sure = say_changes(c.interval_90.low, c.interval_90.high)
-    return f"whether {c.b} differs from {a} by more than {margin} is open: {say_change(c.ratio)} (90 %: {sure})"
+    # Of a time, + could be read as longer.
+    better = "faster" if c.terms == "speed" else "better"
+    sign = "" if unit.higher_is_better else f"+ is {better}; "
+    return f"whether {c.b} differs from {a} by more than {margin} is open: {say_change(c.ratio)} ({sign}90 %: {sure})"
 
 
 def _say_shown(c: Comparison, a: str, unit: FigureUnit, likely: str) -> str:

@@ -26,7 +26,7 @@ from stackmark.verdict.sentence import say_ratios
 from stackmark.verdict.student import normal_quantile, t_cdf
 
 ENOUGH = 3
-ADVICE = f"a verdict needs {ENOUGH} series; a new one begins after a reboot or an hour without runs"
+ADVICE = f"a verdict needs {ENOUGH} series; a reboot or an hour without runs begins a new one"
 # By how much two series of an unchanged machine may differ, where nothing tells: a turbo clock or a warm summer day is less.
 USUAL_ALLOWANCE = 0.10
 ENOUGH_HISTORY = 5
