@@ -178,6 +178,11 @@ def test_a_file_that_is_no_suite_is_a_sentence(tmp_path: Path, content: bytes) -
         read_file(path)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_bytes(b'\xef\xbb\xbfworkloads = ["train/lenet"]\n')
+    assert read_file(tmp_path / "study.toml").cells == 1
+
+
 def test_a_folder_and_a_missing_file_are_sentences(tmp_path: Path) -> None:
     for name in (str(tmp_path) + "/", str(tmp_path / "none.toml")):
         with pytest.raises(SpecError):
