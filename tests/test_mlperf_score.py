@@ -162,6 +162,18 @@ def test_part_of_the_folders_may_have_no_score(folder: Path) -> None:
     assert (answer.code, "115.22" in answer.out) == (7, True)
 
 
+def test_a_readme_that_was_named_next_to_folders_is_left_out(folder: Path) -> None:
+    readme = folder.parent / "README.md"
+    readme.write_text("logs")
+    answer = ask("mlperf", "score", str(readme), str(folder))
+    assert (answer.code, answer.err) == (0, "")
+
+
+def test_a_log_that_was_named_next_to_folders_is_refused(folder: Path) -> None:
+    answer = ask("mlperf", "score", str(folder), str(folder / "result_0.txt"))
+    assert (answer.code, "result_0.txt" in answer.err) == (7, True)
+
+
 @pytest.mark.parametrize("name", ["none", "a.txt", "empty"])
 def test_a_bad_folder_is_a_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
