@@ -1,5 +1,6 @@
 """The scorer of MLPerf training: from the raw logs of v0.6 it finds the minutes that were published."""
 
+import gzip
 import json
 import re
 import shutil
@@ -100,6 +101,26 @@ def test_two_runs_that_failed_leave_no_score(folder: Path) -> None:
     found = score(folder)
     assert found.minutes is None
     assert all(named in found.problem for named in ("2 of 5", "result_1.txt", "result_3.txt"))
+
+
+def test_logs_that_are_packed_with_gzip_are_scored(folder: Path) -> None:
+    for log in folder.glob("result_*.txt"):
+        log.with_name(f"{log.name}.gz").write_bytes(gzip.compress(log.read_bytes()))
+        log.unlink()
+    found = score(folder)
+    assert found.minutes is not None
+    assert round(found.minutes, 2) == PUBLISHED["ssd"]
+
+
+def test_a_gzip_file_that_is_cut_off_is_a_run_that_failed(folder: Path) -> None:
+    log = folder / "result_3.txt"
+    (folder / "result_3.txt.gz").write_bytes(gzip.compress(log.read_bytes())[:2000])
+    log.unlink()
+    found = score(folder)
+    assert found.minutes is not None
+    (note,) = found.notes
+    assert "result_3.txt.gz" in note
+    assert "cut off" in note
 
 
 def test_a_result_that_is_no_log_is_a_run_that_failed(folder: Path) -> None:

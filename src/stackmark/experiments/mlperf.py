@@ -141,7 +141,7 @@ def _folders_with_logs(folder: str) -> Iterator[tuple[str, list[Path]]]:
             below.clear()
         below.sort()
         logs = [path / name for name in sorted(names, key=_by_number) if name.startswith("result_")]
-        logs = logs or [path / name for name in sorted(names) if name.endswith(_SUFFIXES)]
+        logs = logs or [path / name for name in sorted(names) if name.removesuffix(".gz").endswith(_SUFFIXES)]
         count += len(logs)
         if count > _MOST_FILES:
             raise SpecError(f"{folder} contains more than {_MOST_FILES} files", hint="name the folder of one benchmark")
@@ -150,7 +150,7 @@ def _folders_with_logs(folder: str) -> Iterator[tuple[str, list[Path]]]:
 
 
 def _may_be_log(name: str) -> bool:
-    return name.startswith("result_") or name.endswith(_SUFFIXES)
+    return name.startswith("result_") or name.removesuffix(".gz").endswith(_SUFFIXES)
 
 
 def _unreadable(error: OSError) -> None:
