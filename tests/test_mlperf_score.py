@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -121,6 +122,14 @@ def test_a_gzip_file_that_is_cut_off_is_a_run_that_failed(folder: Path) -> None:
     (note,) = found.notes
     assert "result_3.txt.gz" in note
     assert "cut off" in note
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_among_the_logs_is_not_waited_for(folder: Path) -> None:
+    (folder / "result_3.txt").unlink()
+    os.mkfifo(folder / "result_3.txt")
+    (note,) = score(folder).notes
+    assert "result_3.txt" in note
 
 
 def test_a_result_that_is_no_log_is_a_run_that_failed(folder: Path) -> None:

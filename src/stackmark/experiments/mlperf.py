@@ -167,6 +167,8 @@ def _scores(folder: str, files: Sequence[Path]) -> list[Score]:
     unreadable: list[LoggedRun] = []
     for file in files:
         try:
+            if file.exists() and not file.is_file():
+                raise SpecError(f"{file} is a pipe or a device, not a log")
             with opened(str(file)) as log:
                 logs = training_logs(log.lines())
         except SpecError as error:
