@@ -192,6 +192,13 @@ def test_part_of_the_folders_may_have_no_score(folder: Path) -> None:
     assert (answer.code, "115.22" in answer.out) == (7, True)
 
 
+def test_no_score_is_no_table(folder: Path) -> None:
+    for name in ("result_0.txt", "result_1.txt"):
+        (folder / name).write_text(START)
+    answer = ask("mlperf", "score", str(folder))
+    assert (answer.code, answer.out) == (3, "")
+
+
 def test_a_readme_that_was_named_next_to_folders_is_left_out(folder: Path) -> None:
     readme = folder.parent / "README.md"
     readme.write_text("logs")
