@@ -167,6 +167,12 @@ def test_suites_that_ship_are_listed_shown_and_a_start_for_ones_own(tmp_path: Pa
     assert "20 in 10 comparisons" in ask("suite", "show", str(mine)).out
 
 
+def test_a_plan_of_one_run_has_the_singular(tmp_path: Path) -> None:
+    one = tmp_path / "one.toml"
+    one.write_text('workloads = ["trick/calm"]\nruns = 1\n')
+    assert "1, 1 run each: 1 run\n" in ask("suite", "show", str(one)).out
+
+
 def test_ten_thousand_cells_say_their_hours_and_ask(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     numbers = ", ".join(map(str, range(1, 101)))

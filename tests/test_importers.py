@@ -660,7 +660,9 @@ def test_a_chip_that_contradicts_the_log_is_refused(ledger: str) -> None:
         (b"", "empty"),
         (b"\x7fELF\x02\x01\x01\0\0\0", "binary"),
         (bytes(range(1, 32)) * 100, "binary"),
-        (gzip.compress(b"total images/sec: 1.0\n", mtime=0), "gzip"),
+        (gzip.compress(TOTAL.encode(), mtime=0)[:-9], "cut off"),
+        (gzip.compress(TOTAL.encode(), mtime=0)[:12] + bytes(20), "damaged"),
+        (gzip.compress(gzip.compress(TOTAL.encode(), mtime=0), mtime=0), "gzip"),
         (b"nothing of interest\n", "format"),
         (f"{TOTAL}:::MLL 1.0 run_start: {{}}\n".encode(), "tf-cnn (line 1), mlperf-training"),
     ],
@@ -670,6 +672,15 @@ def test_a_file_that_is_no_log_is_a_sentence(content: bytes, named: str, ledger:
     answer = imported(ledger, str(tmp_path / "a.log"))
     assert (answer.code, named in answer.err, "Traceback" in answer.err) == (2, True, False), answer.err
     assert str(tmp_path / "a.log") in answer.err
+
+
+def test_a_log_that_is_packed_with_gzip_is_the_same_log(ledger: str, tmp_path: Path) -> None:
+    content = (HEADER + ROW + TOTAL).encode()
+    (tmp_path / "a.log").write_bytes(content)
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(content))
+    assert json.loads(imported(ledger, str(tmp_path / "a.log.gz")).out)["runs"][0]["rate_per_s"] == 124.77
+    again = imported(ledger, str(tmp_path / "a.log"))
+    assert (again.code, "already" in again.err) == (2, True), again.err
 
 
 def test_a_folder_and_a_missing_file_are_sentences(ledger: str, tmp_path: Path) -> None:

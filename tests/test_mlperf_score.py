@@ -1,6 +1,8 @@
 """The scorer of MLPerf training: from the raw logs of v0.6 it finds the minutes that were published."""
 
+import gzip
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -102,6 +104,34 @@ def test_two_runs_that_failed_leave_no_score(folder: Path) -> None:
     assert all(named in found.problem for named in ("2 of 5", "result_1.txt", "result_3.txt"))
 
 
+def test_logs_that_are_packed_with_gzip_are_scored(folder: Path) -> None:
+    for log in folder.glob("result_*.txt"):
+        log.with_name(f"{log.name}.gz").write_bytes(gzip.compress(log.read_bytes()))
+        log.unlink()
+    found = score(folder)
+    assert found.minutes is not None
+    assert round(found.minutes, 2) == PUBLISHED["ssd"]
+
+
+def test_a_gzip_file_that_is_cut_off_is_a_run_that_failed(folder: Path) -> None:
+    log = folder / "result_3.txt"
+    (folder / "result_3.txt.gz").write_bytes(gzip.compress(log.read_bytes())[:2000])
+    log.unlink()
+    found = score(folder)
+    assert found.minutes is not None
+    (note,) = found.notes
+    assert "result_3.txt.gz" in note
+    assert "cut off" in note
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_among_the_logs_is_not_waited_for(folder: Path) -> None:
+    (folder / "result_3.txt").unlink()
+    os.mkfifo(folder / "result_3.txt")
+    (note,) = score(folder).notes
+    assert "result_3.txt" in note
+
+
 def test_a_result_that_is_no_log_is_a_run_that_failed(folder: Path) -> None:
     (folder / "result_0.txt").write_bytes(b"\0\1\2")
     assert "binary" in score(folder).notes[0]
@@ -160,6 +190,25 @@ def test_part_of_the_folders_may_have_no_score(folder: Path) -> None:
         (folder / name).write_text(START)
     answer = ask("mlperf", "score", str(LOGS / "resnet"), str(folder))
     assert (answer.code, "115.22" in answer.out) == (7, True)
+
+
+def test_no_score_is_no_table(folder: Path) -> None:
+    for name in ("result_0.txt", "result_1.txt"):
+        (folder / name).write_text(START)
+    answer = ask("mlperf", "score", str(folder))
+    assert (answer.code, answer.out) == (3, "")
+
+
+def test_a_readme_that_was_named_next_to_folders_is_left_out(folder: Path) -> None:
+    readme = folder.parent / "README.md"
+    readme.write_text("logs")
+    answer = ask("mlperf", "score", str(readme), str(folder))
+    assert (answer.code, answer.err) == (0, "")
+
+
+def test_a_log_that_was_named_next_to_folders_is_refused(folder: Path) -> None:
+    answer = ask("mlperf", "score", str(folder), str(folder / "result_0.txt"))
+    assert (answer.code, "result_0.txt" in answer.err) == (7, True)
 
 
 @pytest.mark.parametrize("name", ["none", "a.txt", "empty"])

@@ -8,8 +8,8 @@ import pytest
 from asking import ask
 from stackmark.errors import Exit
 from stackmark.experiments.design import whole_blocks
-from stackmark.experiments.probing import check_ranks
 from stackmark.experiments.suite.plan import SuitePlan, find_suite, named_suites
+from stackmark.workloads.registry import check_ranks
 
 GENERAL = {"quick", "gpu-server", "cluster", "chips", "operators"}
 STUDIES = {

@@ -199,6 +199,7 @@ def test_more_ranks_than_are_started_are_refused(env: dict[str, str]) -> None:
     refusal = failure(run(ranked("calm", ranks=100_000), env))
     assert refusal.kind == "bad_parameter"
     assert "256" in refusal.message
+    assert "--ranks-per-node" in refusal.hint
 
 
 # Ended from outside

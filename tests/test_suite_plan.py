@@ -42,6 +42,11 @@ def test_a_workload_without_the_parameter_of_an_axis_is_one_row() -> None:
     assert sum(row.workload == "op/gemm" for row in plan_of(MATRIX).rows) == 1
 
 
+def test_a_workload_that_runs_as_one_rank_is_one_row_of_an_axis_of_ranks() -> None:
+    plan = plan_of('workloads = ["train/lenet", "op/gemm"]\n[axes]\nranks = [2, 4]\n')
+    assert [(row.workload, row.ranks) for row in plan.rows] == [("train/lenet", 2), ("train/lenet", 4), ("op/gemm", 1)]
+
+
 def test_the_reference_is_the_first_arm_of_every_row_and_the_columns_keep_their_order() -> None:
     plan = plan_of(MATRIX.replace('compare = "place"', 'compare = "place"\nreference = "container"'))
     assert {row.arms[0].label for row in plan.rows} == {"container"}
@@ -113,6 +118,10 @@ def test_a_kind_that_two_types_have_in_common_is_named_once() -> None:
         ('workloads = ["train/lenet"]\n[axes]\nbatch = ["x"]\n', "batch"),
         ('workloads = ["train/lenet"]\n[axes]\nbatch = [-1]\n', "batch"),
         ('workloads = ["train/lenet"]\n[axes]\nranks = [0]\n', "ranks"),
+        ('workloads = ["train/lenet"]\n[axes]\nranks = [4097]\n', "4096"),
+        ('workloads = ["op/gemm"]\n[axes]\nranks = [1, 2]\n', "one rank: op/gemm"),
+        ('workloads = ["op/gemm"]\n[options]\nranks = 2\n', "one rank: op/gemm"),
+        ('workloads = ["op/all-reduce"]\n', "several ranks"),
         ('workloads = ["train/lenet"]\n[axes]\nplace = ["hots"]\n', "host"),
         ('workloads = ["train/lenet"]\n[options]\nsechonds = 3\n', "seconds"),
         ('workloads = ["train/lenet"]\n[options]\nshm = "1g"\n', "shm"),
@@ -167,6 +176,11 @@ def test_a_file_that_is_no_suite_is_a_sentence(tmp_path: Path, content: bytes) -
     path.write_bytes(content)
     with pytest.raises(SpecError, match=r"broken\.toml"):
         read_file(path)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_bytes(b'\xef\xbb\xbfworkloads = ["train/lenet"]\n')
+    assert read_file(tmp_path / "study.toml").cells == 1
 
 
 def test_a_folder_and_a_missing_file_are_sentences(tmp_path: Path) -> None:

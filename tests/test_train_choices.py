@@ -334,6 +334,13 @@ def test_parameters_that_do_not_fit_are_a_sentence(
     assert named in failed.value.message
 
 
+def test_several_ranks_without_a_strategy_are_refused_by_the_probe() -> None:
+    request = Request(workload="train/resnet20", params={"strategy": "none"}, ranks=2)
+    with pytest.raises(WorkloadFailure) as failed:
+        choose(request, MODELS["resnet20"], never)
+    assert (failed.value.kind, "--strategy ddp" in failed.value.hint) == ("bad_parameter", True)
+
+
 def test_fp16_may_be_inferred_with_on_a_cpu() -> None:
     assert chosen("resnet20", batch=4, precision="fp16", mode="forward")[0].precision == "fp16"
 

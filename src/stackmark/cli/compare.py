@@ -135,9 +135,14 @@ def one_request(workload: str | None, typed: dict[str, Any], *, arms: bool = Tru
     first = requests[0]
     names = list(dict.fromkeys(request.workload for request in requests))
     if len(names) > 1:
-        raise SpecError(f"one experiment is of one workload, and {len(names)} were named: {', '.join(names)}")
+        raise SpecError(
+            f"one experiment is of one workload, and {len(names)} were named: {', '.join(names)}",
+            hint="run the command once for each",
+        )
     if len({request.ranks for request in requests}) > 1:
-        raise SpecError("--ranks is a list, and one experiment has one value of it")
+        raise SpecError(
+            "--ranks is a list, and one experiment has one value of it", hint="run the command once for each"
+        )
     lists = {name: [one.params[name] for one in requests] for name in first.params}
     name = next((name for name, values in lists.items() if any(value != values[0] for value in values)), None)
     if name is not None:

@@ -17,7 +17,6 @@ from pydantic import JsonValue, ValidationError
 
 from stackmark.errors import SEE_HELP, SpecError
 from stackmark.experiments.list_specs import check_list
-from stackmark.experiments.probing import check_ranks
 from stackmark.experiments.typed import extra_of
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
@@ -31,7 +30,7 @@ from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import gpus_of, group_of, pod_request, remarks
 from stackmark.places.process import worker_environment
 from stackmark.spec import Request, Spec, Task, explain
-from stackmark.workloads.registry import check_request, find
+from stackmark.workloads.registry import check_ranks, check_request, find
 
 Kind = Literal["job", "pod", "cronjob"]
 HOURLY = "0 * * * *"

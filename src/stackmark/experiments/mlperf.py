@@ -28,6 +28,8 @@ MINUTES = FigureUnit("min", higher_is_better=False)
 # Folders of a submission lie three deep: system, benchmark, result.
 _DEEPEST = 4
 _MOST_FILES = 10_000
+# Of logs that are not called result_0.txt …
+_SUFFIXES = (".txt", ".log", ".out")
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,18 @@ class RefusedFolder:
 
 
 def score_folders(folders: Sequence[str], against: str | None) -> tuple[list[Score], list[RefusedFolder]]:
-    """Score each benchmark in each folder with logs, in these folders or below, and list the folders without logs."""
+    """Score each benchmark in each folder with logs, in these folders or below, and list the folders without logs.
+
+    What a shell's `results/*` names next to folders, such as a README, is left out as it is inside a folder.
+    """
     if against is not None:
         _refuse_unknown(against)
     scores: list[Score] = []
     refused: list[RefusedFolder] = []
+    several = any(map(os.path.isdir, folders))
     for folder in folders:
+        if several and os.path.isfile(folder) and not _may_be_log(os.path.basename(folder)):
+            continue
         try:
             found = [score for path, files in _folders_with_logs(folder) for score in _scores(path, files)]
             if not found:
@@ -133,12 +141,16 @@ def _folders_with_logs(folder: str) -> Iterator[tuple[str, list[Path]]]:
             below.clear()
         below.sort()
         logs = [path / name for name in sorted(names, key=_by_number) if name.startswith("result_")]
-        logs = logs or [path / name for name in sorted(names) if name.endswith((".txt", ".log", ".out"))]
+        logs = logs or [path / name for name in sorted(names) if name.removesuffix(".gz").endswith(_SUFFIXES)]
         count += len(logs)
         if count > _MOST_FILES:
             raise SpecError(f"{folder} contains more than {_MOST_FILES} files", hint="name the folder of one benchmark")
         if logs:
             yield here, logs
+
+
+def _may_be_log(name: str) -> bool:
+    return name.startswith("result_") or name.removesuffix(".gz").endswith(_SUFFIXES)
 
 
 def _unreadable(error: OSError) -> None:
@@ -155,6 +167,8 @@ def _scores(folder: str, files: Sequence[Path]) -> list[Score]:
     unreadable: list[LoggedRun] = []
     for file in files:
         try:
+            if file.exists() and not file.is_file():
+                raise SpecError(f"{file} is a pipe or a device, not a log")
             with opened(str(file)) as log:
                 logs = training_logs(log.lines())
         except SpecError as error:

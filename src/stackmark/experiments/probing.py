@@ -19,8 +19,7 @@ from stackmark.ids import new_id
 from stackmark.places.place import Handle, Outcome, Place
 from stackmark.spec import Request, Spec, Task
 from stackmark.workloads.command.definition import GUESSED, guessed_params
-from stackmark.workloads.definition import Definition
-from stackmark.workloads.registry import check_request, definitions, find, is_own_program
+from stackmark.workloads.registry import check_ranks, check_request, is_own_program
 
 # A probe builds a model and tries a step or two; a minute is usual on a slow machine, this is where it is stuck.
 PROBE_LIMIT_S = 900.0
@@ -78,35 +77,6 @@ def _probe(request: Request, place: Place, watcher: Watcher) -> tuple[Listener, 
 def _lost_end(outcome: Outcome) -> PlaceFailure | None:
     """The failure of a worker that ended well and whose last lines are lost: another try may keep them."""
     return outcome.failure if outcome.failure and outcome.failure.kind == LOG_INCOMPLETE else None
-
-
-def check_ranks(request: Request) -> None:
-    """Refuse ranks for what one process does, and one rank for an exchange of several."""
-    allowed = find(request.workload)[1].ranks
-    if request.ranks > allowed.most:
-        raise SpecError(
-            f"{request.workload} runs as one rank and takes no --ranks", hint=f"only {_with_ranks()} take it"
-        )
-    if request.ranks < allowed.least:
-        raise SpecError(f"{request.workload} needs several ranks", hint="set their number: --ranks 2")
-    device = request.typed().get("device", "cpu")
-    if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):
-        raise SpecError(
-            f"--device {device}: ranks use the GPUs from cuda:0 on, one each",
-            hint="select GPUs with --gpus or CUDA_VISIBLE_DEVICES",
-        )
-
-
-def _with_ranks() -> str:
-    """Name the workloads that take ranks; a family whose workloads all do by its name."""
-    found: dict[str, list[Definition]] = {}
-    for one in definitions():
-        found.setdefault(one.name.partition("/")[0], []).append(one)
-    names = []
-    for family, its in found.items():
-        several = [one.name for one in its if one.ranks.most > 1]
-        names += [f"{family}/*"] if len(several) == len(its) else several
-    return ", ".join(names)
 
 
 def _probe_failed(stream: Stream, outcome: Outcome) -> Exception:

@@ -1,5 +1,6 @@
 """Parse a TOML file that a person wrote: a mistake is said with its line."""
 
+import codecs
 import re
 from typing import Any
 
@@ -10,6 +11,8 @@ from stackmark.errors import SpecError
 
 def parse_toml(data: bytes, shown: str, hint: str) -> tuple[str, dict[str, Any]]:
     """Return the text and its tables. `shown` is how messages name the file."""
+    # Some editors begin a file with a byte order mark.
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

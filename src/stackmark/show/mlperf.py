@@ -20,7 +20,8 @@ COLUMNS = (
 
 def print_scores(scores: Sequence[Score], console: Console, *, details: bool = False) -> None:
     """Print the scores, which are unofficial, and where the published times are from; with `details` the stacks too."""
-    print_table(console, COLUMNS, [_cells(one) for one in scores if one.minutes is not None])
+    if rows := [_cells(one) for one in scores if one.minutes is not None]:
+        print_table(console, COLUMNS, rows)
     for one in scores:
         if one.unofficial:
             print(f"unofficial: {safe_line(one.benchmark)}: {one.unofficial}", file=console.file)

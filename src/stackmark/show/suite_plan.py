@@ -71,7 +71,7 @@ def _print_about(about: str, console: Console) -> None:
 def _cells(plan: SuitePlan, expected: SuiteForecast) -> str:
     each = expected.runs // expected.cells if expected.cells else 0
     kinds = f" in {counted(len(plan.rows), 'comparison')}" if plan.compare else ""
-    return f"{plan.cells:,}{kinds}, {each} runs each: {expected.runs:,} runs"
+    return f"{plan.cells:,}{kinds}, {counted(each, 'run')} each: {counted(expected.runs, 'run')}"
 
 
 def plan_json(plan: SuitePlan, expected: SuiteForecast) -> dict[str, JsonValue]:

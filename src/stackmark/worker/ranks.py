@@ -455,8 +455,9 @@ def _spec(task: Task, share: NodeShare) -> Spec:
     if share.count > MOST_LOCAL_RANKS or share.size > MOST_RANKS:
         raise WorkloadFailure(
             "bad_parameter",
-            f"at most {MOST_LOCAL_RANKS} ranks on a machine and {MOST_RANKS} in all are supported, "
-            f"got {share.count} of {share.size}",
+            f"{share.count} of {share.size} ranks on one machine: at most {MOST_LOCAL_RANKS} on a machine and "
+            f"{MOST_RANKS} in all are supported",
+            "use fewer ranks, or several machines, e.g. --on pod --ranks-per-node 8",
         )
     if task.spec is not None:
         return task.spec

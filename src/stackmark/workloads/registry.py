@@ -81,6 +81,40 @@ def check_request(request: Request) -> None:
             raise SpecError(f"{option}: {explain(error)}", hint=SEE_HELP) from error
 
 
+def check_ranks(request: Request) -> None:
+    """Refuse ranks for what one process does, and one rank for an exchange of several."""
+    allowed = find(request.workload)[1].ranks
+    if request.ranks > 1 and allowed.most == 1:
+        raise SpecError(
+            f"{request.workload} runs as one rank and takes no --ranks", hint=f"only {_with_ranks()} take it"
+        )
+    if request.ranks > allowed.most:
+        raise SpecError(
+            f"{request.workload} takes at most {allowed.most} ranks, got {request.ranks}",
+            hint=f"use --ranks {allowed.most} or fewer",
+        )
+    if request.ranks < allowed.least:
+        raise SpecError(f"{request.workload} needs several ranks", hint="set their number: --ranks 2")
+    device = request.typed().get("device", "cpu")
+    if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):
+        raise SpecError(
+            f"--device {device}: ranks use the GPUs from cuda:0 on, one each",
+            hint="select GPUs with --gpus or CUDA_VISIBLE_DEVICES",
+        )
+
+
+def _with_ranks() -> str:
+    """Name the workloads that take ranks; a family whose workloads all do by its name."""
+    found: dict[str, list[Definition]] = {}
+    for one in definitions():
+        found.setdefault(one.name.partition("/")[0], []).append(one)
+    names = []
+    for family, its in found.items():
+        several = [one.name for one in its if one.ranks.most > 1]
+        names += [f"{family}/*"] if len(several) == len(its) else several
+    return ", ".join(names)
+
+
 def check_spec(spec: Spec) -> None:
     """Refuse a stored spec that its workload does not know: another name, a field too many, a value out of bounds."""
     family, _ = find(spec.workload)

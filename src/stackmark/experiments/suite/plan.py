@@ -28,10 +28,11 @@ from stackmark.experiments.typed import canonical_place, canonical_workload, rea
 from stackmark.frozen import Frozen
 from stackmark.places.place import PlaceKind
 from stackmark.places.registry import find_kind, place_kinds
+from stackmark.ranks import MOST_RANKS
 from stackmark.secrets_masking import masked_arm, masked_variable
 from stackmark.spec import Request, Scalar, Spec, explain
 from stackmark.units import counted, parse_seconds, parse_share
-from stackmark.workloads.registry import check_request, definitions, find
+from stackmark.workloads.registry import check_ranks, check_request, definitions, find
 
 # A matrix beyond this is a mistake: at ten seconds a run it takes a month.
 MOST_CELLS = 100_000
@@ -400,6 +401,7 @@ def _rows(asked: Axes, axes: Mapping[str, Sequence[str]], compare: str, referenc
     elsewhere = {
         *(name for workload in axes[WORKLOAD] for name in find(workload)[0].params.model_fields),
         *(name for text in axes[PLACE] for name in _kind_of_place(text).options.model_fields),
+        *(RANKS for workload in axes[WORKLOAD] if _takes_ranks(workload)),
     }
     found: dict[str, PlannedRow] = {}
     for combination in product(*others.values()):
@@ -448,12 +450,14 @@ def _row(asked: Axes, values: dict[str, str], compare: str, labels: Sequence[str
     ranks = 1
     own = {name: text for name, text in values.items() if name not in (WORKLOAD, PLACE)}
     for name, value in [*((_key(name), value) for name, value in asked.options.items()), *own.items()]:
-        if name == RANKS:
+        if name == RANKS and _takes_ranks(workload):
             ranks = _ranks(value)
         elif name in fields:
             params[name] = read_value(name, fields[name], _text(value))
         elif name in of_places:
             place_options[name] = list(value) if isinstance(value, list) else _text(value)
+        elif name == RANKS and name not in elsewhere:
+            raise SpecError(f"ranks: each workload runs as one rank: {_some(asked.workloads)}", hint="leave out ranks")
         elif name not in elsewhere:
             known = nearest_names(name, [*fields, *of_places])
             raise SpecError(f"{name}: neither {workload} nor {' or '.join(places)} has such an option{known}")
@@ -479,6 +483,7 @@ def _row(asked: Axes, values: dict[str, str], compare: str, labels: Sequence[str
         arms=arms,
     )
     check_request(row.request)
+    check_ranks(row.request)
     return row
 
 
@@ -490,10 +495,14 @@ def _masked(value: JsonValue) -> JsonValue:
     return [masked_variable(str(one)) for one in value] if isinstance(value, list) else value
 
 
+def _takes_ranks(workload: str) -> bool:
+    return find(workload)[1].ranks.most > 1
+
+
 def _ranks(value: object) -> int:
     text = _text(value)
-    if not text.isdigit() or not int(text):
-        raise SpecError(f"ranks takes whole numbers from 1, got {text!r}")
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_RANKS:
+        raise SpecError(f"ranks takes whole numbers from 1 to {MOST_RANKS}, got {text!r}")
     return int(text)
 
 

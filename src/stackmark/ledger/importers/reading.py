@@ -3,9 +3,11 @@
 A log seldom comes as its program printed it. kubectl, docker, stern and mpirun put a name or a time before each line,
 containers' log files wrap it in JSON, terminals colour it, Windows ends it with CR LF or writes UTF-16. All of that is
 taken off here, so that an importer sees the program's own words. A file is read twice, once to know what it is and once to
-import it, and never held in memory: what is not a plain file (a pipe, standard input) is copied to a temporary one first.
+import it, and never held in memory: what is not a plain file (a pipe, standard input, a log packed with gzip) is copied to a
+temporary one first.
 """
 
+import gzip
 import hashlib
 import io
 import json
@@ -13,11 +15,12 @@ import os
 import re
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from stackmark.errors import SpecError
 from stackmark.ledger.importers.found import Line
@@ -29,6 +32,7 @@ LINE_CHARACTERS = 64 * 1024
 # Of the name of a pod or a rank.
 LONGEST_SOURCE = 300
 _SNIFFED = 8192
+_GZIP = b"\x1f\x8b"
 STANDARD_INPUT = "-"
 
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -124,8 +128,9 @@ def opened(where: str) -> Iterator[Log]:
             hint="name the files in it; for a folder of MLPerf training results: stackmark mlperf score DIR",
         )
     with file:
-        if not plain:
-            with _copied(file, where) as log:
+        packed = file.peek(len(_GZIP)).startswith(_GZIP)
+        if packed or not plain:
+            with _copied(cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file, where) as log:
                 yield log
             return
         log = _examined(file, where, path)
@@ -137,11 +142,11 @@ def _copied(file: IO[bytes], name: str) -> Iterator[Log]:
     handle, copy = tempfile.mkstemp(prefix="stackmark-import-")
     try:
         with os.fdopen(handle, "w+b") as temporary:
-            start = file.read(_SNIFFED)
+            start = _read(file, _SNIFFED, name)
             _encoding(start, name)  # before a gigabyte of something else is copied
             temporary.write(start)
             left = LARGEST_BYTES
-            while left > 0 and (piece := file.read(min(left, 1 << 20))):
+            while left > 0 and (piece := _read(file, min(left, 1 << 20), name)):
                 temporary.write(piece)
                 left -= len(piece)
             temporary.flush()
@@ -150,6 +155,15 @@ def _copied(file: IO[bytes], name: str) -> Iterator[Log]:
         yield log
     finally:
         os.unlink(copy)
+
+
+def _read(file: IO[bytes], size: int, name: str) -> bytes:
+    try:
+        return file.read(size)
+    except EOFError as error:
+        raise SpecError(f"{name} is cut off: its gzip data has no end", hint="copy the file again") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise SpecError(f"{name} is damaged: its gzip data cannot be unpacked", hint="copy the file again") from error
 
 
 def _examined(file: IO[bytes], name: str, path: Path) -> Log:
@@ -174,7 +188,7 @@ def _encoding(start: bytes, name: str) -> str:
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
     if start[:2] == b"\x1f\x8b":
-        raise SpecError(f"{name} is compressed with gzip", hint=f"unpack it first: gunzip -k {name}")
+        raise SpecError(f"{name} is compressed with gzip", hint="unpack it first, with gunzip")
     odd = sum(byte < 32 and byte not in b"\t\n\r\f\b\x1b" for byte in start)
     if b"\0" in start or odd > len(start) // 20:
         raise SpecError(f"{name} is a binary file, not a log", hint="use the text that the benchmark printed")

@@ -89,6 +89,8 @@ def _device(picked: Choices) -> str:
 def _strategy(picked: Choices, ranks: int) -> str:
     if ranks == 1:
         return str(picked.typed.get("strategy", "none"))  # there is nothing to choose
+    if picked.typed.get("strategy") == "none":
+        raise WorkloadFailure("bad_parameter", f"{ranks} ranks need a strategy", "use --strategy ddp")
     if picked.typed.get("mode") == "forward":
         return str(picked.take("strategy", "independent", "a forward pass has no gradients"))
     return str(picked.take("strategy", "ddp", "all-reduce in buckets, as most training does"))
