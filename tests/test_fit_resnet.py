@@ -605,20 +605,10 @@ def test_two_ranks_evaluate_one_model(two_ranks: list[dict[str, Any]]) -> None:
 def test_the_log_of_full_passes_the_checker_of_mlcommons(tmp_path: Path) -> None:
     """An epoch of a few images in ImageNet's form; the target is none."""
     data, ledger = write_tree(tmp_path / "data"), str(tmp_path / "ledger.sqlite3")
-    given = [
-        "--target",
-        "0",
-        "--batch",
-        "2",
-        "--evaluate-every",
-        "1",
-        "--device",
-        "cpu",
-        "--precision",
-        "fp32",
-        "--runs",
-        "1",
-    ]
+    given = (
+        "--target", "0", "--batch", "2", "--evaluate-every", "1", "--device", "cpu", "--precision", "fp32", "--threads", "1",
+        "--runs", "1",
+    )  # fmt: skip
     told = asking.ask("run", "fit/resnet", "--preset", "full", "--data", str(data), *given, "--ledger", ledger)
     assert told.code == 0, told.err
     asking.ask("mlperf", "log", "last", "-o", str(tmp_path / "logs"), "--style", "v0.6", "--ledger", ledger)

@@ -198,7 +198,7 @@ TASKS = {
                     "evaluate_every": 4,
                 },
             },
-            {"target": "0.9", "batch": 128, "learning_rate": 0.2, "warmup_updates": 500},
+            {"target": "0.88", "batch": 128, "learning_rate": 0.2, "warmup_updates": 500, "most_epochs": 6},
             "resnet",
         ),
     )
