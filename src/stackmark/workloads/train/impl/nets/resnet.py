@@ -85,7 +85,7 @@ def narrow(channels: int, width: int, classes: int) -> nn.Module:
 def _bottlenecks(
     stem: list[nn.Module], channels: int, depths: tuple[int, ...], version: Version, classes: int
 ) -> nn.Module:
-    """Stack the stages on a stem of so many channels: the first has four times as many, each further one twice the last's."""
+    """Stack the stages on a stem: the first has four times its channels, each further one twice those of the one before."""
     modules = stem
     width = channels
     for stage, count in enumerate(depths):
