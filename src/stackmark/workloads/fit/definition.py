@@ -181,6 +181,26 @@ TASKS = {
             {"target": "0.65", "most_epochs": 30},
             "ncf",
         ),
+        FitTask(
+            "resnet",
+            "Classify images with ResNet-50 v1.5 until its top-1 accuracy is reached (MLPerf: ImageNet)",
+            "image",
+            (MetricType("top-1", ""),),
+            f"{_IMPL}.resnet",
+            {
+                "tiny": {
+                    "target": "0.9", "batch": 64, "learning_rate": 0.1, "warmup_updates": 64, "most_epochs": 12,
+                    "evaluate_every": 1,
+                },
+                # Of NVIDIA's DGX-1: learning rate and warm-up are for 8 ranks, 1664 images a step.
+                "full": {
+                    "target": "0.759", "batch": 208, "learning_rate": 5.0, "warmup_updates": 3850, "most_epochs": 72,
+                    "evaluate_every": 4,
+                },
+            },
+            {"target": "0.88", "batch": 128, "learning_rate": 0.2, "warmup_updates": 500, "most_epochs": 6},
+            "resnet",
+        ),
     )
 }  # fmt: skip
 

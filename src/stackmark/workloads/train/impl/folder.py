@@ -44,6 +44,9 @@ class Folder(Protocol):
     def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
         """Read an image as bytes, 3 × height × width, and its label; cropped and flipped at random if requested."""
 
+    def files(self) -> Sequence[str]:
+        """Return the paths of the files that hold the images."""
+
 
 def open_folder(path: Path, model: Model, training: bool, outputs: int = 0) -> Folder:
     """Find out what a path holds by looking; a folder that holds nothing we read is a sentence.
@@ -145,6 +148,9 @@ class ImageTree:
         path, label = self._items[index]
         return read_picture(path, f"the image {path}", self._px, chance), label
 
+    def files(self) -> Sequence[str]:
+        return [path for path, _ in self._items]
+
 
 class CifarFiles:
     """CIFAR-10 as its authors publish it, the Python or the binary version, held in memory: 180 MB."""
@@ -163,6 +169,7 @@ class CifarFiles:
         found = [file for name in names for file in (root / name, root / f"{name}.bin") if file.is_file()]
         if not found:
             raise WorkloadFailure("bad_data", f"{root} lacks {', '.join(names)}")
+        self._files = found
         parts = [_cifar_part(file) for file in found]
         self._images = torch.from_numpy(np.concatenate([images for images, _ in parts]))
         self._labels = np.concatenate([labels for _, labels in parts])
@@ -178,6 +185,9 @@ class CifarFiles:
         top, left = chance.randint(0, 2 * CIFAR_PAD), chance.randint(0, 2 * CIFAR_PAD)
         image = padded[:, top : top + 32, left : left + 32]
         return (image.flip(2) if chance.random() < 0.5 else image).contiguous(), label
+
+    def files(self) -> Sequence[str]:
+        return [str(file) for file in self._files]
 
 
 def _cifar_part(file: Path) -> tuple[Any, Any]:
@@ -257,7 +267,7 @@ class _Endless(Sampler[int]):
             yield from order[self._rank.number :: self._rank.size]
 
 
-def _begin_worker(_index: int) -> None:
+def begin_worker(_index: int) -> None:
     """A reading process has no part in the worker's signals: it ends when it is told to, or when its parent is gone."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -278,13 +288,18 @@ def batches(folder: Folder, params: TrainParams, pin: bool, rank: Rank) -> Sourc
         sampler=_Endless(len(folder), params.seed, training, rank),
         num_workers=params.data_workers,
         pin_memory=pin,
-        worker_init_fn=_begin_worker,
+        worker_init_fn=begin_worker,
         generator=torch.Generator().manual_seed(seed),
         prefetch_factor=4 if params.data_workers else None,
     )
+    for images, labels in read_ahead(loader, "use fewer --data-workers, or give it more memory and a larger /dev/shm"):
+        yield nets.Sample((images,), (labels,))
+
+
+def read_ahead(loader: DataLoader[tuple[Tensor, int]], hint: str) -> Generator[tuple[Tensor, Tensor], None, None]:
+    """Yield the batches of a loader; `hint` is for the loss of one of its processes. Closing it ends the processes."""
     try:
-        for images, labels in _begin(loader):
-            yield nets.Sample((images,), (labels,))
+        yield from _begin(loader)
     except UnreadableImage as error:
         # Else the error's own frames hold the loader until a garbage collection, which ends its processes only in 10 s.
         traceback.clear_frames(error.__traceback__)
@@ -294,7 +309,6 @@ def batches(folder: Folder, params: TrainParams, pin: bool, rank: Rank) -> Sourc
         # A process that dies while it hands a batch over is seen as a broken connection, else as a RuntimeError.
         if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
-        hint = "use fewer --data-workers, or give it more memory and a larger /dev/shm"
         raise WorkloadFailure("bad_data", f"a data worker died: {_last_line(error)}", hint) from error
 
 

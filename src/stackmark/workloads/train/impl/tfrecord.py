@@ -379,6 +379,9 @@ class TfRecords:
     def __len__(self) -> int:
         return self._ends[-1]
 
+    def files(self) -> Sequence[str]:
+        return [str(shard.file) for shard in self._shards]
+
     def read(self, index: int, chance: Random | None) -> tuple[Tensor, int]:
         shard, number = self._find(index)
         where = _place(shard.file, shard.offsets[number])

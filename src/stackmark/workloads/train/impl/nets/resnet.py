@@ -72,15 +72,24 @@ class BottleneckV2(nn.Module):
 
 def imagenet(depth: int, version: Version, classes: int) -> nn.Module:
     """Build ResNet-50, -101 or -152 for 224×224 images."""
-    modules: list[nn.Module] = [
-        Conv2d(3, 64, 7, 2, padding=(3, 3)),
-        BatchNorm2d(64),
-        nn.ReLU(inplace=True),
-        SamePool2d("max", 3, 2),
-    ]
-    channels = 64
-    for stage, count in enumerate(DEPTHS[depth]):
-        out = 256 << stage
+    stem = [Conv2d(3, 64, 7, 2, padding=(3, 3)), BatchNorm2d(64), nn.ReLU(inplace=True), SamePool2d("max", 3, 2)]
+    return _bottlenecks(stem, 64, DEPTHS[depth], version, classes)
+
+
+def narrow(channels: int, width: int, classes: int) -> nn.Module:
+    """Build ResNet-50 v1.5 with another width for images of 20 to 40 pixels: one small convolution comes before the blocks."""
+    stem = [Conv2d(channels, width, 3, 2, padding=(1, 1)), BatchNorm2d(width), nn.ReLU(inplace=True)]
+    return _bottlenecks(stem, width, DEPTHS[50], "v1.5", classes)
+
+
+def _bottlenecks(
+    stem: list[nn.Module], channels: int, depths: tuple[int, ...], version: Version, classes: int
+) -> nn.Module:
+    """Stack the stages on a stem: the first has four times its channels, each further one twice those of the one before."""
+    modules = stem
+    width = channels
+    for stage, count in enumerate(depths):
+        out = 4 * width << stage
         for block in range(count):
             stride = 2 if stage > 0 and block == 0 else 1
             modules.append(
