@@ -1,6 +1,8 @@
 """The task fit/transformer: its data, its metric, its model, and a training to its target by a real worker."""
 
 import random
+import sys
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,14 @@ from stackmark.ranks import Rank  # noqa: E402
 from stackmark.spec import Scalar, Spec, Task  # noqa: E402
 from stackmark.workloads.fit.definition import TASKS, FitParams  # noqa: E402
 from stackmark.workloads.fit.impl import text, transformer  # noqa: E402
-from stackmark.workloads.fit.impl.bleu import corpus_bleu  # noqa: E402
+from stackmark.workloads.fit.impl.bleu import LATER_PLANES, Tokenizer, corpus_bleu, tokens_13a, tokens_intl  # noqa: E402
 from stackmark.workloads.fit.impl.learner import Bench, in_order_of_ranks, share_of_rank  # noqa: E402
 from stackmark.workloads.workload import WorkloadFailure  # noqa: E402
 from worker_process import environment, finish, give, start  # noqa: E402
 
 WORDS = (
     "the", "cat", "sat", "on", "a", "mat,", "and", "3.5", "dogs", "(or", "4,000?)", "did", "not;", "it's", "well-known:",
-    '"no"', "--", "50%", "&amp;", "more!",
+    '"no"', "--", "50%", "&amp;", "more!", "«ja»", "5,5¾", "3€+", "…(", "٣٫٥", "l’été",
 )  # fmt: skip
 
 
@@ -48,19 +50,25 @@ def model() -> transformer.Transformer:
 # --- the metric ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("tokenizer", "name"), [(tokens_13a, "13a"), (tokens_intl, "intl")])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.9, 1.0])
-def test_bleu_is_that_of_sacrebleu(kept: float, lowercase: bool) -> None:
+def test_bleu_is_that_of_sacrebleu(kept: float, lowercase: bool, tokenizer: Tokenizer, name: str) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     draw = random.Random(f"{kept} {lowercase}")
     references = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(50)]
     hypotheses = [_spoilt(reference, kept, draw) for reference in references]
-    expected = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=lowercase).score
-    assert corpus_bleu(hypotheses, references, lowercase=lowercase) == pytest.approx(expected, abs=1e-9)
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=lowercase, tokenize=name).score
+    found = corpus_bleu(hypotheses, references, lowercase=lowercase, tokenizer=tokenizer)
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def _spoilt(sentence: str, kept: float, draw: random.Random) -> str:
     return " ".join(word if draw.random() < kept else draw.choice(WORDS).upper() for word in sentence.split())
+
+
+def test_no_character_that_cuts_text_is_left_out() -> None:
+    assert not [c for c in range(LATER_PLANES, sys.maxunicode + 1) if unicodedata.category(chr(c))[0] in "NPS"]
 
 
 @pytest.mark.parametrize("hypothesis", ["", "zebra", "the"])
