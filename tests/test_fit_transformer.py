@@ -108,6 +108,8 @@ def test_generated_data_are_a_function_of_seed_and_index() -> None:
     assert (more.train[:50], more.test[:10]) == (some.train, some.test)
     assert text.generate_corpus(8, 50, 10).sha256 != some.sha256
     assert text.generate_corpus(7, 50, 10).sha256 == some.sha256
+    shorter = text.generate_corpus(7, 50, 10, digits=4)
+    assert {len(source) for source, _ in shorter.train} == {1, 2, 3, 4}
 
 
 def test_a_plan_has_each_pair_once_and_ranks_share_it() -> None:
@@ -118,6 +120,28 @@ def test_a_plan_has_each_pair_once_and_ranks_share_it() -> None:
     shares = [list(text.batches_of_rank(plan, number, 3)) for number in range(3)]
     assert {len(share) for share in shares} == {len(plan) // 3}
     assert text.plan_batches(pairs, 128, 1, 1) != plan
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_bucketed_plan_has_each_pair_once_and_ranks_step_in_one_bucket(ranks: int) -> None:
+    pairs = text.generate_corpus(1, 500, 1).train
+    buckets = text.length_buckets(pairs, 20)
+    assert sorted(index for bucket in buckets for index in bucket) == list(range(500))
+    plan = text.plan_bucketed(buckets, 32, ranks, 1, 0)
+    planned = [index for batch in plan for index in batch]
+    assert len(set(planned)) == len(planned) >= 500 - len(buckets) * (ranks - 1)
+    assert max(map(len, plan)) == 32
+    bucket_of = {index: number for number, bucket in enumerate(buckets) for index in bucket}
+    shares = [list(text.batches_of_rank(plan, number, ranks)) for number in range(ranks)]
+    for step in zip(*shares, strict=True):
+        assert len({len(batch) for batch in step}) == 1
+        assert len({bucket_of[index] for batch in step for index in batch}) == 1
+    assert text.plan_bucketed(buckets, 32, ranks, 1, 1) != plan
+
+
+def test_a_bucket_has_pairs_of_about_one_length() -> None:
+    pairs: list[text.Pair] = [([5] * one, [5] * other) for one, other in ((1, 1), (1, 4), (7, 2), (19, 1), (3, 40))]
+    assert text.length_buckets(pairs, 20) == [[0], [1, 2], [], [], [3, 4]]
 
 
 def test_what_ranks_evaluate_comes_back_in_order() -> None:
@@ -173,6 +197,21 @@ def test_data_of_wmt_has_its_own_names_and_vocabulary(tmp_path: Path) -> None:
     corpus = text.read_corpus(folder, 64)
     assert len(corpus.target) == 4 + 8
     assert corpus.target.joined(corpus.train[0][1]) == "das untere haus"
+
+
+def test_text_of_wmt_comes_back_without_the_escapes_of_moses() -> None:
+    pieces = (*text.SPECIAL, "d@@", "&apos;", "&@@", "quot;", "&amp;amp;")
+    numbers = range(len(text.SPECIAL), len(pieces))
+    assert text.Vocabulary(pieces, escaped=True).joined(numbers) == "d' \" &amp;"
+    assert text.Vocabulary(pieces).joined(numbers) == "d&apos; &quot; &amp;amp;"
+
+
+def test_long_sentences_are_not_trained_and_are_cut_off_in_the_test(tmp_path: Path) -> None:
+    lines = {"train.src": ["a", "a a a"], "train.tgt": ["b", "b"], "test.src": ["a a a a"], "test.tgt": ["b"]}
+    folder = write_folder(tmp_path / "data", **lines)
+    for longest_tested, tested in ((0, 2), (3, 3)):
+        corpus = text.read_corpus(folder, 2, longest_tested)
+        assert (len(corpus.train), len(corpus.test[0])) == (1, tested)
 
 
 @pytest.mark.parametrize(
