@@ -18,6 +18,7 @@ from stackmark.workloads.fit.definition import TASKS, FitParams  # noqa: E402
 from stackmark.workloads.fit.impl import text, transformer  # noqa: E402
 from stackmark.workloads.fit.impl.bleu import LATER_PLANES, Tokenizer, corpus_bleu, tokens_13a, tokens_intl  # noqa: E402
 from stackmark.workloads.fit.impl.learner import Bench, in_order_of_ranks, share_of_rank  # noqa: E402
+from stackmark.workloads.fit.impl.translation import Search, beam_search  # noqa: E402
 from stackmark.workloads.workload import WorkloadFailure  # noqa: E402
 from worker_process import environment, finish, give, start  # noqa: E402
 
@@ -270,7 +271,7 @@ def test_decoding_step_by_step_gives_the_logits_of_the_whole_sentence() -> None:
     with torch.inference_mode():
         whole = net(source, inputs)
         encoded, mask = net.encode(source)
-        caches = net.begin(encoded)
+        caches = net.caches(encoded)
         steps = [net.next_logits(inputs[:, place : place + 1], place, caches, mask) for place in range(4)]
     torch.testing.assert_close(torch.stack(steps, 1), whole)
 
@@ -279,10 +280,7 @@ def test_a_beam_finds_at_least_what_greedy_decoding_finds() -> None:
     """With a beam of one the search is greedy; a wider one never ends with a lower score of its own."""
     net = model()
     source = text.source_batch(text.generate_corpus(3, 1, 6).test)
-    greedy, beam = (
-        transformer.beam_search(net, source, beam=1, alpha=0.0),
-        transformer.beam_search(net, source, alpha=0.0),
-    )
+    greedy, beam = (beam_search(net, source, Search(width, alpha=0.0)) for width in (1, 4))
     for sentence, one, other in zip(source, greedy, beam, strict=True):
         assert _log_probability(net, sentence, other) >= _log_probability(net, sentence, one) - 1e-4
 
