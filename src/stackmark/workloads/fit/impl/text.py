@@ -371,7 +371,7 @@ def length_buckets(pairs: Sequence[Pair], longest: int) -> list[list[int]]:
 
 
 def plan_bucketed(buckets: Sequence[Sequence[int]], pairs: int, ranks: int, seed: int, epoch: int) -> list[list[int]]:
-    """Return which pairs make a batch, for one epoch: so many of one bucket, for all ranks in a step of the same one.
+    """Return which pairs make a batch, for one epoch: all from one bucket, and in a step from the same one for all ranks.
 
     The last step of a bucket has what is left, in equal parts, so up to ranks − 1 pairs of a bucket are left out.
     """

@@ -76,7 +76,7 @@ class Decoding(ABC):
 class Translator(nn.Module, ABC):
     @abstractmethod
     def begin(self, source: Tensor, hypotheses: int) -> Decoding:
-        """Encode a batch of sentences, and return its decoder with so many rows for each."""
+        """Encode a batch of sentences, and return its decoder, with a number of rows for each."""
 
 
 @dataclass(frozen=True)
