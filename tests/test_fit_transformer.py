@@ -1,6 +1,8 @@
 """The task fit/transformer: its data, its metric, its model, and a training to its target by a real worker."""
 
 import random
+import sys
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,15 @@ from stackmark.ranks import Rank  # noqa: E402
 from stackmark.spec import Scalar, Spec, Task  # noqa: E402
 from stackmark.workloads.fit.definition import TASKS, FitParams  # noqa: E402
 from stackmark.workloads.fit.impl import text, transformer  # noqa: E402
-from stackmark.workloads.fit.impl.bleu import corpus_bleu  # noqa: E402
+from stackmark.workloads.fit.impl.bleu import LATER_PLANES, Tokenizer, corpus_bleu, tokens_13a, tokens_intl  # noqa: E402
 from stackmark.workloads.fit.impl.learner import Bench, in_order_of_ranks, share_of_rank  # noqa: E402
+from stackmark.workloads.fit.impl.translation import Search, beam_search  # noqa: E402
 from stackmark.workloads.workload import WorkloadFailure  # noqa: E402
 from worker_process import environment, finish, give, start  # noqa: E402
 
 WORDS = (
     "the", "cat", "sat", "on", "a", "mat,", "and", "3.5", "dogs", "(or", "4,000?)", "did", "not;", "it's", "well-known:",
-    '"no"', "--", "50%", "&amp;", "more!",
+    '"no"', "--", "50%", "&amp;", "more!", "«ja»", "5,5¾", "3€+", "…(", "٣٫٥", "l’été",
 )  # fmt: skip
 
 
@@ -48,19 +51,25 @@ def model() -> transformer.Transformer:
 # --- the metric ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("tokenizer", "name"), [(tokens_13a, "13a"), (tokens_intl, "intl")])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.9, 1.0])
-def test_bleu_is_that_of_sacrebleu(kept: float, lowercase: bool) -> None:
+def test_bleu_is_that_of_sacrebleu(kept: float, lowercase: bool, tokenizer: Tokenizer, name: str) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     draw = random.Random(f"{kept} {lowercase}")
     references = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(50)]
     hypotheses = [_spoilt(reference, kept, draw) for reference in references]
-    expected = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=lowercase).score
-    assert corpus_bleu(hypotheses, references, lowercase=lowercase) == pytest.approx(expected, abs=1e-9)
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=lowercase, tokenize=name).score
+    found = corpus_bleu(hypotheses, references, lowercase=lowercase, tokenizer=tokenizer)
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def _spoilt(sentence: str, kept: float, draw: random.Random) -> str:
     return " ".join(word if draw.random() < kept else draw.choice(WORDS).upper() for word in sentence.split())
+
+
+def test_no_character_that_cuts_text_is_left_out() -> None:
+    assert not [c for c in range(LATER_PLANES, sys.maxunicode + 1) if unicodedata.category(chr(c))[0] in "NPS"]
 
 
 @pytest.mark.parametrize("hypothesis", ["", "zebra", "the"])
@@ -100,6 +109,8 @@ def test_generated_data_are_a_function_of_seed_and_index() -> None:
     assert (more.train[:50], more.test[:10]) == (some.train, some.test)
     assert text.generate_corpus(8, 50, 10).sha256 != some.sha256
     assert text.generate_corpus(7, 50, 10).sha256 == some.sha256
+    shorter = text.generate_corpus(7, 50, 10, digits=4)
+    assert {len(source) for source, _ in shorter.train} == {1, 2, 3, 4}
 
 
 def test_a_plan_has_each_pair_once_and_ranks_share_it() -> None:
@@ -110,6 +121,28 @@ def test_a_plan_has_each_pair_once_and_ranks_share_it() -> None:
     shares = [list(text.batches_of_rank(plan, number, 3)) for number in range(3)]
     assert {len(share) for share in shares} == {len(plan) // 3}
     assert text.plan_batches(pairs, 128, 1, 1) != plan
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_bucketed_plan_has_each_pair_once_and_ranks_step_in_one_bucket(ranks: int) -> None:
+    pairs = text.generate_corpus(1, 500, 1).train
+    buckets = text.length_buckets(pairs, 20)
+    assert sorted(index for bucket in buckets for index in bucket) == list(range(500))
+    plan = text.plan_bucketed(buckets, 32, ranks, 1, 0)
+    planned = [index for batch in plan for index in batch]
+    assert len(set(planned)) == len(planned) >= 500 - len(buckets) * (ranks - 1)
+    assert max(map(len, plan)) == 32
+    bucket_of = {index: number for number, bucket in enumerate(buckets) for index in bucket}
+    shares = [list(text.batches_of_rank(plan, number, ranks)) for number in range(ranks)]
+    for step in zip(*shares, strict=True):
+        assert len({len(batch) for batch in step}) == 1
+        assert len({bucket_of[index] for batch in step for index in batch}) == 1
+    assert text.plan_bucketed(buckets, 32, ranks, 1, 1) != plan
+
+
+def test_a_bucket_has_pairs_of_about_one_length() -> None:
+    pairs: list[text.Pair] = [([5] * one, [5] * other) for one, other in ((1, 1), (1, 4), (7, 2), (19, 1), (3, 40))]
+    assert text.length_buckets(pairs, 20) == [[0], [1, 2], [], [], [3, 4]]
 
 
 def test_what_ranks_evaluate_comes_back_in_order() -> None:
@@ -165,6 +198,21 @@ def test_data_of_wmt_has_its_own_names_and_vocabulary(tmp_path: Path) -> None:
     corpus = text.read_corpus(folder, 64)
     assert len(corpus.target) == 4 + 8
     assert corpus.target.joined(corpus.train[0][1]) == "das untere feld"
+
+
+def test_text_of_wmt_comes_back_without_the_escapes_of_moses() -> None:
+    pieces = (*text.SPECIAL, "d@@", "&apos;", "&@@", "quot;", "&amp;amp;")
+    numbers = range(len(text.SPECIAL), len(pieces))
+    assert text.Vocabulary(pieces, escaped=True).joined(numbers) == "d' \" &amp;"
+    assert text.Vocabulary(pieces).joined(numbers) == "d&apos; &quot; &amp;amp;"
+
+
+def test_long_sentences_are_not_trained_and_are_cut_off_in_the_test(tmp_path: Path) -> None:
+    lines = {"train.src": ["a", "a a a"], "train.tgt": ["b", "b"], "test.src": ["a a a a"], "test.tgt": ["b"]}
+    folder = write_folder(tmp_path / "data", **lines)
+    for longest_tested, tested in ((0, 2), (3, 3)):
+        corpus = text.read_corpus(folder, 2, longest_tested)
+        assert (len(corpus.train), len(corpus.test[0])) == (1, tested)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +271,7 @@ def test_decoding_step_by_step_gives_the_logits_of_the_whole_sentence() -> None:
     with torch.inference_mode():
         whole = net(source, inputs)
         encoded, mask = net.encode(source)
-        caches = net.begin(encoded)
+        caches = net.caches(encoded)
         steps = [net.next_logits(inputs[:, place : place + 1], place, caches, mask) for place in range(4)]
     torch.testing.assert_close(torch.stack(steps, 1), whole)
 
@@ -232,10 +280,7 @@ def test_a_beam_finds_at_least_what_greedy_decoding_finds() -> None:
     """With a beam of one the search is greedy; a wider one never ends with a lower score of its own."""
     net = model()
     source = text.source_batch(text.generate_corpus(3, 1, 6).test)
-    greedy, beam = (
-        transformer.beam_search(net, source, beam=1, alpha=0.0),
-        transformer.beam_search(net, source, alpha=0.0),
-    )
+    greedy, beam = (beam_search(net, source, Search(width, alpha=0.0)) for width in (1, 4))
     for sentence, one, other in zip(source, greedy, beam, strict=True):
         assert _log_probability(net, sentence, other) >= _log_probability(net, sentence, one) - 1e-4
 

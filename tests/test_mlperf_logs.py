@@ -27,13 +27,13 @@ def ask_json(*words: str, code: int = 0) -> dict[str, Any]:
 REFERENCE = Path(__file__).parent / "data" / "logs" / "mlperf_v0.6"
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["fit/transformer", "fit/gnmt"])
+def full(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A ledger with a run of the full model on a folder of a few sentences: its target is none, so one epoch reaches it."""
     folder = tmp_path_factory.mktemp("full")
     data, ledger = write_folder(folder / "data"), folder / "ledger.sqlite3"
     ask(
-        "run", "fit/transformer", "--preset", "full", "--data", str(data), "--target", "0", "--device", "cpu", "--runs", "1",
+        "run", request.param, "--preset", "full", "--data", str(data), "--target", "0", "--device", "cpu", "--runs", "1",
         "--precision", "fp32", "--ledger", str(ledger),
     )  # fmt: skip
     return ledger

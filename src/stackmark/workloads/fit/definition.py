@@ -46,7 +46,7 @@ class FitParams(AnyParams):
         json_schema_extra={**AUTO, **TRAINING, "plain": True},
     )
     batch: int = Field(
-        ge=1, le=10_000_000, description="samples per step and device (fit/transformer, fit/gnmt: tokens)",
+        ge=1, le=10_000_000, description="samples per step and device (fit/transformer: tokens)",
         json_schema_extra=AUTO,
     )  # fmt: skip
     precision: Literal["fp32", "tf32", "bf16"] = Field(
@@ -160,6 +160,26 @@ TASKS = {
             },
             {"target": "20", "most_epochs": 30},
             "transformer",
+        ),
+        FitTask(
+            "gnmt",
+            "Translate with recurrent layers until their BLEU is reached (MLPerf: GNMT v2, WMT16 En-De)",
+            "sentence pair",
+            (MetricType("BLEU", ""),),
+            f"{_IMPL}.gnmt",
+            {
+                "tiny": {
+                    "target": "95", "batch": 64, "learning_rate": 4e-3, "warmup_updates": 50, "most_epochs": 20,
+                    "evaluate_every": 1,
+                },
+                # A step has 2,048 sentence pairs with eight ranks, for which the learning rate is.
+                "full": {
+                    "target": "24", "batch": 256, "learning_rate": 2e-3, "warmup_updates": 200, "most_epochs": 8,
+                    "evaluate_every": 1,
+                },
+            },
+            {"target": "20", "most_epochs": 30},
+            "gnmt",
         ),
         FitTask(
             "ncf",

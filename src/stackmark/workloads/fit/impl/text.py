@@ -11,6 +11,7 @@ training text here (byte pair encoding).
 """
 
 import hashlib
+import html
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ LONGEST_LINE = 20_000
 MOST_LINES = 50_000_000
 # Sentences of about one length are batched together: they are sorted within a stretch of this many batches.
 SORTED_TOGETHER = 32
+# Or they are drawn from buckets of lengths.
+BUCKETS = 5
 # Generated: how many pairs, and the part of all numbers that is kept for the test.
 TRAIN_PAIRS, TEST_PAIRS, DIGITS, TEST_EVERY = 12_000, 400, 6, 20
 DATA_SEED = 20190710
@@ -54,6 +57,8 @@ class Vocabulary:
     """Pieces by number. `joined` turns numbers into text again."""
 
     pieces: tuple[str, ...]
+    # MLPerf's text is escaped as Moses does it (`&apos;`), and its references are not.
+    escaped: bool = False
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -70,7 +75,8 @@ class Vocabulary:
                 break
             if number not in (PAD, BEGIN):
                 words.append(self.pieces[number] if 0 <= number < len(self.pieces) else SPECIAL[UNKNOWN])
-        return " ".join(words).replace(f"{GOES_ON} ", "").removesuffix(GOES_ON)
+        text = " ".join(words).replace(f"{GOES_ON} ", "").removesuffix(GOES_ON)
+        return html.unescape(text) if self.escaped else text
 
 
 @dataclass(frozen=True)
@@ -112,26 +118,28 @@ def is_test_number(number: int) -> bool:
     return int.from_bytes(hashlib.blake2s(str(number).encode(), digest_size=4).digest(), "big") % TEST_EVERY == 0
 
 
-def generated_number(seed: int, index: int, *, test: bool) -> int:
+def generated_number(seed: int, index: int, *, test: bool, most_digits: int = DIGITS) -> int:
     """Return number `index` of a set: any of them can be made without the others. All lengths come equally often."""
     draw = random.Random(f"{seed} {'test' if test else 'train'} {index}")
     while True:
-        digits = draw.randint(1, DIGITS)
+        digits = draw.randint(1, most_digits)
         number = draw.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
         # The few numbers of up to two digits are all trained: of ten of them none may be left out.
         if (is_test_number(number) and digits > 2) == test:
             return number
 
 
-def generate_corpus(seed: int = DATA_SEED, train_pairs: int = TRAIN_PAIRS, test_pairs: int = TEST_PAIRS) -> Corpus:
+def generate_corpus(
+    seed: int = DATA_SEED, train_pairs: int = TRAIN_PAIRS, test_pairs: int = TEST_PAIRS, digits: int = DIGITS
+) -> Corpus:
     words = sorted({*_ONES, *_TENS, "hundred", "thousand"})
     source, target = Vocabulary((*SPECIAL, *"0123456789")), Vocabulary((*SPECIAL, *words))
-    train = [generated_number(seed, index, test=False) for index in range(train_pairs)]
-    test = [generated_number(seed, index, test=True) for index in range(test_pairs)]
-    digits, spoken = source.numbers, target.numbers
+    train = [generated_number(seed, index, test=False, most_digits=digits) for index in range(train_pairs)]
+    test = [generated_number(seed, index, test=True, most_digits=digits) for index in range(test_pairs)]
+    written, spoken = source.numbers, target.numbers
 
     def in_digits(number: int) -> list[int]:
-        return [digits[digit] for digit in str(number)]
+        return [written[digit] for digit in str(number)]
 
     return Corpus(
         source,
@@ -162,8 +170,12 @@ def synthetic_corpus(words: int, pairs: int, length: int, seed: int = DATA_SEED)
 # --- a folder -----------------------------------------------------------------------------------------------------------
 
 
-def read_corpus(folder: Path, longest: int) -> Corpus:
-    """Read the pairs of a folder; training pairs with a sentence of more than `longest` pieces are left out, as MLPerf does."""
+def read_corpus(folder: Path, longest: int, longest_tested: int = 0) -> Corpus:
+    """Read the pairs of a folder.
+
+    Training pairs with a sentence of more than `longest` pieces are left out, as MLPerf does. Test sentences are cut off at
+    that length, or at `longest_tested`.
+    """
     names = next((names for names in (_WMT, _PLAIN) if (folder / names[0]).is_file()), None)
     if names is None:
         raise WorkloadFailure(
@@ -187,7 +199,7 @@ def read_corpus(folder: Path, longest: int) -> Corpus:
         cut = cutter(merges)
         counts = Counter(piece for line in (*sources, *targets) for piece in cut(line))
         pieces = (*SPECIAL, *sorted(counts, key=lambda piece: (-counts[piece], piece)))
-    vocabulary = Vocabulary(pieces)
+    vocabulary = Vocabulary(pieces, escaped=names is _WMT)
     numbers = vocabulary.numbers
 
     def numbered(line: str) -> list[int]:
@@ -197,9 +209,8 @@ def read_corpus(folder: Path, longest: int) -> Corpus:
     train = tuple(pair for pair in pairs if all(0 < len(part) <= longest for part in pair))
     if not train:
         raise WorkloadFailure("bad_data", f"no pair of {folder} has at most {longest} pieces in both languages")
-    return Corpus(
-        vocabulary, vocabulary, train, tuple(numbered(line)[:longest] for line in test), tuple(references), sha256
-    )
+    tested = tuple(numbered(line)[: longest_tested or longest] for line in test)
+    return Corpus(vocabulary, vocabulary, train, tested, tuple(references), sha256)
 
 
 def _lines(path: Path) -> list[str]:
@@ -348,6 +359,33 @@ def plan_batches(pairs: Sequence[Pair], tokens: int, seed: int, epoch: int) -> l
         batches.append(batch)
     draw.shuffle(batches)
     return batches
+
+
+def length_buckets(pairs: Sequence[Pair], longest: int) -> list[list[int]]:
+    """Return the pairs by length, in buckets of one width: a pair is as long as the longer of its sentences."""
+    width = -(-longest // BUCKETS)
+    buckets: list[list[int]] = [[] for _ in range(BUCKETS)]
+    for index, pair in enumerate(pairs):
+        buckets[min(max(map(len, pair)) // width, BUCKETS - 1)].append(index)
+    return buckets
+
+
+def plan_bucketed(buckets: Sequence[Sequence[int]], pairs: int, ranks: int, seed: int, epoch: int) -> list[list[int]]:
+    """Return which pairs make a batch, for one epoch: all from one bucket, and in a step from the same one for all ranks.
+
+    The last step of a bucket has what is left, in equal parts, so up to ranks − 1 pairs of a bucket are left out.
+    """
+    draw = random.Random(f"{seed} {epoch}")
+    steps: list[list[list[int]]] = []
+    for bucket in buckets:
+        order = draw.sample(bucket, len(bucket))
+        for start in range(0, len(order), pairs * ranks):
+            together = order[start : start + pairs * ranks]
+            each = len(together) // ranks
+            if each:
+                steps.append([together[rank * each : (rank + 1) * each] for rank in range(ranks)])
+    draw.shuffle(steps)
+    return [batch for step in steps for batch in step]
 
 
 def text_batch(pairs: Sequence[Pair]) -> TextBatch:

@@ -10,38 +10,26 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from stackmark.workloads.fit.definition import FitParams
-from stackmark.workloads.fit.impl.bleu import corpus_bleu
-from stackmark.workloads.fit.impl.learner import Bench, Supervised, in_order_of_ranks, share_of_rank
-from stackmark.workloads.fit.impl.text import (
-    BEGIN,
-    END,
-    PAD,
-    Corpus,
-    Pair,
-    TextBatch,
-    batches_of_rank,
-    generate_corpus,
-    plan_batches,
-    read_corpus,
-    source_batch,
-    synthetic_corpus,
-    text_batch,
+from stackmark.workloads.fit.impl import translation
+from stackmark.workloads.fit.impl.learner import Bench
+from stackmark.workloads.fit.impl.text import PAD, Corpus, TextBatch, plan_batches
+from stackmark.workloads.fit.impl.translation import (
+    EXTRA_LENGTH,
+    Decoding,
+    Search,
+    TranslationLearner,
+    Translator,
+    smoothed_loss,
 )
-from stackmark.workloads.workload import Values
 
-SMOOTHING = 0.1
-BEAM, ALPHA, EXTRA_LENGTH = 4, 0.6, 50
-# Sentences that are translated at a time, in tokens of their source.
-EVALUATED_TOKENS = 4096
-# A synthetic corpus has the vocabulary of the reference, and sentences of up to its length.
-FULL_WORDS, FULL_PAIRS, FULL_LENGTH = 33_708, 20_000, 64
+SEARCH = Search(beam=4, alpha=0.6)
+FULL_WORDS = 33_708
 
 
 @dataclass(frozen=True)
@@ -70,11 +58,7 @@ def size_of(params: FitParams) -> Size:
 
 
 def load_corpus(params: FitParams) -> Corpus:
-    if params.data:
-        return read_corpus(Path(params.data), size_of(params).longest)
-    if params.preset == "full":
-        return synthetic_corpus(FULL_WORDS, FULL_PAIRS, FULL_LENGTH)
-    return generate_corpus()
+    return translation.load_corpus(params, size_of(params).longest, words=FULL_WORDS)
 
 
 def data_sha256(params: FitParams) -> str:
@@ -175,7 +159,7 @@ class DecoderLayer(nn.Module):
         return out
 
 
-class Transformer(nn.Module):
+class Transformer(Translator):
     positions: Tensor
 
     def __init__(self, size: Size, source_words: int, target_words: int) -> None:
@@ -217,8 +201,12 @@ class Transformer(nn.Module):
             x = layer(x, layer.source_attention.keys_values(encoded), mask)
         return self._logits(x)
 
-    def begin(self, encoded: Tensor) -> list[LayerCache]:
+    def caches(self, encoded: Tensor) -> list[LayerCache]:
         return [LayerCache(layer.source_attention.keys_values(encoded)) for layer in self.decoder_layers()]
+
+    def begin(self, source: Tensor, hypotheses: int) -> "TransformerDecoding":
+        encoded, mask = (part.repeat_interleave(hypotheses, 0) for part in self.encode(source))
+        return TransformerDecoding(self, self.caches(encoded), mask)
 
     def next_logits(self, tokens: Tensor, place: int, caches: Sequence[LayerCache], mask: Tensor) -> Tensor:
         """Return the logits of the token after `tokens` (n, 1), which stand at a place of the target."""
@@ -243,46 +231,16 @@ def _positions(length: int, width: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), 1)
 
 
-@torch.inference_mode()
-def beam_search(net: Transformer, source: Tensor, *, beam: int = BEAM, alpha: float = ALPHA) -> list[list[int]]:
-    """Translate a batch: the likeliest sentence of each, by the length-normalised score of the reference.
+class TransformerDecoding(Decoding):
+    def __init__(self, net: Transformer, caches: Sequence[LayerCache], mask: Tensor) -> None:
+        self._net, self._caches, self._mask = net, caches, mask
 
-    All hypotheses of all sentences are decoded together. One that has ended stays among the candidates of its sentence.
-    """
-    count, device = source.shape[0], source.device
-    most = source.shape[1] + EXTRA_LENGTH
-    encoded, mask = net.encode(source)
-    rows = torch.arange(count, device=device).repeat_interleave(beam)
-    caches, mask = net.begin(encoded.index_select(0, rows)), mask.index_select(0, rows)
-    tokens = torch.full((count * beam, 1), BEGIN, device=device)
-    # Of the equal hypotheses at the start one counts.
-    scores = torch.full((count, beam), -math.inf, device=device)
-    scores[:, 0] = 0.0
-    ended = torch.zeros((count, beam), dtype=torch.bool, device=device)
-    lengths = torch.zeros((count, beam), device=device)
-    first = torch.arange(count, device=device)[:, None] * beam
-    for place in range(most):
-        logits = net.next_logits(tokens[:, -1:], place, caches, mask).float()
-        steps = F.log_softmax(logits, 1).view(count, beam, -1)
-        words = steps.shape[2]
-        # What has ended goes on with padding, at no cost.
-        steps = steps.masked_fill(ended[:, :, None], -math.inf)
-        steps[:, :, PAD] = torch.where(ended, 0.0, -math.inf)
-        scores, chosen = (scores[:, :, None] + steps).view(count, -1).topk(beam, 1)
-        before, word = chosen // words, chosen % words
-        rows = (first + before).flatten()
-        tokens = torch.cat((tokens.index_select(0, rows), word.view(-1, 1)), 1)
-        for cache in caches:
+    def next_logits(self, tokens: Tensor, place: int) -> Tensor:
+        return self._net.next_logits(tokens, place, self._caches, self._mask)
+
+    def take(self, rows: Tensor) -> None:
+        for cache in self._caches:
             cache.take(rows)
-        was_over = ended.gather(1, before)
-        lengths = lengths.gather(1, before) + (~was_over).float()
-        ended = was_over | (word == END)
-        # One look in eight steps: each waits for the device.
-        if place % 8 == 7 and bool(ended.all()):
-            break
-    penalty = ((5.0 + lengths) / 6.0) ** alpha
-    best = (scores / penalty).argmax(1)
-    return tokens[:, 1:].view(count, beam, -1)[torch.arange(count, device=device), best].tolist()
 
 
 # --- the task -----------------------------------------------------------------------------------------------------------
@@ -294,18 +252,18 @@ def learning_rate(peak: float, warmup: int, update: int) -> float:
     return peak * min(step / max(1, warmup), math.sqrt(max(1, warmup) / step))
 
 
-class TransformerLearner(Supervised[TextBatch]):
+class TransformerLearner(TranslationLearner):
     def __init__(self, bench: Bench) -> None:
         params, size = bench.params, size_of(bench.params)
-        self.corpus = load_corpus(params)
+        corpus = load_corpus(params)
         torch.manual_seed(bench.seed)
         with bench.device:
-            net = Transformer(size, len(self.corpus.source), len(self.corpus.target))
+            net = Transformer(size, len(corpus.source), len(corpus.target))
         optimizer = torch.optim.Adam(
             net.parameters(), params.learning_rate, betas=size.betas, eps=1e-9, fused=params.fused or None
         )
         rate = partial(learning_rate, params.learning_rate, params.warmup_updates)
-        super().__init__(bench, net, optimizer, rate, samples=len(self.corpus.train), data_sha256=self.corpus.sha256)
+        super().__init__(bench, net, optimizer, rate, corpus=corpus, search=SEARCH)
         self.logged = {
             "opt_name": "adam",
             "opt_base_learning_rate": params.learning_rate,
@@ -316,45 +274,11 @@ class TransformerLearner(Supervised[TextBatch]):
             "max_sequence_length": size.longest,
         }
 
-    def batches(self, epoch: int) -> Iterator[tuple[TextBatch, int]]:
-        train, rank = self.corpus.train, self.bench.rank
-        plan = plan_batches(train, self.bench.params.batch, self.bench.seed, epoch)
-        for numbers in batches_of_rank(plan, rank.number, rank.size):
-            pairs: list[Pair] = [train[number] for number in numbers]
-            yield text_batch(pairs).to(self.bench.device), len(pairs)
+    def plan(self, epoch: int) -> list[list[int]]:
+        return plan_batches(self.corpus.train, self.bench.params.batch, self.bench.seed, epoch)
 
     def loss(self, batch: TextBatch) -> Tensor:
-        logits = self.strategy.net(batch.source, batch.inputs)
-        return F.cross_entropy(
-            logits.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=PAD, label_smoothing=SMOOTHING
-        )
-
-    def evaluate(self) -> Values:
-        rank, test = self.bench.rank, self.corpus.test
-        mine = share_of_rank(len(test), rank)
-        with self.evaluating():
-            said = translate(self.net, [test[number] for number in mine], self.bench.device)
-        translated = in_order_of_ranks(self.bench.gathered(said), rank)
-        texts = [self.corpus.target.joined(sentence) for sentence in translated]
-        # The reference's metric is uncased.
-        return {"BLEU": corpus_bleu(texts, self.corpus.references, lowercase=True)}
-
-
-def translate(net: nn.Module, sentences: Sequence[Sequence[int]], device: torch.device) -> list[list[int]]:
-    """Translate sentences in batches of about one length."""
-    assert isinstance(net, Transformer)
-    order = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
-    found: list[list[int]] = [[] for _ in sentences]
-    start = 0
-    while start < len(order):
-        end = start + 1
-        while end < len(order) and (end + 1 - start) * (len(sentences[order[end]]) + 1) <= EVALUATED_TOKENS:
-            end += 1
-        source = source_batch([sentences[number] for number in order[start:end]]).to(device)
-        for number, translation in zip(order[start:end], beam_search(net, source), strict=True):
-            found[number] = translation
-        start = end
-    return found
+        return smoothed_loss(self.strategy.net(batch.source, batch.inputs), batch.labels, "mean")
 
 
 def build(bench: Bench) -> TransformerLearner:
