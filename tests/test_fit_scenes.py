@@ -11,10 +11,9 @@ from refusing import fails_as
 from stackmark.workloads.fit.impl import scenes
 from stackmark.workloads.fit.impl.fashion_mnist import read_garments
 from stackmark.workloads.fit.impl.scenes import (
+    EDGES,
     FIRST_TESTED,
-    LARGEST,
     PX,
-    SMALLEST,
     Figures,
     draw_scenes,
     garment_scenes,
@@ -53,7 +52,7 @@ def test_boxes_are_those_of_the_pixels() -> None:
             inside = seen[top:bottom, left:right]
             for side in (inside[0], inside[-1], inside[:, 0], inside[:, -1]):
                 assert bool(side.any())
-            assert SMALLEST - 2 <= right - left <= LARGEST
+            assert EDGES[0] - 2 <= right - left <= EDGES[1]
             share = float(inside.float().mean())
             # A square is all of its box, a disc π/4 of it, a triangle a half.
             assert share == pytest.approx({1: 1.0, 2: 0.785, 3: 0.5}[label], abs=0.06)

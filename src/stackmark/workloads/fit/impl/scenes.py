@@ -18,7 +18,8 @@ from stackmark.workloads.fit.impl.hashing import hashed, uniform
 SEED = 20190710
 PX = 96
 MOST_FIGURES, TRIES = 3, 8
-SMALLEST, LARGEST = 20, 48
+# Edges of a figure's picture. A garment is smaller than its picture, most of all trousers.
+EDGES, GARMENT_EDGES = (20, 48), (40, 64)
 # Pixels of a figure that are darker than this belong to the canvas.
 DARKEST = 24
 TRAINED, TESTED = 600, 100
@@ -34,10 +35,11 @@ FULL_PX, FULL_TRAINED, FULL_TESTED, FULL_CLASSES, FULL_BOXES = 300, 1024, 128, 8
 
 @dataclass(frozen=True)
 class Figures:
-    """Grey pictures of figures (count, edge, edge), and the class of each, from 1."""
+    """Grey pictures of figures (count, edge, edge), the class of each, from 1, and how small and large they are drawn."""
 
     pictures: Tensor
     labels: Tensor
+    edges: tuple[int, int] = EDGES
 
 
 def plain_figures(edge: int = 64) -> Figures:
@@ -64,7 +66,8 @@ def _draw(figures: Figures, index: Tensor, seed: int) -> Labelled:
     count, edge = len(index), figures.pictures.shape[1]
     slot = torch.arange(MOST_FIGURES)
     which = hashed(seed, 1, index[:, None], slot) % len(figures.labels)
-    size = SMALLEST + hashed(seed, 2, index[:, None], slot) % (LARGEST - SMALLEST + 1)
+    smallest, largest = figures.edges
+    size = smallest + hashed(seed, 2, index[:, None], slot) % (largest - smallest + 1)
     left, top, placed = _placed(index, size, seed)
     placed &= slot <= (hashed(seed, 3, index) % MOST_FIGURES)[:, None]
     canvas = _canvas(index, seed)
@@ -133,7 +136,7 @@ def generated_scenes() -> InMemory:
 def garment_scenes(folder: Path) -> InMemory:
     """Compose scenes of garments; those of the test are other garments than those that are trained."""
     train, test = (
-        draw_scenes(Figures(*read_garments(folder, training=training)), first, count)
+        draw_scenes(Figures(*read_garments(folder, training=training), GARMENT_EDGES), first, count)
         for training, first, count in ((True, 0, GARMENTS_TRAINED), (False, FIRST_TESTED, GARMENTS_TESTED))
     )
     return InMemory(train, test, 11, "scenes of garments")
