@@ -181,6 +181,26 @@ TASKS = {
             {"target": "0.65", "most_epochs": 30},
             "ncf",
         ),
+        FitTask(
+            "ssd",
+            "Detect objects with SSD until its mAP is reached (MLPerf: SSD-ResNet34, COCO 2017)",
+            "picture",
+            (MetricType("mAP", ""),),
+            f"{_IMPL}.ssd",
+            {
+                "tiny": {
+                    "target": "0.75", "batch": 16, "learning_rate": 0.02, "warmup_updates": 40, "most_epochs": 40,
+                    "evaluate_every": 1,
+                },
+                # By the reference's rule 0.0025 for 32 pictures.
+                "full": {
+                    "target": "0.23", "batch": 120, "learning_rate": 9.375e-3, "warmup_updates": 300, "most_epochs": 80,
+                    "evaluate_every": 5,
+                },
+            },
+            {"target": "0.6", "most_epochs": 40},
+            "ssd",
+        ),
     )
 }  # fmt: skip
 
