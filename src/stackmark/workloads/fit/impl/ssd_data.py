@@ -30,7 +30,9 @@ SMALLEST, MOST_ASPECT = 0.3, 2.0
 TRIES, MOST_DRAWS = 1, 100
 BRIGHTNESS, CONTRAST, SATURATION, HUE = 0.125, 0.5, 0.5, 0.05
 # The rows are how bright a colour is, and two that say which colour it is (NTSC's YIQ).
-YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
+TO_YIQ = torch.tensor(((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)))
+# Once and on the CPU: a GPU would have to be waited for.
+FROM_YIQ = torch.linalg.inv(TO_YIQ)
 READ_BYTES = 1 << 24
 
 
@@ -149,13 +151,13 @@ def recolour(pictures: Tensor) -> Tensor:
 
     bright, contrast, saturation = 1 + drawn(BRIGHTNESS), 1 + drawn(CONTRAST), 1 + drawn(SATURATION)
     angle = drawn(HUE) * 2 * math.pi
-    to_yiq = torch.tensor(YIQ, device=device)
+    to_yiq, from_yiq = TO_YIQ.to(device), FROM_YIQ.to(device)
     turn = torch.zeros(count, 3, 3, device=device)
     turn[:, 0, 0] = 1
     turn[:, 1, 1] = turn[:, 2, 2] = saturation * angle.cos()
     turn[:, 2, 1] = saturation * angle.sin()
     turn[:, 1, 2] = -turn[:, 2, 1]
-    matrix = torch.linalg.inv(to_yiq) @ turn @ to_yiq * (bright * contrast)[:, None, None]
+    matrix = from_yiq @ turn @ to_yiq * (bright * contrast)[:, None, None]
     # Contrast is about the mean brightness of the picture.
     grey = (pictures.mean((2, 3)) @ to_yiq[0]) * bright * (1 - contrast)
     changed = torch.einsum("nij,njhw->nihw", matrix, pictures) + grey[:, None, None, None]
