@@ -37,6 +37,7 @@ from stackmark.workloads.fit.impl.ssd import (
 )
 from stackmark.workloads.fit.impl.ssd_data import LEAST_OVERLAPS, WHOLE, draw_crop, flip, recolour
 from test_fit_coco import write_coco
+from test_fit_scenes import write_garments
 from worker_process import environment, work
 
 CPU = torch.device("cpu")
@@ -199,7 +200,7 @@ def test_the_loss_is_that_of_a_plain_sum() -> None:
     torch.manual_seed(4)
     codes, wanted = torch.randn(4, 50, 4), torch.randn(4, 50, 4)
     logits = torch.randn(4, 50, 5) * 2
-    # No object, one, some, and so many that there are fewer others than three for each.
+    # No object, one, some, and more than leave three others for each.
     chance = torch.tensor([0.0, 0.02, 0.2, 0.6])[:, None]
     labels = torch.where(torch.rand(4, 50) < chance, torch.randint(1, 5, (4, 50)), 0)
     assert (labels > 0).sum(1).tolist()[0] == 0
@@ -431,6 +432,16 @@ def test_the_learning_rate_rises_and_falls_as_the_reference_says() -> None:
     full.size = SIZES["full"]
     rates = [full._learning_rate(update) for update in (0, 149, 299, 159_999, 160_000, 199_999, 200_000)]
     assert rates == pytest.approx([2.5e-3 / 300, 1.25e-3, 2.5e-3, 2.5e-3, 2.5e-4, 2.5e-4, 2.5e-5])
+
+
+def test_garments_train_by_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenes, "GARMENTS_TRAINED", 20)
+    monkeypatch.setattr(scenes, "GARMENTS_TESTED", 6)
+    one = learner(source="real", data=str(write_garments(tmp_path)))
+    assert (one.data.classes, one.train_epoch(0)) == (11, 20)
+    assert 0 <= one.evaluate()["mAP"] <= 1
+    # The rate falls after 12,000 pictures.
+    assert one._learning_rate(749) == pytest.approx(10 * one._learning_rate(750))
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ TASKS = {
                     "evaluate_every": 5,
                 },
             },
-            {"target": "0.6", "most_epochs": 40},
+            {"target": "0.4", "most_epochs": 30},
             "ssd",
         ),
     )

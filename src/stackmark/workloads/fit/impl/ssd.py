@@ -11,7 +11,7 @@ Matching, encoding and the choice of hard negatives are done for a batch at once
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,18 @@ SIZES = {
 }  # fmt: skip
 
 
+# Garments are harder: what they are is only learned at a lower rate.
+SIZES["real"] = replace(SIZES["tiny"], decays=(12_000, 18_000))
+
+
+def size_of(params: FitParams) -> Size:
+    return SIZES["real" if params.preset == "tiny" and params.source == "real" else params.preset]
+
+
 def load_data(params: FitParams, rank: Rank) -> DetectionData:
-    size = SIZES[params.preset]
     if params.preset == "full" and params.data:
         threads = len(os.sched_getaffinity(0)) // rank.local_size
-        return CocoFolder(Path(params.data), size.px, min(MOST_READERS, threads))
+        return CocoFolder(Path(params.data), size_of(params).px, min(MOST_READERS, threads))
     return load_scenes(params).to(torch.device(params.device))
 
 
@@ -283,7 +290,7 @@ def find(codes: Tensor, logits: Tensor, defaults: Tensor) -> Found:
 
 class SsdLearner(Supervised[Labelled]):
     def __init__(self, bench: Bench) -> None:
-        params, size = bench.params, SIZES[bench.params.preset]
+        params, size = bench.params, size_of(bench.params)
         self.data = load_data(params, bench.rank)
         torch.manual_seed(bench.seed)
         with bench.device:
