@@ -50,9 +50,7 @@ def main(file: Path) -> None:
     with joined_as(rank, CPU) as group:
         learner = small_learner(rank, group)
         samples = learner.train_epoch(0)
-        trained = weights(learner)
-        quality = learner.evaluate()
-        torch.save({"samples": samples, "trained": trained, "evaluated": weights(learner), "quality": quality}, file)
+        torch.save({"samples": samples, "trained": weights(learner), "quality": learner.evaluate()}, file)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from refusing import fails_as
 from stackmark.events import Evaluation, Facts, Log, Probe, Result, Stream
 from stackmark.ranks import Rank
 from stackmark.spec import Request, Task
+from stackmark.workloads.fit.impl.hashing import hashed, normal
 from stackmark.workloads.fit.impl.learner import Bench
 from stackmark.workloads.fit.impl.ncf import SIZES, NcfLearner, NeuMF, Size, build, count_hits, draw_candidates
 from stackmark.workloads.fit.impl.ratings import (
@@ -24,9 +25,7 @@ from stackmark.workloads.fit.impl.ratings import (
     Ratings,
     Unrated,
     generate_ratings,
-    hashed,
     leave_one_out,
-    normal,
     read_ratings,
     synthetic_ratings,
 )

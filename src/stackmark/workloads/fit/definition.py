@@ -123,7 +123,7 @@ def targets_of(qualities: tuple[MetricType, ...], target: str) -> dict[str, floa
 
 @dataclass(frozen=True)
 class FitTask:
-    """One task. `presets` has the values of parameters that nobody typed; `model_params` the size of the model by preset."""
+    """One task. `presets` has the values of parameters that nobody typed."""
 
     name: str
     title: str
@@ -182,24 +182,24 @@ TASKS = {
             "gnmt",
         ),
         FitTask(
-            "ncf",
-            "Recommend items with NeuMF until its hit rate is reached (MLPerf v0.5: NCF, MovieLens 20M)",
-            "user-item pair",
-            (MetricType("HR@10", ""),),
-            f"{_IMPL}.ncf",
+            "ssd",
+            "Detect objects with SSD until its mAP is reached (MLPerf: SSD-ResNet34, COCO 2017)",
+            "picture",
+            (MetricType("mAP", ""),),
+            f"{_IMPL}.ssd",
             {
                 "tiny": {
-                    "target": "0.8", "batch": 1024, "learning_rate": 2e-3, "warmup_updates": 0, "most_epochs": 20,
+                    "target": "0.75", "batch": 16, "learning_rate": 0.02, "warmup_updates": 40, "most_epochs": 40,
                     "evaluate_every": 1,
                 },
-                # The target is that of v0.5; v0.6 suspended the benchmark.
+                # By the reference's rule 0.0025 for 32 pictures.
                 "full": {
-                    "target": "0.635", "batch": 65536, "learning_rate": 1e-3, "warmup_updates": 0, "most_epochs": 30,
-                    "evaluate_every": 1,
+                    "target": "0.23", "batch": 120, "learning_rate": 9.375e-3, "warmup_updates": 300, "most_epochs": 80,
+                    "evaluate_every": 5,
                 },
             },
-            {"target": "0.65", "most_epochs": 30},
-            "ncf",
+            {"target": "0.4", "most_epochs": 30},
+            "ssd",
         ),
         FitTask(
             "resnet",
@@ -220,6 +220,26 @@ TASKS = {
             },
             {"target": "0.88", "batch": 128, "learning_rate": 0.2, "warmup_updates": 500, "most_epochs": 6},
             "resnet",
+        ),
+        FitTask(
+            "ncf",
+            "Recommend items with NeuMF until its hit rate is reached (MLPerf v0.5: NCF, MovieLens 20M)",
+            "user-item pair",
+            (MetricType("HR@10", ""),),
+            f"{_IMPL}.ncf",
+            {
+                "tiny": {
+                    "target": "0.8", "batch": 1024, "learning_rate": 2e-3, "warmup_updates": 0, "most_epochs": 20,
+                    "evaluate_every": 1,
+                },
+                # The target is that of v0.5; v0.6 suspended the benchmark.
+                "full": {
+                    "target": "0.635", "batch": 65536, "learning_rate": 1e-3, "warmup_updates": 0, "most_epochs": 30,
+                    "evaluate_every": 1,
+                },
+            },
+            {"target": "0.65", "most_epochs": 30},
+            "ncf",
         ),
     )
 }  # fmt: skip

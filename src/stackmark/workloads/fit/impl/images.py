@@ -10,11 +10,8 @@ that it is in, nor on the process that reads it.
 """
 
 import ctypes
-import gzip
 import hashlib
 import os
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from stackmark.ranks import Rank
-from stackmark.workloads.fit.impl.ratings import hashed
+from stackmark.workloads.fit.impl.fashion_mnist import CLASSES, read_garments
+from stackmark.workloads.fit.impl.hashing import hashed
 from stackmark.workloads.train.impl.data import MEAN, STD
 from stackmark.workloads.train.zoo import MODELS
-from stackmark.workloads.workload import WorkloadFailure
 
 if TYPE_CHECKING:
     # Imported when a folder is read: it needs numpy, which an image may not have.
@@ -251,59 +248,14 @@ def _cells() -> Tensor:
 
 # --- Fashion-MNIST ------------------------------------------------------------------------------------------------------
 
-FASHION_CLASSES = 10
 FASHION_MEAN, FASHION_STD = (72.94,), (90.02,)
-# By the first byte of the kind and the number of dimensions.
-IDX_HEADER = struct.Struct(">HBB")
-UNSIGNED_BYTES = 8
-# Fashion-MNIST has 60,000 images of 784 bytes.
-MOST_IDX_BYTES = 1 << 30
 
 
 def read_fashion(folder: Path) -> ImageSet:
-    """Read the files of MNIST's form, as Debian's dataset-fashion-mnist has them: compressed or not."""
-    sides = []
-    for name, training in (("train", True), ("t10k", False)):
-        images, labels = (
-            _read_idx(folder, f"{name}-{what}", size) for what, size in (("images-idx3", 3), ("labels-idx1", 1))
-        )
-        if len(images) != len(labels) or not len(labels) or int(labels.max()) >= FASHION_CLASSES:
-            raise WorkloadFailure(
-                "bad_data",
-                f"{folder} has {len(images)} images and {len(labels)} labels in its files {name}-*; there must be as many of "
-                f"both, and labels from 0 to {FASHION_CLASSES - 1}",
-            )
-        sides.append(Held(images[:, None], labels.long(), shift=2 if training else 0, flip=training))
-    return ImageSet(sides[0], sides[1], FASHION_CLASSES, FASHION_MEAN, FASHION_STD, _sha256("idx", *sides))
-
-
-def _read_idx(folder: Path, name: str, dimensions: int) -> Tensor:
-    """Read a file of unsigned bytes: a header with its dimensions, then all values."""
-    paths = [folder / f"{name}-ubyte{ending}" for ending in (".gz", "")]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        raise WorkloadFailure(
-            "bad_data",
-            f"{folder} has no {paths[0].name}",
-            "source real reads Fashion-MNIST: apt install dataset-fashion-mnist, then --data /usr/share/datasets/fashion-mnist",
-        )
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            raw = file.read(MOST_IDX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise WorkloadFailure("bad_data", f"{path} cannot be read: {error}", "is the file complete?") from error
-    begin = IDX_HEADER.size + 4 * dimensions
-    if len(raw) < begin or IDX_HEADER.unpack_from(raw) != (0, UNSIGNED_BYTES, dimensions):
-        raise WorkloadFailure("bad_data", f"{path} is not an idx file of {dimensions} dimensions of bytes")
-    shape = struct.unpack_from(f">{dimensions}I", raw, IDX_HEADER.size)
-    count = 1
-    for size in shape:
-        count *= size
-    if count != len(raw) - begin:
-        raise WorkloadFailure(
-            "bad_data", f"{path} claims {count} bytes and has {len(raw) - begin}", "is the file complete?"
-        )
-    return torch.frombuffer(bytearray(raw[begin:]) or bytearray(1), dtype=torch.uint8)[:count].view(shape)
+    (images, labels), (test_images, test_labels) = (read_garments(folder, training=side) for side in (True, False))
+    train = Held(images[:, None], labels, shift=2, flip=True)
+    test = Held(test_images[:, None], test_labels)
+    return ImageSet(train, test, CLASSES, FASHION_MEAN, FASHION_STD, _sha256("idx", train, test))
 
 
 # --- ImageNet -----------------------------------------------------------------------------------------------------------

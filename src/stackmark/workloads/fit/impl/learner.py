@@ -46,6 +46,18 @@ class Bench:
             return mine
         return [entry for said in self.group.all_say(mine) for entry in said]
 
+    def average_statistics(self, net: nn.Module) -> None:
+        """Give all ranks the mean of their statistics of batch normalisation, which each gathered from its own samples."""
+        if self.group is None:
+            return
+        norms = [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        found = [part for one in norms for part in (one.running_mean, one.running_var) if part is not None]
+        if found:
+            whole = torch.cat([part.flatten() for part in found]).cpu()
+            torch.distributed.all_reduce(whole, group=self.group.control)
+            for part, mean in zip(found, (whole / self.rank.size).split([len(part) for part in found]), strict=True):
+                part.copy_(mean)
+
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.params.precision == "bf16")
 
@@ -111,6 +123,7 @@ class Supervised(Learner, Generic[Batch]):
         for batch, samples in self.batches(number):
             self._update(batch)
             seen += samples
+        self.bench.average_statistics(self.net)
         # One look at the end of the epoch: no update waits for the device.
         if not math.isfinite(float(self._loss_sum)):
             raise WorkloadFailure(

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from stackmark.workloads.fit.definition import FitParams
+from stackmark.workloads.fit.impl.hashing import hashed
 from stackmark.workloads.fit.impl.learner import Bench, Supervised, share_of_rank
 from stackmark.workloads.fit.impl.ratings import (
     DATA_SEED,
     Ratings,
     Unrated,
     generate_ratings,
-    hashed,
     read_ratings,
     synthetic_ratings,
 )

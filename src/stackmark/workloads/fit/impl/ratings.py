@@ -8,8 +8,6 @@ Generated ratings follow from a hash of the seed and their place, computed in in
 and all machines make the same ones.
 """
 
-import ctypes
-import hashlib
 import math
 from array import array
 from collections.abc import Iterator, Sequence
@@ -19,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from stackmark.workloads.fit.impl.hashing import hashed, normal, sha256_of, uniform
 from stackmark.workloads.workload import WorkloadFailure
 
 # Name, separator and first line of the files that are read.
@@ -84,44 +83,11 @@ def leave_one_out(users: Tensor, items: Tensor, times: Tensor, counts: tuple[int
         users[~test],
         items[~test],
         items[test],
-        _sha256(f"{kind} {user_count} {item_count}", users, items, test),
+        sha256_of(f"{kind} {user_count} {item_count}", *(part.to(torch.int32) for part in (users, items, test))),
     )
 
 
-def _sha256(kind: str, *tensors: Tensor) -> str:
-    digest = hashlib.sha256(kind.encode())
-    for tensor in tensors:
-        whole = tensor.to(torch.int32).contiguous()
-        # Without numpy, which an image may lack, a tensor's bytes are read at their address.
-        digest.update((ctypes.c_char * (4 * len(whole))).from_address(whole.data_ptr()))
-    return digest.hexdigest()
-
-
 # --- generated ----------------------------------------------------------------------------------------------------------
-
-
-def hashed(*parts: Tensor | int) -> Tensor:
-    """Return 32 random bits for each combination of whole numbers below 2³², as int64.
-
-    The constants are below 2³¹, so that no product overflows: the same bits on every device.
-    """
-    bits = torch.zeros((), dtype=torch.long)
-    for part in parts:
-        bits = (bits.to(part.device) if isinstance(part, Tensor) else bits) ^ part
-        for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
-            bits = ((bits ^ (bits >> shift)) * factor) & 0xFFFFFFFF
-        bits = bits ^ (bits >> 15)
-    return bits
-
-
-def uniform(*parts: Tensor | int) -> Tensor:
-    """Return numbers between 0 and 1, neither of them included, by a hash."""
-    return (hashed(*parts).double() + 0.5) / 2**32
-
-
-def normal(*parts: Tensor | int) -> Tensor:
-    """Return normally distributed numbers by a hash (Box and Muller)."""
-    return (-2 * uniform(*parts, 1).log()).sqrt() * (2 * math.pi * uniform(*parts, 2)).cos()
 
 
 def generate_ratings(seed: int = DATA_SEED, users: int = TINY_USERS, items: int = TINY_ITEMS) -> Ratings:

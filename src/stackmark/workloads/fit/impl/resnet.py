@@ -3,8 +3,8 @@
 `full` has the model, the optimizer (LARS) and the schedule of NVIDIA's DGX-1 in MLPerf Training v0.6, and reads ImageNet. `tiny`
 is the same stack of blocks with an eighth of the width, for images of 24 or 28 pixels, trained by SGD on the same schedule.
 
-Statistics of batch normalisation are each rank's own in training. Before an evaluation the ranks take the mean of those that they
-have accumulated: all of them evaluate one model, which is also what a checkpoint holds.
+Statistics of batch normalisation are each rank's own in a step. After an epoch the ranks take the mean of those that they have
+accumulated: all of them evaluate one model, which is also what a checkpoint holds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,6 +19,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from stackmark.ranks import Rank
 from stackmark.workloads.fit.definition import FitParams
+from stackmark.workloads.fit.impl.hashing import hashed
 from stackmark.workloads.fit.impl.images import (
     Batch,
     Draw,
@@ -30,7 +31,6 @@ from stackmark.workloads.fit.impl.images import (
     synthetic_images,
 )
 from stackmark.workloads.fit.impl.learner import Bench, Supervised, share_of_rank
-from stackmark.workloads.fit.impl.ratings import hashed
 from stackmark.workloads.train.impl.nets import layers, resnet
 from stackmark.workloads.versions import fused_since, has_torch
 from stackmark.workloads.workload import Values
@@ -226,7 +226,6 @@ class ResnetLearner(Supervised[Batch]):
         return images.to(torch.float32, memory_format=self._layout).sub_(self._mean).div_(self._std)
 
     def evaluate(self) -> Values:
-        self._share_statistics()
         bench, test = self.bench, self._images.test
         mine = share_of_rank(len(test), bench.rank)
         plan = [[*mine[start : start + self._together]] for start in range(0, len(mine), self._together)]
@@ -235,17 +234,6 @@ class ResnetLearner(Supervised[Batch]):
             for images, labels in test.batches(plan, None, bench.device):
                 hits += (self.net(self._normalised(images)).argmax(1) == labels).sum()
         return {QUALITY: sum(bench.gathered([int(hits)])) / len(test)}
-
-    def _share_statistics(self) -> None:
-        """Give all ranks the mean of what they have accumulated for batch normalisation."""
-        if self.bench.group is None:
-            return
-        buffers = [*self.net.buffers()]
-        together = torch.cat([one.flatten() for one in buffers])
-        torch.distributed.all_reduce(together)
-        together /= self.bench.rank.size
-        for one, mean in zip(buffers, together.split([one.numel() for one in buffers]), strict=True):
-            one.copy_(mean.view_as(one))
 
 
 def build(bench: Bench) -> ResnetLearner:
