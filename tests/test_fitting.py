@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asking import Answer, ask
-from curve_sample import GNMT, MASKS, announce_curves
+from curve_sample import GNMT, MASKS, announced_curves
 from stackmark.events import Evaluation, Event, Facts, Failed, Figure, Hello, Result, Steps, Stream, write_event
 from stackmark.experiments.examine import examine
 from stackmark.experiments.fitting import trained_run
@@ -44,8 +44,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("curves")
-    with pytest.MonkeyPatch.context() as patch:
-        announce_curves(folder / "site", patch)
+    with announced_curves(folder / "site") as patch:
         patch.setenv("STACKMARK_LEDGER", str(folder / "ledger.db"))
         yield Made(
             folder / "ledger.db",

@@ -12,6 +12,7 @@ from doctor_sample import node, of, stand_in
 from golden_screens import GOLDEN, names, screens, stored
 from stackmark.api.cluster_experiments import FaultPlan
 from stackmark.api.clusters import CleanedCluster, ClusterTests, Diagnosis
+from stackmark.api.importing import MlperfChecks, MlperfLogs
 from stackmark.api.published_charts import PublishedChart
 from stackmark.cluster.checks.suite import Suite
 from stackmark.errors import SpecError
@@ -95,6 +96,8 @@ def of_samples() -> list[dict[str, object]]:
         plan_json(find_suite("quick"), forecast(find_suite("quick"), None)),
         error_json(Request(workload="train/trivial"), SpecError("a sentence")),
         PublishedChart((), ("train/trivial",)).to_dict(),
+        MlperfLogs(()).to_dict(),
+        MlperfChecks("0.6.0", ()).to_dict(),
     ]
 
 

@@ -7,6 +7,7 @@ import torch
 
 from refusing import fails_as, refused
 from stackmark.spec import Request, Scalar
+from stackmark.workloads.impl import devices
 from stackmark.workloads.op.definition import least_bytes, operations, read_problem, read_shape, say_problem
 from stackmark.workloads.op.impl import choose as choosing
 from stackmark.workloads.op.impl.choose import choose, problems_of, representative
@@ -18,6 +19,7 @@ from stackmark.workloads.op.problem import Problem, read_rows, say_rows
 def a_machine_of_known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "_trial", lambda _device: (1e11, 1e10))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "cpu_has", lambda _flag: False)
 
 
 def asked(op: str, **typed: Scalar) -> Request:

@@ -42,6 +42,7 @@ def test_a_name_that_a_container_has_too_takes_what_that_takes(name: str) -> Non
         "env": ["A=b=c"],
         "mount": ["/data:/data"],
         "user": "1000:0",
+        "bind": "numa",
     }[name]
     # A Python is that of an image.
     given = {"image": "a:1", name: typed}

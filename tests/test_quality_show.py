@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from asking import Answer, ask
-from curve_sample import GNMT, MASKS, announce_curves
+from curve_sample import GNMT, MASKS, announced_curves
 from stackmark.events import Evaluation, Facts, Hello, Phase
 from stackmark.experiments.run import read_measured
 from stackmark.figures import FigureUnit, figure_unit
@@ -39,8 +39,7 @@ from stackmark.worker.readable import for_people
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Two runs that missed their target and two that reached it; then two runs with two targets."""
     folder = tmp_path_factory.mktemp("curves")
-    with pytest.MonkeyPatch.context() as patch:
-        announce_curves(folder / "site", patch)
+    with announced_curves(folder / "site") as patch:
         patch.setenv("STACKMARK_LEDGER", str(folder / "ledger.db"))
         assert ask("run", GNMT, "--runs", "4", "--seed", "3", "--max-epochs", "6").code == 3
         assert ask("run", MASKS, "--runs", "2").code == 0
