@@ -255,9 +255,15 @@ def test_what_slurmstepd_says_is_known_before_the_jobs_state(cause: str, kind: s
     assert failure.kind == kind
 
 
-def test_a_controller_that_is_away_is_an_error_of_its_own() -> None:
-    error = commands.refused("squeue: error: Unable to contact slurm controller (connect failure)", ["squeue"])
-    assert isinstance(error, ControllerAway)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "squeue: error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Transport endpoint is not connected",
+    ],
+)
+def test_a_controller_that_is_away_is_an_error_of_its_own(said: str) -> None:
+    assert isinstance(commands.refused(said, ["squeue"]), ControllerAway)
 
 
 @pytest.mark.parametrize("order", [1, -1])

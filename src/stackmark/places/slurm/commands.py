@@ -41,6 +41,8 @@ OWN = (
 _SLURMS = ("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "PMI_", "PMIX_")
 _AWAY = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Zero Bytes were transmitted"
+    # In the middle of an exchange.
+    r"|Transport endpoint is not connected|Connection reset by peer|Broken pipe"
 )
 _WORD = re.compile(r"[A-Za-z0-9_.:,\[\]()/+=*-]{0,1024}")
 _ENDED = re.compile(r"\btasks? [\d,-]+: Exited with exit code \d+$")
