@@ -32,7 +32,7 @@ class FitParams(AnyParams):
     )
     source: Literal["generated", "real"] = Field(
         default="generated",
-        description="data of the preset tiny: generated, or real data in the folder --data",
+        description="data of the preset tiny: generated, or real data in the folder --data; fit/minigo: GNU Go is the opponent",
         json_schema_extra=TRAINING,
     )
     data: str = Field(
@@ -58,7 +58,10 @@ class FitParams(AnyParams):
         json_schema_extra={**AUTO, **TRAINING},
     )  # fmt: skip
     most_epochs: int = Field(
-        ge=1, le=MOST_EVALUATIONS, description="give up after this many epochs", json_schema_extra={**AUTO, **TRAINING}
+        ge=1,
+        le=MOST_EVALUATIONS,
+        description="give up after this many epochs (fit/minigo: generations)",
+        json_schema_extra={**AUTO, **TRAINING},
     )
     most_seconds: float = Field(
         default=0.0,
@@ -91,8 +94,6 @@ class FitParams(AnyParams):
     )
 
     def _validate(self) -> None:
-        if self.source == "real" and not self.data:
-            raise ValueError("source real needs --data, the folder with the data")
         if self.precision == "tf32" and self.device == "cpu":
             raise ValueError("tf32 needs an NVIDIA GPU; on a CPU use fp32 or bf16")
         if self.fused and self.device == "cpu":
@@ -135,6 +136,8 @@ class FitTask:
     real: Mapping[str, Scalar]
     # What MLPerf's logs call the benchmark.
     benchmark: str
+    # Whether `--source real` is a folder with data; else it is a program.
+    real_in_folder: bool = True
 
 
 _IMPL = "stackmark.workloads.fit.impl"
@@ -240,6 +243,27 @@ TASKS = {
             },
             {"target": "0.65", "most_epochs": 30},
             "ncf",
+        ),
+        FitTask(
+            "minigo",
+            "Learn Go by self-play until a win rate is reached (MLPerf: MiniGo, 9 x 9)",
+            "position",
+            (MetricType("win rate", ""),),
+            f"{_IMPL}.minigo",
+            {
+                "tiny": {
+                    "target": "0.85", "batch": 128, "learning_rate": 0.05, "warmup_updates": 0, "most_epochs": 30,
+                    "evaluate_every": 1,
+                },
+                "full": {
+                    "target": "0.95", "batch": 4096, "learning_rate": 0.16, "warmup_updates": 0, "most_epochs": 50,
+                    "evaluate_every": 1,
+                },
+            },
+            # An evaluation takes as long as a generation: GNU Go is asked after every third one.
+            {"target": "0.1", "most_epochs": 60, "evaluate_every": 3},
+            "minigo",
+            real_in_folder=False,
         ),
     )
 }  # fmt: skip

@@ -92,6 +92,7 @@ def probe(request: Request, rig: Rig) -> tuple[FitParams, dict[str, str]]:
     try:
         params = FitParams.model_validate({**values, "data_sha256": values.get("data_sha256", "0" * 64)})
         targets_of(task.qualities, params.target)
+        _require_folder(task, params)
     except (ValidationError, ValueError) as error:
         said = explain(error) if isinstance(error, ValidationError) else str(error)
         raise WorkloadFailure("bad_parameter", said, "see: stackmark run --help") from error
@@ -102,12 +103,18 @@ def probe(request: Request, rig: Rig) -> tuple[FitParams, dict[str, str]]:
     return params, reasons
 
 
+def _require_folder(task: FitTask, params: FitParams) -> None:
+    if task.real_in_folder and params.source == "real" and not params.data:
+        raise WorkloadFailure("bad_parameter", "source real needs the folder with the data", "name it: --data DIR")
+
+
 # --- a run --------------------------------------------------------------------------------------------------------------
 
 
 def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedTraining, None, None]:
     assert isinstance(params, FitParams)
     task, device = TASKS[name], torch.device(params.device)
+    _require_folder(task, params)
     with rig.part("device"):
         require_device(params.device)
         if device.type == "cuda":

@@ -58,6 +58,17 @@ class Bench:
             for part, mean in zip(found, (whole / self.rank.size).split([len(part) for part in found]), strict=True):
                 part.copy_(mean)
 
+    def concatenated(self, mine: Tensor) -> Tensor:
+        """Return the rows of all ranks: rank 0's first, then rank 1's."""
+        if self.group is None:
+            return mine
+        counts = self.gathered([len(mine)])
+        padded = torch.zeros((max(counts), *mine.shape[1:]), dtype=mine.dtype)
+        padded[: len(mine)] = mine
+        parts = [torch.empty_like(padded) for _ in counts]
+        torch.distributed.all_gather(parts, padded, group=self.group.control)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]).to(mine.device)
+
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.params.precision == "bf16")
 
