@@ -114,6 +114,37 @@ def test_a_number_of_another_recipe_is_context() -> None:
     assert UNCERTAINTY in found.comparison.sentence
 
 
+# --- times to a quality --------------------------------------------------------------------------------------------------
+
+
+def test_minutes_of_mlperf_stand_next_to_a_training_to_the_same_target() -> None:
+    what = spec("fit/ssd", preset="full", batch=120)
+    reference = find_reference("DGX-1 v0.6", what.workload, what.params, "1/min")
+    match = choose(reference, what, "1/min", "NVIDIA V100 16GB", None)
+    assert match is not None
+    assert (match.row.value, match.row.unit, match.row.count) == (22.36, "min", 8)
+    # The ledger has times as reciprocals: 44.72 min is half as fast.
+    found = against("this", [1 / 44.72, 1 / 44.72], match)
+    assert found.comparison.ratio == pytest.approx(0.5)
+    assert found.comparison.word == "SLOWER"
+    first, *_ = neighbours(what, 1 / 44.72, "1/min", "NVIDIA V100 16GB", None)
+    assert {one.row.model for one in near(what, "1/min", None, None, limit=99)} == {"ssd"}
+    assert first.ratio == pytest.approx(44.72 / first.value)
+
+
+def test_the_tiny_preset_stands_next_to_mlperfs_minutes_only_where_they_are_named() -> None:
+    what = spec("fit/ssd", preset="tiny")
+    assert near(what, "1/min", "NVIDIA V100 16GB", None) == []
+    match = choose(find_reference("DGX-1", what.workload, what.params, "1/min"), what, "1/min", "NVIDIA V100", None)
+    assert match is not None
+    assert match.differs[0].kind == "preset"  # type: ignore[attr-defined]
+
+
+def test_a_task_that_nobody_published_is_a_sentence_in_the_figures_own_unit() -> None:
+    with refused("fit/ncf", " min", "stackmark published search"):
+        find_reference("DGX-1", "fit/ncf", {}, "1/min")
+
+
 # --- how sure -----------------------------------------------------------------------------------------------------------
 
 

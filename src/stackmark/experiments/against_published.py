@@ -14,11 +14,19 @@ from stackmark.events import Hello
 from stackmark.experiments.judging import read_stored
 from stackmark.experiments.list_specs import is_list
 from stackmark.experiments.mlperf import LoggedSystem, time_published_for
-from stackmark.figures import FigureUnit, figure_unit, is_cost, unit_kind
+from stackmark.figures import FigureUnit, figure_unit
 from stackmark.ledger.importers.mlperf_training import FORMAT
 from stackmark.ledger.rows import IMPORT, RunDetail
 from stackmark.ledger.store import Ledger
-from stackmark.published.lookup import choose, find_reference, known_operators, known_rows, near, say_row
+from stackmark.published.lookup import (
+    choose,
+    find_reference,
+    higher_is_better,
+    known_operators,
+    known_rows,
+    near,
+    say_row,
+)
 from stackmark.published.near import Match
 from stackmark.published.operators import NearPublished, published_for
 from stackmark.published.stack import stack_differences, stack_lines, stack_of_facts, stack_of_row
@@ -107,7 +115,7 @@ def _pair(
 
 def _same_metric(row: Published, unit: FigureUnit) -> bool:
     """Tell whether a row counts in the same unit with the same direction: of times and watts less is better."""
-    return row.unit == unit.name and unit.higher_is_better == (unit_kind(row.unit) != "time" and not is_cost(row.unit))
+    return row.unit == unit.name and unit.higher_is_better == higher_is_better(row)
 
 
 def _what(row: Published) -> str:

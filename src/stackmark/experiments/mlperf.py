@@ -18,7 +18,7 @@ from stackmark.ledger.importers.reading import opened
 from stackmark.published.chips import chip_distance, parse_chip
 from stackmark.published.lookup import say_row
 from stackmark.published.stack import Stack, stack_differences, stack_lines, stack_of_facts, stack_of_row
-from stackmark.published.table import Published, load
+from stackmark.published.table import TO_TARGET, Published, load
 from stackmark.remarks import Remark
 from stackmark.units import counted
 from stackmark.verdict.mlperf_score import RUNS_ASKED, benchmark_name, has_score, score_of, why_unofficial
@@ -215,7 +215,7 @@ def _problem(count: int, failed: Sequence[LoggedRun]) -> str:
 
 
 def _times() -> list[Published]:
-    return [row for row in load() if row.unit == "min" and row.task == "training to target"]
+    return [row for row in load() if row.unit == "min" and row.task == TO_TARGET]
 
 
 def _fits(row: Published, system: str) -> bool:

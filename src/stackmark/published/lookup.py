@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmark.errors import SpecError
+from stackmark.figures import figure_unit, is_cost, unit_kind
 from stackmark.ledger import added
 from stackmark.ledger.store import Ledger
 from stackmark.published.checks import Finding, too_fast
@@ -61,9 +62,20 @@ def near(
     rows: Sequence[Published] | None = None,
     limit: int = 3,
 ) -> list[Match]:
-    """Return the published rows nearest to a spec as it ran."""
+    """Return the published rows nearest to a spec as it ran.
+
+    None for the preset tiny: it is not MLPerf's task, so minutes next to its seconds would mislead who did not ask for them.
+    """
+    if spec.params.get("preset") == "tiny":
+        return []
+    return _near(spec, unit, chip, framework, load() if rows is None else rows, limit)
+
+
+def _near(
+    spec: Spec, unit: str, chip: str | None, framework: str | None, rows: Sequence[Published], limit: int
+) -> list[Match]:
     return nearest(
-        load() if rows is None else rows,
+        rows,
         workload=published_name(spec.workload, spec.params),
         chip=chip,
         count=spec.ranks,
@@ -73,6 +85,7 @@ def near(
         framework=framework,
         data=str(spec.params.get("data") or ""),
         sequence_length=_sequence_tokens(spec.workload),
+        preset=str(spec.params.get("preset") or ""),
         limit=limit,
     )
 
@@ -98,7 +111,8 @@ def neighbours(
     *,
     arm: str = "",
 ) -> tuple[PublishedNeighbour, ...]:
-    """Return the nearest rows for a report, with the ratio of our rate to theirs as context."""
+    """Return the nearest rows for a report, with the ratio of our figure to theirs as context."""
+    ours = figure_unit(unit).value(rate)
     return tuple(
         PublishedNeighbour(
             value=match.row.value,
@@ -107,7 +121,7 @@ def neighbours(
             source=match.row.source,
             date=match.row.date,
             arm=arm,
-            ratio=rate / match.row.value,
+            ratio=ours / match.row.value,
             differs=match.differs,
             sure=f"{how_sure(match)}; {UNCERTAINTY}" if not spread_of(match.row) else how_sure(match),
         )
@@ -181,7 +195,7 @@ def find_reference(
     of_workload = [match.row for match in matches]
     if not of_workload:
         raise SpecError(
-            f"the table of published results has no row for {name} in {unit}",
+            f"the table of published results has no row for {name} in {figure_unit(unit).name}",
             hint="search the table: stackmark published search WORDS; add a row: stackmark published add FILE.csv",
         )
     hits = search(of_workload, understand(text, of_workload))
@@ -201,7 +215,7 @@ def choose(reference: Reference, spec: Spec, unit: str, chip: str | None, framew
 
     None where the probe chose to measure something that these rows are not of: a forward pass instead of training.
     """
-    matches = near(spec, unit, chip, framework, reference.rows, limit=len(reference.rows))
+    matches = _near(spec, unit, chip, framework, reference.rows, len(reference.rows))
     asked = understand(reference.text, reference.rows).chip
 
     def distance(match: Match) -> tuple[float, ...]:
@@ -214,11 +228,20 @@ def choose(reference: Reference, spec: Spec, unit: str, chip: str | None, framew
     return min(matches, key=distance, default=None)
 
 
+def higher_is_better(row: Published) -> bool:
+    """Tell the direction of a row: of times and costs less is better."""
+    return unit_kind(row.unit) != "time" and not is_cost(row.unit)
+
+
 def against(label: str, rates: Sequence[float], match: Match, margin: float = PUBLISHED_MARGIN) -> AgainstPublished:
     """Compare the logarithms of our rates with one constant (one-sample)."""
     row = match.row
     comparison = compare_published(
-        label, [math.log(rate) for rate in rates], row.value, margin=margin, what=f"{say_rate(row.value)} {row.unit}"
+        label,
+        [math.log(rate) for rate in rates],
+        row.value if higher_is_better(row) else 1 / row.value,  # as the ledger has figures: a time as its reciprocal
+        margin=margin,
+        what=f"{say_rate(row.value)} {row.unit}",
     )
     return AgainstPublished(match, comparison, bool(match.differs), how_sure(match))
 

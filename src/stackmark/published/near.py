@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from stackmark.figures import figure_unit
 from stackmark.published.chips import Chip, chip_distance, parse_chip
-from stackmark.published.table import UNIT_SPELLINGS, Published
+from stackmark.published.table import TO_TARGET, UNIT_SPELLINGS, Published
 from stackmark.remarks import Remark
 
 # Precisions whose matrix products are done in 16 bits: people call them all "half".
@@ -43,6 +44,7 @@ class _Query:
     framework: str
     data: str
     sequence_length: int | None
+    preset: str
 
 
 def nearest(
@@ -57,15 +59,16 @@ def nearest(
     framework: str | None = None,
     data: str | None = None,
     sequence_length: int | None = None,
+    preset: str = "",
     limit: int = 3,
 ) -> list[Match]:
     """Find the rows nearest to a result, nearest first, each with what differs.
 
     The same workload comes first, then its close relations; within them the same chip, count, precision and batch; the
-    newest where those are equal. Only rows of the same unit are taken. If a relation was measured on a nearer chip than
-    any row of the workload itself, the last place is its: what an H200 does with ResNet-50 v1.5 says more to somebody
-    with an H200 than one more P100. `data` is `synthetic` (also `device`, `host`) or else a folder; `chip` as NVML or
-    /proc/cpuinfo names it.
+    newest where those are equal. Only rows of the same unit are taken; `unit` is a figure's (`min`), or as the ledger has
+    it (`1/min`). If a relation was measured on a nearer chip than any row of the workload itself, the last place is its:
+    what an H200 does with ResNet-50 v1.5 says more to somebody with an H200 than one more P100. `data` is `synthetic`
+    (also `device`, `host`) or else a folder; `chip` as NVML or /proc/cpuinfo names it.
     """
     wanted = _Query(
         workload=_key(workload),
@@ -76,7 +79,9 @@ def nearest(
         framework=framework or "",
         data="" if not data else "synthetic" if data in {"synthetic", "device", "host"} else "real",
         sequence_length=sequence_length,
+        preset=preset,
     )
+    unit = figure_unit(unit).name
     unit = UNIT_SPELLINGS.get(unit, unit)
     newest_first = sorted(rows, key=lambda row: row.date, reverse=True)
     found = [match for row in newest_first if row.unit == unit and (match := _match(wanted, row))]
@@ -116,6 +121,8 @@ def _relation(workload: str, row: Published) -> str | None:
     if row.workload and _key(row.workload) == workload:
         return ""
     family, _, name = workload.partition("/")
+    if family == "fit":
+        return "" if row.task == TO_TARGET and _key(row.model) == name else None
     if workload == "train/bert_large" and row.task == "fine-tuning" and _key(row.model).startswith("bert_large"):
         return "fine-tuning on SQuAD (another head) instead of pre-training"
     asked = re.fullmatch(r"(resnet(\d+))(?:_(v1\.5|v2))?", name)
@@ -151,6 +158,8 @@ def _family(framework: str) -> str:
 def _differences(wanted: _Query, row: Published, chip: Chip, related: str) -> Iterator[Remark]:
     if related:
         yield Remark(related, "workload")
+    if wanted.preset == "tiny":
+        yield Remark("MLPerf's task instead of the preset tiny", "preset")
     if row.task == "operator":
         yield Remark(row.model, "shape")  # the shape is the recipe
     yield from _chip_words(wanted, row, chip)

@@ -27,7 +27,9 @@ from types import MappingProxyType
 from stackmark.errors import LedgerError
 from stackmark.published.chips import normalise_chip
 
-TASKS = frozenset({"training", "fine-tuning", "training to target", "inference", "operator"})
+# Of rows of MLPerf Training, whose model is the name of the task.
+TO_TARGET = "training to target"
+TASKS = frozenset({"training", "fine-tuning", TO_TARGET, "inference", "operator"})
 PRECISIONS = frozenset({"fp32", "tf32", "mixed", "bf16", "fp16", "fp8", "fp4", "int8", "several", "unknown"})
 UNITS = frozenset(
     {

@@ -112,7 +112,8 @@ def result_lines(result: RunResult) -> list[Line]:
     if result.against:
         lines.append(("against", _against(result.against)))
     if measured.throughput:
-        lines.append(("published", _published(result.published)))
+        if result.published or not result.against:
+            lines.append(("published", _published(result.published)))
         if result.published_stack:
             lines.append(("stacks", "\n".join(say_stack_lines(result.published_stack))))
     if (took_s := result.took_s) is not None:

@@ -128,7 +128,7 @@ class PublishedNeighbour:
     what: str
     source: str
     date: str
-    # Of the first arm that it can be compared with, this arm's rate over the published one.
+    # Of the first arm that it can be compared with, this arm's figure over the published one.
     arm: str
     ratio: float
     differs: tuple[str, ...]
