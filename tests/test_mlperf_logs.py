@@ -110,3 +110,13 @@ def test_the_checker_passes_published_logs_and_rejects_cut_ones(tmp_path: Path) 
 @pytest.mark.parametrize(("file", "ruleset"), [("nowhere.txt", "0.6.0"), (".", "0.6.0"), (__file__, "9.9.9")])
 def test_wrong_files_and_rules_are_sentences(file: str, ruleset: str) -> None:
     ask("mlperf", "check", file, "--ruleset", ruleset, code=2)
+
+
+def test_a_benchmark_that_a_ruleset_does_not_have_is_a_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "result_0.txt"
+    entry = '{"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": "%s", "value": "%s", "metadata": {}}'
+    said = [("submission_division", "open"), ("submission_benchmark", "gnmt")]
+    log.write_text("".join(f":::MLLOG {entry % one}\n" for one in said))
+    (finding,) = ask_json("mlperf", "check", str(log), "--ruleset", "4.1.0", code=3)["files"][0]["findings"][-1:]
+    assert {"gnmt", "open", "4.1.0"} <= set(finding.split())
+    assert "FileNotFoundError" not in finding

@@ -26,6 +26,7 @@ MARK = ":::MLLOG "
 Style = Literal["mllog", "v0.6"]
 # One file; the largest of the DGX-1's is 300 KB.
 CHECK_LIMIT_S = 300.0
+_NO_RULES = re.compile(r"FileNotFoundError: .*/(open|closed)_(\w+)\.yaml'")
 _RULESET = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 _SAID = re.compile(r"^(?:ERROR|WARNING|CRITICAL)\b[\s:-]*(.*)$")
 # Of the checker's findings in a file.
@@ -151,5 +152,14 @@ def _check(file: str, ruleset: str) -> CheckedLog:
     findings = [said[1] for line in lines if (said := _SAID.match(line)) and said[1] and said[1] != "FAILED"]
     passed = done.returncode == 0 and any(line.endswith("SUCCESS") for line in lines)
     if not passed and not findings:
-        findings = lines[-1:] or [f"the checker ended with code {done.returncode} and said nothing"]
+        findings = [_why_it_broke_off(lines, ruleset, done.returncode)]
     return CheckedLog(file, passed, tuple(dict.fromkeys(findings[:FINDINGS_KEPT])))
+
+
+def _why_it_broke_off(lines: Sequence[str], ruleset: str, code: int) -> str:
+    """Say why the checker ended without a finding. It has a file of rules for each benchmark, and a traceback without one."""
+    if not lines:
+        return f"the checker ended with code {code} and said nothing"
+    if missing := _NO_RULES.search(lines[-1]):
+        return f"ruleset {ruleset} has no rules for {missing[2]} in the {missing[1]} division"
+    return f"the checker broke off: {lines[-1]}"
