@@ -36,15 +36,29 @@ def write_coco(folder: Path, *, pictures: tuple[int, int] = (5, 3)) -> Path:
             images.append({"id": 1000 - number, "file_name": name, "width": width, "height": height})
             for place in range(1 if number == count - 2 else 3 if number < count - 2 else 0):
                 box = [draw.randint(0, 20) + 0.5, draw.randint(0, 20), draw.randint(20, 30), draw.randint(20, 50)]
+                crowd = number == count - 2
                 annotations.append({
                     "id": 10 * number + place, "image_id": 1000 - number, "category_id": draw.choice(CATEGORIES), "bbox": box,
-                    "area": box[2] * box[3] / 2, "iscrowd": int(number == count - 2), "segmentation": [],
+                    "area": box[2] * box[3] / 2, "iscrowd": int(crowd),
+                    "segmentation": block_of(box, width, height) if crowd else [triangle_in(box)],
                 })  # fmt: skip
         draw.shuffle(annotations)
         categories = [{"id": number, "name": str(number), "supercategory": "thing"} for number in CATEGORIES]
         content = {"info": {}, "licenses": [], "images": images, "annotations": annotations, "categories": categories}
         (folder / "annotations" / f"instances_{part}.json").write_text(json.dumps(content))
     return folder
+
+
+def triangle_in(box: list[float]) -> list[float]:
+    """The lower left half of a box."""
+    left, top, wide, high = box
+    return [left, top, left, top + high, left + wide, top + high]
+
+
+def block_of(box: list[float], width: int, height: int) -> dict[str, Any]:
+    """The columns of a box, as run lengths."""
+    before, wide = int(box[0]) * height, int(box[2]) * height
+    return {"size": [height, width], "counts": [before, wide, width * height - before - wide]}
 
 
 @dataclass(frozen=True)
