@@ -32,7 +32,7 @@ from stackmark.workloads.fit.impl.coco_map import (
 )
 from stackmark.workloads.fit.impl.detection_data import DetectionData, InMemory, Labelled, plan_of_rank
 from stackmark.workloads.fit.impl.hashing import hashed
-from stackmark.workloads.fit.impl.learner import Bench, Supervised, share_of_rank
+from stackmark.workloads.fit.impl.learner import Bench, Supervised, fused_option, share_of_rank
 from stackmark.workloads.fit.impl.scenes import garment_scenes, generated_scenes, random_pictures
 from stackmark.workloads.fit.impl.ssd_data import TRIES, CocoFolder, flip, hash_of, recolour
 from stackmark.workloads.train.impl.nets.layers import BatchNorm2d, Conv2d, fill
@@ -268,7 +268,7 @@ class SsdLearner(Supervised[Labelled]):
         if bench.device.type == "cuda":
             net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = torch.optim.SGD(
-            net.parameters(), params.learning_rate, MOMENTUM, weight_decay=size.weight_decay, fused=params.fused or None
+            net.parameters(), params.learning_rate, MOMENTUM, weight_decay=size.weight_decay, **fused_option(params)
         )
         super().__init__(
             bench, net, optimizer, self._learning_rate, samples=self.data.samples, data_sha256=self.data.sha256
