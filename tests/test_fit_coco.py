@@ -21,7 +21,7 @@ from stackmark.workloads.fit.impl.ssd_data import CocoFolder, hash_of
 CATEGORIES = (18, 1, 90)
 
 
-def write_coco(folder: Path, *, pictures: tuple[int, int] = (5, 3)) -> Path:
+def write_coco(folder: Path, *, pictures: tuple[int, int] = (5, 3), narrowest: int = 60) -> Path:
     """Write a small COCO: in each part the last picture has no object, and the one before it a crowd only."""
     (folder / "annotations").mkdir(parents=True)
     for part, count in zip((TRAIN, TEST), pictures, strict=True):
@@ -30,7 +30,7 @@ def write_coco(folder: Path, *, pictures: tuple[int, int] = (5, 3)) -> Path:
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
         for number in range(count):
-            name, width, height = f"{number:012d}.jpg", 60 + 10 * number, 80
+            name, width, height = f"{number:012d}.jpg", narrowest + 10 * number, 80
             picture = Image.new("RGB", (width, height), tuple(draw.randint(0, 255) for _ in range(3)))
             picture.save(folder / part / name)
             images.append({"id": 1000 - number, "file_name": name, "width": width, "height": height})
