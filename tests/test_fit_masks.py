@@ -99,6 +99,14 @@ def test_what_an_object_covers_of_its_box_does_not_depend_on_how_it_is_written(a
     assert float((found != (x < y)).float().mean()) < 0.03
 
 
+@pytest.mark.parametrize("wide", [1e-12, 0.01, 3.0])
+def test_a_box_much_smaller_than_its_outline_takes_no_longer(wide: float) -> None:
+    """The outline is of the whole picture, so all of the box is covered."""
+    outlines = read([[0.0, 0, 100, 0, 100, 70, 0, 70]], 100, 70)
+    box = torch.tensor([50.0, 30, 50 + wide, 30 + wide], dtype=torch.float64)
+    assert bool(outlines.in_box(0, box, 112, 70, 100).all())
+
+
 BROKEN: list[tuple[Any, str]] = [
     (None, "no segmentation"),
     ([], "no segmentation"),

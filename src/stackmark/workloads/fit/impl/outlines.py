@@ -49,7 +49,10 @@ class Outlines:
         """Return what the object covers of its box, on a grid of edge × edge cells."""
         if number not in self.runs:
             scale = edge / (box[2:] - box[:2])
-            return mask_of_polygons([(one - box[:2]) * scale for one in self.polygons_of(number)], edge, edge)
+            scaled = [(one - box[:2]) * scale for one in self.polygons_of(number)]
+            # A box that is much smaller than its outline would make this one long.
+            if sum(map(_steps, scaled)) <= MOST_POINTS:
+                return mask_of_polygons(scaled, edge, edge)
         whole = self.mask(number, height, width)
         share = (torch.arange(edge, dtype=torch.float64) + 0.5) / edge
         column, row = (box[:2, None] + (box[2:] - box[:2])[:, None] * share).long()
@@ -96,6 +99,11 @@ def _checked(polygon: Any, width: int, height: int) -> list[float]:
     if length * FINE + len(found) > MOST_POINTS:
         raise ValueError(f"a polygon is longer than {MOST_POINTS // FINE} pixels")
     return found
+
+
+def _steps(points: Tensor) -> float:
+    """Return how many steps of the fine grid a polygon's edges take."""
+    return FINE * float((points - points.roll(-1, 0)).abs().amax(1).sum()) + len(points)
 
 
 # --- polygons -----------------------------------------------------------------------------------------------------------
