@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ from stackmark.workloads.fit.impl.maskrcnn_data import (
     outlined_scenes,
     plan_by_shape,
 )
-from stackmark.workloads.fit.impl.maskrcnn_net import MEAN, Masked, MaskRcnn, weighted_parameters
+from stackmark.workloads.fit.impl.maskrcnn_net import MEAN, Bottleneck, Masked, MaskRcnn, weighted_parameters
 from stackmark.workloads.fit.impl.regions import resampled
 from test_fit_coco import Files, files, write_coco  # noqa: F401
 from test_fit_scenes import write_garments
@@ -201,6 +202,74 @@ def test_weights_of_a_file_start_the_backbone(tmp_path: Path) -> None:
     torch.save(more, found)
     with fails_as("bad_data", str(found), "ResNet-50"):
         RESNET50.load(full.backbone, found)
+
+
+def write_blobs(file: Path, net: MaskRcnn) -> dict[str, Any]:
+    """Write what Detectron would: scale and offset without statistics, more layers than we have, and a text."""
+    kinds = {"conv1": "branch2a", "conv2": "branch2b", "conv3": "branch2c", "downsample.0": "branch1"}
+    blobs: dict[str, Any] = {
+        "fc1000_w": torch.zeros(1000, 2048).numpy(),
+        "conv1_w": torch.full((64, 3, 7, 7), 0.5).numpy(),
+    }
+    for suffix, value in (("s", 2.0), ("b", 3.0)):
+        blobs[f"res_conv1_bn_{suffix}"] = torch.full((64,), value).numpy()
+    for number, module in enumerate(net.backbone.modules()):
+        if not isinstance(module, Bottleneck):
+            continue
+        ((path, _),) = ((name, one) for name, one in net.backbone.named_modules() if one is module)
+        stage, block = path.removeprefix("layer").split(".")
+        weights = dict(module.named_parameters())
+        for layer, kind in kinds.items():
+            if f"{layer}.weight" in weights:
+                shape = weights[f"{layer}.weight"].shape
+                name = f"res{int(stage) + 1}_{block}_{kind}"
+                blobs[f"{name}_w"] = torch.full(shape, float(number)).numpy()
+                blobs[f"{name}_bn_s"] = torch.full(shape[:1], number + 0.25).numpy()
+                blobs[f"{name}_bn_b"] = torch.full(shape[:1], number + 0.75).numpy()
+    file.write_bytes(pickle.dumps({"blobs": blobs, "cfg": "MODEL: {}"}, protocol=2))
+    return blobs
+
+
+def test_weights_of_detectrons_file_start_the_backbone(tmp_path: Path) -> None:
+    """Each layer has numbers of its own, so that none can be in another's place."""
+    net, file = full_network(), tmp_path / "R-50.pkl"
+    write_blobs(file, net)
+    assert RESNET50.find(tmp_path) == file
+    RESNET50.load(net.backbone, file)
+    found = net.backbone.state_dict()
+    assert set(found["conv1.weight"].unique().tolist()) == {0.5}
+    assert (found["bn1.weight"][0], found["bn1.bias"][0], found["bn1.running_var"][0]) == (2, 3, 1)
+    blocks = [(number, one) for number, one in enumerate(net.backbone.modules()) if isinstance(one, Bottleneck)]
+    assert len(blocks) == 16
+    for number, block in blocks:
+        state = block.state_dict()
+        assert {float(one.flatten()[0]) for name, one in state.items() if "conv" in name} == {number}
+        assert {float(one[0]) for name, one in state.items() if "bn" in name and name.endswith("weight")} == {
+            number + 0.25
+        }
+        assert {float(one[0]) for name, one in state.items() if name.endswith("bias")} == {number + 0.75}
+        assert not any(bool(one.any()) for name, one in state.items() if name.endswith("mean"))
+    norms = [one for name, one in found.items() if "bn" in name or "downsample.1" in name]
+    assert len(norms) == 4 * (1 + 16 * 3 + 4)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no pickle",
+        pickle.dumps({"blobs": {}}),
+        pickle.dumps([1, 2]),
+        pickle.dumps({"blobs": {"conv1_w": "text"}}),
+        pickle.dumps(Path("/")),
+        b"cos\nsystem\n(S'exit 1'\ntR.",
+    ],
+)
+def test_a_pickle_that_is_not_detectrons_is_refused_and_runs_nothing(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "R-50.pkl"
+    file.write_bytes(content)
+    with fails_as("bad_data", str(file), "ResNet-50"):
+        RESNET50.load(full_network().backbone, file)
 
 
 # --- losses -------------------------------------------------------------------------------------------------------------
