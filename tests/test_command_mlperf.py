@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from asking import ask
+from stackmark.workloads.command.mlperf_log import time_to_train
 
 # Writes a log of ten milliseconds, in the spelling and with the status that are named.
 PROGRAM = """
@@ -56,6 +57,30 @@ def test_the_time_of_the_log_is_the_figure(program: Path, style: str, where: str
     assert told["rate_unit"] == "1/min"
     # It slept for 0.2 s between the two lines, whose times have milliseconds, and ran for longer.
     assert 0.198 / 60 <= 1 / told["rate_per_s"] < told["wall_s"] / 60 + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("value", "quality"),
+    [
+        (0.75, 0.75),
+        ("25.3", 25.3),
+        ({"BBOX": 0.38, "SEGM": 0.34}, 0.34),
+        ({"accuracy": {"BBOX": 0.33, "SEGM": 0.34}}, 0.33),
+        ({"accuracy": {"BBOX": {}}}, None),
+        ({}, None),
+    ],
+)
+def test_of_several_qualities_the_smallest_is_told(tmp_path: Path, value: Any, quality: float | None) -> None:
+    """Each of them had to reach its target."""
+    entries = [("run_start", 0, None), ("eval_accuracy", 500, value), ("run_stop", 1000, None)]
+    lines = [
+        json.dumps({"time_ms": at, "key": key, "value": said, "metadata": {"status": "success"}})
+        for key, at, said in entries
+    ]
+    log = tmp_path / "result_0.txt"
+    log.write_text("".join(f":::MLLOG {line}\n" for line in lines))
+    _, metrics = time_to_train(log, 0.0, 10.0)
+    assert [one.value for one in metrics] == ([] if quality is None else [quality])
 
 
 @pytest.mark.parametrize(

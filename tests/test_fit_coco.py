@@ -21,7 +21,7 @@ from stackmark.workloads.fit.impl.ssd_data import CocoFolder, hash_of
 CATEGORIES = (18, 1, 90)
 
 
-def write_coco(folder: Path, *, pictures: tuple[int, int] = (5, 3)) -> Path:
+def write_coco(folder: Path, *, pictures: tuple[int, int] = (5, 3), narrowest: int = 60) -> Path:
     """Write a small COCO: in each part the last picture has no object, and the one before it a crowd only."""
     (folder / "annotations").mkdir(parents=True)
     for part, count in zip((TRAIN, TEST), pictures, strict=True):
@@ -30,21 +30,35 @@ def write_coco(folder: Path, *, pictures: tuple[int, int] = (5, 3)) -> Path:
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
         for number in range(count):
-            name, width, height = f"{number:012d}.jpg", 60 + 10 * number, 80
+            name, width, height = f"{number:012d}.jpg", narrowest + 10 * number, 80
             picture = Image.new("RGB", (width, height), tuple(draw.randint(0, 255) for _ in range(3)))
             picture.save(folder / part / name)
             images.append({"id": 1000 - number, "file_name": name, "width": width, "height": height})
             for place in range(1 if number == count - 2 else 3 if number < count - 2 else 0):
                 box = [draw.randint(0, 20) + 0.5, draw.randint(0, 20), draw.randint(20, 30), draw.randint(20, 50)]
+                crowd = number == count - 2
                 annotations.append({
                     "id": 10 * number + place, "image_id": 1000 - number, "category_id": draw.choice(CATEGORIES), "bbox": box,
-                    "area": box[2] * box[3] / 2, "iscrowd": int(number == count - 2), "segmentation": [],
+                    "area": box[2] * box[3] / 2, "iscrowd": int(crowd),
+                    "segmentation": block_of(box, width, height) if crowd else [triangle_in(box)],
                 })  # fmt: skip
         draw.shuffle(annotations)
         categories = [{"id": number, "name": str(number), "supercategory": "thing"} for number in CATEGORIES]
         content = {"info": {}, "licenses": [], "images": images, "annotations": annotations, "categories": categories}
         (folder / "annotations" / f"instances_{part}.json").write_text(json.dumps(content))
     return folder
+
+
+def triangle_in(box: list[float]) -> list[float]:
+    """The lower left half of a box."""
+    left, top, wide, high = box
+    return [left, top, left, top + high, left + wide, top + high]
+
+
+def block_of(box: list[float], width: int, height: int) -> dict[str, Any]:
+    """The columns of a box, as run lengths."""
+    before, wide = int(box[0]) * height, int(box[2]) * height
+    return {"size": [height, width], "counts": [before, wide, width * height - before - wide]}
 
 
 @dataclass(frozen=True)

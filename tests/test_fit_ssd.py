@@ -21,7 +21,9 @@ from stackmark.events import Evaluation, Facts, Result, Stream
 from stackmark.ranks import Rank
 from stackmark.spec import Request, Scalar, Spec, Task
 from stackmark.workloads.fit.impl import scenes, ssd_data
+from stackmark.workloads.fit.impl.backbone_weights import RESNET34
 from stackmark.workloads.fit.impl.boxes import areas, cornered, decode, iou
+from stackmark.workloads.fit.impl.coco import WHOLE
 from stackmark.workloads.fit.impl.coco_map import Judged, mean_average_precision
 from stackmark.workloads.fit.impl.detection_data import Labelled, plan_of_rank
 from stackmark.workloads.fit.impl.learner import Bench
@@ -33,9 +35,8 @@ from stackmark.workloads.fit.impl.ssd import (
     default_boxes,
     detection_loss,
     find,
-    load_backbone,
 )
-from stackmark.workloads.fit.impl.ssd_data import LEAST_OVERLAPS, WHOLE, draw_crop, flip, recolour
+from stackmark.workloads.fit.impl.ssd_data import LEAST_OVERLAPS, draw_crop, flip, recolour
 from test_fit_coco import write_coco
 from test_fit_scenes import write_garments
 from worker_process import environment, work
@@ -148,11 +149,11 @@ def test_weights_of_torchvisions_file_start_the_backbone(tmp_path: Path) -> None
         weights
     )
     torch.save({**weights, **more, **counts}, tmp_path / "resnet34.pth")
-    load_backbone(full, tmp_path / "resnet34.pth")
+    RESNET34.load(full.backbone, tmp_path / "resnet34.pth")
     assert all(torch.equal(part, weights[name]) for name, part in full.backbone.state_dict().items())
     torch.save(more, tmp_path / "resnet34.pth")
     with fails_as("bad_data", str(tmp_path / "resnet34.pth"), "torchvision"):
-        load_backbone(full, tmp_path / "resnet34.pth")
+        RESNET34.load(full.backbone, tmp_path / "resnet34.pth")
 
 
 # --- targets and loss ---------------------------------------------------------------------------------------------------

@@ -100,6 +100,13 @@ def _read(lines: Iterable[str], file: Path) -> Iterator[Entry]:
 
 
 def _number(value: object) -> float:
+    """Return a quality; of several by name (boxes and masks of Mask R-CNN) the smallest, as each had to reach its target."""
+    if isinstance(value, dict):
+        inner = value.get("accuracy", value)
+        parts = (
+            [_number(part) for part in inner.values() if not isinstance(part, dict)] if isinstance(inner, dict) else []
+        )
+        return min(parts, default=math.nan)
     try:
         return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):

@@ -1,14 +1,17 @@
-"""Boxes of detectors, for whole batches: overlaps, matches with default boxes, codes and non-maximum suppression.
+"""Boxes of detectors, for whole batches: overlaps, matches with default boxes, codes, suppression, and the best of each class.
 
 A box is (left, top, right, bottom). Everything here is vectorised: no loop runs over boxes, classes or images, so that a GPU does
 in a few calls what a loop would do in thousands.
 """
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 # Codes are offsets divided by these: of the centre, and of the logarithm of the size.
-CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
+VARIANCES = (0.1, 0.2)
 # Pairs of boxes that are compared together in a suppression: little memory, few calls.
 COMPARED_TOGETHER = 1 << 24
 
@@ -42,17 +45,20 @@ def cornered(boxes: Tensor) -> Tensor:
     return torch.cat((centre - half, centre + half), -1)
 
 
-def encode(boxes: Tensor, defaults: Tensor) -> Tensor:
+def encode(boxes: Tensor, defaults: Tensor, variances: tuple[float, float] = VARIANCES) -> Tensor:
     """Return what a network has to say of default boxes (centred) so that `decode` finds the boxes."""
     wanted = centred(boxes)
-    centre = (wanted[..., :2] - defaults[..., :2]) / defaults[..., 2:] / CENTRE_VARIANCE
-    return torch.cat((centre, (wanted[..., 2:] / defaults[..., 2:]).log() / SIZE_VARIANCE), -1)
+    centre = (wanted[..., :2] - defaults[..., :2]) / defaults[..., 2:] / variances[0]
+    return torch.cat((centre, (wanted[..., 2:] / defaults[..., 2:]).log() / variances[1]), -1)
 
 
-def decode(codes: Tensor, defaults: Tensor) -> Tensor:
-    """Return the boxes that codes of default boxes (centred) mean."""
-    centre = defaults[..., :2] + codes[..., :2] * CENTRE_VARIANCE * defaults[..., 2:]
-    return cornered(torch.cat((centre, defaults[..., 2:] * (codes[..., 2:] * SIZE_VARIANCE).exp()), -1))
+def decode(
+    codes: Tensor, defaults: Tensor, variances: tuple[float, float] = VARIANCES, most_growth: float = math.inf
+) -> Tensor:
+    """Return the boxes that codes of default boxes (centred) mean. A side grows by e^`most_growth` at the most."""
+    centre = defaults[..., :2] + codes[..., :2] * variances[0] * defaults[..., 2:]
+    growth = (codes[..., 2:] * variances[1]).clamp(max=most_growth)
+    return cornered(torch.cat((centre, defaults[..., 2:] * growth.exp()), -1))
 
 
 def match(defaults: Tensor, boxes: Tensor, real: Tensor, threshold: float) -> Tensor:
@@ -92,3 +98,32 @@ def suppress(boxes: Tensor, real: Tensor, threshold: float) -> Tensor:
         if torch.equal(after, remain):
             return remain
         remain = after
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of each picture the best boxes with their classes from 1; a score of 0 fills up the rows."""
+
+    boxes: Tensor
+    labels: Tensor
+    scores: Tensor
+
+
+def best_of_classes(
+    scores: Tensor, boxes: Tensor, *, least: float, threshold: float, most: int, most_of_class: int
+) -> Found:
+    """Suppress by class, and keep the `most` boxes with the highest scores of each picture.
+
+    `scores` (pictures, classes, boxes) leave out the background. `boxes` (pictures, classes or 1, boxes, 4) may be other ones for
+    each class. Of a class, the `most_of_class` best ones with a score above `least` are looked at.
+    """
+    pictures, classes, count = scores.shape
+    best, number = scores.masked_fill(scores <= least, 0).topk(min(most_of_class, count), 2)
+    # Few classes of a picture have as many boxes as are allowed.
+    longest = max(1, int((best > 0).sum(2).max()))
+    best, number = best[:, :, :longest].flatten(0, 1), number[:, :, :longest, None].expand(-1, -1, -1, 4)
+    chosen = boxes.expand(-1, classes, -1, -1).gather(2, number).flatten(0, 1)
+    best = (best * suppress(chosen, best > 0, threshold)).view(pictures, -1)
+    top, place = best.topk(min(most, best.shape[1]), 1)
+    kept = chosen.view(pictures, -1, 4).gather(1, place[:, :, None].expand(-1, -1, 4))
+    return Found(kept, place // longest + 1, top)

@@ -285,7 +285,7 @@ class Training:
             log.event("eval_start", kind=START, epoch_num=epochs)
             quality = self.learner.evaluate()
             clock_s = self._clock_s()
-            log.event("eval_accuracy", _logged_quality(quality), epoch_num=epochs)
+            log.event("eval_accuracy", _logged_quality(self.task, quality), epoch_num=epochs)
             log.event("eval_stop", kind=END, epoch_num=epochs)
             history.append(Evaluated(float(epochs), samples, clock_s, quality, self._target))
             evaluated(history[-1])
@@ -358,7 +358,7 @@ class Training:
         return tuple(found)
 
 
-def _logged_quality(quality: Values) -> JsonValue:
+def _logged_quality(task: FitTask, quality: Values) -> JsonValue:
     """Return a quality as MLPerf's logs have it: one number, or the boxes and masks of Mask R-CNN by name."""
-    values: list[JsonValue] = [*quality.values()]
-    return values[0] if len(values) == 1 else {**quality}
+    values: list[JsonValue] = [quality[one.name] for one in task.qualities]
+    return values[0] if len(values) == 1 else dict(zip(task.logged_as, values, strict=True))

@@ -21,6 +21,7 @@ from stackmark.workloads.fit.definition import FitParams
 from stackmark.workloads.impl.process_group import Group
 from stackmark.workloads.train.impl.strategies.ddp import Replicated
 from stackmark.workloads.train.impl.strategies.strategy import Strategy
+from stackmark.workloads.versions import fused_since, has_torch, lacking
 from stackmark.workloads.workload import Values, WorkloadFailure
 
 Batch = TypeVar("Batch")
@@ -172,6 +173,15 @@ class Supervised(Learner, Generic[Batch]):
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = int(state["updates"])
+
+
+def fused_option(params: FitParams) -> dict[str, bool]:
+    """Return what asks SGD for a fused step. Older optimizers do not know the option, so it is only named where it is used."""
+    if not params.fused:
+        return {}
+    if not has_torch(since := fused_since("sgd", params.device)):
+        raise lacking(f"a fused step of sgd on {params.device} (--fused)", since)
+    return {"fused": True}
 
 
 def share_of_rank(count: int, rank: Rank) -> range:

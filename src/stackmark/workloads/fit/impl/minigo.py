@@ -27,8 +27,7 @@ from stackmark.workloads.fit.impl.go_gtp import OPTIONS, GtpPlayer, found_progra
 from stackmark.workloads.fit.impl.go_match import Player, match
 from stackmark.workloads.fit.impl.go_search import Effort, Predict, Search
 from stackmark.workloads.fit.impl.hashing import hashed
-from stackmark.workloads.fit.impl.learner import Bench, Supervised, share_of_rank
-from stackmark.workloads.versions import fused_since, has_torch, lacking
+from stackmark.workloads.fit.impl.learner import Bench, Supervised, fused_option, share_of_rank
 from stackmark.workloads.workload import Values, WorkloadFailure
 
 QUALITY = "win rate"
@@ -268,20 +267,13 @@ class MinigoLearner(Supervised[Examples]):
                 f"{bench.rank.size} ranks cannot share the {size.games} games of a generation",
                 f"use at most --ranks {size.games}",
             )
-        if params.fused and not has_torch(since := fused_since("sgd", params.device)):
-            raise lacking(f"a fused step of sgd on {params.device} (--fused)", since)
         torch.manual_seed(bench.seed)
         net = GoNet(size).to(bench.device)
         # Neither biases nor the shifts of normalisation decay, as in the reference.
         kept = [p for name, p in net.named_parameters() if name.endswith("bias")]
         decayed = [p for name, p in net.named_parameters() if not name.endswith("bias")]
         groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": DECAY}, {"params": kept}]
-        optimizer = torch.optim.SGD(
-            groups,
-            params.learning_rate,
-            momentum=MOMENTUM,
-            **({"fused": True} if params.fused else {}),
-        )
+        optimizer = torch.optim.SGD(groups, params.learning_rate, momentum=MOMENTUM, **fused_option(params))
         # The data are made while it trains, so there is no number of samples before.
         super().__init__(bench, net, optimizer, self._learning_rate, samples=0, data_sha256=data_sha256(params))
         self.size, self.go = size, Go(size.rules, size.history, bench.device)

@@ -151,7 +151,8 @@ def build_optimizer(net: nn.Module, size: Size, params: FitParams) -> torch.opti
     if size.lars:
         return Lars(groups, params.learning_rate)
     fused = params.fused and has_torch(fused_since("momentum", params.device))
-    return torch.optim.SGD(groups, params.learning_rate, MOMENTUM, fused=fused or None)
+    # Older ones do not know the option.
+    return torch.optim.SGD(groups, params.learning_rate, MOMENTUM, **({"fused": True} if fused else {}))
 
 
 # --- the task -----------------------------------------------------------------------------------------------------------

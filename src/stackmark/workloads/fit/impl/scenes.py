@@ -1,10 +1,11 @@
-"""Scenes for small detectors: figures on a noisy canvas, with exact boxes.
+"""Scenes for small detectors: figures on a noisy canvas, with exact boxes and pixels.
 
 A scene is a function of (seed, index), made of whole numbers only, so that all machines make the same bytes. The figures are
 squares, discs and triangles, or garments of Fashion-MNIST: real pixels, whose boxes are known because they were put there. They
 do not overlap, so each is seen whole; its box is that of the pixels that it has.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,10 +52,21 @@ def plain_figures(edge: int = 64) -> Figures:
 
 
 def draw_scenes(figures: Figures, first: int, count: int, seed: int = SEED) -> Labelled:
-    parts = [
-        _draw(figures, torch.arange(start, min(start + DRAWN_TOGETHER, first + count)), seed)
-        for start in range(first, first + count, DRAWN_TOGETHER)
-    ]
+    return _joined([labelled for labelled, _ in _parts(figures, first, count, seed)])
+
+
+def draw_outlined(figures: Figures, first: int, count: int, seed: int = SEED) -> tuple[Labelled, Tensor]:
+    """Return scenes with the pixels of each figure (scenes, figures, height, width)."""
+    labelled, pixels = zip(*_parts(figures, first, count, seed), strict=True)
+    return _joined([*labelled]), torch.cat(pixels)
+
+
+def _parts(figures: Figures, first: int, count: int, seed: int) -> Iterator[tuple[Labelled, Tensor]]:
+    for start in range(first, first + count, DRAWN_TOGETHER):
+        yield _draw(figures, torch.arange(start, min(start + DRAWN_TOGETHER, first + count)), seed)
+
+
+def _joined(parts: list[Labelled]) -> Labelled:
     return Labelled(
         torch.cat([one.pictures for one in parts]),
         torch.cat([one.boxes for one in parts]),
@@ -62,7 +74,7 @@ def draw_scenes(figures: Figures, first: int, count: int, seed: int = SEED) -> L
     )
 
 
-def _draw(figures: Figures, index: Tensor, seed: int) -> Labelled:
+def _draw(figures: Figures, index: Tensor, seed: int) -> tuple[Labelled, Tensor]:
     count, edge = len(index), figures.pictures.shape[1]
     slot = torch.arange(MOST_FIGURES)
     which = hashed(seed, 1, index[:, None], slot) % len(figures.labels)
@@ -74,6 +86,7 @@ def _draw(figures: Figures, index: Tensor, seed: int) -> Labelled:
     # At least half as bright as the figure is in one of the three colours.
     colour = 64 + hashed(seed, 4, index[:, None, None], slot[:, None], torch.arange(3)) % 192
     colour.scatter_(2, (hashed(seed, 5, index[:, None], slot) % 3)[:, :, None], 255)
+    pixels = torch.zeros(count, MOST_FIGURES, PX, PX, dtype=torch.bool)
     boxes = torch.zeros(count, MOST_FIGURES, 4)
     place = torch.arange(PX)
     for number in range(MOST_FIGURES):
@@ -86,9 +99,9 @@ def _draw(figures: Figures, index: Tensor, seed: int) -> Labelled:
         seen = inside & (shade >= DARKEST) & placed[:, number, None, None]
         painted = shade[:, None].long() * colour[:, number, :, None, None] // 255
         canvas = torch.where(seen[:, None], painted, canvas)
-        boxes[:, number] = _extents(seen)
+        boxes[:, number], pixels[:, number] = _extents(seen), seen
     seen_at_all = (boxes[:, :, 2] > boxes[:, :, 0]) & placed
-    return Labelled(canvas.byte(), boxes / PX, figures.labels[which] * seen_at_all)
+    return Labelled(canvas.byte(), boxes / PX, figures.labels[which] * seen_at_all), pixels
 
 
 def _placed(index: Tensor, size: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,13 +149,13 @@ def generated_scenes() -> InMemory:
 def garment_scenes(folder: Path) -> InMemory:
     """Compose scenes of garments; those of the test are other garments than those that are trained."""
     train, test = (
-        draw_scenes(_garments(folder, training), first, count)
+        draw_scenes(garment_figures(folder, training), first, count)
         for training, first, count in ((True, 0, GARMENTS_TRAINED), (False, FIRST_TESTED, GARMENTS_TESTED))
     )
     return InMemory(train, test, 1 + CLASSES, "scenes of garments")
 
 
-def _garments(folder: Path, training: bool) -> Figures:
+def garment_figures(folder: Path, training: bool) -> Figures:
     """Read garments as figures, whose classes count from 1: class 0 is the background."""
     images, labels = read_garments(folder, training=training)
     return Figures(images, labels + 1, GARMENT_EDGES)

@@ -21,8 +21,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from stackmark.ranks import Rank
 from stackmark.workloads.fit.definition import FitParams
-from stackmark.workloads.fit.impl.boxes import areas, cornered, decode, encode, match, suppress
-from stackmark.workloads.fit.impl.checkpoint import DAMAGE
+from stackmark.workloads.fit.impl.backbone_weights import RESNET34
+from stackmark.workloads.fit.impl.boxes import Found, areas, best_of_classes, cornered, decode, encode, match
 from stackmark.workloads.fit.impl.coco_map import (
     Detections,
     Judged,
@@ -32,11 +32,11 @@ from stackmark.workloads.fit.impl.coco_map import (
 )
 from stackmark.workloads.fit.impl.detection_data import DetectionData, InMemory, Labelled, plan_of_rank
 from stackmark.workloads.fit.impl.hashing import hashed
-from stackmark.workloads.fit.impl.learner import Bench, Supervised, share_of_rank
+from stackmark.workloads.fit.impl.learner import Bench, Supervised, fused_option, share_of_rank
 from stackmark.workloads.fit.impl.scenes import garment_scenes, generated_scenes, random_pictures
-from stackmark.workloads.fit.impl.ssd_data import TRIES, CocoFolder, backbone_weights, flip, hash_of, recolour
+from stackmark.workloads.fit.impl.ssd_data import TRIES, CocoFolder, flip, hash_of, recolour
 from stackmark.workloads.train.impl.nets.layers import BatchNorm2d, Conv2d, fill
-from stackmark.workloads.workload import Values, WorkloadFailure
+from stackmark.workloads.workload import Values
 
 QUALITY = "mAP"
 MATCHED, NEGATIVES = 0.5, 3
@@ -223,22 +223,6 @@ def default_boxes(size: Size) -> Tensor:
     return torch.tensor(found).clamp_(0, 1)
 
 
-def load_backbone(net: Ssd, path: Path) -> None:
-    """Start the backbone from a file of torchvision's weights; of the stages that SSD does not have nothing is read."""
-    try:
-        # Tensors only: a file from elsewhere cannot run code.
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        own = {name: found[name] for name in net.backbone.state_dict()}
-        # Not strict: torch adds counts of batches, which our layers do not have.
-        net.backbone.load_state_dict(own, strict=False)
-    except DAMAGE as error:
-        raise WorkloadFailure(
-            "bad_data",
-            f"{path} does not have the weights of a ResNet-34 ({type(error).__name__})",
-            "it must be torchvision's file, such as resnet34-b627a593.pth; without one the backbone starts at random",
-        ) from error
-
-
 # --- the loss -----------------------------------------------------------------------------------------------------------
 
 
@@ -260,29 +244,13 @@ def detection_loss(codes: Tensor, logits: Tensor, wanted: Tensor, labels: Tensor
 # --- what is found ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Found:
-    """Of each picture the best boxes, as shares of it, with their classes from 1; a score of 0 fills up the rows."""
-
-    boxes: Tensor
-    labels: Tensor
-    scores: Tensor
-
-
 def find(codes: Tensor, logits: Tensor, defaults: Tensor) -> Found:
-    """Decode, suppress by class, and keep the 200 boxes with the highest scores."""
+    """Decode, suppress by class, and keep the 200 boxes with the highest scores, as shares of their pictures."""
     boxes = decode(codes.float(), defaults).clamp_(0, 1)
     scores = logits.float().softmax(2)[:, :, 1:].transpose(1, 2)
-    pictures, _, count = scores.shape
-    best, number = scores.masked_fill(scores <= LEAST_SCORE, 0).topk(min(MOST_FOUND, count), 2)
-    # Few classes of a picture have as many boxes as are allowed.
-    most = max(1, int((best > 0).sum(2).max()))
-    best, number = best[:, :, :most].flatten(0, 1), number[:, :, :most]
-    chosen = boxes.gather(1, number.flatten(1)[:, :, None].expand(-1, -1, 4)).view(-1, most, 4)
-    best = (best * suppress(chosen, best > 0, SUPPRESSED)).view(pictures, -1)
-    top, place = best.topk(min(MOST_FOUND, best.shape[1]), 1)
-    kept = chosen.view(pictures, -1, 4).gather(1, place[:, :, None].expand(-1, -1, 4))
-    return Found(kept, place // most + 1, top)
+    return best_of_classes(
+        scores, boxes[:, None], least=LEAST_SCORE, threshold=SUPPRESSED, most=MOST_FOUND, most_of_class=MOST_FOUND
+    )
 
 
 # --- the task -----------------------------------------------------------------------------------------------------------
@@ -295,12 +263,12 @@ class SsdLearner(Supervised[Labelled]):
         torch.manual_seed(bench.seed)
         with bench.device:
             net = Ssd(size, self.data.classes)
-        if params.preset == "full" and params.data and (weights := backbone_weights(Path(params.data))):
-            load_backbone(net, weights)
+        if params.preset == "full" and params.data and (weights := RESNET34.find(Path(params.data))):
+            RESNET34.load(net.backbone, weights)
         if bench.device.type == "cuda":
             net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = torch.optim.SGD(
-            net.parameters(), params.learning_rate, MOMENTUM, weight_decay=size.weight_decay, fused=params.fused or None
+            net.parameters(), params.learning_rate, MOMENTUM, weight_decay=size.weight_decay, **fused_option(params)
         )
         super().__init__(
             bench, net, optimizer, self._learning_rate, samples=self.data.samples, data_sha256=self.data.sha256

@@ -4,7 +4,6 @@ The crop is drawn before the picture is decoded, so that only what is needed is 
 batch where the model is.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,16 +12,12 @@ from random import Random
 import torch
 from torch import Tensor
 
+from stackmark.workloads.fit.impl.backbone_weights import RESNET34
 from stackmark.workloads.fit.impl.boxes import areas, intersections, iou
-from stackmark.workloads.fit.impl.coco import TEST, TRAIN, Instances, read_ahead, read_instances
+from stackmark.workloads.fit.impl.coco import WHOLE, Crop, hash_of_parts, read_ahead, read_parts
 from stackmark.workloads.fit.impl.detection_data import Labelled
 from stackmark.workloads.fit.impl.hashing import hashed
-from stackmark.workloads.train.impl.pictures import require_pillow
-from stackmark.workloads.workload import WorkloadFailure
 
-# Left, top, right and bottom as shares of the picture.
-Crop = tuple[float, float, float, float]
-WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 # The least overlap of the crop with each object; None: the whole picture.
 LEAST_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
 SMALLEST, MOST_ASPECT = 0.3, 2.0
@@ -33,7 +28,6 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = 0.125, 0.5, 0.5, 0.05
 TO_YIQ = torch.tensor(((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)))
 # Once and on the CPU: a GPU would have to be waited for.
 FROM_YIQ = torch.linalg.inv(TO_YIQ)
-READ_BYTES = 1 << 24
 
 
 # --- the folder ---------------------------------------------------------------------------------------------------------
@@ -43,31 +37,28 @@ class CocoFolder:
     """COCO's two parts. Crowds are not trained: a crowd is no object that a default box could find."""
 
     def __init__(self, folder: Path, px: int, threads: int) -> None:
-        require_pillow()
-        train, test = read_instances(folder, TRAIN), read_instances(folder, TEST)
-        if train.categories != test.categories:
-            raise WorkloadFailure("bad_data", f"{folder} has other categories in {TRAIN} than in {TEST}")
+        train, test = read_parts(folder)
         self._train, self._test, self._px, self._threads = train, test, px, threads
         self._ends = train.counts.cumsum(0).tolist()
-        picture = torch.arange(len(train.names)).repeat_interleave(train.counts)
-        self._usable = picture[~train.crowds].unique()
+        self._usable = train.usable()
         self.truth, self.true_boxes, self.sizes = test.truth(), test.boxes, test.sizes
-        if not len(self._usable) or bool(test.crowds.all()):
-            raise WorkloadFailure("bad_data", f"{folder} has no objects to train, or none to test")
         self.classes = 1 + len(train.categories)
         self.samples, self.test_samples = len(self._usable), len(test.names)
-        self.sha256 = _sha256(folder, train, test)
+        self.sha256 = hash_of_parts(train, test, RESNET34.find(folder))
 
     def train(self, plan: Sequence[Tensor], epoch_seed: int) -> Iterator[Labelled]:
         def read(number: int) -> tuple[Tensor, Tensor, Tensor]:
             chance = Random(int(hashed(epoch_seed, number)))
             crop, boxes, labels = draw_crop(*self._objects(number), chance)
-            return self._train.read(number, self._px, crop), boxes, labels
+            return self._train.read(number, (self._px, self._px), crop), boxes, labels
 
         yield from read_ahead(read, _joined, [self._usable[numbers] for numbers in plan], self._threads)
 
     def test(self, plan: Sequence[Tensor]) -> Iterator[Tensor]:
-        yield from read_ahead(lambda number: self._test.read(number, self._px, WHOLE), torch.stack, plan, self._threads)
+        def read(number: int) -> Tensor:
+            return self._test.read(number, (self._px, self._px))
+
+        yield from read_ahead(read, torch.stack, plan, self._threads)
 
     def _objects(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the boxes of a picture as shares of it, and their classes."""
@@ -84,21 +75,7 @@ def _joined(read: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Labelled:
 
 
 def hash_of(folder: Path) -> str:
-    return _sha256(folder, read_instances(folder, TRAIN), read_instances(folder, TEST))
-
-
-def _sha256(folder: Path, train: Instances, test: Instances) -> str:
-    digest = hashlib.sha256(f"coco {train.sha256} {test.sha256}".encode())
-    if weights := backbone_weights(folder):
-        with weights.open("rb") as file:
-            while part := file.read(READ_BYTES):
-                digest.update(part)
-    return digest.hexdigest()
-
-
-def backbone_weights(folder: Path) -> Path | None:
-    """Find the file with the weights that the backbone starts from."""
-    return next(iter(sorted(folder.glob("resnet34*.pth"))), None)
+    return hash_of_parts(*read_parts(folder), RESNET34.find(folder))
 
 
 # --- crop, flip, colours ------------------------------------------------------------------------------------------------
