@@ -181,6 +181,14 @@ def test_a_partition_that_does_not_exist_names_those_that_do() -> None:
         run(trick("calm"), partition="gqu")
 
 
+def test_more_nodes_than_the_partition_has_are_refused_before_the_job_waits(test_slurm: TestSlurm) -> None:
+    notes = Notes()
+    with refused("3 nodes", "gpu", error=PlaceError):
+        run(ranked("calm", ranks=3), notes=notes, ranks_per_node="1")
+    assert not notes.waits
+    assert not test_slurm.jobs()
+
+
 def test_what_slurm_refuses_is_a_sentence() -> None:
     with refused("features", error=PlaceError):
         run(trick("calm"), constraint="no-such-feature")
