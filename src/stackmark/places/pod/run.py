@@ -225,7 +225,7 @@ class PodRun:
         if failure is None or failure.kind != "timeout" or not self._lost:
             return failure
         named = located(*self._lost[0])
-        return replace(named, message=f"{named.message}; {failure.message}")
+        return replace(named, message=f"{named.message.removesuffix('.')}; {failure.message}")
 
     def locations(self) -> dict[int, str]:
         """Return where each rank of a group was."""
