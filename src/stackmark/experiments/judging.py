@@ -32,7 +32,7 @@ STDERR_PREFIX = "stderr\t"
 _NUMBERS = re.compile(r"\d[\d.,]*")
 # Steps that ranks do without exchange, as far as a worker is believed.
 MOST_ALONE = 10_000
-# A message names so many ranks that hung.
+# A message names at most this number of ranks that hung.
 DEAF_NAMED = 4
 Facts = dict[str, dict[str, JsonValue]]
 
