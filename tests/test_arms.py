@@ -4,7 +4,7 @@ import pytest
 
 from refusing import refused
 from stackmark.experiments.arms import read_arm, read_arms
-from stackmark.places.registry import place_kinds
+from stackmark.places.registry import find_place, place_kinds
 from stackmark.workloads.registry import families
 
 RESNET = "train/resnet50"
@@ -41,6 +41,17 @@ def test_a_key_may_hold_an_equals_sign_and_be_given_several_times() -> None:
 
 def test_a_piece_without_an_equals_sign_goes_on_with_the_value_before_it() -> None:
     assert read_arm("container,cpuset=0,2,shm=1g", RESNET).place_options == {"cpuset": "0,2", "shm": "1g"}
+
+
+@pytest.mark.parametrize("place", ["host", "container"])
+def test_gpus_are_named_with_a_plus_between_them(place: str) -> None:
+    near = read_arm(f"{place},gpu-ids=0+1", RESNET)
+    assert (near.label, near.place_options) == (f"{place},gpu-ids=0+1", {"gpus": "0,1"})
+    assert find_place(place, {"gpu_ids": "0+1"}).options() == {"gpus": "0,1"}
+    with refused("gpus", "gpu_ids"):
+        read_arm(f"{place},gpu-ids=0,gpus=1", RESNET)
+    with refused("'x'"):
+        read_arm(f"{place},gpu-ids=0+x", RESNET)
 
 
 def test_options_for_all_arms_go_to_those_that_have_them_and_an_arms_own_comes_before() -> None:

@@ -167,6 +167,13 @@ def test_suites_that_ship_are_listed_shown_and_a_start_for_ones_own(tmp_path: Pa
     assert "20 in 10 comparisons" in ask("suite", "show", str(mine)).out
 
 
+def test_a_long_name_of_an_axis_stands_apart_from_its_values(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text('workloads = ["trick/calm"]\n[axes]\nwarmup_seconds = [0, 1]\n')
+    answer = ask("suite", "show", str(path))
+    assert ["warmup-seconds", "0,", "1"] in [line.split() for line in answer.out.splitlines()]
+
+
 def test_a_plan_of_one_run_has_the_singular(tmp_path: Path) -> None:
     one = tmp_path / "one.toml"
     one.write_text('workloads = ["trick/calm"]\nruns = 1\n')

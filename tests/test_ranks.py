@@ -230,6 +230,11 @@ def test_a_rank_that_hangs_is_ended_with_its_group_when_the_time_is_up(env: dict
     said = {event.rank: event for event in stream.events if isinstance(event, Failed)}
     assert {0: said[0].kind, BAD: said[BAD].kind} == {0: "terminated", BAD: "terminated"}
     assert said[0].message != said[BAD].message, "the one stopped by itself, the other did not"
+    end = judge(stream, outcome)
+    assert end.failure_kind == "timeout"
+    # A rank that is stopped hears nothing. One that hangs in its work does, and so do those that wait for it.
+    assert ("rank 1 of 2 " in str(end.failure_message)) == (name == "stands")
+    assert "rank 0" not in str(end.failure_message)
     assert gone([notes.pid, *pids_of(notes.lines)])
 
 

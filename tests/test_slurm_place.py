@@ -18,6 +18,7 @@ from slurm_clusters import TestSlurm
 from stackmark.errors import PlaceError
 from stackmark.events import Event, Failed, Hello, Result, Stream, gathered_facts
 from stackmark.experiments.cleaning import clean_up
+from stackmark.experiments.judging import judge
 from stackmark.ledger.store import Ledger
 from stackmark.machine.orphans import marked
 from stackmark.places.place import Handle, Outcome, Place
@@ -180,6 +181,14 @@ def test_a_partition_that_does_not_exist_names_those_that_do() -> None:
         run(trick("calm"), partition="gqu")
 
 
+def test_more_nodes_than_the_partition_has_are_refused_before_the_job_waits(test_slurm: TestSlurm) -> None:
+    notes = Notes()
+    with refused("3 nodes", "gpu", error=PlaceError):
+        run(ranked("calm", ranks=3), notes=notes, ranks_per_node="1")
+    assert not notes.waits
+    assert not test_slurm.jobs()
+
+
 def test_what_slurm_refuses_is_a_sentence() -> None:
     with refused("features", error=PlaceError):
         run(trick("calm"), constraint="no-such-feature")
@@ -217,6 +226,7 @@ def test_a_killed_rank_fails_the_run_and_ends_the_others(test_slurm: TestSlurm) 
     outcome, notes = run(ranked("dies", step_s=0.1), ranks_per_node="1")
     assert outcome.failure is None
     assert (failed(notes).kind, failed(notes).rank, "SIGKILL" in failed(notes).message) == ("rank_died", 1, True)
+    assert str(judge(notes.stream, outcome).failure_message).startswith("rank 1 of 2, on n2: ")
     assert not test_slurm.jobs()
 
 
@@ -226,6 +236,8 @@ def test_a_rank_that_stands_still_is_ended_by_the_time_limit(test_slurm: TestSlu
         outcome, _ = run(ranked("stands", step_s=0.1), 600, notes, ranks_per_node="1")
     assert outcome.failure is not None
     assert outcome.failure.kind == "timeout"
+    end = judge(notes.stream, outcome)
+    assert (end.failure_kind, "rank 1 of 2, on n2 " in str(end.failure_message)) == ("timeout", True)
     assert eventually(lambda: not test_slurm.jobs())
 
 

@@ -214,6 +214,14 @@ def test_a_large_change_is_said_as_a_factor() -> None:
     assert f"×{ratio:.3g}" in summary(result)
 
 
+def test_the_sentence_names_cells_whose_reference_is_missing() -> None:
+    result = suite_sample.two()
+    row = result.rows[0]
+    _, container = row.cells
+    excluded = replace(result, rows=(replace(row, cells=(replace(container, comparison=None),)),))
+    assert missing(summary(excluded), "one without host", "resnet50 in container") == []
+
+
 def test_nothing_measured_has_a_sentence_too() -> None:
     result: SuiteResult = suite_sample.two()
     empty = replace(result, rows=(replace(result.rows[0], cells=(), state="done"),))

@@ -15,7 +15,7 @@ from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
 from stackmark.experiments.typed import canonical_place, canonical_value, read_value, takes_several
 from stackmark.model import FieldInfo, FieldLike, ValidationError
-from stackmark.places.place import Place
+from stackmark.places.place import Place, with_gpu_ids
 from stackmark.places.registry import find_kind, find_place, place_kinds
 from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
@@ -100,6 +100,7 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
                 f"the arm {text!r}: neither {place} nor {workload} has an option {key!r}{nearest_names(name, known)}",
                 hint=f"an environment variable is given as env={key}=VALUE\n{keys}" if is_variable else keys,
             )
+    given = with_gpu_ids(given)
     find_place(place, given)  # refuses what the place cannot take
     return ArmRequest(text.strip(), place, given, typed)
 

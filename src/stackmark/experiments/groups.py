@@ -448,7 +448,7 @@ def put_together(
         experiment_id="",
         kind="compare",
         state="done",
-        state_sentence=f"{len(after)} stored runs ({labels[1]}) against {len(before)} ({labels[0]})",
+        state_sentence=f"{counted(len(after), 'stored run')} ({labels[1]}) against {len(before)} ({labels[0]})",
         created_unix_s=min(row.started_unix_s for row in rows),
         ended_unix_s=max((row.ended_unix_s for row in rows if row.ended_unix_s), default=None),
         command=command,

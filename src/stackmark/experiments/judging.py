@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue, ValidationError
@@ -19,6 +20,7 @@ from stackmark.failures import TARGET_NOT_REACHED, PlaceFailure
 from stackmark.figures import rate_of, rate_unit_of
 from stackmark.ledger.rows import IMPORT, RunEnd
 from stackmark.places.place import Outcome, missing_facts
+from stackmark.ranks import DID_NOT_STOP
 from stackmark.spec import SCHEMA_VERSION, Spec, explain
 from stackmark.verdict.collectives import rows_apart, steps_apart
 from stackmark.verdict.steady import checked_steps
@@ -30,6 +32,8 @@ STDERR_PREFIX = "stderr\t"
 _NUMBERS = re.compile(r"\d[\d.,]*")
 # Steps that ranks do without exchange, as far as a worker is believed.
 MOST_ALONE = 10_000
+# A message names at most this number of ranks that hung.
+DEAF_NAMED = 4
 Facts = dict[str, dict[str, JsonValue]]
 
 
@@ -215,15 +219,13 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, li
     closed = stream.ended()
     if outcome.failure:
         # Before a broken stream: whoever is killed in the middle of a line leaves half a line.
-        return outcome.failure
+        return _with_hung_ranks(outcome.failure, stream, outcome)
     if broken:
         return PlaceFailure("broken_stream", broken.message, broken.hint or "the worker's version may differ from ours")
     if isinstance(closed, Failed):
         # A log of another program has many ranks and one speaker, so its rank says nothing.
         speakers = live or len({event.rank for event in stream.events}) > 1
-        at = outcome.locations.get(closed.rank)
-        who = f"rank {closed.rank} of {stream.ranks}{f', {at}' if at else ''}: "
-        who = who if stream.ranks > 1 and speakers else ""
+        who = f"{_rank(closed.rank, stream, outcome)}: " if stream.ranks > 1 and speakers else ""
         kind = known_kind(closed.kind) if live else closed.kind
         who += f"{closed.kind[:40]}: " if kind != closed.kind else ""
         return PlaceFailure(kind, who + closed.message, closed.hint)
@@ -237,6 +239,24 @@ def _failure(stream: Stream, outcome: Outcome, broken: StreamError | None, *, li
     if outcome.exit_code:
         return PlaceFailure("crash", f"the worker ended with code {outcome.exit_code} after reporting its result")
     return None
+
+
+def _rank(number: int, stream: Stream, outcome: Outcome) -> str:
+    """Name a rank: `rank 1 of 2`, and where it was if the group was on several nodes."""
+    at = outcome.locations.get(number)
+    return f"rank {number} of {stream.ranks}{f', {at}' if at else ''}"
+
+
+def _with_hung_ranks(failure: PlaceFailure, stream: Stream, outcome: Outcome) -> PlaceFailure:
+    """Name the ranks that did not hear the request to end when the time of their group was up."""
+    if failure.kind not in ("timeout", "silent") or stream.ranks == 1:
+        return failure
+    deaf = [event.rank for event in stream.events if isinstance(event, Failed) and event.message == DID_NOT_STOP]
+    if not deaf:
+        return failure
+    names = " and ".join(_rank(number, stream, outcome) for number in sorted(deaf)[:DEAF_NAMED])
+    more = f" and {len(deaf) - DEAF_NAMED} more" if len(deaf) > DEAF_NAMED else ""
+    return replace(failure, message=f"{failure.message}; {names}{more} did not stop on request")
 
 
 def _about(facts: Facts) -> dict[str, str | None]:

@@ -33,7 +33,7 @@ from stackmark.spec import AUTO, Request, Scalar, Spec
 from stackmark.units import counted
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.scaling import MARGIN
-from stackmark.workloads.registry import check_request, definitions, find
+from stackmark.workloads.registry import check_request, find, with_ranks
 
 # Parameters of a group alone, how its ranks exchange what they learn: one rank exchanges nothing, so it is not asked for them,
 # and what it has of them does not hold for many.
@@ -89,7 +89,7 @@ def _check_ranks(asked: ScaleRequest) -> None:
         raise SpecError(f"--ranks takes at most {MOST_ARMS} rank counts, got {len(ranks)}", hint="e.g. --ranks 1,2,4,8")
     allowed = find(workload)[1].ranks
     if allowed.most < 2:
-        able = ", ".join(one.name for one in definitions() if one.ranks.least == 1 and one.ranks.most > 1)
+        able = with_ranks(or_one=True)
         raise SpecError(
             f"{workload} runs as one rank, so there is nothing to scale",
             hint=f"these take several ranks: {able}" if able else "no workload that is installed takes several ranks",

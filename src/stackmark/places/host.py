@@ -21,7 +21,7 @@ from stackmark.machine.gpu import not_here
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.mounts import MOUNT, Mount, read_mounts, refuse_cluster_sources, require_sources
-from stackmark.places.place import Facts, Outcome, PlaceOptions, Several, Watch, cache_variables, not_bound
+from stackmark.places.place import GPU_IDS, Facts, NamesGpus, Outcome, Several, Watch, cache_variables, not_bound
 from stackmark.places.process import oom_kills, start, supervise, worker_environment
 from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables, WithVariables
 from stackmark.spec import AUTO, BIND_VARIABLE, SCRATCH_VARIABLE, TYPED_VARIABLE, Spec, Task
@@ -30,13 +30,13 @@ from stackmark.units import counted
 NOT_NAMED = (AUTO, "all", "none")
 
 
-class HostOptions(WithVariables, PlaceOptions):
+class HostOptions(WithVariables, NamesGpus):
     """The host's options: which GPUs are visible, and variables of the environment.
 
     A mount of a path at itself is accepted and does nothing: then a path like /data may be named for all arms at once.
     """
 
-    PLAIN: ClassVar[frozenset[str]] = frozenset({"gpus", "bind"})
+    PLAIN: ClassVar[frozenset[str]] = frozenset({"gpus", GPU_IDS, "bind"})
 
     gpus: str = Field(default=AUTO, description="GPUs: numbers or UUIDs (0,1); auto: all")
     bind: Bind = Field(default="none", description=BIND_HELP)

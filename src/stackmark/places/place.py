@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Protocol, Self, runtime_checkable
 
-from pydantic import BeforeValidator, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from stackmark.errors import SpecError
 from stackmark.failures import PlaceFailure
@@ -63,6 +63,37 @@ class PlaceOptions(Frozen):
     def _checks(self) -> tuple[Callable[[], None], ...]:
         """What may be wrong with the options as they were read: each raises a SpecError."""
         return ()
+
+
+GPU_IDS = "gpu_ids"
+
+
+class NamesGpus(PlaceOptions):
+    """The base for a place whose `gpus` names GPUs. `gpu_ids=0+1` is another way to write `gpus=0,1`: commas also separate
+    the options of an arm, and in other places `gpus` is a number."""
+
+    gpu_ids: str | None = Field(
+        default=None, description="which GPUs: numbers or UUIDs with + between them (0+1); the same as gpus=0,1"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ids_are_gpus(cls, given: object) -> object:
+        try:
+            return with_gpu_ids(given) if isinstance(given, dict) else given
+        except SpecError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from error
+
+
+def with_gpu_ids(given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return options in which `gpu_ids` stands as `gpus`."""
+    ids = given.get(GPU_IDS)
+    if ids is None:
+        return dict(given)
+    if "gpus" in given:
+        raise SpecError("gpus and gpu_ids both say which GPUs are used", hint="give one of the two")
+    others = {name: value for name, value in given.items() if name != GPU_IDS}
+    return {**others, "gpus": str(ids).replace("+", ",")}
 
 
 # Subjects that every worker of ours sends, if only to say that they could not be read.

@@ -62,8 +62,10 @@ def print_grid(console: Console, lines: Sequence[Line], styles: Mapping[str, str
     if is_screen(console):
         console.print(grid(lines, styles))
         return
+    # An axis of a suite may have a name that is wider than all of ours.
+    width = max([NAME_WIDTH, *(len(name) + 1 for name, _ in lines)])
     for name, text in lines:
-        print(f"{name:<{NAME_WIDTH}}{safe_line(text)}".rstrip(), file=console.file)
+        print(f"{name:<{width}}{safe_line(text)}".rstrip(), file=console.file)
 
 
 def grid(lines: Sequence[Line], styles: Mapping[str, str]) -> Table:

@@ -239,7 +239,7 @@ def decide_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def summary(result: SuiteResult) -> str:
     """Say what the whole table shows: `11 of 12 are equivalent within 1 %, one is slower: vgg16 in pod (−3.1 %)`."""
-    parts = _compared(result) if result.compared else _measured(result)
+    parts = [*_compared(result), *_alone(result)] if result.compared else _measured(result)
     failed = [(row, cell) for row in result.rows for cell in row.cells if "failed" in cell.marks]
     if failed:
         parts.append(_counted(len(failed), "failed", [_name(result, row, cell) for row, cell in failed]))
@@ -270,6 +270,16 @@ def _compared(result: SuiteResult) -> list[str]:
         names = [f"{_name(result, row, cell)}{_change(pair, word)}" for row, cell, pair in ordered]
         parts.append(_counted(len(names), word, names))
     return [", ".join(parts)]
+
+
+def _alone(result: SuiteResult) -> list[str]:
+    """Name the cells that were measured in a row whose reference was excluded or has no number."""
+    rows = [row for row in result.rows if row.state not in ("open", "waiting")]
+    rows = [row for row in rows if row.reference is None or row.reference.throughput is None]
+    names = [_name(result, row, cell) for row in rows for cell in row.cells if cell.throughput is not None]
+    return (
+        [_counted(len(names), f"without {result.arm_name(result.reference)} to compare with", names)] if names else []
+    )
 
 
 def _change(pair: Comparison, word: str) -> str:

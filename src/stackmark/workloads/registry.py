@@ -86,7 +86,7 @@ def check_ranks(request: Request) -> None:
     allowed = find(request.workload)[1].ranks
     if request.ranks > 1 and allowed.most == 1:
         raise SpecError(
-            f"{request.workload} runs as one rank and takes no --ranks", hint=f"only {_with_ranks()} take it"
+            f"{request.workload} runs as one rank and takes no --ranks", hint=f"only {with_ranks()} take it"
         )
     if request.ranks > allowed.most:
         raise SpecError(
@@ -103,14 +103,14 @@ def check_ranks(request: Request) -> None:
         )
 
 
-def _with_ranks() -> str:
-    """Name the workloads that take ranks; a family whose workloads all do by its name."""
+def with_ranks(*, or_one: bool = False) -> str:
+    """Name the workloads that take several ranks (or also one); a family whose workloads all do by its name."""
     found: dict[str, list[Definition]] = {}
     for one in definitions():
         found.setdefault(one.name.partition("/")[0], []).append(one)
     names = []
     for family, its in found.items():
-        several = [one.name for one in its if one.ranks.most > 1]
+        several = [one.name for one in its if one.ranks.most > 1 and (one.ranks.least == 1 or not or_one)]
         names += [f"{family}/*"] if len(several) == len(its) else several
     return ", ".join(names)
 

@@ -14,7 +14,7 @@ from stackmark.errors import SpecError
 from stackmark.places.bundle import FOLDER
 from stackmark.places.image_python import PYTHONS
 from stackmark.places.mounts import MOUNT, Mount, read_mounts, refuse_cluster_sources
-from stackmark.places.place import PlaceOptions, Several
+from stackmark.places.place import GPU_IDS, NamesGpus, Several
 from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables, WithVariables
 from stackmark.units import parse_size
 
@@ -64,11 +64,11 @@ class MemoryAndVariables(WithVariables):
             raise SpecError(f"shm: {self.shm!r} is not a valid size")
 
 
-class ContainerOptions(MemoryAndVariables, PlaceOptions):
+class ContainerOptions(MemoryAndVariables, NamesGpus):
     """A container's options."""
 
     PLAIN: ClassVar[frozenset[str]] = frozenset(
-        {"engine", "cpus", "cpuset", "memory", "shm", "ulimit", "cap_drop", "gpus", "bind"}
+        {"engine", "cpus", "cpuset", "memory", "shm", "ulimit", "cap_drop", "gpus", GPU_IDS, "bind"}
     )
 
     engine: Literal["auto", "podman", "docker"] = Field(

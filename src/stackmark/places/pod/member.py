@@ -23,7 +23,6 @@ from stackmark.kubernetes.manifest.request import PodRequest
 from stackmark.kubernetes.nodes import Node, find_node
 from stackmark.kubernetes.pods import Awaited
 from stackmark.places.place import Handle
-from stackmark.ranks import DID_NOT_STOP
 from stackmark.spec import Task
 
 _FAILED = f'{events.EVENT_PREFIX}"failed"'
@@ -45,8 +44,6 @@ class Member:
     knows_cause: bool = False
     # Whether a rank of it reported that another one is gone: then it is not the first.
     lost_another: bool = False
-    # Those of its ranks that did not hear the request to end.
-    deaf: list[int] = field(default_factory=list)
     log: LogEnd | None = None
     # When it was seen to have failed, by the monotonic clock.
     failed_at: float | None = None
@@ -91,8 +88,6 @@ class Member:
                 assert isinstance(event, events.Failed)
                 self.knows_cause = self.knows_cause or events.is_cause(event)
                 self.lost_another = self.lost_another or event.kind == "lost_rank"
-                if event.message == DID_NOT_STOP:
-                    self.deaf.append(event.rank)
 
     def note_end(self) -> None:
         """Note when it failed."""

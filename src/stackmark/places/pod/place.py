@@ -154,7 +154,7 @@ class PodPlace:
             failure = run.out_of_time(ended_from_outside(interruption, not run.timed_out, time_limit_s))
             if outside:
                 outside.run.cut_off()
-            return Outcome(run.exit_code, failure, tuple(run.stderr_lines), interruption)
+            return Outcome(run.exit_code, failure, tuple(run.stderr_lines), interruption, run.locations())
         failure = run.failure()
         if run.broken_off:
             run.end_early()

@@ -36,8 +36,6 @@ from stackmark.spec import Task
 # How often a pod is looked at while its log is followed, and at least while it waits.
 LOOK_WHILE_RUNNING_S, LOOK_WHILE_WAITING_S = 2.0, 1.0
 NO_POD_YET_S = 3.0
-# Of ranks that hang: how many are named.
-DEAF_NAMED = 4
 # After the first pod of a group has failed: the others are asked to end within their grace period, and their logs are read.
 OTHERS_S = build.GRACE_S + 10.0
 
@@ -223,18 +221,11 @@ class PodRun:
         return cause_among(found, self._members)
 
     def out_of_time(self, failure: PlaceFailure | None) -> PlaceFailure | None:
-        """Say of a group whose time was up and that was ended which node was lost, or which rank hung."""
-        if failure is None or failure.kind != "timeout":
+        """Say of a group whose time was up and that was ended which node was lost."""
+        if failure is None or failure.kind != "timeout" or not self._lost:
             return failure
-        if self._lost:
-            named = located(*self._lost[0])
-            return replace(named, message=f"{named.message}; {failure.message}")
-        deaf = [
-            f"rank {rank} of {one.size}, {one.place}" for one in self._members if self._is_group for rank in one.deaf
-        ]
-        if not deaf:
-            return failure
-        return replace(failure, message=f"{failure.message}; {' and '.join(deaf[:DEAF_NAMED])} did not stop on request")
+        named = located(*self._lost[0])
+        return replace(named, message=f"{named.message.removesuffix('.')}; {failure.message}")
 
     def locations(self) -> dict[int, str]:
         """Return where each rank of a group was."""

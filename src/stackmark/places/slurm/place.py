@@ -22,7 +22,7 @@ from stackmark.places.bundle import worker_bundle
 from stackmark.places.container.checks import near, other_worker
 from stackmark.places.container.launch import driver_lives
 from stackmark.places.place import Facts, Outcome, Watch, cache_variables, cpus_allowed, missing_facts, not_bound
-from stackmark.places.slurm.commands import ControllerAway, Slurm
+from stackmark.places.slurm.commands import ControllerAway, Partition, Slurm
 from stackmark.places.slurm.options import SlurmOptions
 from stackmark.places.slurm.run import NAME_PREFIX, Plan, SlurmRun, job_name
 from stackmark.ranks import NODE_RANKS_VARIABLE
@@ -30,6 +30,8 @@ from stackmark.secrets_masking import value_of
 from stackmark.spec import ABOUT_VARIABLE, AUTO, Request, Spec, Task
 from stackmark.units import counted, say_seconds
 
+# srun takes the partition from it, unless one is typed.
+PARTITION_VARIABLE = "SLURM_PARTITION"
 # A controller that was there before is waited for this long, and asked this often.
 AWAY_S, AGAIN_S = 600.0, 2.0
 
@@ -43,7 +45,8 @@ class SlurmPlace:
         for name in self._options.named_variables:
             value_of(name, os.environ)  # what is missing is said before anything is started
         self._slurm: Slurm | None = None
-        self._offered: bool | None = None
+        # The partitions in which a job may run.
+        self._partitions: list[Partition] = []
         # Whether Slurm holds a job to its CPUs, and to its memory.
         self._confines = (False, False)
 
@@ -55,7 +58,7 @@ class SlurmPlace:
         """Find Slurm's commands and the partition, once. Jobs of dead drivers are cancelled as well."""
         if self._slurm is None:
             slurm = Slurm()
-            self._require_partition(slurm)
+            self._partitions = self._require_partition(slurm)
             self._confines = slurm.confines()
             with suppress(PlaceError):  # the next command tries again
                 remove_abandoned(slurm)
@@ -77,6 +80,7 @@ class SlurmPlace:
             self._remark(watch)
         self._wait_for_controller(slurm, watch)
         plan = self.plan(task)
+        self._require_nodes(self._plan_of_ranks(task.spec or task.request)[0])
         environment = {**self._environment(slurm, mark), **self._of_probe(task)}
         return SlurmRun(slurm, self._options, plan, task, watch, mark, environment, time_limit_s).run()
 
@@ -124,17 +128,21 @@ class SlurmPlace:
 
     def _offers(self) -> bool:
         """Tell whether a node of the partition has a GPU, so that jobs ask for none where there is none."""
-        if self._offered is None:
-            wanted = self._options.partition
-            self._offered = any(
-                "gpu" in gres
-                for one in self.prepare().partitions()
-                if (one.name in wanted.split(",") if wanted else one.is_default)
-                for gres in one.gres
-            )
-        return self._offered
+        self.prepare()
+        return any("gpu" in gres for one in self._partitions for gres in one.gres)
 
-    def _require_partition(self, slurm: Slurm) -> None:
+    def _require_nodes(self, nodes: int) -> None:
+        """Refuse a run that no partition can ever hold: Slurm may take such a job, and let it wait."""
+        largest = max(self._partitions, key=lambda one: one.nodes, default=None)
+        if largest is not None and 1 < nodes > largest.nodes:
+            raise PlaceError(
+                f"the run needs {nodes} nodes, and the partition {largest.name} has {largest.nodes}",
+                hint="use more --ranks-per-node, fewer --ranks, or another --partition",
+                command="sinfo --format='%P %D'", kind="refused",
+            )  # fmt: skip
+
+    def _require_partition(self, slurm: Slurm) -> list[Partition]:
+        """Return the partitions in which a job may run; one that does not exist or starts no jobs is refused."""
         known = slurm.partitions()
         names = [one.name for one in known]
         for wanted in (self._options.partition or "").split(","):
@@ -146,6 +154,8 @@ class SlurmPlace:
                 )  # fmt: skip
             if found is not None and not found.is_up:
                 raise PlaceError(f"the partition {wanted} is not up: it starts no jobs", command="sinfo --summarize")
+        wanted = self._options.partition or slurm.environment.get(PARTITION_VARIABLE, "")
+        return [one for one in known if (one.name in wanted.split(",") if wanted else one.is_default)]
 
     def _remark(self, watch: Watch) -> None:
         """Say once which limits this Slurm only reserves."""

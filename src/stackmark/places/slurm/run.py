@@ -216,7 +216,7 @@ class SlurmRun:
                 self._end()
         failure = ended_from_outside(interruption, in_time, self._time_limit_s, silence_s if reading.silent else None)
         failure = failure or self._failure(process.returncode)
-        return Outcome(process.returncode, failure, tuple(self._stderr), interruption)
+        return Outcome(process.returncode, failure, tuple(self._stderr), interruption, self._locations())
 
     def _guarded(self, program: tuple[str, ...]) -> list[str]:
         """Return the command that becomes srun, which ends with us."""
@@ -359,6 +359,17 @@ class SlurmRun:
             hint = f"see the node: sinfo --Node --long --nodes={','.join(lost)}"
             return PlaceFailure("node_lost", f"the worker on {', '.join(lost)} was lost: {last}", hint)
         return None
+
+    def _locations(self) -> dict[int, str]:
+        """Say on which node each rank was, if there are several nodes."""
+        each = self._plan.ranks_each
+        if each is None or self._plan.nodes == 1:
+            return {}
+        return {
+            rank: f"on {self._name(number)}"
+            for number in self._nodes
+            for rank in range(number * each, (number + 1) * each)
+        }
 
     def _name(self, number: int) -> str:
         name = self._nodes[number].told.get("SLURMD_NODENAME")
