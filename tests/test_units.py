@@ -16,6 +16,7 @@ from stackmark.units import (
     parse_share,
     parse_size,
     say_count,
+    say_multiple,
     say_percent,
     say_rate,
     say_seconds,
@@ -186,3 +187,11 @@ def test_the_prefix_of_a_rate_is_that_of_its_ceiling(rate: float, unit: str) -> 
 def test_a_share_has_two_figures_and_no_exponent(share: float, said: str) -> None:
     assert say_percent(share, figures=2) == said
     assert say_percent(-share, figures=2) == f"-{said}"
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(0.0154, "0.0154"), (2.0, "2"), (145.3, "145"), (999.4, "999"), (999.6, "1,000"), (1240.0, "1,200")],
+)
+def test_a_number_of_times_has_no_exponent(factor: float, said: str) -> None:
+    assert say_multiple(factor) == said

@@ -126,6 +126,11 @@ def say_percent(share: float, decimals: int | None = None, *, figures: int = 3) 
     return f"{100 * share:.{figures}g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
 
 
+def say_multiple(factor: float) -> str:
+    """Format like `0.0154`, `2.05`, `145`, `1,200`: a number of times, without an exponent for large ones."""
+    return f"{factor:.3g}" if factor < 999.5 else f"{float(f'{factor:.2g}'):,.0f}"
+
+
 def say_moment(unix_s: float, form: str = "%Y-%m-%d %H:%M:%S", *, utc: bool = False) -> str:
     """Format a moment as local time or UTC. A number that is not a date, as a ledger may hold, is printed as the number."""
     try:
