@@ -25,6 +25,7 @@ from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import ExaminedArm
 from stackmark.verdict.family import HOLM_NOTE
 from stackmark.verdict.needed import percent
+from stackmark.verdict.unpaired import say_by_factor
 from stackmark.workloads.command.definition import metric_name
 
 # From here on a factor is easier to read than a percentage.
@@ -148,7 +149,7 @@ def _below(table: GroupTable, details: bool) -> list[Line]:
         rows = "" if count == len(compared) or len(compared) == 1 else f" ({counted(count, 'row')})"
         lines.append(("note", f"{note}{rows}"))
     if factors := [one.chance_factor for one in compared if one.chance_factor and one.word == "INCONCLUSIVE"]:
-        least = f"a factor of {say_multiple(min(factors))}" + (" or more" if len(factors) > 1 else "")
+        least = say_by_factor(min(factors)) + (" or more" if len(factors) > 1 else "")
         lines.append(
             ("chance", f"for the open ratios to be chance, one run would have to differ from the next by {least}")
         )
