@@ -93,6 +93,10 @@ def test_a_stored_check_is_shown_and_listed_with_its_verdict(rated: Path, book: 
     assert found is not None
     assert (found.baseline, found.margin) == ("before", 0.02)
     assert verdict(found.checked).margin == 0.02
+    # A report of its runs alone would say nothing of the baseline.
+    report = json.loads(ask("verdict", id_, "--json").out)
+    assert [(one["kind"], one["severity"]) for one in report["warnings"]][:1] == [("check", "high")]
+    assert "SLOWER" in report["warnings"][0]["text"]
     # A series that is saved later was not what this check was compared with.
     before = ask("show", id_).out
     ask("baseline", "save", "before", "--from", id_)

@@ -4,6 +4,7 @@ import io
 from xml.etree import ElementTree
 
 from rich.console import Console
+from rich.text import Text
 
 from asking import ESC
 from naming import missing
@@ -117,3 +118,12 @@ def test_junit_has_a_case_for_each_diagnostic_and_node() -> None:
     (failed,) = [case for case in suite if case.find("failure") is not None]
     assert failed.get("name") == "gpu-1: driver"
     assert "nvidia-open" in str(failed.findtext("system-out"))
+
+
+def test_on_a_screen_sentences_wrap_between_words_and_commands_stay_whole() -> None:
+    long = Finding("no-driver", "failed", "the driver is absent " * 8, ("do this " * 20, f"$ {'sudo ' * 30}reboot"))
+    shown = printed(report(judged("driver", "gpu-0", "seen", "nvidia-smi", [long]), nodes=("gpu-0",)), 80)
+    lines = Text.from_ansi(shown).plain.splitlines()
+    command = next(line for line in lines if "$ sudo" in line)
+    assert command.endswith("reboot")
+    assert all(len(line) <= 80 for line in lines if line != command)

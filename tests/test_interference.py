@@ -180,6 +180,13 @@ def test_a_difference_that_only_the_clean_or_only_all_blocks_have_is_not_said() 
     assert combined(None, compared(0.05), Disturbed(6, 6, 0)).word == "INCONCLUSIVE"
 
 
+def test_blocks_that_were_measured_again_are_said_next_to_the_disturbed_ones() -> None:
+    """Without it a sentence names 4 blocks and 6 of them."""
+    for every in (compared(0.05), compared(0.0)):
+        said = combined(None, every, Disturbed(4, 1, 2, again=2)).sentence
+        assert said.partition("3 of 4 blocks (2 ")[2]
+
+
 def test_equivalent_over_all_blocks_stands_where_the_clean_ones_are_too_few_to_decide() -> None:
     for clean in (None, compared(0.0, spread=0.05)):
         said = combined(clean, compared(0.0), Disturbed(6, 4, 0))

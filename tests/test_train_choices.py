@@ -477,8 +477,8 @@ def rows_of(heading: str) -> list[list[str]]:
 def test_the_documentation_has_every_workload_with_its_numbers() -> None:
     expected = [
         [
-            f"`train/{m.name}`", m.title, f"{m.params:,}", f"{m.forward_macs / 1e9:.4g}", f"{m.training_flops / 1e9:.4g}",
-            str(m.gpu_batch), str(cpu_batch(m)),
+            f"`train/{m.name}`", m.title, f"{m.params:,}", f"{m.forward_macs / 1e9:.4g}",
+            f"{float(f'{m.training_flops / 1e9:.4g}'):,.9g}", str(m.gpu_batch), str(cpu_batch(m)),
         ]
         for m in MODELS.values()
     ]  # fmt: skip

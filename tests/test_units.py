@@ -16,6 +16,8 @@ from stackmark.units import (
     parse_share,
     parse_size,
     say_count,
+    say_multiple,
+    say_percent,
     say_rate,
     say_seconds,
     say_size,
@@ -168,3 +170,28 @@ def test_the_prefix_of_a_rate_is_that_of_its_ceiling(rate: float, unit: str) -> 
         bare
     )
     assert factor * rate >= 0.999 or shown == bare
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (0.005, "0.5 %"),
+        (0.01234, "1.2 %"),
+        (0.5, "50 %"),
+        (0.9949, "99 %"),
+        (0.996, "100 %"),
+        (1.07, "107 %"),
+        (12.34, "1234 %"),
+    ],
+)
+def test_a_share_has_two_figures_and_no_exponent(share: float, said: str) -> None:
+    assert say_percent(share, figures=2) == said
+    assert say_percent(-share, figures=2) == f"-{said}"
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(0.0154, "0.0154"), (2.0, "2"), (145.3, "145"), (999.4, "999"), (999.6, "1,000"), (1240.0, "1,200")],
+)
+def test_a_number_of_times_has_no_exponent(factor: float, said: str) -> None:
+    assert say_multiple(factor) == said

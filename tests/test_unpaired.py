@@ -20,6 +20,7 @@ from stackmark.verdict.unpaired import (
     beyond_any_series,
     compare_published,
     compare_runs,
+    say_by_factor,
     series_of,
 )
 
@@ -311,3 +312,10 @@ def test_a_published_value_that_is_no_rate_is_refused(value: float) -> None:
     with pytest.raises(ValueError) as caught:
         compare_published("host", [1.0, 2.0], value)
     assert str(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"), [(1.0021, "0.21 %"), (1.19, "19 %"), (1.5, "1.5"), (8.0, "8"), (31.3, "31.3")]
+)
+def test_a_factor_near_one_is_said_in_percent(factor: float, said: str) -> None:
+    assert say_by_factor(factor).endswith(said)

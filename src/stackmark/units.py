@@ -119,9 +119,16 @@ def say_count(number: float) -> str:
 END_OF_TIME_UNIX_S = 253_402_300_800.0
 
 
-def say_percent(share: float, decimals: int | None = None) -> str:
-    """Format a share of one: `1 %`, `0.5 %`, `12 %`: three significant figures, or a fixed number of decimals."""
-    return f"{100 * share:.3g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
+def say_percent(share: float, decimals: int | None = None, *, figures: int = 3) -> str:
+    """Format a share of one: `1 %`, `0.5 %`, `12 %`: to significant figures, or to a fixed number of decimals."""
+    if decimals is None and abs(100 * share) >= 99.5:
+        decimals = 0  # two figures of 110 would be written 1.1e+02
+    return f"{100 * share:.{figures}g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
+
+
+def say_multiple(factor: float) -> str:
+    """Format like `0.0154`, `2.05`, `145`, `1,200`: a number of times, without an exponent for large ones."""
+    return f"{factor:.3g}" if factor < 999.5 else f"{float(f'{factor:.2g}'):,.0f}"
 
 
 def say_moment(unix_s: float, form: str = "%Y-%m-%d %H:%M:%S", *, utc: bool = False) -> str:

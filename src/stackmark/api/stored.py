@@ -6,7 +6,7 @@ A handle holds no open ledger, unless it was given one: each call opens it.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from stackmark.events import EVENT_PREFIX, Log, read_event
 from stackmark.experiments import operator_list
 from stackmark.experiments import run as run_kind
 from stackmark.experiments.caches import remove_cache
+from stackmark.experiments.check import words_of_check
 from stackmark.experiments.compare import carry_out, design_of, parts_in, prepare_places
 from stackmark.experiments.examine import examine
 from stackmark.experiments.fault_finding import FaultFinding, examine_fault
@@ -52,6 +53,7 @@ from stackmark.figures import figure_unit
 from stackmark.ledger.rows import Experiment as ExperimentRow
 from stackmark.ledger.rows import RunDetail
 from stackmark.published.lookup import known_rows
+from stackmark.remarks import Remark
 from stackmark.schemas import with_schema
 from stackmark.show.experiments import experiment_json, print_experiments
 from stackmark.show.faults import fault_json, fault_png, fault_svg, print_fault
@@ -114,7 +116,12 @@ class Experiment:
         with opened(self.ledger) as book:
             if has_imported_arms(self.row):
                 return Verdict(examine_imported_arms(book, self.row, margin))
-            return Verdict(examine(book, self.id, margin))
+            examined = examine(book, self.id, margin)
+            # A check compares with a baseline, which is not among the arms: without this line its word would be missing.
+            words = words_of_check(book, self.row) if self.kind() is CHECK else ()
+            found = f"the check of the baseline {self.row.request.get('baseline')} found"
+            said = [Remark(f"{found} {word}: stackmark show {self.id}", "check") for word in words]
+            return Verdict(replace(examined, warnings=(*said, *examined.warnings)))
 
     def report(
         self,

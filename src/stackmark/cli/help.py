@@ -23,7 +23,7 @@ LINE = 78
 # By the names that click has for them, in the order in which they are shown. A text must fit on one line next to the widest
 # option; what a value may look like stands in --help.
 IMPORTANT = {
-    "place": "host, container or pod; container,shm=1g",
+    "place": "host, container, pod or slurm; container,shm=1g",
     "arms": "One side: host or container,shm=1g; repeat it",
     "workload": "What trains meanwhile",
     "cmd": "Your own program instead of a workload",

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,8 +36,14 @@ def is_quiet() -> bool:
 
 
 def of_click(message: str) -> str:
-    """Return a message of click's in one line, without the names of its types."""
+    """Return a message of click's in one line: the option, the value found and the values allowed, without names of types."""
     message = " ".join(message.split())
+    message = re.sub(
+        r"^Invalid value for '([^']+)':( it(?= is empty))?", lambda m: m[1] if m[2] else f"{m[1]}:", message
+    )
+    message = re.sub(r"is not in the range (\S+)<=x<=(\S+?)\.?$", r"is not between \1 and \2", message)
+    message = re.sub(r"is not in the range x>=(\S+?)\.?$", r"is less than \1", message)
+    message = re.sub(r"(is not one of .+?|is not a valid [a-z ]+?)\.$", r"\1", message)
     for name in ("integer range", "float range", "integer", "float"):
         message = message.replace(f"is not a valid {name}", f"is not a {'whole ' if 'integer' in name else ''}number")
     return message

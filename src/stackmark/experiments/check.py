@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from statistics import fmean, median
 
-from stackmark.errors import Exit
+from stackmark.errors import Exit, LedgerError, SpecError
 from stackmark.experiments.baseline import (
     HeldWorkload,
     SeriesOptions,
@@ -164,6 +164,15 @@ class StoredCheck:
     baseline: str
     margin: float
     checked: Checked
+
+
+def words_of_check(ledger: Ledger, experiment: Experiment) -> tuple[str, ...]:
+    """Return the word of a stored check; nothing where its baseline is gone, or nothing was compared."""
+    try:
+        found = check_again(ledger, experiment)
+    except (LedgerError, SpecError):
+        return ()
+    return (found.checked.comparison.word,) if found and found.checked.comparison else ()
 
 
 def check_again(ledger: Ledger, experiment: Experiment) -> StoredCheck | None:

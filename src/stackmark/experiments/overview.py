@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stackmark.errors import LedgerError, SpecError
-from stackmark.experiments.check import check_again
+from stackmark.experiments.check import words_of_check
 from stackmark.experiments.design import stored_design
 from stackmark.experiments.examine import examine
 from stackmark.experiments.group_tables import tabulate_import
@@ -159,7 +159,7 @@ def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperim
         except (LedgerError, SpecError):
             pass  # one experiment that was damaged hides no other; `verdict` says what is wrong with it
     elif _is_check(row) and row.runs and state == "done":
-        verdicts = _word_of_check(ledger, experiment) if readable else None
+        verdicts = words_of_check(ledger, experiment) if readable else None
     elif _is_list(row) and readable and state != "running":
         state = "done" if read_list(ledger, experiment).whole else "open"
     return ListedExperiment(
@@ -175,15 +175,6 @@ def _listed(ledger: Ledger, row: ExperimentRow, readable: bool) -> ListedExperim
         command=experiment.command,
         smallest_margin=floor.smallest_margin if floor else None,
     )
-
-
-def _word_of_check(ledger: Ledger, experiment: Experiment) -> tuple[str, ...]:
-    """Return the word of a check; nothing where its baseline is gone, or nothing was compared."""
-    try:
-        found = check_again(ledger, experiment)
-    except (LedgerError, SpecError):
-        return ()
-    return (found.checked.comparison.word,) if found and found.checked.comparison else ()
 
 
 def _imported_arms(experiment: Experiment) -> tuple[str, ...]:

@@ -364,7 +364,7 @@ def judged_pairs(
     kept = clean if design.rule else balanced(design, clean)
     left = sum(bool(attempts.get(key)) for key in blocks.items())
     repeated = len({block for block, attempt in every if attempts[block, attempt]}) - left
-    seen = Disturbed(len(blocks), left, repeated, unbalanced=len(clean) - len(kept))
+    seen = Disturbed(len(blocks), left, repeated, len(clean) - len(kept), again=len(every) - len(blocks))
     without: list[Comparison | None] = [*of(kept.items())] if len(kept) > 1 else []
     return [combined(without[number] if without else None, pair, seen) for number, pair in enumerate(of(every))]
 

@@ -213,7 +213,7 @@ class OutsideRun:
             if figure.name == WALL_TIME and ended.wall_s <= ended.tick_s:
                 raise WorkloadFailure(
                     "no_figure",
-                    f"the program's time by time stamps from outside is not above their resolution of {ended.tick_s:g} s",
+                    f"the program ended within {ended.tick_s:g} s, the resolution of the time stamps it is timed by",
                     "let it run longer, or let it print a figure and use --metric",
                 )
         except WorkloadFailure as failure:

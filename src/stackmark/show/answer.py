@@ -121,7 +121,9 @@ def answers(sections: Sections) -> list[str]:
 
 def say_with_counts(comparison: Comparison, unit: FigureUnit) -> str:
     """`container runs as fast as host: +0.03 %, within ±1 % (6 blocks)`."""
-    return f"{say_plainly(comparison, unit)} ({say_counts(comparison)})"
+    # Without an interval the sentence names them itself.
+    counts = f" ({say_counts(comparison)})" if comparison.interval_90 else ""
+    return f"{say_plainly(comparison, unit)}{counts}"
 
 
 def _unit(examined: Examined) -> FigureUnit:

@@ -13,7 +13,7 @@ from stackmark.cluster.doctor.results import Finding, Report, Result
 from stackmark.show.junit import Case
 from stackmark.show.junit import Outcome as JunitOutcome
 from stackmark.show.safe import cut_middle, safe_line
-from stackmark.show.terminal import NAME_WIDTH, Column, answer_last, is_screen, print_table
+from stackmark.show.terminal import GAP, NAME_WIDTH, Column, answer_last, is_screen, print_named, print_table
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim", "unknown": "magenta"}
 MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "skipped": "-", "unknown": "?"}
@@ -160,18 +160,15 @@ def _print_finding(console: Console, finding: Finding, diagnostic: str, where: s
     about = f"{diagnostic}, {where}: " if where else f"{diagnostic}: "
     _named(console, finding.status, f"{about}{finding.what}", STYLES[finding.status])
     for line in finding.do:
-        _named(console, "", line)
+        _named(console, "", line, command=line.startswith("$ "))
     if command:
-        _named(console, "by hand", command, "dim")
+        _named(console, "by hand", command, "dim", command=True)
 
 
-def _named(console: Console, name: str, text: str, style: str = "") -> None:
-    """A command is printed whole, without a break: it is copied."""
-    line = Text.assemble((f"{name:<{NAME_WIDTH}}", "bold"), (safe_line(text), style))
-    if is_screen(console):
-        console.print(line, soft_wrap=True)
-    else:
-        print(line.plain.rstrip(), file=console.file)
+def _named(console: Console, name: str, text: str, style: str = "", *, command: bool = False) -> None:
+    """On a screen sentences wrap under their beginning; a command is printed whole, without a break: it is copied."""
+    padded = f"{name:<{NAME_WIDTH - GAP}}"
+    print_named(console, [(padded, text)], {padded: style}, {padded} if command else ())
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

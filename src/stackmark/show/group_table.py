@@ -20,11 +20,12 @@ from stackmark.show.terminal import Column, Line, is_screen, print_named, print_
 from stackmark.show.verdict import comparison_json, plain_json
 from stackmark.show.verdict_summary import COLOURS, COMMANDS, STYLES, WORTH_SHOWING, coloured
 from stackmark.show.wording import say_change
-from stackmark.units import counted
+from stackmark.units import counted, say_multiple
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import ExaminedArm
 from stackmark.verdict.family import HOLM_NOTE
 from stackmark.verdict.needed import percent
+from stackmark.verdict.unpaired import say_by_factor
 from stackmark.workloads.command.definition import metric_name
 
 # From here on a factor is easier to read than a percentage.
@@ -103,14 +104,14 @@ def _interval(one: Comparison) -> str:
     low, high = one.interval_90.low, one.interval_90.high
     if all(1 / FACTOR_FROM < end < FACTOR_FROM for end in (low, high)):
         return f"{say_change(low)} to {say_change(high)}{assumed}"
-    return f"×{low:.3g} to ×{high:.3g}{assumed}"
+    return f"×{say_multiple(low)} to ×{say_multiple(high)}{assumed}"
 
 
 def say_factor(ratio: float) -> str:
     """`+3.2 %`, or `×2.05` from a factor of two on, in either direction."""
     if 1 / FACTOR_FROM < ratio < FACTOR_FROM:
         return say_change(ratio)
-    return f"×{ratio:.3g}"
+    return f"×{say_multiple(ratio)}"
 
 
 # --- around them --------------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def _below(table: GroupTable, details: bool) -> list[Line]:
         rows = "" if count == len(compared) or len(compared) == 1 else f" ({counted(count, 'row')})"
         lines.append(("note", f"{note}{rows}"))
     if factors := [one.chance_factor for one in compared if one.chance_factor and one.word == "INCONCLUSIVE"]:
-        least = f"a factor of {min(factors):.3g}" + (" or more" if len(factors) > 1 else "")
+        least = say_by_factor(min(factors)) + (" or more" if len(factors) > 1 else "")
         lines.append(
             ("chance", f"for the open ratios to be chance, one run would have to differ from the next by {least}")
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from stackmark.show.safe import safe_line, short_id
 from stackmark.show.terminal import Line
-from stackmark.units import counted, say_seconds
+from stackmark.units import counted, say_percent, say_seconds
 from stackmark.verdict.time_to_quality import Evaluation, QualityResult, Share, TrainedRun
 
 # Runs whose times stand on one screen, and evaluations of a curve in text.
@@ -88,7 +88,7 @@ def say_model(result: QualityResult) -> str:
         return ""
     low = say_seconds(median.low_s) if median.low_s is not None else "unknown"
     high = say_seconds(median.high_s) if median.high_s is not None else "unknown"
-    spread = f", runs spread by {100 * median.spread:.2g} %" if median.spread is not None else ""
+    spread = f", runs spread by {say_percent(median.spread, figures=2)}" if median.spread is not None else ""
     crossing = f"; interpolated: {say_seconds(result.crossing_s)}" if result.crossing_s is not None else ""
     return (
         f"median {say_seconds(median.seconds)}, 95 % interval {low} to {high}{spread}; log-normal, each time between two "

@@ -160,7 +160,7 @@ def _steps(result: RunResult) -> list[Line]:
 def _settings(result: RunResult) -> list[Line]:
     params, choices = result.measured.spec.params, result.measured.choices
     family, _ = find(result.spec.workload)
-    shown = {name: params[name] for name in family.settings if name in params}
+    shown = {name: params[name] for name in family.settings if params.get(name) not in ("", None)}
     lines: list[Line] = [("settings", ", ".join(f"{name} {value}" for name, value in shown.items()))]
     chosen = [f"{name} {shown[name]}: {choices[name]}" for name in REASONED if name in shown and choices.get(name)]
     if guess := say_guess(params, choices):

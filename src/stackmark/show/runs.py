@@ -22,7 +22,7 @@ from stackmark.show.run_summary import say_group
 from stackmark.show.safe import SHORT_ID
 from stackmark.show.terminal import Column, Line, answer_last, is_screen, print_named, print_table, standard_output
 from stackmark.spec import AUTO
-from stackmark.units import say_local, say_moment, say_seconds, say_zone
+from stackmark.units import say_local, say_moment, say_percent, say_seconds, say_zone
 from stackmark.verdict.throughput import throughput_over_runs
 from stackmark.workloads.command.definition import telling_params
 
@@ -153,7 +153,7 @@ def _outcome(row: RunDetail) -> list[Line]:
     if row.step_p50_s is not None and row.step_p90_s is not None and row.step_p99_s is not None:
         lines.append(("step", say_steps(row.step_p50_s, row.step_p90_s, row.step_p99_s)))
     if row.steady:
-        spread = f", which vary by {100 * row.step_cv:.2g} %" if row.step_cv is not None else ""
+        spread = f", which vary by {say_percent(row.step_cv, figures=2)}" if row.step_cv is not None else ""
         lines.append(("steadiness", f"{row.steady}; {row.steps_used} of {row.steps_total} steps used{spread}"))
     if row.memory_peak_mib is not None:
         lines.append(("memory", say_memory(row.memory_peak_mib)))

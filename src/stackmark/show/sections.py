@@ -32,7 +32,7 @@ from stackmark.show.wording import (
     setup_total_s,
     stopped,
 )
-from stackmark.units import counted, say_minute, say_seconds
+from stackmark.units import counted, say_minute, say_percent, say_seconds
 from stackmark.verdict.cautions import Caution, caution, in_order
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.covariates import BY_NAME
@@ -317,7 +317,7 @@ def _arm_row(examined: Examined, arm: ExaminedArm) -> ArmRow:
         spread=say_spread(rate) if rate else "",
         bounds=bounds,
         runs=rate.runs if rate else 0,
-        cv=f"spread {100 * rate.cv:.2g} %" if rate and rate.cv is not None else "",
+        cv=f"spread {say_percent(rate.cv, figures=2)}" if rate and rate.cv is not None else "",
         failed=sum(1 for run in bad_runs(examined) if run.role == "measured" and run.arm == arm.index),
         setup=say_seconds(setup_total_s(arm)) if arm.setup else "",
         steadiness=say_steadiness(arm.steadiness),

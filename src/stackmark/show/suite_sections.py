@@ -15,7 +15,7 @@ from stackmark.figures import FigureUnit
 from stackmark.show.safe import short_id
 from stackmark.show.sections import NO_REASON, SIGNS, Headline, Sections
 from stackmark.show.wording import say_spread, signed
-from stackmark.units import counted, say_span
+from stackmark.units import counted, say_multiple, say_span
 from stackmark.verdict.cautions import INTERFERENCE, Caution, caution, in_order
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.needed import percent
@@ -99,7 +99,7 @@ def shift_parts(comparison: Comparison) -> tuple[str, str]:
     """Say a ratio and, apart from it, its 95 % interval: `−3.1 %` and `± 0.3 %`. Without an interval the second is empty."""
     ratio, interval = comparison.ratio, comparison.interval_95
     if not 1 / MOST_PER_CENT < ratio < MOST_PER_CENT:
-        return f"×{ratio:.3g}", _say_factor(math.sqrt(interval.high / interval.low)) if interval else ""
+        return f"×{say_multiple(ratio)}", _say_factor(math.sqrt(interval.high / interval.low)) if interval else ""
     change = 100 * (ratio - 1)
     if interval is None:
         return f"{signed(change, 1)} %", ""
@@ -119,7 +119,7 @@ def _decimals(half: float) -> int:
 
 
 def _say_factor(factor: float) -> str:
-    return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {factor:.3g}"
+    return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {say_multiple(factor)}"
 
 
 class SuiteSections:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stackmark.experiments.result import time_taken
 from stackmark.figures import FigureUnit
-from stackmark.units import counted, say_seconds
+from stackmark.units import counted, say_multiple, say_seconds
 from stackmark.verdict.bad_runs import LEVEL, say_bad_runs
 from stackmark.verdict.comparison import Comparison, Interval
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
@@ -61,7 +61,7 @@ def say_spread(throughput: Throughput) -> str:
     if throughput.high_per_s is None or throughput.low_per_s is None:
         return ""
     factor = throughput.high_per_s / throughput.rate_per_s
-    return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {_say_factor(factor)}"
+    return f"± {100 * (factor - 1):.2g} %" if factor < 1.2 else f"within a factor of {say_multiple(factor)}"
 
 
 def width_style(throughput: Throughput | None) -> str:
@@ -70,10 +70,6 @@ def width_style(throughput: Throughput | None) -> str:
         return "bold red"
     half = throughput.high_per_s / throughput.rate_per_s - 1.0
     return "bold green" if half <= NARROW else "bold yellow" if half <= WIDE else "bold red"
-
-
-def _say_factor(factor: float) -> str:
-    return f"{factor:.3g}" if factor < 1000 else f"{float(f'{factor:.2g}'):,.0f}"
 
 
 def say_ratio(ratio: float) -> str:
@@ -87,7 +83,7 @@ def say_interval(interval: Interval | None) -> str:
 def say_change(ratio: float) -> str:
     """`−0.17 %`, `+3.2 %`, `2.41 times`."""
     if not 1 / MOST_PER_CENT < ratio < MOST_PER_CENT:
-        return f"{ratio:.3g} times"
+        return f"{say_multiple(ratio)} times"
     change = 100 * (ratio - 1)
     digits = 2 if abs(change) < 10 else 1
     return f"{signed(round(change, digits), digits)} %"
@@ -97,7 +93,7 @@ def say_changes(low: float, high: float) -> str:
     """Say both ends of an interval in one form: `−1.05 % to +2.01 %`, `0.0919 to 1.5 times`."""
     if all(1 / MOST_PER_CENT < ratio < MOST_PER_CENT for ratio in (low, high)):
         return f"{say_change(low)} to {say_change(high)}"
-    return f"{low:.3g} to {high:.3g} times"
+    return f"{say_multiple(low)} to {say_multiple(high)} times"
 
 
 def signed(value: float, digits: int) -> str:
@@ -187,8 +183,8 @@ def _say_shown(c: Comparison, a: str, unit: FigureUnit, likely: str) -> str:
         verb, times = "is", f"times as {'fast' if fast else 'good'} as"
         more, less = ("faster than", "slower than") if fast else ("better than", "worse than")
     if value >= MOST_PER_CENT:
-        sure = f" (95 %: {ends[0]:.3g} to {ends[1]:.3g} times)" if c.interval_95 else ""
-        return f"{verb} {likely}{value:.3g} {times} {a}{sure}"
+        sure = f" (95 %: {say_multiple(ends[0])} to {say_multiple(ends[1])} times)" if c.interval_95 else ""
+        return f"{verb} {likely}{say_multiple(value)} {times} {a}{sure}"
     change, parts = abs(value - 1), sorted(100 * abs(end - 1) for end in ends)
     sure = f" (95 %: {_together(*parts)} %)" if c.interval_95 else ""
     return f"{verb} {likely}{percent(change)} {more if value > 1 else less} {a}{sure}"

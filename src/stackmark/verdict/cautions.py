@@ -20,6 +20,7 @@ OF_KIND: Mapping[str, Severity] = {
     INTERFERENCE: "high",
     "not-usable": "high",
     "not-comparable": "high",
+    "check": "high",
     MIXED_RUNS: "high",
     "failed-runs": "high",
     "not-whole": "high",

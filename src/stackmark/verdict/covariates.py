@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from stackmark.units import say_seconds, say_size
+from stackmark.units import say_percent, say_seconds, say_size
 from stackmark.verdict.evidence import paired, welch
 from stackmark.verdict.examined import CovariateLine, ExaminedArm, ExaminedRun
 from stackmark.verdict.student import t_cdf, t_quantile
@@ -295,9 +295,10 @@ def association_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) 
 
 
 def _say_association(known: KnownCovariate, found: Association) -> str:
-    slope, low, high = (100 * value for value in (found.slope, found.slope_low, found.slope_high))
+    slope, low, high = ("+" * (value > 0) + say_percent(value, figures=2)
+                        for value in (found.slope, found.slope_low, found.slope_high))  # fmt: skip
     return (
-        f"moved with {known.words}: {slope:+.2g} % per {known.unit or 'unit'} (95 % {low:+.2g} to {high:+.2g} %, correlation "
+        f"moved with {known.words}: {slope} per {known.unit or 'unit'} (95 % {low} to {high}, correlation "
         f"{found.correlation:+.2f}, {found.blocks} blocks); with the same value in both arms, the ratio is {found.adjusted:.4f} "
         f"({found.adjusted_low:.4f} to {found.adjusted_high:.4f}): an association, not the verdict"
     )

@@ -132,13 +132,21 @@ def say_interference(loads: Sequence[Load], idle_cpus: float | None = None) -> s
 class Disturbed:
     """The number of blocks of a verdict, of those with only disturbed attempts, and of repeated ones.
 
-    `unbalanced` clean blocks were left out too, because without the disturbed ones one arm ran first too often.
+    `unbalanced` clean blocks were left out too, because without the disturbed ones one arm ran first too often. `again` attempts
+    were made beyond the first of each block; the verdict over all blocks includes them.
     """
 
     blocks: int
     left: int
     repeated: int
     unbalanced: int = 0
+    again: int = 0
+
+    @property
+    def counts(self) -> str:
+        """Say `3 of 4 blocks`, and how many more were measured: they are in the numbers over all blocks."""
+        more = f" ({self.again} measured again)" if self.again else ""
+        return f"{self.left + self.repeated} of {counted(self.blocks, 'block')}{more}"
 
 
 def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) -> Comparison:
@@ -154,10 +162,7 @@ def combined(clean: Comparison | None, every: Comparison, disturbed: Disturbed) 
     if clean is None or clean.word != every.word:
         without = f"{clean.word} without them" if clean else "cannot be computed without them"
         numbers = sentence_of(replace(shown, word="INCONCLUSIVE", difference=None)).partition(": ")[2]
-        reason = (
-            f"other programs disturbed {disturbed.left + disturbed.repeated} of {counted(disturbed.blocks, 'block')}; "
-            f"the verdict is {every.word} with them and {without}"
-        )
+        reason = f"other programs disturbed {disturbed.counts}; the verdict is {every.word} with them and {without}"
         return replace(
             shown,
             word="INCONCLUSIVE",
@@ -193,9 +198,8 @@ def advise_freeing(found: Comparison) -> Comparison:
 
 def _with_disturbed_blocks(clean: Comparison | None, every: Comparison, disturbed: Disturbed) -> Comparison:
     """Return the verdict over all blocks, and say that it includes the disturbed ones."""
-    counts = f"{disturbed.left + disturbed.repeated} of {counted(disturbed.blocks, 'block')}"
     open_question = "the clean blocks alone do not decide" if clean else "fewer than two blocks are clean"
-    included = f"other programs disturbed {counts}, which are included: {open_question}"
+    included = f"other programs disturbed {disturbed.counts}, which are included: {open_question}"
     return replace(
         every,
         difference=None,

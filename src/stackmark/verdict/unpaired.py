@@ -18,6 +18,7 @@ from typing import cast
 import numpy as np
 
 from stackmark.figures import Terms
+from stackmark.units import say_percent
 from stackmark.verdict.comparison import Comparison, Interval, Needed, SpeedWord, difference_in, word_in
 from stackmark.verdict.evidence import ALPHA, efficiency_words, limit_of, logs_of, paired, welch, words
 from stackmark.verdict.needed import percent
@@ -38,6 +39,8 @@ from stackmark.verdict.student import normal_quantile
 
 
 CERTAIN_FACTOR = 10.0
+# Below it a factor has too few figures to be read: 1.02 is said as 2 %.
+SMALL_FACTOR = 1.2
 NOT_THE_SAME_RECIPE = "whether the recipes were the same is unknown"
 ADVICE = Needed(None, "four or more runs a side tell how many are needed; six are usual")
 
@@ -77,8 +80,10 @@ def compare_single(pair: Pair, mean: float, margin: float, spread: RunSpread | N
         return replace(
             bare, notes=(*bare.notes, "the ratio is inside the margin, but one run a side does not prove it")
         )
-    seen = f"; the most seen in this ledger is {_factor(spread.largest_factor)}" if spread.largest_factor else ""
-    chance = f"for this to be chance, one run would have to differ from the next by a factor of {_factor(math.exp(star))}{seen}"
+    seen = f"; the most seen in this ledger is {say_by_factor(spread.largest_factor)}" if spread.largest_factor else ""
+    chance = (
+        f"for this to be chance, one run would have to differ from the next by {say_by_factor(math.exp(star))}{seen}"
+    )
     bare = replace(bare, chance_factor=math.exp(min(star, 700.0)))
     if pair.terms == "efficiency" or abs(mean) < math.log(CERTAIN_FACTOR):
         return replace(bare, sentence=f"{bare.sentence}; {chance}")
@@ -144,6 +149,11 @@ def _why(pair: Pair) -> str:
 
 def _counts(pair: Pair) -> str:
     return "one run a side" if pair.count_a == pair.count_b == 1 else f"{pair.count_b} runs against {pair.count_a}"
+
+
+def say_by_factor(factor: float) -> str:
+    """`a factor of 8`, and of a small one `2.3 %`."""
+    return f"a factor of {_factor(factor)}" if factor >= SMALL_FACTOR else say_percent(factor - 1, figures=2)
 
 
 def _factor(factor: float) -> str:

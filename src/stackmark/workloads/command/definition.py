@@ -257,7 +257,7 @@ def say_guess(params: Mapping[str, Scalar], guessed: Collection[str]) -> str:
         return ""
     name = parts["metric_name"]
     if name[0] and name[0] != params.get("metric_unit"):
-        made = [name, *made]
+        made = [(f"name {name[0]}", name[1]), *made]
     *first, last = (option for _, option in made)
     options = f"{', '.join(first)} and {last}" if first else last
     said = ", ".join(said for said, _ in made)

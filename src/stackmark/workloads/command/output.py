@@ -210,7 +210,7 @@ class Finder:
         if not all(SMALLEST <= value <= LARGEST for value in used):
             raise WorkloadFailure(
                 "no_figure",
-                f"{self._odd[0]!r} is not a number between {SMALLEST:g} and {LARGEST:g}; it was found in: {short(self._odd[1])}",
+                f"a figure must be above 0 and below {LARGEST:g}; {self._odd[0]!r} was found in: {short(self._odd[1])}",
                 "let the group match only a number like 1234.5 or 1.2e3, without thousands separators",
             )
         takes: dict[str, Callable[[array[float]], float]] = {
