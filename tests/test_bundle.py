@@ -124,11 +124,13 @@ def test_the_command_writes_to_standard_output(tmp_path: Path) -> None:
     assert done.stdout == sm.bundle().content
 
 
-@pytest.mark.parametrize("words", [("bundle", "-o", ""), ("published", "add", "")])
-def test_an_empty_name_is_told_as_one_and_not_as_the_working_folder(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"), [(("bundle", "-o", ""), "--output is empty"), (("published", "add", ""), "FILE is empty")]
+)
+def test_an_empty_name_is_told_as_one_and_not_as_the_working_folder(words: tuple[str, ...], said: str) -> None:
     answer = ask(*words)
     assert answer.code == Exit.WRONG_USE
-    assert "it is empty" in answer.err
+    assert said in answer.err
 
 
 @pytest.mark.parametrize(

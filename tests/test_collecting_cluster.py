@@ -258,7 +258,7 @@ def test_the_task_and_the_options_are_read_back_from_what_was_made() -> None:
     ("words", "sentence"),
     [
         (("--namespace", "x"), "--namespace says where to collect from, and nothing is collected"),
-        (("--from-cluster", "--namespace", ""), "it is empty"),
+        (("--from-cluster", "--namespace", ""), "--namespace is empty"),
         (("--from-cluster", "--kubeconfig", "/nowhere"), "the kubeconfig /nowhere does not exist"),
     ],
 )

@@ -39,7 +39,9 @@ def of_click(message: str) -> str:
     """Return a message of click's in one line: the option, the value found and the values allowed, without names of types."""
     message = " ".join(message.split())
     message = re.sub(
-        r"^Invalid value for '([^']+)':( it(?= is empty))?", lambda m: m[1] if m[2] else f"{m[1]}:", message
+        r"^Invalid value for (?:'[^']+' / )*'([^']+)':( it(?= is empty))?",
+        lambda m: m[1] if m[2] else f"{m[1]}:",
+        message,
     )
     message = re.sub(r"is not in the range (\S+)<=x<=(\S+?)\.?$", r"is not between \1 and \2", message)
     message = re.sub(r"is not in the range x>=(\S+?)\.?$", r"is less than \1", message)
