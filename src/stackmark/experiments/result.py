@@ -22,6 +22,7 @@ from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.remembered import pinned_command
 from stackmark.experiments.run import Measured
 from stackmark.experiments.scaling import times_of
+from stackmark.experiments.serving import ServingResult, served
 from stackmark.experiments.surroundings import idle_cpus_before
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
@@ -79,6 +80,8 @@ class RunResult:
     cautions: tuple[Caution, ...] = ()
     # Why the runs are not usable together; None where they are.
     unusable: Unusable | None = None
+    # Of a network that answers queries: percentiles of latency, and LoadGen's verdict.
+    served: ServingResult | None = None
 
     @property
     def took_s(self) -> float | None:
@@ -213,7 +216,8 @@ def run_result(
     workload = measured.spec.workload
     unit = (run.rate_unit if run else None) or unit_of(workload)
     chip, framework = (run.chip, run.framework) if run else (None, None)
-    cautions, unusable = _against_it(ledger, measured)
+    times = StepTimes(ledger)
+    cautions, unusable = _against_it(measured, times)
     published = tuple(near(measured.spec, unit, chip, framework, rows))
     asked = _against_published(measured, run, reference, margin)
     nearest = asked.match if asked else next(iter(published), None)
@@ -227,13 +231,13 @@ def run_result(
         limits_of_measured(ledger, measured),
         cautions,
         unusable,
+        served(times, workload, [row for row in measured.runs if row.status == "done"]),
     )
 
 
-def _against_it(ledger: Ledger, measured: Measured) -> tuple[tuple[Caution, ...], Unusable | None]:
+def _against_it(measured: Measured, times: StepTimes) -> tuple[tuple[Caution, ...], Unusable | None]:
     """Find what speaks against a result: other programs, flags of its runs, runs that differ by a factor, few of them."""
     good = [row for row in measured.runs if row.status == "done" and row.rate_per_s]
-    times = StepTimes(ledger)
     met = say_interference([times.load(row) for row in good], idle_cpus_before(measured.experiment))
     evidence = [RunEvidence(row.rate_per_s or 0.0, row.steady, times.metrics(row)) for row in good]
     found = [caution(INTERFERENCE, met)] if met else []

@@ -17,8 +17,9 @@ from stackmark.events import Metric, Result
 from stackmark.experiments.fitting import is_censored
 from stackmark.experiments.judging import setup_parts
 from stackmark.experiments.result import RunResult, flags_of_runs, split_flag
+from stackmark.experiments.serving import ServingResult
 from stackmark.experiments.surroundings import KEY as SURROUNDINGS
-from stackmark.figures import figure_unit
+from stackmark.figures import figure_unit, rate_unit_of
 from stackmark.ledger.rows import RunRow
 from stackmark.published.lookup import UNCERTAINTY, AgainstPublished
 from stackmark.published.near import Match
@@ -295,9 +296,26 @@ def result_json(result: RunResult) -> dict[str, Any]:
         "roofline": standing_json(result.limits.standing) if result.limits.standing else None,
         **({"group": group_json(result.group)} if measured.spec.ranks > 1 else {}),
         **({"quality": quality_json(measured.quality)} if measured.quality else {}),
+        **({"served": served_json(result.served)} if result.served else {}),
         "command": result.command,
         "repeat": result.repeat,
     }  # fmt: skip
+
+
+def served_json(found: ServingResult) -> dict[str, Any]:
+    metrics = [
+        figure_json(
+            one.rates, rate_unit_of(one.metric.unit, higher_is_better=one.metric.higher_is_better), one.metric.name
+        )
+        for one in found.metrics
+    ]
+    return {
+        "metrics": metrics,
+        "valid": found.valid,
+        "runs": found.runs,
+        "rate_fails": found.rate_fails,
+        "tests": found.tests or None,
+    }
 
 
 def why_not(result: RunResult) -> str | None:

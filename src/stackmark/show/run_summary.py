@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from stackmark.events import Result
 from stackmark.experiments.fitting import is_censored
 from stackmark.experiments.result import RunResult
 from stackmark.figures import figure_unit
@@ -18,8 +19,10 @@ from stackmark.ledger.rows import RunRow
 from stackmark.show.facts import say_chip
 from stackmark.show.quality import quality_lines
 from stackmark.show.safe import safe_line, short_id
+from stackmark.show.serving import served_lines
 from stackmark.show.terminal import NAME_WIDTH, Line, is_screen, print_named
 from stackmark.show.wording import say_spread, width_style
+from stackmark.spec import Scalar
 from stackmark.units import counted, say_seconds, say_size
 from stackmark.verdict.cautions import Caution
 from stackmark.verdict.roofline import Standing, say_bound, say_share
@@ -85,6 +88,8 @@ def summary_lines(result: RunResult, ledger: str = "") -> list[Line]:
     details = f"stackmark show {short_id(measured.experiment.id)} --details{there}"
     if measured.quality:
         lines += quality_lines(measured.quality, missed_hint(measured.runs))
+    if result.served:
+        lines += served_lines(result.served)
     lines += _failures([row for row in measured.failed if not is_censored(row)], details)
     if result.limits.standing:
         lines.append(("limit", say_limit(result.limits.standing)))
@@ -120,7 +125,15 @@ def answer_lines(result: RunResult) -> list[Line]:
     if quality:
         what = "median time to target, by a model of all runs" if quality.censored else "time to target"
         said = f"{what}: {said}"
+    elif result.served and (name := figure_name(result)):
+        said = f"{name}: {said}"
     return [*lines, ("rate" if unit.higher_is_better else "figure", said)]
+
+
+def figure_name(result: RunResult) -> str:
+    """Return what the worker calls its figure, where a workload has several: `p90 latency`."""
+    said = next((event.figure for event in reversed(result.measured.events) if isinstance(event, Result)), None)
+    return said.name if said else ""
 
 
 def missed_hint(rows: Sequence[RunRow]) -> str:
@@ -183,7 +196,7 @@ def say_settings(result: RunResult) -> str:
     """All settings that a result shows, each that was chosen for the user with a mark."""
     params, choices = result.measured.spec.params, result.measured.choices
     family, _ = find(result.spec.workload)
-    shown = [(name, params[name]) for name in family.settings if name in params and params[name] not in EMPTY]
+    shown = [(name, params[name]) for name in family.settings if name in params and not _is_empty(params[name])]
     each = " per rank" if result.measured.spec.ranks > 1 else ""
     said = [
         f"{name} {_short(str(value))}{each if name == 'batch' else ''}{CHOSEN_MARK if name in choices else ''}"
@@ -191,6 +204,11 @@ def say_settings(result: RunResult) -> str:
     ]
     marked = any(name in choices for name, _ in shown)
     return ", ".join(said) + (f"  ({LEGEND})" if marked else "")
+
+
+def _is_empty(value: Scalar) -> bool:
+    """Tell whether a setting has no value: a rate of 0 is that of a scenario without one. False is a value."""
+    return value in EMPTY or (isinstance(value, float) and value == 0)
 
 
 def warning_lines(cautions: Sequence[Caution]) -> list[Line]:

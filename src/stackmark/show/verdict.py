@@ -24,6 +24,7 @@ from stackmark.show.safe import safe_line
 from stackmark.show.scaling import point_lines, refusals, scaling_lines
 from stackmark.show.sections import MOST_HEADLINES as SENTENCES
 from stackmark.show.sections import FailureRow, Sections
+from stackmark.show.serving import compared_lines
 from stackmark.show.stacks import say_stack_lines
 from stackmark.show.terminal import NAME_WIDTH, Line, answer_last, grid, is_screen
 from stackmark.show.verdict_summary import COLOURS as COLOURS
@@ -185,6 +186,7 @@ def _rest(sections: Sections) -> list[Line]:
     lines = noise_lines(examined) if examined.kind == "noise" else []
     lines += scaling_lines(examined.scaling) if examined.scaling else []
     lines += sections.quality
+    lines += compared_lines(examined)
     if sections.family > 1:
         lines.append(("pairs", f"Holm decided over {sections.family} comparisons; the intervals are not adjusted"))
     for c in sections.undecided[:SENTENCES] if examined.kind != "noise" else ():
@@ -340,6 +342,11 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
         made["quality"] = [quality_json(one) if one else None for one in examined.quality]
     else:
         del made["quality"]
+    if examined.compared:
+        for one, seen_metric in zip(made["compared"], examined.compared, strict=True):
+            one["pairs"] = [comparison_json(pair) for pair in seen_metric.pairs]
+    else:
+        del made["compared"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
         del run["step_s"]
         run["steps"] = len(seen.step_s)

@@ -20,6 +20,7 @@ from stackmark.show.run_summary import FAILURES_SHOWN, UNUSABLE, say_more, warni
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line, short_id
 from stackmark.show.scaling import point_lines, print_scaling_bars, print_scaling_table, refusals, scaling_lines
 from stackmark.show.sections import ArmRow, FailureRow, Sections, differences_worth
+from stackmark.show.serving import compared_lines
 from stackmark.show.terminal import GAP, Column, Line, is_screen, print_named, print_table
 from stackmark.show.wording import say_arm_rate, say_change, say_changes, say_took
 from stackmark.units import counted, say_seconds
@@ -247,6 +248,7 @@ def _behind(sections: Sections, commands: Sequence[str], ledger: str) -> list[Li
         lines += margin_lines(sections)
     lines += scaling_lines(examined.scaling, all_of_them=False) if examined.scaling else []
     lines += [line for line in sections.quality if line[0] == "target"]
+    lines += compared_lines(examined)
     lines += _advice(sections)
     lines += warning_lines(sections.cautions)
     if sections.family > 1:

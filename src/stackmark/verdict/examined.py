@@ -137,6 +137,18 @@ class PublishedNeighbour:
 
 
 @dataclass(frozen=True)
+class ComparedMetric:
+    """A metric of the runs, judged as their figure is: a percentile of latency next to the one that the run is about."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    # The geometric mean over each arm's runs.
+    values: tuple[float, ...]
+    pairs: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
 class PublishedTime:
     """What somebody else printed for the same problem of an operator list."""
 
@@ -216,6 +228,8 @@ class Examined:
     selected_by: tuple[str, ...] = field(default=())
     # Of a workload that is trained to a quality, how the runs of each arm came to their target; None of an arm without such runs.
     quality: tuple[QualityResult | None, ...] = field(default=())
+    # What else the runs say that the workload names for it, by the same blocks.
+    compared: tuple[ComparedMetric, ...] = field(default=())
     # Of arms that are rank counts: how the rate grows with them, and what is lost.
     scaling: Scaling | None = None
 

@@ -65,8 +65,12 @@ class Definition:
     timed: Literal["steps", "whole", "rows", "quality"] = "steps"
     # None: the figure depends on the problem or on the user's program, and each result says what it is.
     metric: MetricType | None = None
+    # Of one whose figure depends on its parameters: which it is; None: they do not say it either.
+    metric_by: Callable[[Mapping[str, Scalar]], MetricType | None] = lambda _params: None
     # Of a workload that is trained to a quality: what each evaluation measures, in the order of its parameter `target`.
     qualities: tuple[MetricType, ...] = ()
+    # Metrics of a run that a comparison judges next to the figure, by the same blocks: percentiles of latency.
+    compared: tuple[MetricType, ...] = ()
     ranks: Ranks = ONE_RANK
     # The parameter that says how many samples a step has; empty: a result may count what it likes.
     samples_per_step: str = ""
