@@ -122,8 +122,8 @@ def test_a_place_of_another_package_keeps_its_name() -> None:
     assert canonical_place("docker,x=1", ["host", "docker"]) == "docker,x=1"
 
 
-def test_a_name_that_two_families_have_is_not_guessed() -> None:
-    assert canonical_workload("resnet50", ["train/resnet50", "serve/resnet50"]) == "resnet50"
+def test_a_name_that_two_families_have_means_the_first_one() -> None:
+    assert canonical_workload("resnet50", ["train/resnet50", "serve/resnet50"]) == "train/resnet50"
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ FAILURE_EXIT_CODES: dict[str, int] = {
     "lost_rank": 26,
     "old_python": 27,
     "target_not_reached": 28,
+    "no_answer": 29,
     "interrupted": 130,
     "terminated": 143,
 }

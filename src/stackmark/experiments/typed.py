@@ -145,7 +145,10 @@ def canonical_value(info: FieldLike, value: str) -> str:
 
 
 def canonical_workload(name: str, known: Iterable[str]) -> str:
-    """Return the workload that a name in another case, or without its family, means: where it is one only."""
+    """Return the workload that a name in another case, or without its family, means.
+
+    Of several families with that name it is the first one's: a network is trained, unless `serve/` is typed.
+    """
     names = list(known)
     lower = name.strip().lower()
     if name in names or not lower:
@@ -153,7 +156,7 @@ def canonical_workload(name: str, known: Iterable[str]) -> str:
     if lower in names:
         return lower
     found = [one for one in names if one.partition("/")[2] == lower]
-    return found[0] if len(found) == 1 else name
+    return found[0] if found else name
 
 
 def canonical_share(text: str) -> str:

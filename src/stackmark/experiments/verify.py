@@ -19,7 +19,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from stackmark.errors import WorkerError
-from stackmark.events import FAILURE_EXIT_CODES, Evaluation, Event, OpRow, Result, Row, Steps, Stream, gathered_facts
+from stackmark.events import (
+    FAILURE_EXIT_CODES,
+    Evaluation,
+    Event,
+    Metric,
+    OpRow,
+    Result,
+    Row,
+    Steps,
+    Stream,
+    gathered_facts,
+)
 from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
 from stackmark.experiments.typed import extra_of
 from stackmark.model import FieldInfo, JsonValue, ValidationError
@@ -140,7 +151,10 @@ def impossible_result(stream: Stream, spec: Spec | None, observed_s: float | Non
     if spec is None:
         return None
     return (
-        _other_work(spec, results) or _other_rows(spec, stream.events) or impossible_training(stream, spec, observed_s)
+        _other_work(spec, results)
+        or _other_rows(spec, stream.events)
+        or impossible_training(stream, spec, observed_s)
+        or _impossible_percentiles(stream, spec)
     )
 
 
@@ -175,13 +189,13 @@ def _other_work(spec: Spec, results: Sequence[Result]) -> str | None:
     if definition is None:
         return None
     for result in results:
-        if said := _other_metric(definition, result) or _other_samples(definition, spec, result):
+        if said := _other_metric(definition, spec, result) or _other_samples(definition, spec, result):
             return said
     return None
 
 
-def _other_metric(definition: Definition, result: Result) -> str | None:
-    metric, figure = definition.metric, result.figure
+def _other_metric(definition: Definition, spec: Spec, result: Result) -> str | None:
+    metric, figure = definition.metric or definition.metric_by(spec.params), result.figure
     if metric is None or (figure and metric == MetricType(figure.name, figure.unit, figure.higher_is_better)):
         return None
     sent = f"{figure.name[:40]!r} in {figure.unit[:40]!r}" if figure else "none"
@@ -201,6 +215,32 @@ def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | 
             f"a step of {spec.workload} has {count} {definition.samples}, but the worker counted "
             f"{result.samples_per_step} of {result.sample[:40]!r}"
         )
+    return None
+
+
+def _impossible_percentiles(stream: Stream, spec: Spec) -> str | None:
+    """Hold percentiles of latency against each other: a higher one is no shorter, and the figure is one of them."""
+    definition, result = known(spec.workload), stream.ended()
+    if definition is None or not definition.compared or not isinstance(result, Result):
+        return None
+    said = {event.name: event.value for event in stream.of(0) if isinstance(event, Metric)}
+    below = ("", 0.0)
+    for metric in definition.compared:
+        value = said.get(metric.name)
+        if value is None:
+            continue
+        if not value >= below[1]:
+            return (
+                f"the worker claims a {metric.name} of {value:.6g} s, which is below its {below[0]} of {below[1]:.6g} s"
+            )
+        below = (metric.name, value)
+        figure = result.figure
+        if (
+            figure
+            and figure.name.replace(" ", "_") == metric.name
+            and abs(1e-3 * figure.value - value) > ROUNDED_SHARE * value
+        ):
+            return f"the worker's figure is {figure.value:.6g} ms, but its {metric.name} is {1e3 * value:.6g} ms"
     return None
 
 

@@ -228,7 +228,7 @@ def _measured_whole(emitter: Emitter, whole: TimedWhole, bench: Bench) -> None:
     uuid = device_uuid(whole.device)
     if uuid is None and whole.device not in ("cpu", AUTO):
         raise WorkloadFailure("no_device", f"{whole.device} is not visible here: {_driver_uuid(whole.device)[1]}")
-    emitter(events.Facts, subject="command", facts=whole.facts)
+    emitter(events.Facts, subject=whole.subject, facts=whole.facts)
     emitter(events.Phase, phase="measure", state="begin")
     program = ProgramWatch(_own_pids) if whole.device == AUTO else None
     with watching(uuid, program) as watched, want_of_memory():

@@ -14,12 +14,15 @@ from stackmark.workloads.command import definition as command
 from stackmark.workloads.definition import Definition, Family, outside
 from stackmark.workloads.fit import definition as fit
 from stackmark.workloads.op import definition as op
+from stackmark.workloads.serve import definition as serve
 from stackmark.workloads.train import definition as train
 
 
 def families() -> dict[str, Family]:
     """Return ours, and those of other packages; a name of ours cannot be taken by another."""
-    table = {one.name: one for one in (train.FAMILY, fit.FAMILY, op.family(), command.FAMILY, check.FAMILY)}
+    table = {
+        one.name: one for one in (train.FAMILY, fit.FAMILY, serve.FAMILY, op.family(), command.FAMILY, check.FAMILY)
+    }
     for one in outside().found.values():
         if isinstance(one, Family):
             table.setdefault(one.name, one)

@@ -120,12 +120,13 @@ class TimedFigure:
 class TimedWhole:
     """A workload that runs once, from start to end. `run` gets the receiver of its printed lines.
 
-    `facts` are what is known about it beforehand, kept under the subject `command`.
+    `facts` are what is known about it beforehand, kept under the subject `subject`.
     """
 
     run: Callable[[Callable[[str], None]], TimedFigure]
     device: str
     facts: dict[str, JsonValue] = field(default_factory=dict)
+    subject: str = "command"
 
 
 @dataclass(frozen=True)

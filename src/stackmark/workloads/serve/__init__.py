@@ -1,0 +1,1 @@
+"""The family `serve/`: networks that answer queries under load."""

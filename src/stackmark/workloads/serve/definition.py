@@ -1,0 +1,174 @@
+"""The family `serve/`: networks that answer queries, in the four scenarios of MLPerf Inference. No framework.
+
+MLPerf's own load generator (LoadGen) sends the queries and judges the run; it runs in the worker, next to the network. Each
+scenario has a figure of its own, the one that MLPerf compares:
+
+- single-stream: one query at a time; its 90th percentile of latency
+- multi-stream: queries of eight samples, one at a time; its 99th percentile
+- server: queries at random moments (Poisson) at a rate; its 99th percentile, or with `find_rate` the highest rate whose 99th
+  percentile stays within the bound
+- offline: all samples at once; samples per second
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast, get_args
+
+from stackmark.events import Figure
+from stackmark.model import Field
+from stackmark.spec import AnyParams, Scalar
+from stackmark.workloads.definition import Definition, Family, MetricType
+
+AUTO = {"auto": True}
+FOLLOWS = {"auto": True, "follows": True}
+SERVING = {"group": "Serving (serve/)"}
+Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
+# What a query of multi-stream holds, by MLPerf's rules.
+MULTI_STREAM_SAMPLES = 8
+# The percentile that MLPerf's rules judge, in percent.
+JUDGED = {"single-stream": 90, "multi-stream": 99, "server": 99}
+# How long MLPerf's rules ask a run to last, and how many queries (of offline: samples) they want at the least.
+MLPERF_SECONDS = 600.0
+MLPERF_QUERIES = {"single-stream": 64, "multi-stream": 662, "server": 662, "offline": 24_576}
+QUICK_SECONDS = 10.0
+LONGEST_S = 86_400.0
+
+
+class ServeParams(AnyParams):
+    scenario: Scenario = Field(
+        default="single-stream",
+        description="MLPerf's scenario: single-stream, multi-stream, server (Poisson arrivals), offline",
+        json_schema_extra=SERVING,
+    )
+    seconds: float = Field(
+        gt=0,
+        le=LONGEST_S,
+        description="send queries for at least this long; auto: 10, with --mlperf 600",
+        json_schema_extra={**AUTO, "quantity": "seconds"},
+    )
+    mlperf: bool = Field(
+        default=False,
+        description="at least the duration and the queries of MLPerf's rules; else the result is called quick",
+        json_schema_extra=SERVING,
+    )
+    rate: float = Field(
+        ge=0,
+        le=1e9,
+        description="scenario server: queries per second; auto: half of what the network can do, by a short trial",
+        json_schema_extra={**AUTO, **SERVING},
+    )
+    latency_bound: float = Field(
+        ge=0,
+        le=LONGEST_S,
+        description="scenario server: 99 % of the queries must be answered within this time; auto: MLPerf's bound",
+        json_schema_extra={**AUTO, **SERVING, "quantity": "seconds"},
+    )
+    find_rate: bool = Field(
+        default=False,
+        description="scenario server: search the highest rate that holds --latency-bound, instead of one --rate",
+        json_schema_extra=SERVING,
+    )
+    batch: int = Field(
+        ge=1, le=65_536, description="most samples that the network computes in one call", json_schema_extra=AUTO
+    )
+    library: int = Field(
+        ge=1,
+        le=1_000_000,
+        description="different samples, in the device's memory before the clock starts",
+        json_schema_extra={**AUTO, **SERVING},
+    )
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        description="arithmetic of the network", json_schema_extra=AUTO
+    )
+    weights: str = Field(
+        default="",
+        description="file with the weights (a state dict of PyTorch); empty: random weights, as fast as others",
+        json_schema_extra={"group": "Files"},
+    )
+    seed: int = Field(default=1, ge=0, lt=2**31, description="random seed of weights, samples and arrivals")
+    threads: int = Field(
+        ge=0, le=4096, description="intra-op threads; 0: the framework's choice", json_schema_extra=FOLLOWS
+    )
+
+    def _validate(self) -> None:
+        if self.precision in ("tf32", "fp16") and self.device == "cpu":
+            raise ValueError(f"{self.precision} needs a GPU; on a CPU use fp32 or bf16")
+        if self.scenario != "server":
+            for name, value in (
+                ("rate", self.rate),
+                ("latency_bound", self.latency_bound),
+                ("find_rate", self.find_rate),
+            ):
+                if value:
+                    raise ValueError(f"{name} is for the scenario server, not {self.scenario}")
+        elif not self.latency_bound:
+            raise ValueError("the scenario server needs a latency_bound above 0")
+        elif not self.rate and not self.find_rate:
+            raise ValueError("the scenario server needs a rate above 0, or find_rate")
+
+
+@dataclass(frozen=True)
+class ServedNetwork:
+    """One network that is served. `source` is its name in the table of networks; empty: answers without computing anything."""
+
+    name: str
+    title: str
+    source: str
+    sample: str
+    # MLPerf's bound of the 99th percentile in the scenario server; of networks that MLPerf does not have, one like it.
+    bound_s: float
+
+
+SERVED = {
+    one.name: one
+    for one in (
+        ServedNetwork("resnet50", "ResNet-50 v1.5 (MLPerf Inference: ResNet50-v1.5)", "resnet50_v1.5", "image", 0.015),
+        ServedNetwork("vit-b16", "ViT-B/16", "vit-b16", "image", 0.015),
+        ServedNetwork(
+            "resnet20", "ResNet-20 for 32×32 images: answers at once on any machine", "resnet20", "image", 0.015
+        ),
+        ServedNetwork("empty", "Answers without a network: what the path around it costs", "", "sample", 0.015),
+    )
+}
+
+
+def figure_of(scenario: Scenario, find_rate: bool, sample: str) -> MetricType:
+    """Return the figure that MLPerf compares in a scenario."""
+    if scenario == "offline":
+        return MetricType("throughput", f"{sample}s/s")
+    if find_rate:
+        return MetricType("rate within the bound", "queries/s")
+    return MetricType(f"p{JUDGED[scenario]} latency", "ms", higher_is_better=False)
+
+
+def figure(scenario: Scenario, find_rate: bool, sample: str, value: float) -> Figure:
+    kind = figure_of(scenario, find_rate, sample)
+    return Figure(name=kind.name, value=value, unit=kind.unit, higher_is_better=kind.higher_is_better)
+
+
+def _metric_by(sample: str, params: Mapping[str, Scalar]) -> MetricType | None:
+    scenario = params.get("scenario")
+    if scenario not in get_args(Scenario):
+        return None
+    return figure_of(cast(Scenario, scenario), bool(params.get("find_rate")), sample)
+
+
+def _definition(one: ServedNetwork) -> Definition:
+    return Definition(
+        f"serve/{one.name}",
+        one.title,
+        one.sample,
+        timed="whole",
+        metric_by=partial(_metric_by, one.sample),
+        compared=tuple(MetricType(f"p{one}_latency", "s", False) for one in (50, 90, 99)),
+    )
+
+
+FAMILY = Family(
+    "serve",
+    ServeParams,
+    "stackmark.workloads.serve.impl.serve",
+    tuple(map(_definition, SERVED.values())),
+    shown=("device", "scenario", "rate", "latency_bound", "batch", "precision", "seconds"),
+)

@@ -1,0 +1,1 @@
+"""Implementations of the tasks of `serve/`; a worker alone imports them."""

@@ -1,0 +1,266 @@
+"""One test of MLPerf's LoadGen: its settings, its answers, its logs, and what breaks it.
+
+LoadGen calls back on threads of its own. It takes no exception there (the process ends, or crashes later), and it waits for ever
+for an answer that does not come, deaf to signals. So a test runs on a thread that nobody joins, callbacks keep their
+exceptions, and the worker's own thread waits with a limit: whatever happens ends as a failure with its reason.
+
+What is judged is LoadGen's: latencies are those of its log, counted from the moment at which a query was due. We time the same
+queries from inside, to see that both clocks tell the same (`Answers.latencies_ns`).
+"""
+
+import json
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import ModuleType
+from typing import Any
+
+from stackmark.model import JsonValue
+from stackmark.workloads.serve.definition import JUDGED, MULTI_STREAM_SAMPLES, Scenario
+from stackmark.workloads.workload import WorkloadFailure
+
+# Takes the numbers of samples and returns an answer for each: a class, or whatever four bytes say.
+Predict = Callable[[Sequence[int]], Sequence[int]]
+ANSWER_BYTES = 4
+# A network that has not answered anything for this long does not answer any more.
+NO_ANSWER_S = 120.0
+POLL_S = 0.05
+MARK = ":::MLLOG "
+SCENARIOS = {
+    "single-stream": "SingleStream",
+    "multi-stream": "MultiStream",
+    "server": "Server",
+    "offline": "Offline",
+}
+
+
+def library() -> ModuleType:
+    try:
+        return import_module("mlperf_loadgen")
+    except ImportError as error:
+        raise WorkloadFailure(
+            "missing_package",
+            f"serve/ needs MLPerf's LoadGen, and this Python cannot import it: {error}",
+            "install it: pip install 'stackmark[loadgen]'; in an image: pip install mlcommons-loadgen",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Load:
+    """What LoadGen is asked for. `expected` is what it plans with: seconds of a query, or of offline samples per second."""
+
+    scenario: Scenario
+    seconds: float
+    queries: int
+    library: int
+    seed: int
+    expected: float
+    rate: float = 0.0
+    bound_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What LoadGen says of a test: its verdict, the figures of its log by their keys, and the log itself."""
+
+    valid: bool
+    values: Mapping[str, JsonValue]
+    problems: tuple[str, ...]
+    lines: tuple[str, ...]
+    wall_s: float
+
+    def number(self, key: str) -> float:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise WorkloadFailure(
+                "no_figure", f"LoadGen's log does not say {key}", "look at its log: stackmark show RUN --log"
+            )
+        return float(value)
+
+    def percentile_s(self, percent: float) -> float:
+        """Return a percentile of latency. A query of multi-stream has several samples and is timed as a whole."""
+        name = f"result_{percent:.2f}_percentile"
+        query = f"{name}_per_query_latency_ns"
+        return 1e-9 * self.number(query if query in self.values else f"{name}_latency_ns")
+
+    @property
+    def count(self) -> int:
+        return round(self.number("result_query_count"))
+
+
+class Answers:
+    """The system under test, as LoadGen sees it: computes samples and answers them.
+
+    In `server` a thread takes what has come in since its last call, at most `batch` samples, so that batches grow with the load;
+    in the other scenarios the calling thread computes, since nothing else is to be done meanwhile.
+    """
+
+    def __init__(self, loadgen: ModuleType, predict: Predict, batch: int, *, queued: bool) -> None:
+        self._loadgen, self._predict, self._batch = loadgen, predict, batch
+        self.issued = self.answered = 0
+        self.answered_at_s = time.monotonic()
+        self.latencies_ns = array("q")
+        self.broken: BaseException | None = None
+        self._queue: SimpleQueue[tuple[int, int, int] | None] | None = SimpleQueue() if queued else None
+        if queued:
+            threading.Thread(target=self._serve, name="serve", daemon=True).start()
+
+    def issue(self, samples: Sequence[Any]) -> None:
+        """LoadGen's callback. What it raised would end the process."""
+        came_ns = time.perf_counter_ns()
+        self.issued += len(samples)
+        if self._queue is not None:
+            for one in samples:
+                self._queue.put((one.id, one.index, came_ns))
+            return
+        try:
+            for first in range(0, len(samples), self._batch):
+                part = samples[first : first + self._batch]
+                self._answer([one.id for one in part], [one.index for one in part])
+            self.latencies_ns.append(time.perf_counter_ns() - came_ns)
+        except BaseException as error:  # noqa: BLE001 - kept, and raised by the thread that waits
+            self.broken = error
+
+    def _serve(self) -> None:
+        assert self._queue is not None
+        try:
+            while (first := self._queue.get()) is not None:
+                batch = [first]
+                while len(batch) < self._batch:
+                    try:
+                        more = self._queue.get_nowait()
+                    except Empty:
+                        break
+                    if more is None:
+                        return
+                    batch.append(more)
+                self._answer([one[0] for one in batch], [one[1] for one in batch])
+                now_ns = time.perf_counter_ns()
+                self.latencies_ns.extend(now_ns - one[2] for one in batch)
+        except BaseException as error:  # noqa: BLE001 - kept, and raised by the thread that waits
+            self.broken = error
+
+    def _answer(self, ids: Sequence[int], indices: Sequence[int]) -> None:
+        said = array("i", self._predict(indices))
+        if len(said) != len(ids):
+            raise WorkloadFailure("wrong_result", f"the network gave {len(said)} answers for {len(ids)} samples")
+        address, _ = said.buffer_info()  # LoadGen reads it before `QuerySamplesComplete` returns
+        response = self._loadgen.QuerySampleResponse
+        self._loadgen.QuerySamplesComplete(
+            [response(one, address + ANSWER_BYTES * place, ANSWER_BYTES) for place, one in enumerate(ids)]
+        )
+        self.answered += len(ids)
+        self.answered_at_s = time.monotonic()
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.put(None)
+
+
+def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> tuple[LoadResult, Sequence[int]]:
+    """Run one test; return what LoadGen says of it, and our own latencies in nanoseconds."""
+    answers = Answers(loadgen, predict, batch, queued=load.scenario == "server")
+    with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
+        began = time.perf_counter()
+        try:
+            _run(loadgen, load, answers, folder)
+        finally:
+            answers.close()
+        wall_s = time.perf_counter() - began
+        summary, detail = (_lines(Path(folder, f"mlperf_log_{name}.txt")) for name in ("summary", "detail"))
+    if answers.answered != answers.issued:
+        raise WorkloadFailure("wrong_result", f"{answers.answered} answers were given to {answers.issued} samples")
+    return _read(summary, detail, wall_s), answers.latencies_ns
+
+
+def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None:
+    settings, log = _settings(loadgen, load), loadgen.LogSettings()
+    log.log_output.outdir = folder
+    log.log_output.copy_summary_to_stdout = False
+    log.enable_trace = False  # 650 bytes for each query
+    system = loadgen.ConstructSUT(answers.issue, lambda: None)
+    samples = loadgen.ConstructQSL(load.library, load.library, lambda _: None, lambda _: None)
+    done = threading.Event()
+
+    def test() -> None:
+        try:
+            loadgen.StartTestWithLogSettings(system, samples, settings, log)
+        except BaseException as error:  # noqa: BLE001 - kept, and raised by the thread that waits
+            answers.broken = answers.broken or error
+        done.set()
+
+    answers.answered_at_s = time.monotonic()
+    threading.Thread(target=test, name="loadgen", daemon=True).start()
+    while not done.wait(POLL_S) and answers.broken is None:
+        if answers.answered < answers.issued and time.monotonic() - answers.answered_at_s > NO_ANSWER_S:
+            left = answers.issued - answers.answered
+            raise WorkloadFailure(
+                "no_answer",
+                f"{left} samples got no answer within {NO_ANSWER_S:.0f} s; LoadGen would wait for ever",
+                "use a smaller --batch, or look at the run's log: stackmark show RUN --log",
+            )
+    if answers.broken is not None:
+        # LoadGen still waits: its objects are left as they are, and the worker leaves without their destructors.
+        raise answers.broken
+    loadgen.DestroyQSL(samples)
+    loadgen.DestroySUT(system)
+
+
+def _settings(loadgen: ModuleType, load: Load) -> Any:
+    made = loadgen.TestSettings()
+    made.scenario = getattr(loadgen.TestScenario, SCENARIOS[load.scenario])
+    made.mode = loadgen.TestMode.PerformanceOnly
+    made.min_duration_ms = round(1000 * load.seconds)
+    made.qsl_rng_seed = made.sample_index_rng_seed = made.schedule_rng_seed = load.seed
+    if load.scenario == "offline":
+        made.offline_expected_qps = load.expected
+        made.min_query_count = 1
+    else:
+        made.min_query_count = load.queries
+    if load.scenario == "single-stream":
+        made.single_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
+        made.single_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+    elif load.scenario == "multi-stream":
+        made.multi_stream_samples_per_query = MULTI_STREAM_SAMPLES
+        made.multi_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
+        made.multi_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+    elif load.scenario == "server":
+        made.server_target_qps = load.rate
+        made.server_target_latency_ns = round(1e9 * load.bound_s)
+        made.server_target_latency_percentile = JUDGED[load.scenario] / 100
+    return made
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise WorkloadFailure(
+            "no_figure",
+            f"LoadGen wrote no {path.name}: {error.strerror}",
+            "is the folder for temporary files writable?",
+        ) from error
+
+
+def _read(summary: Sequence[str], detail: Sequence[str], wall_s: float) -> LoadResult:
+    values: dict[str, JsonValue] = {}
+    problems: list[str] = []
+    for line in detail:
+        _, mark, text = line.partition(MARK)
+        if not mark:
+            continue
+        entry = json.loads(text)
+        values[entry["key"]] = entry["value"]
+        if entry["metadata"].get("is_error"):
+            problems.append(f"{entry['key']}: {entry['value']}")
+    for key in ("result_invalid_reason", "early_stopping_result"):
+        reason = " ".join(str(values.get(key, "")).split())
+        if reason and values.get("result_validity") != "VALID":
+            problems.append(reason)
+    return LoadResult(values.get("result_validity") == "VALID", values, tuple(problems), (*summary, *detail), wall_s)
