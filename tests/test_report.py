@@ -360,7 +360,7 @@ WRONG: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no such experiment": (["report", "x-0zzz", "-o", "r.html"], ("x-0zzz",)),
     "a margin of nothing": (["report", "last", "--margin", "0"], ("margin", "0")),
     "a margin beyond all": (["plot", "last", "-o", "x.svg", "--margin", "150%"], ("150%",)),
-    "an empty name": (["report", "last", "-o", ""], ("-o",)),
+    "an empty name": (["report", "last", "-o", ""], ("--output",)),
 }
 
 

@@ -20,6 +20,7 @@ from stackmark.workloads import registry
 from stackmark.workloads.fit.definition import TASKS
 from stackmark.workloads.impl.devices import require_device
 from stackmark.workloads.op.operators import OPERATORS
+from stackmark.workloads.serve.definition import SERVED
 from stackmark.workloads.train.definition import TrainParams
 from stackmark.workloads.train.impl import choose as choosing
 from stackmark.workloads.train.impl import train
@@ -368,6 +369,7 @@ def test_a_workload_is_found_by_its_name() -> None:
     assert [e.name for e in registry.definitions()] == [
         *(f"train/{name}" for name in MODELS),
         *(f"fit/{name}" for name in TASKS),
+        *(f"serve/{name}" for name in SERVED),
         *(f"op/{name}" for name in OPERATORS),
         "command/own",
         "check/vector-add",
