@@ -312,6 +312,14 @@ def test_a_launcher_s_rank_is_taken_as_it_is(env: dict[str, str]) -> None:
     assert stream.ended() is None  # rank 0 is somewhere else
 
 
+def test_the_rank_of_a_driver_under_a_launcher_is_not_that_of_its_worker(env: dict[str, str]) -> None:
+    """The worker would wait for a rank 0 that nobody starts."""
+    notes = Notes()
+    outcome = place_run(ranked("calm"), env | variables(Rank(1, 2, 1, 2), "127.0.0.1", 29500), notes, limit_s=60)
+    assert (outcome.exit_code, outcome.failure) == (0, None)
+    assert {event.rank for event in read(notes.lines).events} == {0, 1}
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

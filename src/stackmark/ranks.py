@@ -98,16 +98,14 @@ def own_rank(environ: Mapping[str, str]) -> Rank | None:
     return rank
 
 
+# What a launcher tells each of its processes, as torchrun writes it.
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def variables(rank: Rank, address: str, port: int) -> dict[str, str]:
-    """Return the environment of one rank, as torchrun writes it."""
-    return {
-        "RANK": str(rank.number),
-        "WORLD_SIZE": str(rank.size),
-        "LOCAL_RANK": str(rank.local_number),
-        "LOCAL_WORLD_SIZE": str(rank.local_size),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
+    """Return the environment of one rank."""
+    values = (rank.number, rank.size, rank.local_number, rank.local_size, address, port)
+    return {name: str(value) for name, value in zip(RANK_VARIABLES, values, strict=True)}
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -24,6 +24,7 @@ from stackmark.places.mounts import MOUNT, Mount, read_mounts, refuse_cluster_so
 from stackmark.places.place import GPU_IDS, Facts, NamesGpus, Outcome, Several, Watch, cache_variables, not_bound
 from stackmark.places.process import oom_kills, start, supervise, worker_environment
 from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables, WithVariables
+from stackmark.ranks import RANK_VARIABLES
 from stackmark.spec import AUTO, BIND_VARIABLE, SCRATCH_VARIABLE, TYPED_VARIABLE, Spec, Task
 from stackmark.units import counted
 
@@ -134,7 +135,7 @@ class HostPlace:
 
     def _run(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, more: Mapping[str, str]) -> Outcome:
         oom_before = oom_kills()
-        process = self._start({**more, MARK_VARIABLE: mark})
+        process = self._start(self._environment_of(task), {**more, MARK_VARIABLE: mark})
         ended = supervise(
             process,
             task,
@@ -149,9 +150,16 @@ class HostPlace:
             failure = killed(-process.returncode, oom_kills() > oom_before)
         return Outcome(process.returncode, failure, tuple(ended.reading.stderr_lines), ended.interruption)
 
-    def _start(self, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _environment_of(self, task: Task) -> dict[str, str]:
+        """Return the environment of a worker. A launcher around this driver numbered the driver, not the worker's ranks."""
+        if runs_own_program(task):
+            return self._environment
+        ours = {*RANK_VARIABLES} - {*self._options.worker_variables}
+        return {name: value for name, value in self._environment.items() if name not in ours}
+
+    def _start(self, environment: Mapping[str, str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         try:
-            return start(self.command(), {**worker_environment(self._environment), **more})
+            return start(self.command(), {**worker_environment(environment), **more})
         except OSError as error:
             raise PlaceError(
                 f"the worker cannot be started on the host: {error}", command=" ".join(self.command())
