@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -119,17 +120,23 @@ class Answers:
             for one in samples:
                 self._queue.put((one.id, one.index, came_ns))
             return
-        try:
+        with self.keeping():
             for first in range(0, len(samples), self._batch):
                 part = samples[first : first + self._batch]
                 self._answer([one.id for one in part], [one.index for one in part])
             self.latencies_ns.append(time.perf_counter_ns() - came_ns)
-        except BaseException as error:  # noqa: BLE001 - kept, and raised by the thread that waits
-            self.broken = error
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep what is raised for the thread that waits: the one that it is raised in is LoadGen's, or nobody's."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - raised again in `_run`
+            self.broken = self.broken or error
 
     def _serve(self) -> None:
         assert self._queue is not None
-        try:
+        with self.keeping():
             while (first := self._queue.get()) is not None:
                 batch = [first]
                 while len(batch) < self._batch:
@@ -143,8 +150,6 @@ class Answers:
                 self._answer([one[0] for one in batch], [one[1] for one in batch])
                 now_ns = time.perf_counter_ns()
                 self.latencies_ns.extend(now_ns - one[2] for one in batch)
-        except BaseException as error:  # noqa: BLE001 - kept, and raised by the thread that waits
-            self.broken = error
 
     def _answer(self, ids: Sequence[int], indices: Sequence[int]) -> None:
         said = array("i", self._predict(indices))
@@ -152,11 +157,12 @@ class Answers:
             raise WorkloadFailure("wrong_result", f"the network gave {len(said)} answers for {len(ids)} samples")
         address, _ = said.buffer_info()  # LoadGen reads it before `QuerySamplesComplete` returns
         response = self._loadgen.QuerySampleResponse
+        # Counted first: with the last answer the test is over, for other threads too.
+        self.answered += len(ids)
+        self.answered_at_s = time.monotonic()
         self._loadgen.QuerySamplesComplete(
             [response(one, address + ANSWER_BYTES * place, ANSWER_BYTES) for place, one in enumerate(ids)]
         )
-        self.answered += len(ids)
-        self.answered_at_s = time.monotonic()
 
     def close(self) -> None:
         if self._queue is not None:
@@ -189,10 +195,8 @@ def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None
     done = threading.Event()
 
     def test() -> None:
-        try:
+        with answers.keeping():
             loadgen.StartTestWithLogSettings(system, samples, settings, log)
-        except BaseException as error:  # noqa: BLE001 - kept, and raised by the thread that waits
-            answers.broken = answers.broken or error
         done.set()
 
     answers.answered_at_s = time.monotonic()
