@@ -219,7 +219,7 @@ def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | 
 
 
 def _impossible_percentiles(stream: Stream, spec: Spec) -> str | None:
-    """Hold percentiles of latency against each other: a higher one is no shorter, and the figure is one of them."""
+    """Hold percentiles of latency against each other: a higher one is at least as long, and the figure is one of them."""
     definition, result = known(spec.workload), stream.ended()
     if definition is None or not definition.compared or not isinstance(result, Result):
         return None

@@ -83,7 +83,7 @@ class _Arrays(pickle.Unpickler):
             ("_codecs", "encode"): codecs.encode,
         }
         if (module, name) not in allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} is no array")
+            raise pickle.UnpicklingError(f"{module}.{name} is not an array")
         return allowed[module, name]
 
 

@@ -1,7 +1,7 @@
 """A Go program as the opponent, by the Go Text Protocol: GNU Go.
 
 It is told each game from its beginning before it moves, so that one process plays many games at once and knows what a ko forbids.
-A program that is missing, ends, hangs or answers what is no move is a failure of the run: no such game is won or lost.
+A program that is missing, ends, hangs or answers with an illegal move fails the run: no such game is won or lost.
 """
 
 import os

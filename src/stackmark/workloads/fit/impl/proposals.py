@@ -107,7 +107,7 @@ def propose(
         ranked.append(torch.nn.functional.pad(best, (0, pad), value=-math.inf))
     boxes, best = torch.stack(found, 1), torch.stack(ranked, 1)
     real = (boxes[..., 2:] > boxes[..., :2]).all(-1) & (best > -math.inf)
-    # What is no box fills up the end of a map: suppression compares what is real only.
+    # Entries that are not boxes fill up the end of a map; suppression leaves them out.
     real = (real.flatten(0, 1) & suppress(boxes.flatten(0, 1), real.flatten(0, 1), threshold)).view_as(real)
     best = best.masked_fill(~real, -math.inf).flatten(1)
     top, place = best.topk(min(after, best.shape[1]), 1)

@@ -34,7 +34,7 @@ FROM_YIQ = torch.linalg.inv(TO_YIQ)
 
 
 class CocoFolder:
-    """COCO's two parts. Crowds are not trained: a crowd is no object that a default box could find."""
+    """COCO's two parts. Crowds are not trained: a default box cannot find one."""
 
     def __init__(self, folder: Path, px: int, threads: int) -> None:
         train, test = read_parts(folder)
