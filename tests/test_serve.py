@@ -20,7 +20,7 @@ from stackmark.experiments.verify import impossible_result
 from stackmark.spec import Scalar, Spec
 from stackmark.workloads.registry import check_spec
 from stackmark.workloads.serve.definition import SERVED, ServeParams, figure_of
-from stackmark.workloads.serve.impl.loadgen import MARK, LoadResult
+from stackmark.workloads.serve.impl.loadgen import MARK, LoadResult, read_logs
 from stackmark.workloads.serve.impl.network import Network, load_weights
 from stackmark.workloads.serve.impl.search import CLOSE, CONFIRMED, RateFound, Search
 from stackmark.workloads.train.impl.nets import build
@@ -203,6 +203,15 @@ def test_without_loadgen_the_run_says_what_to_install(tmp_path: Path) -> None:
     failed = run_worker(spec(), environment(tmp_path)).last
     assert failed["kind"] == "missing_package"
     assert "mlcommons-loadgen" in failed["hint"]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"key": "result_val', '{"key": "x", "value": 1}', "[1]", '{"key": "x", "value": 1, "metadata": 2}']
+)
+def test_a_log_that_was_cut_off_is_a_failure_and_no_crash(line: str) -> None:
+    """As a full disk leaves it."""
+    with fails_as("no_figure", line[:10]):
+        read_logs([], [f"{MARK}{line}"], 1.0)
 
 
 # The search for a rate

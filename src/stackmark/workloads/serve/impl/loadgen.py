@@ -182,7 +182,7 @@ def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> t
         summary, detail = (_lines(Path(folder, f"mlperf_log_{name}.txt")) for name in ("summary", "detail"))
     if answers.answered != answers.issued:
         raise WorkloadFailure("wrong_result", f"{answers.answered} answers were given to {answers.issued} samples")
-    return _read(summary, detail, wall_s), answers.latencies_ns
+    return read_logs(summary, detail, wall_s), answers.latencies_ns
 
 
 def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None:
@@ -252,17 +252,25 @@ def _lines(path: Path) -> list[str]:
         ) from error
 
 
-def _read(summary: Sequence[str], detail: Sequence[str], wall_s: float) -> LoadResult:
+def read_logs(summary: Sequence[str], detail: Sequence[str], wall_s: float) -> LoadResult:
     values: dict[str, JsonValue] = {}
     problems: list[str] = []
     for line in detail:
         _, mark, text = line.partition(MARK)
         if not mark:
             continue
-        entry = json.loads(text)
-        values[entry["key"]] = entry["value"]
-        if entry["metadata"].get("is_error"):
-            problems.append(f"{entry['key']}: {entry['value']}")
+        try:
+            entry = json.loads(text)
+            key, value, is_error = entry["key"], entry["value"], entry["metadata"].get("is_error")
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise WorkloadFailure(
+                "no_figure",
+                f"LoadGen's log has a line that cannot be read: {text[:80]!r}",
+                "is the disk of the folder for temporary files full?",
+            ) from error
+        values[key] = value
+        if is_error:
+            problems.append(f"{key}: {value}")
     for key in ("result_invalid_reason", "early_stopping_result"):
         reason = " ".join(str(values.get(key, "")).split())
         if reason and values.get("result_validity") != "VALID":
