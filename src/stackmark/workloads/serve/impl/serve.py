@@ -4,6 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -22,7 +23,14 @@ from stackmark.workloads.serve.definition import (
     ServeParams,
     figure,
 )
-from stackmark.workloads.serve.impl.loadgen import Load, LoadResult, Predict, library, run_test
+from stackmark.workloads.serve.impl.accuracy import (
+    choose_samples,
+    judged,
+    prepare,
+    read_accuracy_log,
+    token_metrics,
+)
+from stackmark.workloads.serve.impl.loadgen import Load, LoadResult, Predict, library, run_accuracy, run_test
 from stackmark.workloads.serve.impl.network import Network, nothing
 from stackmark.workloads.serve.impl.search import Search
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
@@ -71,11 +79,12 @@ def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
         take("batch", one_call[str(scenario)], f"a query of {scenario}")
     else:
         take("batch", CPU_BATCH if device == "cpu" else GPU_BATCH, f"the table for a {device.partition(':')[0]}")
+    choose_samples(name, values, reasons)
     take("library", MLPERF_LIBRARY if mlperf else LIBRARY, "MLPerf's rules" if mlperf else "a quick run")
     take("threads", 0, "the framework's choice")
     server, search = scenario == "server", bool(values.get("find_rate"))
     if server:
-        take("latency_bound", served.bound_s, "MLPerf's bound for ResNet-50")
+        take("latency_bound", served.bound_s, served.bound_of)
     else:
         values.setdefault("latency_bound", 0.0)
     if not server or search:
@@ -112,19 +121,42 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, N
         if params.threads:
             torch.set_num_threads(params.threads)
     with rig.part("model"):
-        predict = _network(name, params)
+        predict, judge = prepare(name, params) if served.source else (nothing, None)
+    tokens = predict.stream if isinstance(predict, Network) and predict.streams else None
     with rig.part("warm-up"):
         expected = _expected(predict, params)
 
     def test(rate: float = 0.0) -> tuple[LoadResult, Sequence[int]]:
-        return _tested(lambda load: run_test(loadgen, load, predict, params.batch), params, expected, rate)
+        def load_of(load: Load) -> tuple[LoadResult, Sequence[int]]:
+            # In `server` LoadGen would judge tokens instead of whole answers, by bounds of their own.
+            streamed = tokens is not None and params.scenario != "server"
+            return run_test(loadgen, replace(load, tokens=streamed), predict, params.batch, tokens)
+
+        return _tested(load_of, params, expected, rate)
+
+    def whole(log: Callable[[str], None]) -> TimedFigure:
+        found = _measured(served, params, expected, test, log, rig)
+        if judge is None:
+            return found
+        began = time.perf_counter()
+        load = Load(
+            params.scenario, params.seconds, 1, params.library, params.seed, expected, params.rate or _round(expected),
+            params.latency_bound, accuracy=True,
+        )  # fmt: skip
+        answers = read_accuracy_log(run_accuracy(loadgen, load, predict, params.batch), params.library)
+        metrics, wrong = judged(served, judge, answers)
+        if wrong:
+            rig.flag(wrong)
+        wall_s = found.wall_s + time.perf_counter() - began
+        return replace(found, wall_s=wall_s, metrics=(*found.metrics, *metrics))
 
     yield TimedWhole(
-        run=lambda log: _measured(served, params, expected, test, log, rig),
+        run=whole,
         device=params.device,
         facts={
             "loadgen": str(getattr(loadgen, "__version__", "")) or _version(),
             "weights": params.weights or "random",
+            **({"right_by": judge.truth} if judge else {}),
         },
         subject="serve",
     )
@@ -258,13 +290,14 @@ def _value(params: ServeParams, tested: LoadResult) -> float:
 def _metrics(params: ServeParams, tested: LoadResult) -> list[Metric]:
     found = [Metric("valid", float(tested.valid), "", True), Metric("queries", float(tested.count), "queries", True)]
     if params.scenario == "offline":
-        return found
+        return [*found, *token_metrics(tested.values)]
     found += [
         Metric(f"p{percent:g}_latency", tested.percentile_s(percent), "s", False)
         for percent in PERCENTILES
         if tested.count * (100 - percent) / 100 >= BEYOND
     ]
     found.append(Metric("mean_latency", 1e-9 * tested.number("result_mean_latency_ns"), "s", False))
+    found += token_metrics(tested.values)
     estimate = {"single-stream": "early_stopping_latency_ss", "multi-stream": "early_stopping_latency_ms"}
     if (key := estimate.get(params.scenario)) and key in tested.values:
         found.append(Metric("early_stopping_latency", 1e-9 * tested.number(key), "s", False))
