@@ -168,6 +168,8 @@ class ServedNetwork:
     least_share: float = 0.99
 
 
+# Of networks that generate text: the time to the first token, and the time of each token after it.
+TOKEN_TIMES = ("ttft", "tpot")
 # What is measured of the answers, in percent; the first is judged. A BLEU is from 0 to 100 too.
 QUALITIES: dict[Kind, tuple[str, ...]] = {
     "classifier": ("top1",),
@@ -270,6 +272,7 @@ def _definition(one: ServedNetwork) -> Definition:
         metric_by=partial(_metric_by, one.sample),
         compared=(
             *(MetricType(f"p{percent}_latency", "s", False) for percent in (50, 90, 99)),
+            *(MetricType(f"p{percent}_{name}", "s", False) for name in TOKEN_TIMES for percent in (50, 99) if one.generate),
             *(MetricType(quality, "%") for quality in QUALITIES[one.kind] if one.source),
         ),
     )

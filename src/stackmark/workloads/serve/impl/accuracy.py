@@ -36,8 +36,13 @@ from stackmark.workloads.workload import Metric, WorkloadFailure
 UNIT_PX = 1000
 # Unless somebody asks for more: pictures lie in the device's memory.
 MOST_OF_FOLDER = 1024
-# LoadGen's names in its log: the time to the first token, and from token to token after it.
-TOKEN_TIMES = {"ttft": "result_first_token", "tpot": "result_time_per_output_token"}
+# LoadGen's keys in its log: the time to the first token, the time of each token after it, and tokens per second. Its key
+# result_token_throughput is too small by 1e9 (6.0.17).
+TOKEN_TIMES = {
+    "ttft": "result_first_token_{:.2f}_percentile_latency_ns", "tpot": "result_time_per_output_token_{:.2f}_percentile_ns",
+}  # fmt: skip
+TOKEN_RATES = ("result_completed_tokens_per_second", "result_tokens_per_second")
+TOKEN_PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
@@ -163,13 +168,13 @@ def token_metrics(values: Mapping[str, JsonValue]) -> list[Metric]:
     """Return what LoadGen says of tokens, where it heard of them."""
     found = []
     for name, key in TOKEN_TIMES.items():
-        for percent in (50, 90, 99):
-            value = values.get(f"{key}_{percent:.2f}_percentile_latency_ns")
+        for percent in TOKEN_PERCENTILES:
+            value = values.get(key.format(percent))
             if isinstance(value, int | float) and value > 0:
                 found.append(Metric(f"p{percent}_{name}", 1e-9 * value, "s", False))
-    rate = values.get("result_token_throughput", values.get("result_tokens_per_second"))
-    if isinstance(rate, int | float) and rate > 0:
-        found.append(Metric("token_rate", float(rate), "tokens/s", True))
+    for key in TOKEN_RATES:
+        if isinstance(rate := values.get(key), int | float) and rate > 0:
+            found.append(Metric("token_rate", float(rate), "tokens/s", True))
     return found
 
 
@@ -211,6 +216,6 @@ def judged(served: ServedNetwork, judge: Judge, words: Tensor) -> tuple[list[Met
     if ours >= served.least_share * theirs:
         return metrics, ""
     return metrics, (
-        f"accuracy-low: {first} is {ours:.4g} % by {judge.truth}, {ours / theirs:.2%} of the {theirs:.4g} % in fp64; "
-        f"MLPerf's rules ask for {served.least_share:.0%} of the reference"
+        f"accuracy-low: {first} is {ours:.4g} % by {judge.truth}, {100 * ours / theirs:.4g} % of the {theirs:.4g} % in fp64; "
+        f"MLPerf's rules ask for {100 * served.least_share:.0f} % of the reference"
     )
