@@ -10,7 +10,6 @@ from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.examined import ComparedMetric, Examined
 from stackmark.workloads.definition import MetricType
 
-
 # The lines next to the figure, and which metrics stand in each: latencies of whole answers, of tokens, and qualities.
 SHOWN: dict[str, Callable[[MetricType], bool]] = {
     "latency": lambda one: one.name.endswith("_latency"),

@@ -272,7 +272,12 @@ def _definition(one: ServedNetwork) -> Definition:
         metric_by=partial(_metric_by, one.sample),
         compared=(
             *(MetricType(f"p{percent}_latency", "s", False) for percent in (50, 90, 99)),
-            *(MetricType(f"p{percent}_{name}", "s", False) for name in TOKEN_TIMES for percent in (50, 99) if one.generate),
+            *(
+                MetricType(f"p{percent}_{name}", "s", False)
+                for name in TOKEN_TIMES
+                for percent in (50, 99)
+                if one.generate
+            ),
             *(MetricType(quality, "%") for quality in QUALITIES[one.kind] if one.source),
         ),
     )
