@@ -23,6 +23,8 @@ from stackmark.workloads.definition import Definition, Family, MetricType
 AUTO = {"auto": True}
 FOLLOWS = {"auto": True, "follows": True}
 SERVING = {"group": "Serving (serve/)"}
+# Of a list of scenarios, only the server takes it.
+OF_SERVER = {"only": {"scenario": "server"}}
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 # What a query of multi-stream holds, by MLPerf's rules.
 MULTI_STREAM_SAMPLES = 8
@@ -38,8 +40,8 @@ LONGEST_S = 86_400.0
 class ServeParams(AnyParams):
     scenario: Scenario = Field(
         default="single-stream",
-        description="MLPerf's scenario: single-stream, multi-stream, server (Poisson arrivals), offline",
-        json_schema_extra=SERVING,
+        description="MLPerf's scenario: single-stream, multi-stream, server (Poisson arrivals), offline; or all of them",
+        json_schema_extra={**SERVING, "takes_all": True},
     )
     seconds: float = Field(
         gt=0,
@@ -56,18 +58,18 @@ class ServeParams(AnyParams):
         ge=0,
         le=1e9,
         description="scenario server: queries per second; auto: half of what the network can do, by a short trial",
-        json_schema_extra={**AUTO, **SERVING},
+        json_schema_extra={**AUTO, **SERVING, **OF_SERVER},
     )
     latency_bound: float = Field(
         ge=0,
         le=LONGEST_S,
         description="scenario server: 99 % of the queries must be answered within this time; auto: MLPerf's bound",
-        json_schema_extra={**AUTO, **SERVING, "quantity": "seconds"},
+        json_schema_extra={**AUTO, **SERVING, **OF_SERVER, "quantity": "seconds"},
     )
     find_rate: bool = Field(
         default=False,
         description="scenario server: search the highest rate that holds --latency-bound, instead of one --rate",
-        json_schema_extra=SERVING,
+        json_schema_extra={**SERVING, **OF_SERVER},
     )
     batch: int = Field(
         ge=1, le=65_536, description="most samples that the network computes in one call", json_schema_extra=AUTO

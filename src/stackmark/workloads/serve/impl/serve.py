@@ -39,6 +39,8 @@ WARM_CALLS = 3
 TRIES, MARGIN = 4, 1.5
 # What LoadGen and the path to a network take by themselves: without it, it would make queries for minutes.
 PATH_S, PATH_RATE = 2e-6, 300_000.0
+# As many queries a second reach a network one by one without trouble.
+SERVER_PATH_RATE = 5000.0
 PERCENTILES = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 # Ours and LoadGen's median latency may differ by this much before a result says so.
 CLOCKS_SHARE, CLOCKS_S = 0.1, 20e-6
@@ -85,11 +87,18 @@ def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
             params = ServeParams.model_validate({**values, "rate": 1.0})
             with rig.part("trial", "of the network alone"):
                 most = capacity(_network(name, params), params)
-            take("rate", _round(most / 2), f"half of what the network does alone: {most:.3g} samples/s")
+            take("rate", _stable(most / 2), f"at most half of what the network does alone: {most:.3g} samples/s")
         params = ServeParams.model_validate(values)
     except ValidationError as error:
         raise WorkloadFailure("bad_parameter", explain(error), "see: stackmark run --help") from error
     return params, reasons
+
+
+def _stable(rate: float) -> float:
+    """Return the next lower rate of 1, 2, 5, 10 …: trials on a busy and on an idle machine mostly choose the same one."""
+    rate = min(rate, SERVER_PATH_RATE)
+    power = 10.0 ** math.floor(math.log10(rate))
+    return max(step * power for step in (1, 2, 5) if step * power <= rate * (1 + 1e-9))
 
 
 def _round(value: float) -> float:
