@@ -491,7 +491,7 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
 
 
 def _that_apply(workload: str, lists: Mapping[str, list[Scalar]], values: Sequence[Scalar]) -> dict[str, Scalar]:
-    """Return the values of one request. Of several scenarios, each takes the parameters that are for it: a rate only the server."""
+    """Return the values of one request. Of several scenarios each takes what is for it: only the server takes a rate."""
     chosen = dict(zip(lists, values, strict=True))
     fields = find(workload)[0].params.model_fields
 

@@ -30,6 +30,7 @@ from stackmark.show.facts import say_stack
 from stackmark.show.quality import detailed_lines, quality_json
 from stackmark.show.roofline import standing_json
 from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, missed_hint, print_summary, say_group
+from stackmark.show.serving import served_lines
 from stackmark.show.stacks import say_stack_lines
 from stackmark.show.terminal import Line, answer_last, print_named
 from stackmark.show.wording import say_spread, width_style
@@ -87,6 +88,8 @@ def result_lines(result: RunResult) -> list[Line]:
         lines.append(("not done", f"{asked - measured.missing} of {counted(asked, 'run')} were made; {go_on}"))
     if measured.quality:
         lines += detailed_lines(measured.quality, missed_hint(measured.runs))
+    if result.served:
+        lines += served_lines(result.served)
     lines += [("failed", _failure(row)) for row in measured.failed if not is_censored(row)]
     lines += _steps(result)
     if result.group:

@@ -26,10 +26,10 @@ def served_lines(found: ServingResult) -> list[Line]:
 def _say_metric(one: MetricOverRuns) -> str:
     unit = FigureUnit(one.metric.unit, one.metric.higher_is_better)
     spread = say_spread(one.rates)
-    return f"{_short(one.metric.name)} {_say(unit, one.rates.rate_per_s)}{f' {spread}' if spread else ''}"
+    return f"{short_name(one.metric.name)} {_say(unit, one.rates.rate_per_s)}{f' {spread}' if spread else ''}"
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     return name.removesuffix("_latency").replace("_", " ")
 
 
@@ -38,23 +38,33 @@ def _say(unit: FigureUnit, rate: float) -> str:
 
 
 def compared_lines(examined: Examined) -> list[Line]:
-    """Return a line for each metric that is judged next to the figure, and each pair of arms."""
+    """Return a line for each metric that is judged next to the figure, and each pair of arms; of one arm its values."""
     several = len(examined.arms) > 2
+    if len(examined.arms) == 1:
+        return [(short_name(one.name), say_seconds(value)) for one in examined.compared for value in one.values]
     return [
-        (_short(one.name), (f"{pair.b} / {pair.a}: " if several else "") + said)
+        (short_name(one.name), (f"{pair.b} / {pair.a}: " if several else "") + said)
         for one in examined.compared
         for pair, said in zip(one.pairs, _pairs(examined, one), strict=True)
     ]
 
 
 def _pairs(examined: Examined, one: ComparedMetric) -> Sequence[str]:
-    unit = FigureUnit(one.unit, one.higher_is_better)
     values = {arm.label: value for arm, value in zip(examined.arms, one.values, strict=False)}
     said = []
+    for pair, (word, change) in zip(one.pairs, pair_words(one), strict=True):
+        both = ", ".join(f"{label} {say_seconds(values[label])}" for label in (pair.a, pair.b) if label in values)
+        said.append(f"{word}: {both}; {change}")
+    return said
+
+
+def pair_words(one: ComparedMetric) -> list[tuple[str, str]]:
+    """Return the verdict of each pair of arms on a metric, and the change with its interval."""
+    unit = FigureUnit(one.unit, one.higher_is_better)
+    said: list[tuple[str, str]] = []
     for pair in one.pairs:
         interval = pair.interval_90
         bounds = sorted(map(unit.own_ratio, (interval.low, interval.high))) if interval else []
-        both = ", ".join(f"{label} {say_seconds(values[label])}" for label in (pair.a, pair.b) if label in values)
         sure = f" (90 %: {say_changes(bounds[0], bounds[1])})" if bounds else ""
-        said.append(f"{pair.word}: {both}; {say_change(unit.own_ratio(pair.ratio))}{sure}")
+        said.append((pair.word, f"{say_change(unit.own_ratio(pair.ratio))}{sure}"))
     return said

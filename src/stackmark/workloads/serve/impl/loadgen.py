@@ -5,7 +5,7 @@ for an answer that does not come, deaf to signals. So a test runs on a thread th
 exceptions, and the worker's own thread waits with a limit: whatever happens ends as a failure with its reason.
 
 What is judged is LoadGen's: latencies are those of its log, counted from the moment at which a query was due. We time the same
-queries from inside, to see that both clocks tell the same (`Answers.latencies_ns`).
+queries from inside, one by one (latencies.py): LoadGen's log has only percentiles.
 """
 
 import json
@@ -106,7 +106,8 @@ class Answers:
         self._loadgen, self._predict, self._batch = loadgen, predict, batch
         self.issued = self.answered = 0
         self.answered_at_s = time.monotonic()
-        self.latencies_ns = array("q")
+        # Of each query, in the order in which they came: when, and when it had its answer.
+        self.came_ns, self.done_ns = array("q"), array("q")
         self.broken: BaseException | None = None
         self._queue: SimpleQueue[tuple[int, int, int] | None] | None = SimpleQueue() if queued else None
         if queued:
@@ -124,7 +125,8 @@ class Answers:
             for first in range(0, len(samples), self._batch):
                 part = samples[first : first + self._batch]
                 self._answer([one.id for one in part], [one.index for one in part])
-            self.latencies_ns.append(time.perf_counter_ns() - came_ns)
+            self.done_ns.append(time.perf_counter_ns())
+            self.came_ns.append(came_ns)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -149,7 +151,8 @@ class Answers:
                     batch.append(more)
                 self._answer([one[0] for one in batch], [one[1] for one in batch])
                 now_ns = time.perf_counter_ns()
-                self.latencies_ns.extend(now_ns - one[2] for one in batch)
+                self.came_ns.extend(one[2] for one in batch)
+                self.done_ns.extend([now_ns] * len(batch))
 
     def _answer(self, ids: Sequence[int], indices: Sequence[int]) -> None:
         said = array("i", self._predict(indices))
@@ -169,8 +172,8 @@ class Answers:
             self._queue.put(None)
 
 
-def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> tuple[LoadResult, Sequence[int]]:
-    """Run one test; return what LoadGen says of it, and our own latencies in nanoseconds."""
+def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> tuple[LoadResult, Answers]:
+    """Run one test; return what LoadGen says of it, and what we saw of it."""
     answers = Answers(loadgen, predict, batch, queued=load.scenario == "server")
     with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
         began = time.perf_counter()
@@ -182,7 +185,7 @@ def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> t
         summary, detail = (_lines(Path(folder, f"mlperf_log_{name}.txt")) for name in ("summary", "detail"))
     if answers.answered != answers.issued:
         raise WorkloadFailure("wrong_result", f"{answers.answered} answers were given to {answers.issued} samples")
-    return read_logs(summary, detail, wall_s), answers.latencies_ns
+    return read_logs(summary, detail, wall_s), answers
 
 
 def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None:

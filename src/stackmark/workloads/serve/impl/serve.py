@@ -3,10 +3,12 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 import torch
 
+from stackmark.histogram import BEYOND, Histogram
 from stackmark.model import ValidationError
 from stackmark.spec import AnyParams, Request, explain
 from stackmark.units import say_seconds
@@ -22,7 +24,8 @@ from stackmark.workloads.serve.definition import (
     ServeParams,
     figure,
 )
-from stackmark.workloads.serve.impl.loadgen import Load, LoadResult, Predict, library, run_test
+from stackmark.workloads.serve.impl.latencies import disagreement, latencies_ns
+from stackmark.workloads.serve.impl.loadgen import Answers, Load, LoadResult, Predict, library, run_test
 from stackmark.workloads.serve.impl.network import Network, nothing
 from stackmark.workloads.serve.impl.search import Search
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
@@ -30,8 +33,6 @@ from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, W
 # Samples of a call on a CPU: a table and no trial, so that a busy machine chooses as an idle one does.
 CPU_BATCH, GPU_BATCH = 8, 256
 LIBRARY, MLPERF_LIBRARY = 64, 1024
-# A percentile needs ten queries beyond it, so p90 a hundred of them and p99 a thousand; MLPerf's rules want fewer.
-BEYOND = 10
 # For the unmeasured trial that tells LoadGen what to plan with.
 TRIAL_S, TRIAL_CALLS = 1.0, 200
 WARM_CALLS = 3
@@ -42,8 +43,6 @@ PATH_S, PATH_RATE = 2e-6, 300_000.0
 # As many queries a second reach a network one by one without trouble.
 SERVER_PATH_RATE = 5000.0
 PERCENTILES = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
-# Ours and LoadGen's median latency may differ by this much before a result says so.
-CLOCKS_SHARE, CLOCKS_S = 0.1, 20e-6
 
 
 def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
@@ -125,7 +124,7 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, N
     with rig.part("warm-up"):
         expected = _expected(predict, params)
 
-    def test(rate: float = 0.0) -> tuple[LoadResult, Sequence[int]]:
+    def test(rate: float = 0.0) -> Tested:
         return _tested(lambda load: run_test(loadgen, load, predict, params.batch), params, expected, rate)
 
     yield TimedWhole(
@@ -192,9 +191,22 @@ def queries_of(params: ServeParams) -> int:
     return max(exceeding, MLPERF_QUERIES[params.scenario])
 
 
+@dataclass(frozen=True)
+class Tested:
+    """One test: what LoadGen says of it, and what we saw."""
+
+    load: Load
+    result: LoadResult
+    answers: Answers
+
+    def latencies(self) -> Histogram:
+        """Return the latencies of all queries by our own clock: after the test, since a million of them take a second."""
+        return Histogram().record_all(latencies_ns(self.load, self.answers.came_ns, self.answers.done_ns))
+
+
 def _tested(
-    run_load: Callable[[Load], tuple[LoadResult, Sequence[int]]], params: ServeParams, expected: float, rate: float
-) -> tuple[LoadResult, Sequence[int]]:
+    run_load: Callable[[Load], tuple[LoadResult, Answers]], params: ServeParams, expected: float, rate: float
+) -> Tested:
     """Run a test again where LoadGen had planned too few queries for its time: the speed is only known afterwards."""
     offline = params.scenario == "offline"
     least = MLPERF_QUERIES["offline"] / params.seconds if offline and params.mlperf else 0.0
@@ -209,20 +221,20 @@ def _tested(
             rate,
             params.latency_bound,
         )
-        tested, own = run_load(load)
+        tested, answers = run_load(load)
         if tested.valid or tested.values.get("result_min_duration_met") is not False or not left:
             break
         expected = (
             tested.number("result_samples_per_second") if offline else 1e-9 * tested.number("result_mean_latency_ns")
         )
-    return tested, own
+    return Tested(load, tested, answers)
 
 
 def _measured(
     served: ServedNetwork,
     params: ServeParams,
     expected: float,
-    test: Callable[..., tuple[LoadResult, Sequence[int]]],
+    test: Callable[..., Tested],
     log: Callable[[str], None],
     rig: Rig,
 ) -> TimedFigure:
@@ -232,29 +244,36 @@ def _measured(
             f"quick: {say_seconds(params.seconds)} of queries; MLPerf's rules ask for {say_seconds(MLPERF_SECONDS)}"
         )
     more: list[Metric] = []
-    own: Sequence[int] = ()
     if params.find_rate:
-        found = Search(lambda rate: test(rate)[0], params.latency_bound, log, _round(expected / 2)).run()
-        tested, value = found.last, found.holds
+        last: dict[float, Tested] = {}
+
+        def one_rate(rate: float) -> LoadResult:
+            last[rate] = test(rate)
+            return last[rate].result
+
+        found = Search(one_rate, params.latency_bound, log, _round(expected / 2)).run()
+        done, value = last[found.holds], found.holds
         more = [
             Metric("rate_fails", found.fails, "queries/s", True),
             Metric("tests", float(found.tests), "tests", False),
         ]
     else:
-        tested, own = test(params.rate)
-        value = _value(params, tested)
+        done = test(params.rate)
+        value = _value(params, done.result)
+    tested, own = done.result, done.latencies()
     for line in tested.lines:
         log(line)
     if not tested.valid:
         rig.flag(
             f"loadgen-invalid: by LoadGen's rules the run is invalid: {'; '.join(tested.problems) or 'no reason given'}"
         )
-    if said := _clocks_disagree(params, tested, own):
+    if said := disagreement(tested, own):
         rig.flag(said)
     return TimedFigure(
         figure(params.scenario, params.find_rate, served.sample, value),
         wall_s=time.perf_counter() - began,
         metrics=(*_metrics(params, tested), *more),
+        histograms=(own,) if own.total else (),
     )
 
 
@@ -282,15 +301,3 @@ def _metrics(params: ServeParams, tested: LoadResult) -> list[Metric]:
         found.append(Metric("over_bound", float(over) if isinstance(over, int) else 0.0, "queries", False))
         found.append(Metric("completed_rate", tested.number("result_completed_samples_per_sec"), "queries/s", True))
     return found
-
-
-def _clocks_disagree(params: ServeParams, tested: LoadResult, own_ns: Sequence[int]) -> str:
-    """Compare LoadGen's median with ours. LoadGen counts from when a query was due, so in `server` its may be longer."""
-    if params.scenario == "offline" or len(own_ns) < BEYOND:
-        return ""
-    ours_s, theirs_s = 1e-9 * statistics.median(own_ns), tested.percentile_s(50)
-    allowed_s = CLOCKS_SHARE * max(ours_s, theirs_s) + CLOCKS_S
-    if ours_s - theirs_s <= allowed_s and (params.scenario == "server" or theirs_s - ours_s <= allowed_s):
-        return ""
-    theirs, ours = say_seconds(theirs_s), say_seconds(ours_s)
-    return f"clocks-disagree: the median latency is {theirs} by LoadGen's log and {ours} by our own clock"
