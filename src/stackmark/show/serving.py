@@ -8,6 +8,8 @@ from stackmark.show.terminal import Line
 from stackmark.show.wording import say_change, say_changes, say_spread
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.examined import ComparedMetric, Examined
+from stackmark.verdict.suite import SuiteResult
+from stackmark.workloads.registry import known
 
 
 def served_lines(found: ServingResult) -> list[Line]:
@@ -68,3 +70,31 @@ def pair_words(one: ComparedMetric) -> list[tuple[str, str]]:
         sure = f" (90 %: {say_changes(bounds[0], bounds[1])})" if bounds else ""
         said.append((pair.word, f"{say_change(unit.own_ratio(pair.ratio))}{sure}"))
     return said
+
+
+def suite_lines(result: SuiteResult) -> list[Line]:
+    """Return a line for each row of a suite whose runs answered queries: what its figure is, percentiles, LoadGen's verdict."""
+    lines: list[Line] = []
+    for row in result.rows:
+        definition = known(row.workload)
+        if definition is None or not definition.compared or row.examined is None or not row.examined.arms:
+            continue
+        examined, kind = row.examined, definition.metric_by
+        metric = kind(examined.arms[0].params) if kind else None
+        said = [_in_suite(one) for one in examined.compared]
+        counted_runs = [run for run in examined.runs if run.counted]
+        valid = sum(run.covariates.get("valid") == 1.0 for run in counted_runs)
+        parts = [metric.name if metric else "", ", ".join(said), _say_valid(valid, len(counted_runs))]
+        lines.append(("served", f"{result.row_name(row)}: {'; '.join(part for part in parts if part)}"))
+    return lines
+
+
+def _in_suite(one: ComparedMetric) -> str:
+    """`p50 2.91 µs`; of arms `p50 EQUIVALENT −0.2 % (90 %: …)`, of three and more for each pair."""
+    if not one.pairs:
+        return f"{short_name(one.name)} {', '.join(map(say_seconds, one.values))}"
+    return f"{short_name(one.name)} {', '.join(f'{word} {change}' for word, change in pair_words(one))}"
+
+
+def _say_valid(valid: int, runs: int) -> str:
+    return f"LoadGen: valid in {valid} of {counted(runs, 'run')}" if runs else ""
