@@ -3,8 +3,8 @@
 Latencies of several runs are one distribution: their histograms are added. Percentiles are compared run by run.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import geometric_mean
 
 from stackmark.experiments.progress import StepTimes, with_rates
@@ -16,6 +16,7 @@ from stackmark.verdict.examined import ComparedMetric, ExaminedRun, LatencyCurve
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.workloads.definition import MetricType
 from stackmark.workloads.registry import known
+from stackmark.workloads.serve.definition import SINCE_START
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class ServingResult:
     # Of a search for the highest rate, the last run's: the lowest rate that failed in all its tests, and how many tests it took.
     rate_fails: float | None = None
     tests: int = 0
+    # All queries of all runs together by name, and how many samples were answered in how many seconds.
+    latencies: Mapping[str, Histogram] = field(default_factory=dict)
+    samples: int = 0
+    test_s: float = 0.0
 
 
 def served(times: StepTimes, workload: str, good: Sequence[RunRow]) -> ServingResult | None:
@@ -50,7 +55,20 @@ def served(times: StepTimes, workload: str, good: Sequence[RunRow]) -> ServingRe
             rates = [rate_of(value, higher_is_better=metric.higher_is_better) for value in values]
             found.append(MetricOverRuns(metric, throughput_over_runs(rates)))
     valid, last = sum(said.get("valid", 0.0) == 1.0 for said in each), each[-1]
-    return ServingResult(tuple(found), valid, len(good), last.get("rate_fails"), round(last.get("tests", 0)))
+    sums: dict[str, Histogram] = {}
+    for row in good:
+        for name, one in times.latencies(row).items():
+            sums.setdefault(name, Histogram(name)).add(one)
+    return ServingResult(
+        tuple(found),
+        valid,
+        len(good),
+        last.get("rate_fails"),
+        round(last.get("tests", 0)),
+        sums,
+        round(sum(said.get("samples", 0.0) for said in each)),
+        sum(said.get("test_seconds", 0.0) for said in each),
+    )
 
 
 def compared_metrics(
@@ -87,6 +105,8 @@ def latency_curves(
     sums: dict[tuple[str, int], Histogram] = {}
     for row, run in zip(rows, runs, strict=True):
         for name, one in times.latencies(row).items() if run.counted else ():
+            if name == SINCE_START:
+                continue
             sums.setdefault((name, run.arm), Histogram(name)).add(one)
     return tuple(
         LatencyCurve(name, arm, one.total, tuple((percent, 1e-9 * ns) for percent, ns in one.curve()))

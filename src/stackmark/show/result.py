@@ -117,7 +117,7 @@ def result_lines(result: RunResult) -> list[Line]:
         lines.append(("against", _against(result.against)))
     if measured.throughput:
         if result.published or not result.against:
-            lines.append(("published", _published(result.published)))
+            lines.append(("published", nearest_text(result.published)))
         if result.published_stack:
             lines.append(("stacks", "\n".join(say_stack_lines(result.published_stack))))
     if (took_s := result.took_s) is not None:
@@ -235,7 +235,8 @@ def run_flags(rows: Sequence[RunRow], without: str = " ") -> list[str]:
     return [said for kind, said in flags_of_runs(rows) if kind != without]
 
 
-def _published(found: Sequence[Match]) -> str:
+def nearest_text(found: Sequence[Match]) -> str:
+    """Return the nearest published rows, each with everything that differs."""
     if not found:
         return "nothing near it is in the table that ships with stackmark"
     lines = []

@@ -79,8 +79,8 @@ def suite_lines(result: SuiteResult) -> list[Line]:
         definition = known(row.workload)
         if definition is None or not definition.compared or row.examined is None or not row.examined.arms:
             continue
-        examined, kind = row.examined, definition.metric_by
-        metric = kind(examined.arms[0].params) if kind else None
+        examined = row.examined
+        metric = definition.metric_by(examined.arms[0].params)
         said = [_in_suite(one) for one in examined.compared]
         counted_runs = [run for run in examined.runs if run.counted]
         valid = sum(run.covariates.get("valid") == 1.0 for run in counted_runs)

@@ -35,6 +35,8 @@ MLPERF_SECONDS = 600.0
 MLPERF_QUERIES = {"single-stream": 64, "multi-stream": 662, "server": 662, "offline": 24_576}
 QUICK_SECONDS = 10.0
 LONGEST_S = 86_400.0
+# Names of the histograms that a run sends: of its queries; of offline, whose samples come all at once, when batches were done.
+LATENCY, SINCE_START = "latency", "since_start"
 
 
 class ServeParams(AnyParams):

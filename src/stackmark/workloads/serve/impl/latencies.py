@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from stackmark.histogram import Histogram
 from stackmark.units import say_seconds
+from stackmark.workloads.serve.definition import LATENCY
 from stackmark.workloads.serve.impl.loadgen import Load, LoadResult
 
 # By how much our percentiles and LoadGen's may differ before a result says so: a share, and what a thread needs to wake up.
@@ -21,9 +22,10 @@ _WORDS, _WORD_BITS = 624, 32
 
 
 def latencies_ns(load: Load, came_ns: Sequence[int], done_ns: Sequence[int]) -> list[int]:
-    """Return how long each query took. `came_ns` is when LoadGen sent it, `done_ns` when it had its answer."""
-    if load.scenario == "offline":
-        return []
+    """Return how long each query took, or of offline each batch since the start.
+
+    `came_ns` is when LoadGen sent it, `done_ns` when it had its answer.
+    """
     due_ns = _due_ns(load, came_ns) if load.scenario == "server" else came_ns
     return [done - due for done, due in zip(done_ns, due_ns, strict=True)]
 
@@ -58,6 +60,8 @@ def _mersenne_twister(seed: int) -> random.Random:
 
 def disagreement(tested: LoadResult, own: Histogram) -> str:
     """Say by which percentile our clock and LoadGen's log differ; nothing where they agree."""
+    if own.name != LATENCY:
+        return ""
     for percent in COMPARED:
         own_ns = own.percentile_ns(percent)
         if own_ns is None:

@@ -102,13 +102,16 @@ class Answers:
     in the other scenarios the calling thread computes, since nothing else is to be done meanwhile.
     """
 
-    def __init__(self, loadgen: ModuleType, predict: Predict, batch: int, *, queued: bool) -> None:
+    def __init__(
+        self, loadgen: ModuleType, predict: Predict, batch: int, *, queued: bool, by_batch: bool = False
+    ) -> None:
         self._loadgen, self._predict, self._batch = loadgen, predict, batch
         self.issued = self.answered = 0
         self.answered_at_s = time.monotonic()
-        # Of each query, in the order in which they came: when, and when it had its answer.
+        # Of each query, in the order in which they came: when, and when it had its answer. Of offline, of each batch.
         self.came_ns, self.done_ns = array("q"), array("q")
         self.broken: BaseException | None = None
+        self._by_batch = by_batch
         self._queue: SimpleQueue[tuple[int, int, int] | None] | None = SimpleQueue() if queued else None
         if queued:
             threading.Thread(target=self._serve, name="serve", daemon=True).start()
@@ -125,8 +128,19 @@ class Answers:
             for first in range(0, len(samples), self._batch):
                 part = samples[first : first + self._batch]
                 self._answer([one.id for one in part], [one.index for one in part])
-            self.done_ns.append(time.perf_counter_ns())
-            self.came_ns.append(came_ns)
+                if self._by_batch:
+                    self._answered(came_ns)
+            if not self._by_batch:
+                self._answered(came_ns)
+
+    def _answered(self, came_ns: int) -> None:
+        self.done_ns.append(time.perf_counter_ns())
+        self.came_ns.append(came_ns)
+
+    @property
+    def seconds(self) -> float:
+        """Return the time from the first query to the last answer."""
+        return 1e-9 * (max(self.done_ns) - min(self.came_ns)) if self.done_ns else 0.0
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -174,7 +188,7 @@ class Answers:
 
 def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> tuple[LoadResult, Answers]:
     """Run one test; return what LoadGen says of it, and what we saw of it."""
-    answers = Answers(loadgen, predict, batch, queued=load.scenario == "server")
+    answers = Answers(loadgen, predict, batch, queued=load.scenario == "server", by_batch=load.scenario == "offline")
     with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
         began = time.perf_counter()
         try:

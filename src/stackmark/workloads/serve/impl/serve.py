@@ -15,11 +15,13 @@ from stackmark.units import say_seconds
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
 from stackmark.workloads.serve.definition import (
     JUDGED,
+    LATENCY,
     MLPERF_QUERIES,
     MLPERF_SECONDS,
     MULTI_STREAM_SAMPLES,
     QUICK_SECONDS,
     SERVED,
+    SINCE_START,
     ServedNetwork,
     ServeParams,
     figure,
@@ -201,7 +203,8 @@ class Tested:
 
     def latencies(self) -> Histogram:
         """Return the latencies of all queries by our own clock: after the test, since a million of them take a second."""
-        return Histogram().record_all(latencies_ns(self.load, self.answers.came_ns, self.answers.done_ns))
+        name = SINCE_START if self.load.scenario == "offline" else LATENCY
+        return Histogram(name).record_all(latencies_ns(self.load, self.answers.came_ns, self.answers.done_ns))
 
 
 def _tested(
@@ -272,7 +275,12 @@ def _measured(
     return TimedFigure(
         figure(params.scenario, params.find_rate, served.sample, value),
         wall_s=time.perf_counter() - began,
-        metrics=(*_metrics(params, tested), *more),
+        metrics=(
+            *_metrics(params, tested),
+            Metric("samples", float(done.answers.answered), "samples", True),
+            Metric("test_seconds", done.answers.seconds, "s", False),
+            *more,
+        ),
         histograms=(own,) if own.total else (),
     )
 
