@@ -5,8 +5,8 @@ scenario has a figure of its own, the one that MLPerf compares:
 
 - single-stream: one query at a time; its 90th percentile of latency
 - multi-stream: queries of eight samples, one at a time; its 99th percentile
-- server: queries at random moments (Poisson) at a rate; its 99th percentile, or with `find_rate` the highest rate whose 99th
-  percentile stays within the bound
+- server: queries at random moments (Poisson) at a rate; its 99th percentile (of GNMT its 97th), or with `find_rate` the highest
+  rate at which that percentile stays within the bound
 - offline: all samples at once; samples per second
 """
 
@@ -19,6 +19,7 @@ from stackmark.events import Figure
 from stackmark.model import Field
 from stackmark.spec import AnyParams, Scalar
 from stackmark.workloads.definition import Definition, Family, MetricType
+from stackmark.workloads.serve.rules import judged_percent
 
 AUTO = {"auto": True}
 FOLLOWS = {"auto": True, "follows": True}
@@ -28,11 +29,6 @@ OF_SERVER = {"only": {"scenario": "server"}}
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 # What a query of multi-stream holds, by MLPerf's rules.
 MULTI_STREAM_SAMPLES = 8
-# The percentile that MLPerf's rules judge, in percent.
-JUDGED = {"single-stream": 90, "multi-stream": 99, "server": 99}
-# How long MLPerf's rules ask a run to last, and how many queries (of offline: samples) they want at the least.
-MLPERF_SECONDS = 600.0
-MLPERF_QUERIES = {"single-stream": 64, "multi-stream": 662, "server": 662, "offline": 24_576}
 QUICK_SECONDS = 10.0
 LONGEST_S = 86_400.0
 # Names of the histograms that a run sends: of its queries; of offline, whose samples come all at once, when batches were done.
@@ -48,12 +44,12 @@ class ServeParams(AnyParams):
     seconds: float = Field(
         gt=0,
         le=LONGEST_S,
-        description="send queries for at least this long; auto: 10, with --mlperf 600",
+        description="send queries for at least this long; auto: 10, with --mlperf as long as its rules ask",
         json_schema_extra={**AUTO, "quantity": "seconds"},
     )
     mlperf: bool = Field(
         default=False,
-        description="at least the duration and the queries of MLPerf's rules; else the result is called quick",
+        description="duration, queries and samples as MLPerf's rules have them for the model; else the result is called quick",
         json_schema_extra=SERVING,
     )
     rate: float = Field(
@@ -137,25 +133,25 @@ SERVED = {
 }
 
 
-def figure_of(scenario: Scenario, find_rate: bool, sample: str) -> MetricType:
+def figure_of(scenario: Scenario, find_rate: bool, sample: str, network: str = "") -> MetricType:
     """Return the figure that MLPerf compares in a scenario."""
     if scenario == "offline":
         return MetricType("throughput", f"{sample}s/s")
     if find_rate:
         return MetricType("rate within the bound", "queries/s")
-    return MetricType(f"p{JUDGED[scenario]} latency", "ms", higher_is_better=False)
+    return MetricType(f"p{judged_percent(network, scenario)} latency", "ms", higher_is_better=False)
 
 
-def figure(scenario: Scenario, find_rate: bool, sample: str, value: float) -> Figure:
-    kind = figure_of(scenario, find_rate, sample)
+def figure(served: ServedNetwork, scenario: Scenario, find_rate: bool, value: float) -> Figure:
+    kind = figure_of(scenario, find_rate, served.sample, served.name)
     return Figure(name=kind.name, value=value, unit=kind.unit, higher_is_better=kind.higher_is_better)
 
 
-def _metric_by(sample: str, params: Mapping[str, Scalar]) -> MetricType | None:
+def _metric_by(one: ServedNetwork, params: Mapping[str, Scalar]) -> MetricType | None:
     scenario = params.get("scenario")
     if scenario not in get_args(Scenario):
         return None
-    return figure_of(cast(Scenario, scenario), bool(params.get("find_rate")), sample)
+    return figure_of(cast(Scenario, scenario), bool(params.get("find_rate")), one.sample, one.name)
 
 
 def _definition(one: ServedNetwork) -> Definition:
@@ -164,7 +160,7 @@ def _definition(one: ServedNetwork) -> Definition:
         one.title,
         one.sample,
         timed="whole",
-        metric_by=partial(_metric_by, one.sample),
+        metric_by=partial(_metric_by, one),
         compared=tuple(MetricType(f"p{one}_latency", "s", False) for one in (50, 90, 99)),
     )
 

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from stackmark.model import JsonValue
-from stackmark.workloads.serve.definition import JUDGED, MULTI_STREAM_SAMPLES, Scenario
+from stackmark.workloads.serve.definition import MULTI_STREAM_SAMPLES, Scenario
 from stackmark.workloads.workload import WorkloadFailure
 
 # Takes the numbers of samples and returns an answer for each: a class, or whatever four bytes say.
@@ -64,6 +64,8 @@ class Load:
     expected: float
     rate: float = 0.0
     bound_s: float = 0.0
+    # The percentile that LoadGen judges, in percent.
+    percent: int = 99
 
 
 @dataclass(frozen=True)
@@ -246,15 +248,15 @@ def _settings(loadgen: ModuleType, load: Load) -> Any:
         made.min_query_count = load.queries
     if load.scenario == "single-stream":
         made.single_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
-        made.single_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.single_stream_target_latency_percentile = load.percent / 100
     elif load.scenario == "multi-stream":
         made.multi_stream_samples_per_query = MULTI_STREAM_SAMPLES
         made.multi_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
-        made.multi_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.multi_stream_target_latency_percentile = load.percent / 100
     elif load.scenario == "server":
         made.server_target_qps = load.rate
         made.server_target_latency_ns = round(1e9 * load.bound_s)
-        made.server_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.server_target_latency_percentile = load.percent / 100
     return made
 
 

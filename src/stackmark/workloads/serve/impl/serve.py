@@ -14,10 +14,7 @@ from stackmark.spec import AnyParams, Request, explain
 from stackmark.units import say_seconds
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
 from stackmark.workloads.serve.definition import (
-    JUDGED,
     LATENCY,
-    MLPERF_QUERIES,
-    MLPERF_SECONDS,
     MULTI_STREAM_SAMPLES,
     QUICK_SECONDS,
     SERVED,
@@ -30,11 +27,12 @@ from stackmark.workloads.serve.impl.latencies import disagreement, latencies_ns
 from stackmark.workloads.serve.impl.loadgen import Answers, Load, LoadResult, Predict, library, run_test
 from stackmark.workloads.serve.impl.network import Network, nothing
 from stackmark.workloads.serve.impl.search import Search
+from stackmark.workloads.serve.rules import against_rules, judged_percent, rules_of, say_rules
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
 # Samples of a call on a CPU: a table and no trial, so that a busy machine chooses as an idle one does.
 CPU_BATCH, GPU_BATCH = 8, 256
-LIBRARY, MLPERF_LIBRARY = 64, 1024
+LIBRARY = 64
 # For the unmeasured trial that tells LoadGen what to plan with.
 TRIAL_S, TRIAL_CALLS = 1.0, 200
 WARM_CALLS = 3
@@ -64,17 +62,21 @@ def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
     device = str(take("device", *first_device()))
     require_device(device)
     take("precision", *usual_precision(device))
-    mlperf, scenario = bool(values.get("mlperf")), values.get("scenario", "single-stream")
+    mlperf, scenario = bool(values.get("mlperf")), str(values.get("scenario", "single-stream"))
+    rules = rules_of(name)
     if mlperf:
-        take("seconds", MLPERF_SECONDS, "MLPerf's rules")
+        take("seconds", rules.seconds_of(scenario), f"the rules of {say_rules(name)}")
     else:
         take("seconds", QUICK_SECONDS, "a quick run")
     one_call = {"single-stream": 1, "multi-stream": MULTI_STREAM_SAMPLES}
     if scenario in one_call:
-        take("batch", one_call[str(scenario)], f"a query of {scenario}")
+        take("batch", one_call[scenario], f"a query of {scenario}")
     else:
         take("batch", CPU_BATCH if device == "cpu" else GPU_BATCH, f"the table for a {device.partition(':')[0]}")
-    take("library", MLPERF_LIBRARY if mlperf else LIBRARY, "MLPerf's rules" if mlperf else "a quick run")
+    if mlperf:
+        take("library", rules.library, f"the rules of {say_rules(name)}")
+    else:
+        take("library", LIBRARY, "a quick run")
     take("threads", 0, "the framework's choice")
     server, search = scenario == "server", bool(values.get("find_rate"))
     if server:
@@ -127,7 +129,7 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, N
         expected = _expected(predict, params)
 
     def test(rate: float = 0.0) -> Tested:
-        return _tested(lambda load: run_test(loadgen, load, predict, params.batch), params, expected, rate)
+        return _tested(lambda load: run_test(loadgen, load, predict, params.batch), name, params, expected, rate)
 
     yield TimedWhole(
         run=lambda log: _measured(served, params, expected, test, log, rig),
@@ -135,6 +137,7 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, N
         facts={
             "loadgen": str(getattr(loadgen, "__version__", "")) or _version(),
             "weights": params.weights or "random",
+            **({"rules": say_rules(name)} if params.mlperf else {}),
         },
         subject="serve",
     )
@@ -177,7 +180,7 @@ def capacity(predict: Predict, params: ServeParams) -> float:
 
 def _expected(predict: Predict, params: ServeParams) -> float:
     """Return what LoadGen plans with: of single queries their time, else samples per second."""
-    if params.scenario in JUDGED and params.scenario != "server":
+    if params.scenario in ("single-stream", "multi-stream"):
         return seconds_of_call(predict, params.batch, params.library) + PATH_S
     return min(capacity(predict, params), PATH_RATE)
 
@@ -185,12 +188,12 @@ def _expected(predict: Predict, params: ServeParams) -> float:
 # --- tests ----------------------------------------------------------------------------------------------------------------
 
 
-def queries_of(params: ServeParams) -> int:
-    """Return how many queries a test has at the least."""
+def queries_of(name: str, params: ServeParams) -> int:
+    """Return how many queries a test has at the least: ten beyond the percentile, and with `mlperf` as many as its rules ask."""
     if params.scenario == "offline":
         return 1
-    exceeding = math.ceil(BEYOND / (1 - JUDGED[params.scenario] / 100) - 1e-6)
-    return max(exceeding, MLPERF_QUERIES[params.scenario])
+    exceeding = math.ceil(BEYOND / (1 - judged_percent(name, params.scenario) / 100) - 1e-6)
+    return max(exceeding, rules_of(name).queries[params.scenario]) if params.mlperf else exceeding
 
 
 @dataclass(frozen=True)
@@ -208,21 +211,26 @@ class Tested:
 
 
 def _tested(
-    run_load: Callable[[Load], tuple[LoadResult, Answers]], params: ServeParams, expected: float, rate: float
+    run_load: Callable[[Load], tuple[LoadResult, Answers]],
+    name: str,
+    params: ServeParams,
+    expected: float,
+    rate: float,
 ) -> Tested:
     """Run a test again where LoadGen had planned too few queries for its time: the speed is only known afterwards."""
     offline = params.scenario == "offline"
-    least = MLPERF_QUERIES["offline"] / params.seconds if offline and params.mlperf else 0.0
+    least = rules_of(name).queries["offline"] / params.seconds if offline and params.mlperf else 0.0
     for left in reversed(range(TRIES)):
         load = Load(
             params.scenario,
             params.seconds,
-            queries_of(params),
+            queries_of(name, params),
             params.library,
             params.seed,
             max(expected, least) * MARGIN if offline else expected / MARGIN,
             rate,
             params.latency_bound,
+            judged_percent(name, params.scenario),
         )
         tested, answers = run_load(load)
         if tested.valid or tested.values.get("result_min_duration_met") is not False or not left:
@@ -244,7 +252,8 @@ def _measured(
     began = time.perf_counter()
     if not params.mlperf:
         rig.flag(
-            f"quick: {say_seconds(params.seconds)} of queries; MLPerf's rules ask for {say_seconds(MLPERF_SECONDS)}"
+            f"quick: {say_seconds(params.seconds)} of queries; the rules of {say_rules(served.name)} ask for "
+            f"{say_seconds(rules_of(served.name).seconds_of(params.scenario))}"
         )
     more: list[Metric] = []
     if params.find_rate:
@@ -262,7 +271,7 @@ def _measured(
         ]
     else:
         done = test(params.rate)
-        value = _value(params, done.result)
+        value = _value(served, params, done.result)
     tested, own = done.result, done.latencies()
     for line in tested.lines:
         log(line)
@@ -270,13 +279,16 @@ def _measured(
         rig.flag(
             f"loadgen-invalid: by LoadGen's rules the run is invalid: {'; '.join(tested.problems) or 'no reason given'}"
         )
+    short = _short_of_rules(served.name, params, done) if params.mlperf else []
+    if short:
+        rig.flag(f"not-by-the-rules: not by the rules of {say_rules(served.name)}: {'; '.join(short)}")
     if said := disagreement(tested, own):
         rig.flag(said)
     return TimedFigure(
-        figure(params.scenario, params.find_rate, served.sample, value),
+        figure(served, params.scenario, params.find_rate, value),
         wall_s=time.perf_counter() - began,
         metrics=(
-            *_metrics(params, tested),
+            *_metrics(params, tested, valid=tested.valid and not short),
             Metric("samples", float(done.answers.answered), "samples", True),
             Metric("test_seconds", done.answers.seconds, "s", False),
             *more,
@@ -285,14 +297,26 @@ def _measured(
     )
 
 
-def _value(params: ServeParams, tested: LoadResult) -> float:
+def _short_of_rules(name: str, params: ServeParams, done: Tested) -> list[str]:
+    return against_rules(
+        name,
+        params.scenario,
+        seconds=params.seconds,
+        library=params.library,
+        bound_s=params.latency_bound,
+        queries=done.result.count,
+        samples=done.answers.answered,
+    )
+
+
+def _value(served: ServedNetwork, params: ServeParams, tested: LoadResult) -> float:
     if params.scenario == "offline":
         return tested.number("result_samples_per_second")
-    return 1e3 * tested.percentile_s(JUDGED[params.scenario])
+    return 1e3 * tested.percentile_s(judged_percent(served.name, params.scenario))
 
 
-def _metrics(params: ServeParams, tested: LoadResult) -> list[Metric]:
-    found = [Metric("valid", float(tested.valid), "", True), Metric("queries", float(tested.count), "queries", True)]
+def _metrics(params: ServeParams, tested: LoadResult, *, valid: bool) -> list[Metric]:
+    found = [Metric("valid", float(valid), "", True), Metric("queries", float(tested.count), "queries", True)]
     if params.scenario == "offline":
         return found
     found += [
