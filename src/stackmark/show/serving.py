@@ -1,6 +1,6 @@
 """Networks that answer queries, in words: percentiles of latency, LoadGen's verdict, and by what two arms differ in them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stackmark.experiments.serving import MetricOverRuns, ServingResult
 from stackmark.figures import FigureUnit
@@ -9,14 +9,23 @@ from stackmark.show.wording import say_change, say_changes, say_spread
 from stackmark.units import counted, say_rate, say_seconds
 from stackmark.verdict.examined import ComparedMetric, Examined
 from stackmark.verdict.suite import SuiteResult
+from stackmark.workloads.definition import MetricType
 from stackmark.workloads.registry import known
+
+# The lines next to the figure, and which metrics stand in each: latencies of whole answers, of tokens, and qualities.
+SHOWN: dict[str, Callable[[MetricType], bool]] = {
+    "latency": lambda one: one.name.endswith("_latency"),
+    "tokens": lambda one: one.name.endswith(("_ttft", "_tpot")),
+    "accuracy": lambda one: one.unit == "%",
+}
 
 
 def served_lines(found: ServingResult) -> list[Line]:
     """Return what stands next to the figure of a `run`: percentiles with their intervals, and whether the load was valid."""
     lines: list[Line] = []
-    if found.metrics:
-        lines.append(("latency", ", ".join(map(_say_metric, found.metrics))))
+    for name, wanted in SHOWN.items():
+        if said := [_say_metric(one) for one in found.metrics if wanted(one.metric)]:
+            lines.append((name, ", ".join(metrics)))
     lines.append(("LoadGen", f"valid in {found.valid} of {counted(found.runs, 'run')}"))
     if found.rate_fails:
         last = " of the last run" if found.runs > 1 else ""
@@ -36,14 +45,18 @@ def short_name(name: str) -> str:
 
 
 def _say(unit: FigureUnit, rate: float) -> str:
-    return say_seconds(unit.value(rate)) if unit.name == "s" else unit.say(rate)
+    return _say_value(unit, unit.value(rate))
+
+
+def _say_value(unit: FigureUnit, value: float) -> str:
+    return say_seconds(value) if unit.name == "s" else f"{value:.4g} {unit.name}"
 
 
 def compared_lines(examined: Examined) -> list[Line]:
     """Return a line for each metric that is judged next to the figure, and each pair of arms; of one arm its values."""
     several = len(examined.arms) > 2
     if len(examined.arms) == 1:
-        return [(short_name(one.name), say_seconds(value)) for one in examined.compared for value in one.values]
+        return [(short_name(one.name), say_value(one, value)) for one in examined.compared for value in one.values]
     return [
         (short_name(one.name), (f"{pair.b} / {pair.a}: " if several else "") + said)
         for one in examined.compared
@@ -55,9 +68,13 @@ def _pairs(examined: Examined, one: ComparedMetric) -> Sequence[str]:
     values = {arm.label: value for arm, value in zip(examined.arms, one.values, strict=False)}
     said = []
     for pair, (word, change) in zip(one.pairs, pair_words(one), strict=True):
-        both = ", ".join(f"{label} {say_seconds(values[label])}" for label in (pair.a, pair.b) if label in values)
+        both = ", ".join(f"{label} {say_value(one, values[label])}" for label in (pair.a, pair.b) if label in values)
         said.append(f"{word}: {both}; {change}")
     return said
+
+
+def say_value(one: ComparedMetric, value: float) -> str:
+    return _say_value(FigureUnit(one.unit, one.higher_is_better), value)
 
 
 def pair_words(one: ComparedMetric) -> list[tuple[str, str]]:
@@ -92,7 +109,7 @@ def suite_lines(result: SuiteResult) -> list[Line]:
 def _in_suite(one: ComparedMetric) -> str:
     """`p50 2.91 µs`; of arms `p50 EQUIVALENT −0.2 % (90 %: …)`, of three and more for each pair."""
     if not one.pairs:
-        return f"{short_name(one.name)} {', '.join(map(say_seconds, one.values))}"
+        return f"{short_name(one.name)} {', '.join(say_value(one, value) for value in one.values)}"
     return f"{short_name(one.name)} {', '.join(f'{word} {change}' for word, change in pair_words(one))}"
 
 

@@ -12,7 +12,7 @@ from stackmark.show.report.operators import problems
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
 from stackmark.show.scaling import scaling_lines
 from stackmark.show.sections import ArmRow, Sections
-from stackmark.show.serving import pair_words, short_name
+from stackmark.show.serving import pair_words, say_value, short_name
 from stackmark.show.wording import Percentiles, block_ratios, letter, measured_runs, setup_parts, setup_total_s
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
@@ -175,7 +175,7 @@ def the_latencies(sections: Sections) -> Markup:
     if not examined.compared and not examined.latencies:
         return NOTHING
     head = [
-        ("Percentile", False),
+        ("Metric", False),
         *((f"{letter(arm.index)}  {arm.label}", True) for arm in examined.arms),
         *((f"{pair.b} / {pair.a}", False) for pair in (examined.compared[0].pairs if examined.compared else ())),
     ]
@@ -183,7 +183,7 @@ def the_latencies(sections: Sections) -> Markup:
         Row(
             [
                 plain(short_name(one.name)),
-                *(numeric(say_seconds(value)) for value in one.values),
+                *(numeric(say_value(one, value)) for value in one.values),
                 *(plain(*said) for said in pair_words(one)),
             ]
         )

@@ -26,6 +26,7 @@ FOLLOWS = {"auto": True, "follows": True}
 SERVING = {"group": "Serving (serve/)"}
 # Of a list of scenarios, only the server takes it.
 OF_SERVER = {"only": {"scenario": "server"}}
+LATER = {"later": True}
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 # What a query of multi-stream holds, by MLPerf's rules.
 MULTI_STREAM_SAMPLES = 8
@@ -83,8 +84,44 @@ class ServeParams(AnyParams):
     )
     weights: str = Field(
         default="",
-        description="file with the weights (a state dict of PyTorch); empty: random weights, as fast as others",
+        description="file with the weights (a state dict of PyTorch, or safetensors); empty: random weights, as fast as others",
         json_schema_extra={"group": "Files"},
+    )
+    weights_sha256: str = Field(
+        default="",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="SHA-256 of the file with the weights: runs with other weights do not compare",
+        json_schema_extra={**AUTO, **SERVING, **LATER, "plain": True},
+    )
+    accuracy: bool = Field(
+        default=False,
+        description="also judge the answers: of --data, or against the network's own in fp64",
+        json_schema_extra={**SERVING, **LATER},
+    )
+    data: str = Field(
+        default="",
+        description="folder with real samples and what is right for them: an ImageNet tree, COCO, text; empty: random ones",
+        json_schema_extra={"group": "Files", **LATER},
+    )
+    data_sha256: str = Field(
+        default="",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="SHA-256 of what --data names: runs with other data do not compare",
+        json_schema_extra={**AUTO, **SERVING, **LATER, "plain": True},
+    )
+    prompt: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="tokens of a prompt, for networks that generate text; 0: the network's usual number",
+        json_schema_extra={**AUTO, **SERVING, **LATER},
+    )
+    generate: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="tokens to generate for a prompt; 0: the network's usual number",
+        json_schema_extra={**AUTO, **SERVING, **LATER},
     )
     seed: int = Field(default=1, ge=0, lt=2**31, description="random seed of weights, samples and arrivals")
     threads: int = Field(
@@ -108,29 +145,101 @@ class ServeParams(AnyParams):
             raise ValueError("the scenario server needs a rate above 0, or find_rate")
 
 
+# What a network does with a sample: names the image, finds the things in it, finds an answer in a text, translates, goes on.
+Kind = Literal["classifier", "detector", "question", "translator", "decoder"]
+
+
 @dataclass(frozen=True)
 class ServedNetwork:
-    """One network that is served. `source` is its name in the table of networks; empty: answers without computing anything."""
+    """One network that is served. `source` is its name where it is built; empty: answers without computing anything."""
 
     name: str
     title: str
     source: str
     sample: str
-    # MLPerf's bound of the 99th percentile in the scenario server; of networks that MLPerf does not have, one like it.
+    kind: Kind
+    # The bound of the 99th percentile in the scenario server, and whose it is.
     bound_s: float
+    bound_of: str = "MLPerf's bound for ResNet-50"
+    # Of a decoder: tokens of a prompt, and to generate.
+    prompt: int = 0
+    generate: int = 0
+    # The share of the reference's quality that MLPerf's closed division asks for.
+    least_share: float = 0.99
 
 
+# Of networks that generate text: the time to the first token, and the time of each token after it.
+TOKEN_TIMES = ("ttft", "tpot")
+# What is measured of the answers, in percent; the first is judged. A BLEU is from 0 to 100 too.
+QUALITIES: dict[Kind, tuple[str, ...]] = {
+    "classifier": ("top1",),
+    "detector": ("mAP",),
+    "question": ("F1", "exact_match"),
+    "translator": ("BLEU",),
+    "decoder": ("token_match",),
+}
+
+
+# Bounds: MLPerf Inference v0.5, mlperf.conf at 37c605b (GNMT: of the 97th percentile); BERT's of v0.7 and later, mlperf.conf at
+# 0edaaf5; GPT-J's of v3.1 and later, for whole answers of up to 128 tokens.
+_MOBILENET, _GPTJ = "MLPerf's bound for MobileNet", "MLPerf's bound for GPT-J"
 SERVED = {
     one.name: one
     for one in (
-        ServedNetwork("resnet50", "ResNet-50 v1.5 (MLPerf Inference: ResNet50-v1.5)", "resnet50_v1.5", "image", 0.015),
-        ServedNetwork("vit-b16", "ViT-B/16", "vit-b16", "image", 0.015),
         ServedNetwork(
-            "resnet20", "ResNet-20 for 32×32 images: answers at once on any machine", "resnet20", "image", 0.015
+            "resnet50", "ResNet-50 v1.5 (MLPerf Inference: ResNet50-v1.5)", "resnet50_v1.5", "image", "classifier", 0.015
         ),
-        ServedNetwork("empty", "Answers without a network: what the path around it costs", "", "sample", 0.015),
+        ServedNetwork(
+            "mobilenet", "MobileNet v1 1.0 224 (MLPerf Inference v0.5)", "mobilenet_v1", "image", "classifier", 0.010, _MOBILENET,
+            least_share=0.98,
+        ),
+        ServedNetwork("vit-b16", "ViT-B/16", "vit-b16", "image", "classifier", 0.015),
+        ServedNetwork(
+            "resnet20", "ResNet-20 for 32×32 images: answers at once on any machine", "resnet20", "image", "classifier", 0.015
+        ),
+        ServedNetwork(
+            "ssd-resnet34", "SSD-ResNet34 at 1200×1200, 81 classes (MLPerf Inference)", "ssd-resnet34", "image", "detector",
+            0.100, "MLPerf's bound for SSD-ResNet34",
+        ),
+        ServedNetwork(
+            "ssd-mobilenet", "SSD-MobileNet v1 at 300×300, 91 classes (MLPerf Inference)", "ssd-mobilenet", "image", "detector",
+            0.010, "MLPerf's bound for SSD-MobileNet",
+        ),
+        ServedNetwork(
+            "ssd-tiny", "SSD for 96×96 images, 4 classes: answers at once on any machine", "ssd-tiny", "image", "detector", 0.100
+        ),
+        ServedNetwork(
+            "bert", "BERT-large that answers questions, 384 tokens (MLPerf Inference)", "bert", "sequence", "question", 0.130,
+            "MLPerf's bound for BERT",
+        ),
+        ServedNetwork(
+            "bert-tiny", "BERT of 2 layers, 64 tokens: answers at once on any machine", "bert-tiny", "sequence", "question",
+            0.130, "MLPerf's bound for BERT",
+        ),
+        ServedNetwork(
+            "gnmt", "GNMT v2 with a beam of 5 (MLPerf Inference v0.5)", "gnmt", "sentence", "translator", 0.250,
+            "MLPerf's bound for GNMT",
+        ),
+        ServedNetwork(
+            "gnmt-tiny", "GNMT of width 64 with a beam of 5: answers at once on any machine", "gnmt-tiny", "sentence",
+            "translator", 0.250, "MLPerf's bound for GNMT",
+        ),
+        ServedNetwork(
+            "gpt2", "GPT-2 124M, greedy, with a cache of keys and values", "gpt2", "sequence", "decoder", 20.0, _GPTJ, 128, 32
+        ),
+        ServedNetwork(
+            "gpt2-tiny", "GPT-2 of 2 layers: answers at once on any machine", "gpt2-tiny", "sequence", "decoder", 20.0, _GPTJ,
+            16, 8,
+        ),
+        ServedNetwork(
+            "llama3-1b", "Llama 3.2 1B's architecture, greedy, with a cache of keys and values", "llama3-1b", "sequence",
+            "decoder", 20.0, _GPTJ, 512, 128,
+        ),
+        ServedNetwork(
+            "empty", "Answers without a network: what the path around it costs", "", "sample", "classifier", 0.015
+        ),
     )
-}
+}  # fmt: skip
 
 
 def figure_of(scenario: Scenario, find_rate: bool, sample: str, network: str = "") -> MetricType:
@@ -161,7 +270,16 @@ def _definition(one: ServedNetwork) -> Definition:
         one.sample,
         timed="whole",
         metric_by=partial(_metric_by, one),
-        compared=tuple(MetricType(f"p{one}_latency", "s", False) for one in (50, 90, 99)),
+        compared=(
+            *(MetricType(f"p{percent}_latency", "s", False) for percent in (50, 90, 99)),
+            *(
+                MetricType(f"p{percent}_{name}", "s", False)
+                for name in TOKEN_TIMES
+                for percent in (50, 99)
+                if one.generate
+            ),
+            *(MetricType(quality, "%") for quality in QUALITIES[one.kind] if one.source),
+        ),
     )
 
 

@@ -91,7 +91,7 @@ class Search:
 
 
 @torch.inference_mode()
-def beam_search(net: Translator, source: Tensor, search: Search) -> list[list[int]]:
+def beam_search(net: Translator, source: Tensor, search: Search, extra_length: int = EXTRA_LENGTH) -> list[list[int]]:
     """Translate a batch: the hypothesis of each sentence with the best score of those whose log probability is highest.
 
     All hypotheses of all sentences are decoded together. One that has ended stays among the candidates of its sentence.
@@ -107,7 +107,7 @@ def beam_search(net: Translator, source: Tensor, search: Search) -> list[list[in
     attended = torch.zeros((count * beam, source.shape[1]), device=device)
     first = torch.arange(count, device=device)[:, None] * beam
     between = 1 if device.type == "cpu" else STEPS_BETWEEN_LOOKS
-    for place in range(source.shape[1] + EXTRA_LENGTH):
+    for place in range(source.shape[1] + extra_length):
         logits = decoding.next_logits(tokens[:, -1:], place).float()
         if search.coverage:
             attended += decoding.attention.masked_fill(ended.view(-1, 1), 0.0)

@@ -26,9 +26,11 @@ from stackmark.model import JsonValue
 from stackmark.workloads.serve.definition import MULTI_STREAM_SAMPLES, Scenario
 from stackmark.workloads.workload import WorkloadFailure
 
-# Takes the numbers of samples and returns an answer for each: a class, or whatever four bytes say.
+# Takes the numbers of samples and returns the answers, one after the other: for each the same number of words of four bytes.
 Predict = Callable[[Sequence[int]], Sequence[int]]
-ANSWER_BYTES = 4
+# The same of a network that generates: it passes on the first word of each answer as soon as it has it.
+Stream = Callable[[Sequence[int], Callable[[Sequence[int]], None]], Sequence[int]]
+WORD_BYTES = 4
 # A network that has not answered anything for this long does not answer any more.
 NO_ANSWER_S = 120.0
 POLL_S = 0.05
@@ -66,6 +68,10 @@ class Load:
     bound_s: float = 0.0
     # The percentile that LoadGen judges, in percent.
     percent: int = 99
+    # Each sample once, and the answers in a log, instead of a load.
+    accuracy: bool = False
+    # Whether LoadGen hears of the first token of each answer, and counts the others.
+    tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,9 +111,16 @@ class Answers:
     """
 
     def __init__(
-        self, loadgen: ModuleType, predict: Predict, batch: int, *, queued: bool, by_batch: bool = False
+        self,
+        loadgen: ModuleType,
+        predict: Predict,
+        batch: int,
+        *,
+        queued: bool,
+        by_batch: bool = False,
+        stream: Stream | None = None,
     ) -> None:
-        self._loadgen, self._predict, self._batch = loadgen, predict, batch
+        self._loadgen, self._predict, self._batch, self._stream = loadgen, predict, batch, stream
         self.issued = self.answered = 0
         self.answered_at_s = time.monotonic()
         # Of each query, in the order in which they came: when, and when it had its answer. Of offline, of each batch.
@@ -171,16 +184,31 @@ class Answers:
                 self.done_ns.extend([now_ns] * len(batch))
 
     def _answer(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        said = array("i", self._predict(indices))
-        if len(said) != len(ids):
-            raise WorkloadFailure("wrong_result", f"the network gave {len(said)} answers for {len(ids)} samples")
-        address, _ = said.buffer_info()  # LoadGen reads it before `QuerySamplesComplete` returns
         response = self._loadgen.QuerySampleResponse
+        if self._stream is None:
+            said = array("i", self._predict(indices))
+        else:
+            said = array("i", self._stream(indices, lambda tokens: self._first(ids, tokens)))
+        words, left = divmod(len(said), len(ids))
+        if left or not words:
+            raise WorkloadFailure("wrong_result", f"the network gave {len(said)} words for {len(ids)} samples")
+        address, _ = said.buffer_info()  # LoadGen reads it before `QuerySamplesComplete` returns
+        size = WORD_BYTES * words
+        more = () if self._stream is None else (words,)
         # Counted first: with the last answer the test is over, for other threads too.
         self.answered += len(ids)
         self.answered_at_s = time.monotonic()
         self._loadgen.QuerySamplesComplete(
-            [response(one, address + ANSWER_BYTES * place, ANSWER_BYTES) for place, one in enumerate(ids)]
+            [response(one, address + size * place, size, *more) for place, one in enumerate(ids)]
+        )
+
+    def _first(self, ids: Sequence[int], tokens: Sequence[int]) -> None:
+        """Tell LoadGen the first token of each answer of a call."""
+        said = array("i", tokens)
+        address, _ = said.buffer_info()
+        response = self._loadgen.QuerySampleResponse
+        self._loadgen.FirstTokenComplete(
+            [response(one, address + WORD_BYTES * place, WORD_BYTES) for place, one in enumerate(ids)]
         )
 
     def close(self) -> None:
@@ -188,9 +216,18 @@ class Answers:
             self._queue.put(None)
 
 
-def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> tuple[LoadResult, Answers]:
+def run_test(
+    loadgen: ModuleType, load: Load, predict: Predict, batch: int, stream: Stream | None = None
+) -> tuple[LoadResult, Answers]:
     """Run one test; return what LoadGen says of it, and what we saw of it."""
-    answers = Answers(loadgen, predict, batch, queued=load.scenario == "server", by_batch=load.scenario == "offline")
+    answers = Answers(
+        loadgen,
+        predict,
+        batch,
+        queued=load.scenario == "server",
+        by_batch=load.scenario == "offline",
+        stream=stream if load.tokens else None,
+    )
     with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
         began = time.perf_counter()
         try:
@@ -202,6 +239,17 @@ def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> t
     if answers.answered != answers.issued:
         raise WorkloadFailure("wrong_result", f"{answers.answered} answers were given to {answers.issued} samples")
     return read_logs(summary, detail, wall_s), answers
+
+
+def run_accuracy(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> str:
+    """Have each sample of the library answered once; return LoadGen's log of the answers."""
+    answers = Answers(loadgen, predict, batch, queued=load.scenario == "server")
+    with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
+        try:
+            _run(loadgen, load, answers, folder)
+        finally:
+            answers.close()
+        return "\n".join(_lines(Path(folder, "mlperf_log_accuracy.json")))
 
 
 def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None:
@@ -238,7 +286,8 @@ def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None
 def _settings(loadgen: ModuleType, load: Load) -> Any:
     made = loadgen.TestSettings()
     made.scenario = getattr(loadgen.TestScenario, SCENARIOS[load.scenario])
-    made.mode = loadgen.TestMode.PerformanceOnly
+    made.mode = loadgen.TestMode.AccuracyOnly if load.accuracy else loadgen.TestMode.PerformanceOnly
+    made.use_token_latencies = load.tokens
     made.min_duration_ms = round(1000 * load.seconds)
     made.qsl_rng_seed = made.sample_index_rng_seed = made.schedule_rng_seed = load.seed
     if load.scenario == "offline":

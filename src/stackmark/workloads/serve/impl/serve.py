@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,8 +23,15 @@ from stackmark.workloads.serve.definition import (
     ServeParams,
     figure,
 )
+from stackmark.workloads.serve.impl.accuracy import (
+    choose_samples,
+    judged,
+    prepare,
+    read_accuracy_log,
+    token_metrics,
+)
 from stackmark.workloads.serve.impl.latencies import disagreement, latencies_ns
-from stackmark.workloads.serve.impl.loadgen import Answers, Load, LoadResult, Predict, library, run_test
+from stackmark.workloads.serve.impl.loadgen import Answers, Load, LoadResult, Predict, library, run_accuracy, run_test
 from stackmark.workloads.serve.impl.network import Network, nothing
 from stackmark.workloads.serve.impl.search import Search
 from stackmark.workloads.serve.rules import against_rules, judged_percent, rules_of, say_rules
@@ -73,6 +80,7 @@ def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
         take("batch", one_call[scenario], f"a query of {scenario}")
     else:
         take("batch", CPU_BATCH if device == "cpu" else GPU_BATCH, f"the table for a {device.partition(':')[0]}")
+    choose_samples(name, values, reasons)
     if mlperf:
         take("library", rules.library, f"the rules of {say_rules(name)}")
     else:
@@ -80,7 +88,7 @@ def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
     take("threads", 0, "the framework's choice")
     server, search = scenario == "server", bool(values.get("find_rate"))
     if server:
-        take("latency_bound", served.bound_s, "MLPerf's bound for ResNet-50")
+        take("latency_bound", served.bound_s, served.bound_of)
     else:
         values.setdefault("latency_bound", 0.0)
     if not server or search:
@@ -124,20 +132,43 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, N
         if params.threads:
             torch.set_num_threads(params.threads)
     with rig.part("model"):
-        predict = _network(name, params)
+        predict, judge = prepare(name, params) if served.source else (nothing, None)
+    tokens = predict.stream if isinstance(predict, Network) and predict.streams else None
     with rig.part("warm-up"):
         expected = _expected(predict, params)
 
     def test(rate: float = 0.0) -> Tested:
-        return _tested(lambda load: run_test(loadgen, load, predict, params.batch), name, params, expected, rate)
+        def load_of(load: Load) -> tuple[LoadResult, Answers]:
+            # In `server` LoadGen would judge tokens instead of whole answers, by bounds of their own.
+            streamed = tokens is not None and params.scenario != "server"
+            return run_test(loadgen, replace(load, tokens=streamed), predict, params.batch, tokens)
+
+        return _tested(load_of, name, params, expected, rate)
+
+    def whole(log: Callable[[str], None]) -> TimedFigure:
+        found = _measured(served, params, expected, test, log, rig)
+        if judge is None:
+            return found
+        began = time.perf_counter()
+        load = Load(
+            params.scenario, params.seconds, 1, params.library, params.seed, expected, params.rate or _round(expected),
+            params.latency_bound, accuracy=True,
+        )  # fmt: skip
+        answers = read_accuracy_log(run_accuracy(loadgen, load, predict, params.batch), params.library)
+        metrics, wrong = judged(served, judge, answers)
+        if wrong:
+            rig.flag(wrong)
+        wall_s = found.wall_s + time.perf_counter() - began
+        return replace(found, wall_s=wall_s, metrics=(*found.metrics, *metrics))
 
     yield TimedWhole(
-        run=lambda log: _measured(served, params, expected, test, log, rig),
+        run=whole,
         device=params.device,
         facts={
             "loadgen": str(getattr(loadgen, "__version__", "")) or _version(),
             "weights": params.weights or "random",
             **({"rules": say_rules(name)} if params.mlperf else {}),
+            **({"right_by": judge.truth} if judge else {}),
         },
         subject="serve",
     )
@@ -318,15 +349,18 @@ def _value(served: ServedNetwork, params: ServeParams, tested: LoadResult) -> fl
 def _metrics(params: ServeParams, tested: LoadResult, *, valid: bool) -> list[Metric]:
     found = [Metric("valid", float(valid), "", True), Metric("queries", float(tested.count), "queries", True)]
     if params.scenario == "offline":
-        return found
+        return [*found, *token_metrics(tested.values)]
     found += [
         Metric(f"p{percent:g}_latency", tested.percentile_s(percent), "s", False)
         for percent in PERCENTILES
         if tested.count * (100 - percent) / 100 >= BEYOND
     ]
     found.append(Metric("mean_latency", 1e-9 * tested.number("result_mean_latency_ns"), "s", False))
+    tokens = token_metrics(tested.values)
+    found += tokens
     estimate = {"single-stream": "early_stopping_latency_ss", "multi-stream": "early_stopping_latency_ms"}
-    if (key := estimate.get(params.scenario)) and key in tested.values:
+    # Where LoadGen hears of tokens, its estimate is of the first one.
+    if (key := estimate.get(params.scenario)) and key in tested.values and not tokens:
         found.append(Metric("early_stopping_latency", 1e-9 * tested.number(key), "s", False))
     if params.scenario == "server":
         over = tested.values.get("result_overlatency_query_count", 0)
