@@ -5,8 +5,8 @@ scenario has a figure of its own, the one that MLPerf compares:
 
 - single-stream: one query at a time; its 90th percentile of latency
 - multi-stream: queries of eight samples, one at a time; its 99th percentile
-- server: queries at random moments (Poisson) at a rate; its 99th percentile, or with `find_rate` the highest rate whose 99th
-  percentile stays within the bound
+- server: queries at random moments (Poisson) at a rate; its 99th percentile (of GNMT its 97th), or with `find_rate` the highest
+  rate at which that percentile stays within the bound
 - offline: all samples at once; samples per second
 """
 
@@ -19,56 +19,56 @@ from stackmark.events import Figure
 from stackmark.model import Field
 from stackmark.spec import AnyParams, Scalar
 from stackmark.workloads.definition import Definition, Family, MetricType
+from stackmark.workloads.serve.rules import judged_percent
 
 AUTO = {"auto": True}
 FOLLOWS = {"auto": True, "follows": True}
 SERVING = {"group": "Serving (serve/)"}
+# Of a list of scenarios, only the server takes it.
+OF_SERVER = {"only": {"scenario": "server"}}
 LATER = {"later": True}
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 # What a query of multi-stream holds, by MLPerf's rules.
 MULTI_STREAM_SAMPLES = 8
-# The percentile that MLPerf's rules judge, in percent.
-JUDGED = {"single-stream": 90, "multi-stream": 99, "server": 99}
-# How long MLPerf's rules ask a run to last, and how many queries (of offline: samples) they want at the least.
-MLPERF_SECONDS = 600.0
-MLPERF_QUERIES = {"single-stream": 64, "multi-stream": 662, "server": 662, "offline": 24_576}
 QUICK_SECONDS = 10.0
 LONGEST_S = 86_400.0
+# Names of the histograms that a run sends: of its queries; of offline, whose samples come all at once, when batches were done.
+LATENCY, SINCE_START = "latency", "since_start"
 
 
 class ServeParams(AnyParams):
     scenario: Scenario = Field(
         default="single-stream",
-        description="MLPerf's scenario: single-stream, multi-stream, server (Poisson arrivals), offline",
-        json_schema_extra=SERVING,
+        description="MLPerf's scenario: single-stream, multi-stream, server (Poisson arrivals), offline; or all of them",
+        json_schema_extra={**SERVING, "takes_all": True},
     )
     seconds: float = Field(
         gt=0,
         le=LONGEST_S,
-        description="send queries for at least this long; auto: 10, with --mlperf 600",
+        description="send queries for at least this long; auto: 10, with --mlperf as long as its rules ask",
         json_schema_extra={**AUTO, "quantity": "seconds"},
     )
     mlperf: bool = Field(
         default=False,
-        description="at least the duration and the queries of MLPerf's rules; else the result is called quick",
+        description="duration, queries and samples as MLPerf's rules have them for the model; else the result is called quick",
         json_schema_extra=SERVING,
     )
     rate: float = Field(
         ge=0,
         le=1e9,
         description="scenario server: queries per second; auto: half of what the network can do, by a short trial",
-        json_schema_extra={**AUTO, **SERVING},
+        json_schema_extra={**AUTO, **SERVING, **OF_SERVER},
     )
     latency_bound: float = Field(
         ge=0,
         le=LONGEST_S,
         description="scenario server: 99 % of the queries must be answered within this time; auto: MLPerf's bound",
-        json_schema_extra={**AUTO, **SERVING, "quantity": "seconds"},
+        json_schema_extra={**AUTO, **SERVING, **OF_SERVER, "quantity": "seconds"},
     )
     find_rate: bool = Field(
         default=False,
         description="scenario server: search the highest rate that holds --latency-bound, instead of one --rate",
-        json_schema_extra=SERVING,
+        json_schema_extra={**SERVING, **OF_SERVER},
     )
     batch: int = Field(
         ge=1, le=65_536, description="most samples that the network computes in one call", json_schema_extra=AUTO
@@ -242,25 +242,25 @@ SERVED = {
 }  # fmt: skip
 
 
-def figure_of(scenario: Scenario, find_rate: bool, sample: str) -> MetricType:
+def figure_of(scenario: Scenario, find_rate: bool, sample: str, network: str = "") -> MetricType:
     """Return the figure that MLPerf compares in a scenario."""
     if scenario == "offline":
         return MetricType("throughput", f"{sample}s/s")
     if find_rate:
         return MetricType("rate within the bound", "queries/s")
-    return MetricType(f"p{JUDGED[scenario]} latency", "ms", higher_is_better=False)
+    return MetricType(f"p{judged_percent(network, scenario)} latency", "ms", higher_is_better=False)
 
 
-def figure(scenario: Scenario, find_rate: bool, sample: str, value: float) -> Figure:
-    kind = figure_of(scenario, find_rate, sample)
+def figure(served: ServedNetwork, scenario: Scenario, find_rate: bool, value: float) -> Figure:
+    kind = figure_of(scenario, find_rate, served.sample, served.name)
     return Figure(name=kind.name, value=value, unit=kind.unit, higher_is_better=kind.higher_is_better)
 
 
-def _metric_by(sample: str, params: Mapping[str, Scalar]) -> MetricType | None:
+def _metric_by(one: ServedNetwork, params: Mapping[str, Scalar]) -> MetricType | None:
     scenario = params.get("scenario")
     if scenario not in get_args(Scenario):
         return None
-    return figure_of(cast(Scenario, scenario), bool(params.get("find_rate")), sample)
+    return figure_of(cast(Scenario, scenario), bool(params.get("find_rate")), one.sample, one.name)
 
 
 def _definition(one: ServedNetwork) -> Definition:
@@ -269,7 +269,7 @@ def _definition(one: ServedNetwork) -> Definition:
         one.title,
         one.sample,
         timed="whole",
-        metric_by=partial(_metric_by, one.sample),
+        metric_by=partial(_metric_by, one),
         compared=(
             *(MetricType(f"p{percent}_latency", "s", False) for percent in (50, 90, 99)),
             *(

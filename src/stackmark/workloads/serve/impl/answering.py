@@ -141,9 +141,10 @@ class Classifier(Answering):
         learned = torch.arange(LEARNED * EXAMPLES, device=device) % LEARNED
         labels = torch.arange(self._setup.library, device=device) % LEARNED
         self.samples, self.labels = images(labels), labels.cpu()
-        self._solve(images(learned), learned)
+        self.learn(images(learned), learned)
 
-    def _solve(self, images: Tensor, labels: Tensor) -> None:
+    def learn(self, images: Tensor, labels: Tensor) -> None:
+        """Solve for the last layer, so that images like these get their labels: numbers below `LEARNED`, each of which occurs."""
         last = [module for module in self.net.modules() if isinstance(module, nn.Linear)][-1]
         seen: list[Tensor] = []
         handle = last.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].double()))

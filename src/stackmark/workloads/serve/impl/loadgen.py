@@ -5,7 +5,7 @@ for an answer that does not come, deaf to signals. So a test runs on a thread th
 exceptions, and the worker's own thread waits with a limit: whatever happens ends as a failure with its reason.
 
 What is judged is LoadGen's: latencies are those of its log, counted from the moment at which a query was due. We time the same
-queries from inside, to see that both clocks tell the same (`Answers.latencies_ns`).
+queries from inside, one by one (latencies.py): LoadGen's log has only percentiles.
 """
 
 import json
@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from stackmark.model import JsonValue
-from stackmark.workloads.serve.definition import JUDGED, MULTI_STREAM_SAMPLES, Scenario
+from stackmark.workloads.serve.definition import MULTI_STREAM_SAMPLES, Scenario
 from stackmark.workloads.workload import WorkloadFailure
 
 # Takes the numbers of samples and returns the answers, one after the other: for each the same number of words of four bytes.
@@ -66,6 +66,8 @@ class Load:
     expected: float
     rate: float = 0.0
     bound_s: float = 0.0
+    # The percentile that LoadGen judges, in percent.
+    percent: int = 99
     # Each sample once, and the answers in a log, instead of a load.
     accuracy: bool = False
     # Whether LoadGen hears of the first token of each answer, and counts the others.
@@ -109,13 +111,22 @@ class Answers:
     """
 
     def __init__(
-        self, loadgen: ModuleType, predict: Predict, batch: int, *, queued: bool, stream: Stream | None = None
+        self,
+        loadgen: ModuleType,
+        predict: Predict,
+        batch: int,
+        *,
+        queued: bool,
+        by_batch: bool = False,
+        stream: Stream | None = None,
     ) -> None:
         self._loadgen, self._predict, self._batch, self._stream = loadgen, predict, batch, stream
         self.issued = self.answered = 0
         self.answered_at_s = time.monotonic()
-        self.latencies_ns = array("q")
+        # Of each query, in the order in which they came: when, and when it had its answer. Of offline, of each batch.
+        self.came_ns, self.done_ns = array("q"), array("q")
         self.broken: BaseException | None = None
+        self._by_batch = by_batch
         self._queue: SimpleQueue[tuple[int, int, int] | None] | None = SimpleQueue() if queued else None
         if queued:
             threading.Thread(target=self._serve, name="serve", daemon=True).start()
@@ -132,7 +143,19 @@ class Answers:
             for first in range(0, len(samples), self._batch):
                 part = samples[first : first + self._batch]
                 self._answer([one.id for one in part], [one.index for one in part])
-            self.latencies_ns.append(time.perf_counter_ns() - came_ns)
+                if self._by_batch:
+                    self._answered(came_ns)
+            if not self._by_batch:
+                self._answered(came_ns)
+
+    def _answered(self, came_ns: int) -> None:
+        self.done_ns.append(time.perf_counter_ns())
+        self.came_ns.append(came_ns)
+
+    @property
+    def seconds(self) -> float:
+        """Return the time from the first query to the last answer."""
+        return 1e-9 * (max(self.done_ns) - min(self.came_ns)) if self.done_ns else 0.0
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -157,7 +180,8 @@ class Answers:
                     batch.append(more)
                 self._answer([one[0] for one in batch], [one[1] for one in batch])
                 now_ns = time.perf_counter_ns()
-                self.latencies_ns.extend(now_ns - one[2] for one in batch)
+                self.came_ns.extend(one[2] for one in batch)
+                self.done_ns.extend([now_ns] * len(batch))
 
     def _answer(self, ids: Sequence[int], indices: Sequence[int]) -> None:
         response = self._loadgen.QuerySampleResponse
@@ -194,9 +218,16 @@ class Answers:
 
 def run_test(
     loadgen: ModuleType, load: Load, predict: Predict, batch: int, stream: Stream | None = None
-) -> tuple[LoadResult, Sequence[int]]:
-    """Run one test; return what LoadGen says of it, and our own latencies in nanoseconds."""
-    answers = Answers(loadgen, predict, batch, queued=load.scenario == "server", stream=stream if load.tokens else None)
+) -> tuple[LoadResult, Answers]:
+    """Run one test; return what LoadGen says of it, and what we saw of it."""
+    answers = Answers(
+        loadgen,
+        predict,
+        batch,
+        queued=load.scenario == "server",
+        by_batch=load.scenario == "offline",
+        stream=stream if load.tokens else None,
+    )
     with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
         began = time.perf_counter()
         try:
@@ -207,7 +238,7 @@ def run_test(
         summary, detail = (_lines(Path(folder, f"mlperf_log_{name}.txt")) for name in ("summary", "detail"))
     if answers.answered != answers.issued:
         raise WorkloadFailure("wrong_result", f"{answers.answered} answers were given to {answers.issued} samples")
-    return read_logs(summary, detail, wall_s), answers.latencies_ns
+    return read_logs(summary, detail, wall_s), answers
 
 
 def run_accuracy(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> str:
@@ -266,15 +297,15 @@ def _settings(loadgen: ModuleType, load: Load) -> Any:
         made.min_query_count = load.queries
     if load.scenario == "single-stream":
         made.single_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
-        made.single_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.single_stream_target_latency_percentile = load.percent / 100
     elif load.scenario == "multi-stream":
         made.multi_stream_samples_per_query = MULTI_STREAM_SAMPLES
         made.multi_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
-        made.multi_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.multi_stream_target_latency_percentile = load.percent / 100
     elif load.scenario == "server":
         made.server_target_qps = load.rate
         made.server_target_latency_ns = round(1e9 * load.bound_s)
-        made.server_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.server_target_latency_percentile = load.percent / 100
     return made
 
 
