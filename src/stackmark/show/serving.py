@@ -24,7 +24,7 @@ def served_lines(found: ServingResult) -> list[Line]:
     """Return what stands next to the figure of a `run`: percentiles with their intervals, and whether the load was valid."""
     lines: list[Line] = []
     for name, wanted in SHOWN.items():
-        if said := [_say_metric(one) for one in found.metrics if wanted(one.metric)]:
+        if metrics := [_say_metric(one) for one in found.metrics if wanted(one.metric)]:
             lines.append((name, ", ".join(metrics)))
     lines.append(("LoadGen", f"valid in {found.valid} of {counted(found.runs, 'run')}"))
     if found.rate_fails:
