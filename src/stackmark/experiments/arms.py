@@ -100,6 +100,8 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
                 f"the arm {text!r}: neither {place} nor {workload} has an option {key!r}{nearest_names(name, known)}",
                 hint=f"an environment variable is given as env={key}=VALUE\n{keys}" if is_variable else keys,
             )
+    if why := find(workload)[1].refuses(typed):
+        raise SpecError(f"the arm {text!r}: {why}", hint=SEE_HELP)
     given = with_gpu_ids(given)
     find_place(place, given)  # refuses what the place cannot take
     return ArmRequest(text.strip(), place, given, typed)
