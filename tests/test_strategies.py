@@ -18,10 +18,10 @@ from stackmark.model import ValidationError  # noqa: E402
 from stackmark.ranks import Rank, variables  # noqa: E402
 from stackmark.spec import Task  # noqa: E402
 from stackmark.workloads.train.definition import TrainParams  # noqa: E402
+from stackmark.workloads.train.impl.nets import build  # noqa: E402
 from stackmark.workloads.train.impl.optimizer import build_optimizer  # noqa: E402
 from stackmark.workloads.train.impl.strategies import Strategy, build_strategy  # noqa: E402
 from stackmark.workloads.train.impl.strategies.fsdp import blocks_of  # noqa: E402
-from stackmark.workloads.train.impl.nets import build  # noqa: E402
 from stackmark.workloads.train.zoo import MODELS, WITH_BLOCKS  # noqa: E402
 from test_node_groups import free_port  # noqa: E402
 from worker_process import environment, finish, give, read_until, start, train  # noqa: E402

@@ -104,7 +104,7 @@ def check_ranks(request: Request) -> None:
     if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):
         raise SpecError(
             f"--device {device}: ranks use the GPUs from cuda:0 on, one each",
-            hint="select GPUs with --gpus or CUDA_VISIBLE_DEVICES",
+            hint="select GPUs with --gpu-ids or CUDA_VISIBLE_DEVICES",
         )
 
 
