@@ -12,7 +12,7 @@ MLPerf's closed division allows is flagged: it says that precision, compilation 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,15 @@ from stackmark.workloads.fit.impl.bleu import corpus_bleu
 from stackmark.workloads.fit.impl.boxes import areas
 from stackmark.workloads.fit.impl.coco_map import Truth
 from stackmark.workloads.fit.impl.text import END, PAD
-from stackmark.workloads.serve.definition import QUALITIES, SERVED, ServedNetwork, ServeParams
+from stackmark.workloads.serve.definition import (
+    MULTI_STREAM_SAMPLES,
+    QUALITIES,
+    SERVED,
+    ServedNetwork,
+    ServeParams,
+)
 from stackmark.workloads.serve.impl.detectors import DETECTORS, read_detections
+from stackmark.workloads.serve.impl.loadgen import WORD_BYTES
 from stackmark.workloads.serve.impl.network import Network
 from stackmark.workloads.serve.impl.real import Score, mean_precision, open_samples, top1
 from stackmark.workloads.serve.impl.weights import sha256_of_file
@@ -68,7 +75,7 @@ def choose_samples(name: str, values: dict[str, Scalar], reasons: dict[str, str]
         values["weights_sha256"] = sha256_of_file(Path(str(values["weights"])))
         reasons["weights_sha256"] = "that of the file"
     if values.get("data"):
-        folder = open_samples(name, Path(str(values["data"])))
+        folder = open_samples(name, Path(str(values["data"])), str(values.get("weights") or ""))
         if not values.get("data_sha256"):
             values["data_sha256"], reasons["data_sha256"] = folder.sha256, "that of the folder"
         if "library" not in values:
@@ -86,7 +93,7 @@ def prepare(name: str, params: ServeParams) -> tuple[Network, Judge | None]:
             "name the same file, or run without a spec",
         )
     if params.data:
-        folder = open_samples(name, Path(params.data))
+        folder = open_samples(name, Path(params.data), params.weights)
         if params.library > folder.count or folder.sha256 != params.data_sha256:
             raise WorkloadFailure(
                 "bad_data",
@@ -105,20 +112,13 @@ def prepare(name: str, params: ServeParams) -> tuple[Network, Judge | None]:
     exact = network(torch.float64)
     if score is None and exact.labels is not None:
         score = top1(exact.labels)
-    words = torch.cat(list(_one_by_one(exact, params.library)))
+    words = torch.cat([exact.words([index]).cpu() for index in range(params.library)])
     truth = params.data or ("labels of images made for it" if exact.labels is not None else "its own answers in fp64")
     if score is None:
         score = score_against(SERVED[name], words)
     judge = Judge(score, score(words), truth)
     del exact  # before the next one takes memory
     return network(), judge
-
-
-def _one_by_one(network: Network, library: int) -> Iterator[Tensor]:
-    rows = [network.words([index]).cpu() for index in range(library)]
-    widest = max(row.shape[1] for row in rows)
-    for row in rows:
-        yield torch.nn.functional.pad(row, (0, widest - row.shape[1]))
 
 
 # --- what the network itself answers ------------------------------------------------------------------------------------------
@@ -172,34 +172,30 @@ def token_metrics(values: Mapping[str, JsonValue]) -> list[Metric]:
             value = values.get(key.format(percent))
             if isinstance(value, int | float) and value > 0:
                 found.append(Metric(f"p{percent}_{name}", 1e-9 * value, "s", False))
-    for key in TOKEN_RATES:
-        if isinstance(rate := values.get(key), int | float) and rate > 0:
-            found.append(Metric("token_rate", float(rate), "tokens/s", True))
-    return found
+    rates = [rate for rate in map(values.get, TOKEN_RATES) if isinstance(rate, int | float) and rate > 0]
+    return found + [Metric("token_rate", float(rate), "tokens/s", True) for rate in rates]
 
 
 # --- LoadGen's accuracy log -------------------------------------------------------------------------------------------------
 
 
 def read_accuracy_log(text: str, library: int) -> Tensor:
-    """Return the answers in the order of the samples, (library, words). Each sample must have been answered once."""
+    """Return the answers in the order of the samples, (library, words).
+
+    Each sample is answered once; in multi-stream LoadGen fills the last query up with samples that were in others.
+    """
     try:
-        rows = {int(one["qsl_idx"]): bytes.fromhex(one["data"]) for one in json.loads(text)}
-        count = text.count('"qsl_idx"')
+        given = [(int(one["qsl_idx"]), bytes.fromhex(one["data"])) for one in json.loads(text)]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise WorkloadFailure(
             "no_figure", f"LoadGen's accuracy log cannot be read: {error}", "is the disk for temporary files full?"
         ) from error
-    widths = {len(row) for row in rows.values()}
-    if (
-        sorted(rows) != list(range(library))
-        or count != library
-        or len(widths) != 1
-        or max(widths) % 4
-        or not max(widths)
-    ):
+    rows = dict(reversed(given))
+    sizes = {len(row) for row in rows.values()}
+    whole = len(given) < library + MULTI_STREAM_SAMPLES and sorted(rows) == list(range(library))
+    if not whole or len(sizes) != 1 or not max(sizes) or max(sizes) % WORD_BYTES:
         raise WorkloadFailure(
-            "wrong_result", f"LoadGen's accuracy log has {count} answers to {len(rows)} of {library} samples"
+            "wrong_result", f"LoadGen's accuracy log has {len(given)} answers to {len(rows)} of {library} samples"
         )
     joined = bytearray(b"".join(rows[index] for index in range(library)))
     return torch.frombuffer(joined, dtype=torch.int32).view(library, -1)

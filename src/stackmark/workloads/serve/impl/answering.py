@@ -5,8 +5,9 @@ words as they are, and its accuracy log has them in full.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -26,6 +27,8 @@ class Setup:
     params: ServeParams
     device: torch.device
     samples: Tensor | None = None
+    # What the file with the weights holds.
+    weights: Mapping[str, Tensor] | None = None
 
     @property
     def library(self) -> int:
@@ -65,17 +68,29 @@ def random_images(setup: Setup, px: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageModel:
-    build: Callable[[], nn.Module]
+    build: Callable[[int], nn.Module]
     px: int
     classes: int
 
 
 def _of_zoo(model: Model) -> ImageModel:
-    return ImageModel(lambda: BUILDERS[model.name](model, model.classes), model.image_px, model.classes)
+    return ImageModel(partial(BUILDERS[model.name], model), model.image_px, model.classes)
 
 
 # 1001 classes: the first is "background", as in TensorFlow's and MLPerf's.
-MOBILENET = ImageModel(lambda: mobile.mobilenet_v1(1001), 224, 1001)
+MOBILENET = ImageModel(mobile.mobilenet_v1, 224, 1001)
+
+
+def outputs_of(model: ImageModel, weights: Mapping[str, Tensor] | None) -> int:
+    """Return how many classes a network has: as many as its last layer in the file with the weights, if there is one."""
+    if weights is None:
+        return model.classes
+    with torch.device("meta"):
+        last = [name for name, module in model.build(model.classes).named_modules() if isinstance(module, nn.Linear)][
+            -1
+        ]
+    found = weights.get(f"{last}.weight")
+    return model.classes if found is None or found.dim() != 2 else len(found)
 
 
 def image_model(name: str) -> ImageModel:
@@ -85,6 +100,8 @@ def image_model(name: str) -> ImageModel:
 
 # Images that can be learned: patterns of so many classes, coarse and with noise in them, and so many of each class to learn from.
 LEARNED, PATTERN_PX, NOISE, EXAMPLES = 10, 4, 0.5, 4
+# As far as the bytes of a picture go, normalised.
+BRIGHTEST = 1.75
 COMPUTED_TOGETHER = 16
 
 
@@ -97,7 +114,7 @@ class Classifier(Answering):
         self.model = model = image_model(setup.name)
         self._setup = setup
         with setup.device:
-            self.net = build_with(model.build)
+            self.net = build_with(partial(model.build, outputs_of(model, setup.weights)))
         self.samples = random_images(setup, model.px) if setup.samples is None else setup.samples
 
     def compute(self, batch: Tensor) -> Tensor:
@@ -119,7 +136,7 @@ class Classifier(Answering):
 
         def images(labels: Tensor) -> Tensor:
             noise = torch.randn((len(labels), 3, px, px), generator=generator, device=device)
-            return patterns[labels] + NOISE * noise
+            return (patterns[labels] + NOISE * noise).clamp_(-BRIGHTEST, BRIGHTEST)
 
         learned = torch.arange(LEARNED * EXAMPLES, device=device) % LEARNED
         labels = torch.arange(self._setup.library, device=device) % LEARNED

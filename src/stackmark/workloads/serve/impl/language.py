@@ -83,7 +83,8 @@ TRANSLATORS = {
 class Translators(Answering):
     """Answers with the tokens of a translation, found by a beam search; PAD fills up.
 
-    With random weights no translation ends by itself, so each ends when it is as long as the longest source of its batch.
+    A translation may be longer than its source by as much as in training. With random weights none ends by itself, so each ends
+    when it is as long as its source.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -107,6 +108,7 @@ class Translators(Answering):
         return super().chosen(indices)[:, : max(self.lengths[index] for index in indices)]
 
     def compute(self, batch: Tensor) -> Tensor:
-        longest = self.samples.shape[1] + self.extra
-        found = beam_search(self._net, batch, gnmt.SEARCH, self.extra)
-        return torch.tensor([(row + [PAD] * longest)[:longest] for row in found], dtype=torch.int32)
+        widest = self.samples.shape[1] + self.extra
+        limits = (batch != PAD).sum(1) + self.extra
+        found = beam_search(self._net, batch, gnmt.SEARCH, longest=batch.shape[1] + self.extra, limits=limits)
+        return torch.tensor([(row + [PAD] * widest)[:widest] for row in found], dtype=torch.int32)

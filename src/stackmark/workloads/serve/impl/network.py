@@ -11,7 +11,7 @@ from stackmark.workloads.serve.impl.answering import Answering, Classifier, Setu
 from stackmark.workloads.serve.impl.decoder import Decoder
 from stackmark.workloads.serve.impl.detectors import Detector
 from stackmark.workloads.serve.impl.language import Questions, Translators
-from stackmark.workloads.serve.impl.weights import load_weights
+from stackmark.workloads.serve.impl.weights import fill_with, read_weights
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KINDS: dict[Kind, Callable[[Setup], Answering]] = {
@@ -34,9 +34,11 @@ class Network:
     ) -> None:
         device = torch.device(params.device)
         torch.manual_seed(params.seed)
-        made = KINDS[SERVED[name].kind](Setup(name, params, device, samples))
-        if params.weights:
-            load_weights(made.net, Path(params.weights))
+        path = Path(params.weights)
+        weights = read_weights(path) if params.weights else None
+        made = KINDS[SERVED[name].kind](Setup(name, params, device, samples, weights))
+        if weights is not None:
+            fill_with(made.net, weights, path)
         else:
             made.spread()
         dtype = dtype or DTYPES[params.precision]

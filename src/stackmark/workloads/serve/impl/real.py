@@ -20,9 +20,10 @@ from stackmark.workloads.fit.impl.coco import TEST, Instances, read_instances
 from stackmark.workloads.fit.impl.coco_map import Detections, Truth, box_overlaps, judge, mean_average_precision
 from stackmark.workloads.fit.impl.text import read_corpus, source_batch
 from stackmark.workloads.serve.definition import SERVED
-from stackmark.workloads.serve.impl.answering import MOBILENET, image_model
+from stackmark.workloads.serve.impl.answering import MOBILENET, image_model, outputs_of
 from stackmark.workloads.serve.impl.detectors import DETECTORS, read_detections
 from stackmark.workloads.serve.impl.language import TRANSLATORS
+from stackmark.workloads.serve.impl.weights import read_weights
 from stackmark.workloads.train.impl.data import MEAN, STD
 from stackmark.workloads.train.impl.folder import open_folder
 from stackmark.workloads.train.impl.pictures import UnreadableImage, require_pillow
@@ -30,6 +31,7 @@ from stackmark.workloads.train.zoo import MODELS
 from stackmark.workloads.workload import WorkloadFailure
 
 MOST_READERS = 16
+BACKGROUND_FIRST = (1000, 1001)
 
 # Takes all answers in the order of the samples, and returns the qualities of `definition.QUALITIES`, in percent.
 Score = Callable[[Tensor], dict[str, float]]
@@ -47,7 +49,7 @@ class RealSamples:
         return [number * self.count // library for number in range(library)]
 
 
-def open_samples(name: str, folder: Path) -> RealSamples:
+def open_samples(name: str, folder: Path, weights: str) -> RealSamples:
     opened = {"classifier": _images, "detector": _coco, "translator": _text}.get(SERVED[name].kind)
     if opened is None or not SERVED[name].source:
         raise WorkloadFailure(
@@ -55,7 +57,7 @@ def open_samples(name: str, folder: Path) -> RealSamples:
             f"serve/{name} reads no data of a folder",
             "leave out --data: its samples are random, and --accuracy judges them by the network's own answers in fp64",
         )
-    return opened(name, folder)
+    return opened(name, folder, weights)
 
 
 def _read_all(read: Callable[[int], Tensor], numbers: Sequence[int]) -> Tensor:
@@ -72,18 +74,17 @@ def top1(labels: Tensor) -> Score:
     return lambda words: {"top1": 100 * (words[:, 0].long() == labels).double().mean().item()}
 
 
-def _images(name: str, path: Path) -> RealSamples:
+def _images(name: str, path: Path, weights: str) -> RealSamples:
     require_pillow()
     model = image_model(name)
+    outputs = outputs_of(model, read_weights(Path(weights)) if weights else None)
     # Of the same size, where the network is none of `train/`.
     known = MODELS["resnet50_v1.5" if model is MOBILENET else SERVED[name].source]
-    folder = open_folder(path, known, False, model.classes)
-    if folder.classes > model.classes:
-        raise WorkloadFailure(
-            "bad_data", f"{path} has {folder.classes} classes, but serve/{name} knows {model.classes}"
-        )
-    # With an output more than there are classes, the first one is "background".
-    first = int(folder.classes + 1 == model.classes)
+    folder = open_folder(path, known, False, outputs)
+    if folder.classes > outputs:
+        raise WorkloadFailure("bad_data", f"{path} has {folder.classes} classes, but serve/{name} knows {outputs}")
+    # TensorFlow's weights for ImageNet have an output more, the first one: "background".
+    first = int((folder.classes, outputs) == BACKGROUND_FIRST)
     digest = hashlib.sha256(f"images {len(folder)} {folder.classes}".encode())
     for file in folder.files():
         digest.update(f"\n{os.path.relpath(file, path)} {os.stat(file).st_size}".encode("utf-8", "surrogateescape"))
@@ -107,7 +108,7 @@ def _images(name: str, path: Path) -> RealSamples:
 # --- detection --------------------------------------------------------------------------------------------------------------
 
 
-def _coco(name: str, path: Path) -> RealSamples:
+def _coco(name: str, path: Path, _weights: str) -> RealSamples:
     require_pillow()
     model, found = DETECTORS[name], read_instances(path, TEST)
     numbers_of_classes = torch.tensor(found.categories) if model.coco_numbers else torch.arange(1, model.classes)
@@ -152,7 +153,7 @@ def mean_precision(truth: Truth, true_boxes: Tensor, sizes: Tensor, classes: int
 # --- translation ------------------------------------------------------------------------------------------------------------
 
 
-def _text(name: str, path: Path) -> RealSamples:
+def _text(name: str, path: Path, _weights: str) -> RealSamples:
     size, words, _ = TRANSLATORS[name]
     corpus = read_corpus(path, size.longest, size.longest_tested)
     if max(len(corpus.source), len(corpus.target)) > words:

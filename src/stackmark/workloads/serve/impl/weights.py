@@ -41,9 +41,16 @@ def sha256_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def read_weights(path: Path) -> dict[str, Tensor]:
+    return read_safetensors(path) if path.suffix == SUFFIX else _read_state(path)
+
+
 def load_weights(net: nn.Module, path: Path) -> None:
     """Load the weights of a file into a network with the same names and shapes."""
-    found = read_safetensors(path) if path.suffix == SUFFIX else _read_state(path)
+    fill_with(net, read_weights(path), path)
+
+
+def fill_with(net: nn.Module, found: dict[str, Tensor], path: Path) -> None:
     wanted = net.state_dict()
     wrong = [
         f"{name} is {tuple(found[name].shape)} instead of {tuple(tensor.shape)}"
@@ -58,7 +65,8 @@ def load_weights(net: nn.Module, path: Path) -> None:
         raise WorkloadFailure(
             "bad_data", f"--weights {path} does not fit the network: {'; '.join(wrong[:NAMED_WRONG])}{more}", HINT
         )
-    net.load_state_dict(found)
+    # Names and shapes are verified: strict, PyTorch would ask for counts of batches where a file says no version.
+    net.load_state_dict(found, strict=False)
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
