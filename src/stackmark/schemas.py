@@ -26,6 +26,7 @@ VERSIONS = {
     "device-ceilings": 1,
     "baseline": 1,
     "check": 2,
+    "canary-turn": 1,
     "error": 1,
     # What is stored.
     "experiments": 1,
@@ -44,6 +45,7 @@ VERSIONS = {
     "mlperf-scores": 1,
     "mlperf-logs": 1,
     "mlperf-check": 1,
+    "mlperf-local": 1,
     "published-chart": 1,
     "published-rows": 1,
     "published-scaling": 1,

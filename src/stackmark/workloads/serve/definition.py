@@ -73,6 +73,28 @@ class ServeParams(AnyParams):
     batch: int = Field(
         ge=1, le=65_536, description="most samples that the network computes in one call", json_schema_extra=AUTO
     )
+    batch_wait: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="scenario server: wait this long for a batch to fill; 0: a batch is what came in during the one before",
+        json_schema_extra={**SERVING, **OF_SERVER, **LATER, "quantity": "seconds"},
+    )
+    tune: Literal["off", "fast", "max"] = Field(
+        default="off",
+        description="off: the network as it is; fast: a CUDA graph for each of a few batch sizes; max: also torch.compile",
+        json_schema_extra={**AUTO, **LATER},
+    )
+    cuda_graph: bool = Field(
+        default=False,
+        description="record the network for each of a few batch sizes and replay it",
+        json_schema_extra={**FOLLOWS, **LATER},
+    )
+    compile: bool = Field(
+        default=False,
+        description="torch.compile the network for each batch size",
+        json_schema_extra={**FOLLOWS, **LATER},
+    )
     library: int = Field(
         ge=1,
         le=1_000_000,
@@ -131,8 +153,11 @@ class ServeParams(AnyParams):
     def _validate(self) -> None:
         if self.precision in ("tf32", "fp16") and self.device == "cpu":
             raise ValueError(f"{self.precision} needs a GPU; on a CPU use fp32 or bf16")
+        if self.cuda_graph and self.device == "cpu":
+            raise ValueError("cuda_graph needs a GPU")
         if self.scenario != "server":
             for name, value in (
+                ("batch_wait", self.batch_wait),
                 ("rate", self.rate),
                 ("latency_bound", self.latency_bound),
                 ("find_rate", self.find_rate),
@@ -288,5 +313,5 @@ FAMILY = Family(
     ServeParams,
     "stackmark.workloads.serve.impl.serve",
     tuple(map(_definition, SERVED.values())),
-    shown=("device", "scenario", "rate", "latency_bound", "batch", "precision", "seconds"),
+    shown=("device", "scenario", "rate", "latency_bound", "batch", "precision", "tune", "seconds"),
 )

@@ -1,16 +1,15 @@
 """The family `serve/`: sets a network up, and lets LoadGen send queries to it. See workload.Workload for the contract."""
 
 import math
-import statistics
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from stackmark.histogram import BEYOND, Histogram
 from stackmark.model import ValidationError
-from stackmark.spec import AnyParams, Request, explain
+from stackmark.spec import AnyParams, Request, Scalar, explain
 from stackmark.units import say_seconds
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
 from stackmark.workloads.serve.definition import (
@@ -30,36 +29,42 @@ from stackmark.workloads.serve.impl.accuracy import (
     read_accuracy_log,
     token_metrics,
 )
+from stackmark.workloads.serve.impl.batches import Batches, fixed_sizes
 from stackmark.workloads.serve.impl.latencies import disagreement, latencies_ns
 from stackmark.workloads.serve.impl.loadgen import Answers, Load, LoadResult, Predict, library, run_accuracy, run_test
 from stackmark.workloads.serve.impl.network import Network, nothing
 from stackmark.workloads.serve.impl.search import Search
+from stackmark.workloads.serve.impl.trials import (
+    CPU_BATCH,
+    GPU_BATCHES,
+    best_batch,
+    capacity,
+    seconds_of_call,
+    stable_rate,
+    undisturbed_capacity,
+)
 from stackmark.workloads.serve.rules import against_rules, judged_percent, rules_of, say_rules
+from stackmark.workloads.train.impl.choose import can_compile, require_compiler
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
-# Samples of a call on a CPU: a table and no trial, so that a busy machine chooses as an idle one does.
-CPU_BATCH, GPU_BATCH = 8, 256
 LIBRARY = 64
-# For the unmeasured trial that tells LoadGen what to plan with.
-TRIAL_S, TRIAL_CALLS = 1.0, 200
-WARM_CALLS = 3
 # LoadGen makes its queries before it starts: twice what it expects, and once more where they ran out.
 TRIES, MARGIN = 4, 1.5
 # What LoadGen and the path to a network take by themselves: without it, it would make queries for minutes.
 PATH_S, PATH_RATE = 2e-6, 300_000.0
-# As many queries a second reach a network one by one without trouble.
-SERVER_PATH_RATE = 5000.0
+# Takes a value for a parameter that nobody typed, with its reason; returns what holds.
+Take = Callable[[str, Scalar, str], Scalar]
 PERCENTILES = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 
 
 def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
-    """Choose what nobody typed. A rate needs a trial of the network, everything else is a table."""
+    """Choose what nobody typed. A batch and a rate need a trial of the network, everything else is a table."""
     name = request.workload.partition("/")[2]
     served = SERVED[name]
     values, reasons = dict(request.typed()), dict[str, str]()
     library()
 
-    def take(key: str, value: str | int | float, reason: str) -> object:
+    def take(key: str, value: Scalar, reason: str) -> Scalar:
         if key not in values:
             values[key], reasons[key] = value, reason
         return values[key]
@@ -78,8 +83,8 @@ def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
     one_call = {"single-stream": 1, "multi-stream": MULTI_STREAM_SAMPLES}
     if scenario in one_call:
         take("batch", one_call[scenario], f"a query of {scenario}")
-    else:
-        take("batch", CPU_BATCH if device == "cpu" else GPU_BATCH, f"the table for a {device.partition(':')[0]}")
+    elif device == "cpu":
+        take("batch", CPU_BATCH, "the table for a CPU")
     choose_samples(name, values, reasons)
     if mlperf:
         take("library", rules.library, f"the rules of {say_rules(name)}")
@@ -93,23 +98,62 @@ def probe(request: Request, rig: Rig) -> tuple[ServeParams, dict[str, str]]:
         values.setdefault("latency_bound", 0.0)
     if not server or search:
         values.setdefault("rate", 0.0)
+    _take_tune(name, scenario, device, take, values)
     try:
-        if "rate" not in values:
-            params = ServeParams.model_validate({**values, "rate": 1.0})
-            with rig.part("trial", "of the network alone"):
-                most = capacity(_network(name, params), params)
-            take("rate", _stable(most / 2), f"at most half of what the network does alone: {most:.3g} samples/s")
+        if "rate" not in values or "batch" not in values:
+            _try_out(name, take, values, rig)
         params = ServeParams.model_validate(values)
     except ValidationError as error:
         raise WorkloadFailure("bad_parameter", explain(error), "see: stackmark run --help") from error
     return params, reasons
 
 
-def _stable(rate: float) -> float:
-    """Return the next lower rate of 1, 2, 5, 10 …: trials on a busy and on an idle machine mostly choose the same one."""
-    rate = min(rate, SERVER_PATH_RATE)
-    power = 10.0 ** math.floor(math.log10(rate))
-    return max(step * power for step in (1, 2, 5) if step * power <= rate * (1 + 1e-9))
+def _take_tune(name: str, scenario: str, device: str, take: Take, values: Mapping[str, Scalar]) -> None:
+    """Choose a CUDA graph where the sizes of everything are known, and a compiled network where one size is enough."""
+    if device == "cpu" or not fixed_sizes(name):
+        why = "a CPU" if device == "cpu" else "its answers have no fixed size"
+        tune = take("tune", "off", why)
+        if tune != "off" and not fixed_sizes(name):
+            raise WorkloadFailure(
+                "bad_parameter",
+                f"tune {tune} needs answers of a fixed size, which serve/{name} has not",
+                "use --tune off",
+            )
+    elif scenario == "server":
+        tune = take(
+            "tune", "fast", "a graph for each batch size; max compiles the network for each, which takes minutes"
+        )
+    else:
+        tune = take("tune", "max" if can_compile() else "fast", "one batch size, recorded as a CUDA graph")
+    take("cuda_graph", tune != "off" and device != "cpu", f"tune {tune}")
+    if take("compile", tune == "max", f"tune {tune}"):
+        require_compiler(device)
+
+
+def _try_out(name: str, take: Take, values: Mapping[str, Scalar], rig: Rig) -> None:
+    """Choose the batch and the rate by a short trial of the network alone."""
+    typed = values.get("batch")
+    largest = typed if isinstance(typed, int) else max(GPU_BATCHES)
+    # The plain network: to compile every size that is tried would take longer than it gains.
+    plain = {"cuda_graph": False, "compile": False, "tune": "off"}
+    params = ServeParams.model_validate({**values, "batch": largest, "rate": values.get("rate", 1.0), **plain})
+    with rig.part("trial", "of the network alone"):
+        predict: Predict = Network(name, params) if SERVED[name].source else nothing
+        if typed is None:
+            take("batch", *best_batch(predict, GPU_BATCHES, params.library, params.latency_bound))
+        if "rate" not in values:
+            batch = values["batch"]
+            assert isinstance(batch, int)
+            most = undisturbed_capacity(predict, batch, params.library)
+            take("rate", stable_rate(most / 2), f"at most half of what the network does alone: {most:.3g} samples/s")
+
+
+def _predict(name: str, params: ServeParams, network: Network) -> Predict:
+    """Return what answers: on a GPU, or compiled, in batches of few sizes."""
+    if not fixed_sizes(name) or (params.device == "cpu" and not params.compile):
+        return network
+    made = network.made
+    return Batches(params, made.compute, made.samples, one_size=params.scenario != "server")
 
 
 def _round(value: float) -> float:
@@ -131,9 +175,15 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, N
         torch.backends.cudnn.allow_tf32 = params.precision != "fp32"
         if params.threads:
             torch.set_num_threads(params.threads)
-    with rig.part("model"):
-        predict, judge = prepare(name, params) if served.source else (nothing, None)
-    tokens = predict.stream if isinstance(predict, Network) and predict.streams else None
+        torch.backends.cudnn.benchmark = params.tune != "off"
+    predict: Predict = nothing
+    judge, tokens = None, None
+    if served.source:
+        with rig.part("model"):
+            network, judge = prepare(name, params)
+            tokens = network.stream if network.streams else None
+        with rig.part("compile" if params.compile else "buckets"):
+            predict = _predict(name, params, network)
     with rig.part("warm-up"):
         expected = _expected(predict, params)
 
@@ -183,30 +233,7 @@ def _version() -> str:
         return "unknown"
 
 
-def _network(name: str, params: ServeParams) -> Predict:
-    return Network(name, params) if SERVED[name].source else nothing
-
-
 # --- trials ---------------------------------------------------------------------------------------------------------------
-
-
-def seconds_of_call(predict: Predict, samples: int, most: int) -> float:
-    """Return the median time of a call, without the first ones."""
-    indices = [number % most for number in range(samples)]
-    for _ in range(WARM_CALLS):
-        predict(indices)
-    times: list[float] = []
-    end = time.perf_counter() + TRIAL_S
-    while len(times) < WARM_CALLS or (len(times) < TRIAL_CALLS and time.perf_counter() < end):
-        begin = time.perf_counter()
-        predict(indices)
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
-
-
-def capacity(predict: Predict, params: ServeParams) -> float:
-    """Return the samples per second of full batches, one after the other."""
-    return params.batch / seconds_of_call(predict, params.batch, params.library)
 
 
 def _expected(predict: Predict, params: ServeParams) -> float:
@@ -261,7 +288,8 @@ def _tested(
             max(expected, least) * MARGIN if offline else expected / MARGIN,
             rate,
             params.latency_bound,
-            judged_percent(name, params.scenario),
+            wait_s=params.batch_wait,
+            percent=judged_percent(name, params.scenario),
         )
         tested, answers = run_load(load)
         if tested.valid or tested.values.get("result_min_duration_met") is not False or not left:
