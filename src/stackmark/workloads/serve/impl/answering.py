@@ -98,7 +98,7 @@ def image_model(name: str) -> ImageModel:
     return MOBILENET if source == "mobilenet_v1" else _of_zoo(MODELS[source])
 
 
-# Images that can be learned: patterns of so many classes, coarse and with noise in them, and so many of each class to learn from.
+# Images that can be learned: the number of classes, each a coarse pattern; the noise in it; and the images of a class to learn from.
 LEARNED, PATTERN_PX, NOISE, EXAMPLES = 10, 4, 0.5, 4
 # As far as the bytes of a picture go, normalised.
 BRIGHTEST = 1.75
@@ -141,9 +141,10 @@ class Classifier(Answering):
         learned = torch.arange(LEARNED * EXAMPLES, device=device) % LEARNED
         labels = torch.arange(self._setup.library, device=device) % LEARNED
         self.samples, self.labels = images(labels), labels.cpu()
-        self._solve(images(learned), learned)
+        self.learn(images(learned), learned)
 
-    def _solve(self, images: Tensor, labels: Tensor) -> None:
+    def learn(self, images: Tensor, labels: Tensor) -> None:
+        """Solve for the last layer, so that images like these get their labels: numbers below `LEARNED`, each of which occurs."""
         last = [module for module in self.net.modules() if isinstance(module, nn.Linear)][-1]
         seen: list[Tensor] = []
         handle = last.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].double()))

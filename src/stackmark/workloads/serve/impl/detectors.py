@@ -181,14 +181,17 @@ class Detector(Answering):
         looked_at = max(1, min(LOOKED_AT, LOOKED_AT_PIXELS // self.model.px**2))
         codes, logits = self.net.eval()(self.samples[:looked_at].float())
         named = LOGIT_SPREAD / logits.std()
-        for moved, factor in ((self.net.movers, 1 / codes.std()), (self.net.namers, named)):
-            for head in moved.children():  # type: ignore[union-attr]
-                head.weight.data *= factor
-                head.bias.data *= factor
+        assert isinstance(self.net, ssd.Ssd | SsdMobileNet)
+        for heads, factor in ((self.net.movers, 1 / codes.std()), (self.net.namers, named)):
+            for parameter in heads.parameters():
+                parameter.mul_(factor)
         shift = self._shift(logits * named)
-        for head in self.net.namers.children():  # type: ignore[union-attr]
-            bias = head.bias.data.view(-1, self.model.classes)
-            bias[:, 1 if self.model.independent else 0 :][:, : None if self.model.independent else 1] += shift
+        for head in self.net.namers.children():
+            assert isinstance(head, nn.Conv2d)
+            assert head.bias is not None
+            biases = head.bias.view(-1, self.model.classes)
+            shifted = biases[:, 1:] if self.model.independent else biases[:, :1]
+            shifted += shift
 
     def _shift(self, logits: Tensor) -> Tensor:
         """Return what to add to all classes, or to the background, so that the wanted share of boxes has a high score."""
