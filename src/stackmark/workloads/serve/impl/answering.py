@@ -98,7 +98,7 @@ def image_model(name: str) -> ImageModel:
     return MOBILENET if source == "mobilenet_v1" else _of_zoo(MODELS[source])
 
 
-# Images that can be learned: the number of classes, each a coarse pattern; the noise in it; and the images of a class to learn from.
+# Images that can be learned: how many classes, each a coarse pattern, the noise in it, and images of a class to learn from.
 LEARNED, PATTERN_PX, NOISE, EXAMPLES = 10, 4, 0.5, 4
 # As far as the bytes of a picture go, normalised.
 BRIGHTEST = 1.75
