@@ -119,3 +119,11 @@ def test_the_printed_line_is_of_a_stored_run_and_the_importer_reads_it_back(tmp_
     (run,) = json.loads(imported.out)["runs"]
     assert run["spec"]["params"]["scenario"] == "SingleStream"
     assert run["rate_per_s"] == pytest.approx(queries / run["wall_s"], rel=0.01)
+
+
+def test_a_histogram_without_its_slowest_times_makes_a_line_and_no_crash() -> None:
+    """As a worker may send it: cells, and no single times."""
+    hostile = Histogram("latency")
+    hostile.add_piece([(5, 3)])
+    found = ServingResult((), 1, 1, latencies={"latency": hostile}, samples=3, test_s=1.0)
+    assert SHAPE.fullmatch(reference_line("single-stream", found))

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,7 @@ def test_the_next_batch_is_begun_before_the_answers_of_the_one_before_are_taken(
         def __call__(self, indices: Sequence[int]) -> Sequence[int]:
             return self.launch(indices)()
 
-        def launch(self, indices: Sequence[int]) -> Any:
+        def launch(self, indices: Sequence[int]) -> Callable[[], Sequence[int]]:
             order.append(f"begin {indices[0]}")
 
             def wait() -> Sequence[int]:

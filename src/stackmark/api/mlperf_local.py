@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stackmark.api.ledgers import LedgerLike, opened
 from stackmark.api.measuring import RunPlan, carry_out_run, check_run, plan_run
@@ -11,6 +12,7 @@ from stackmark.api.stored import Measurement
 from stackmark.errors import SpecError
 from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.result import RunResult, flags_of_runs
+from stackmark.schemas import with_schema
 from stackmark.show.reference_app import NAMES, lines_beside, name_of, reference_line
 from stackmark.spec import Scalar
 from stackmark.workloads.serve.definition import SERVED
@@ -101,3 +103,9 @@ def read_beside(path: Path, scenarios: Sequence[str]) -> list[str]:
             hint="it is a log of the reference application: TestScenario.SingleStream qps=…",
         )
     return found
+
+
+def local_json(runs: Sequence[LocalRun], beside: Sequence[str]) -> dict[str, Any]:
+    """Return what `stackmark mlperf local --json` prints."""
+    found = [{"scenario": one.scenario, "line": one.line or None, **one.measurement.to_dict()} for one in runs]
+    return with_schema("mlperf-local", {"results": found, "beside": list(beside)})

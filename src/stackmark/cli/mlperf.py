@@ -208,10 +208,9 @@ def local(
 
     Each scenario is one run of serve/MODEL with LoadGen, stored like any other: `stackmark show last` has everything about it.
     """
-    from stackmark.api.mlperf_local import plan_local, read_beside, read_scenarios, run_local
+    from stackmark.api.mlperf_local import local_json, plan_local, read_beside, read_scenarios, run_local
     from stackmark.cli.saying import watching
     from stackmark.errors import Exit
-    from stackmark.schemas import with_schema
     from stackmark.show.result import nearest_text
 
     scenarios = read_scenarios(scenario)
@@ -230,8 +229,7 @@ def local(
         if published:
             click.echo(nearest_text(one.result.published))
     if as_json:
-        found = [{"scenario": one.scenario, "line": one.line or None, **one.measurement.to_dict()} for one in runs]
-        print_json(with_schema("mlperf-local", {"results": found, "beside": others}))
+        print_json(local_json(runs, others))
     else:
         for line in others:
             click.echo(f"{beside}: {line}")

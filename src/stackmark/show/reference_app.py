@@ -50,7 +50,8 @@ def _tile_s(one: Histogram, percent: float) -> float:
     if known is None:
         # So few lie beyond it that it is among the slowest, which are kept one by one.
         from_top = one.total - max(1, math.ceil(one.total * percent / 100 - 1e-9))
-        known = one.slowest_ns[from_top]
+        slowest = one.slowest_ns or [0]
+        known = slowest[min(from_top, len(slowest) - 1)]
     return 1e-9 * known
 
 

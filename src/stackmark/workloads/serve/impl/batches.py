@@ -78,6 +78,7 @@ class Batches:
         with torch.inference_mode():
             if self._cuda:
                 self._stream = torch.cuda.Stream(self.samples.device)
+                torch.cuda.synchronize(self.samples.device)  # weights and samples were made on another stream
                 with torch.cuda.stream(self._stream):
                     for size in self.sizes:
                         self._buckets[size] = self._bucket(size)
