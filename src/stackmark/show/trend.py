@@ -270,10 +270,8 @@ def _legend(trends: Sequence[Trend], y: float) -> Markup:
         parts += [_shape(word, x + 6, y - 4, 5), words(x + 16, y, name, "quiet", size=11)]
         x += 32 + _wide(name)
     margin = max((trend.margin for trend in trends), default=0.0)
-    for class_, said in (
-        ("margin", f"margin {percent(margin)}"),
-        ("", "95 % interval of the baseline" if of_baseline else "95 % interval of the first level"),
-    ):
+    known = "95 % interval of the baseline" if of_baseline else "95 % interval of the first level"
+    for class_, said in (("margin", f"margin {percent(margin)}"), ("", known)):
         # Of two or more series the baseline has an interval.
         if not class_ and not any(trend.baseline.low_per_s for trend in trends):
             continue
