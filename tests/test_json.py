@@ -14,6 +14,7 @@ from golden_screens import GOLDEN, names, screens, stored
 from stackmark.api.cluster_experiments import FaultPlan
 from stackmark.api.clusters import CleanedCluster, ClusterTests, Diagnosis
 from stackmark.api.importing import MlperfChecks, MlperfLogs
+from stackmark.api.mlperf_local import local_json
 from stackmark.api.published_charts import PublishedChart
 from stackmark.cluster.checks.suite import Suite
 from stackmark.errors import SpecError
@@ -104,6 +105,7 @@ def of_samples() -> list[dict[str, object]]:
         history_json("train/resnet20", 0.01, [check_sample.trend()]),
         canary_json("night", 0.01, CanaryTurn("busy", 0.0, 1.0, (), "a sentence")),
         MlperfChecks("0.6.0", ()).to_dict(),
+        local_json((), ()),
     ]
 
 

@@ -46,6 +46,7 @@ VERSIONS = {
     "mlperf-scores": 1,
     "mlperf-logs": 1,
     "mlperf-check": 1,
+    "mlperf-local": 1,
     "published-chart": 1,
     "published-rows": 1,
     "published-scaling": 1,
