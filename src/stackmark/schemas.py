@@ -36,6 +36,7 @@ VERSIONS = {
     "export-row": 1,
     "baselines": 1,
     "baseline-trend": 1,
+    "trend": 1,
     "roofline": 1,
     "recovered": 1,
     # What others measured.
