@@ -37,6 +37,7 @@ from stackmark.verdict.noise import median_block_s
 from stackmark.verdict.ratio import Pair, compare_blocks
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.survival import Span
+from stackmark.verdict.telemetry import Telemetry, read_telemetry
 from stackmark.verdict.throughput import TimedRun, Window, common_window, first_step_in, rate_in
 from stackmark.verdict.time_to_quality import TrainedRun, compare_times
 from stackmark.verdict.unpaired import LONGEST_SERIES_S, series_of
@@ -56,6 +57,7 @@ class StepTimes:
         self._loads: dict[str, Load] = {}
         self._metrics: dict[str, dict[str, float]] = {}
         self._trained: dict[str, TrainedRun | None] = {}
+        self._sampled: dict[str, Telemetry | None] = {}
 
     def remember(self, row: RunRow, stream: Stream) -> TimedRun | None:
         """Keep what is needed of a stream that was read anyway, and return its steps."""
@@ -63,6 +65,9 @@ class StepTimes:
         self._known[row.id] = timed_run(stream) if row.rate_per_s else None
         self._metrics[row.id] = _metrics(stream)
         self._loads[row.id] = _load(row, stream, self._metrics[row.id])
+        # Without its points: a look at a hundred runs needs what they show, and no pictures.
+        sampled = read_telemetry(stream.events, gathered_facts(stream.events))
+        self._sampled[row.id] = replace(sampled, series={}) if sampled else None
         return self._known[row.id]
 
     def of(self, row: RunRow) -> TimedRun | None:
@@ -78,6 +83,11 @@ class StepTimes:
         """Return the numbers that a run reported next to its figure."""
         self._read(row)
         return self._metrics[row.id]
+
+    def sampled(self, row: RunRow) -> Telemetry | None:
+        """Return what was sampled next to a run; None where nothing was."""
+        self._read(row)
+        return self._sampled[row.id]
 
     def trained(self, row: RunRow, spec: Spec) -> TrainedRun | None:
         """Return the run's way to its target; None where its spec has none."""
