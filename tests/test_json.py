@@ -18,7 +18,8 @@ from stackmark.cluster.checks.suite import Suite
 from stackmark.errors import SpecError
 from stackmark.experiments.suite.forecast import forecast
 from stackmark.experiments.suite.plan import find_suite
-from stackmark.schemas import VERSIONS, schema_name
+from stackmark.ledger.export import SAMPLES
+from stackmark.schemas import VERSIONS, schema_name, with_schema
 from stackmark.show.result import error_json
 from stackmark.show.suite_formats import suite_json
 from stackmark.show.suite_plan import plan_json
@@ -97,6 +98,7 @@ def of_samples() -> list[dict[str, object]]:
         error_json(Request(workload="train/trivial"), SpecError("a sentence")),
         PublishedChart((), ("train/trivial",)).to_dict(),
         MlperfLogs(()).to_dict(),
+        with_schema("sample-row", dict.fromkeys(SAMPLES.columns)),
         MlperfChecks("0.6.0", ()).to_dict(),
     ]
 

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from fake_nvml import MIB, UUID, FakeNvml
+from recorded import read
 from stackmark import events
+from stackmark.api.ledgers import export
+from stackmark.api.stored import load
+from stackmark.errors import StreamError
 from stackmark.events import Event, Phase, Sample, Sampled, Steps
+from stackmark.ids import new_id
+from stackmark.ledger.rows import Experiment, RunEnd, RunStart
+from stackmark.ledger.store import Ledger
 from stackmark.machine.nvml import Nvml
 from stackmark.machine.sampler import MOST_SAMPLES, Samples, sample
 from stackmark.machine.telemetry import Rates, Telemetry, host
@@ -95,9 +102,9 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 def test_a_containers_control_group_and_its_network_are_read(tmp_path: Path) -> None:
     group = "sys/fs/cgroup"
     files = {
-        "proc/self/cgroup": "0::/\n",
+        "proc/1/cgroup": "0::/\n",
         "proc/self/mountinfo": "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n",
-        "proc/net/dev": "a\nb\n    lo: 9 0 0 0 0 0 0 0 9 0\n  eth0: 1048576 0 0 0 0 0 0 0 0 0\n",
+        "proc/1/net/dev": "a\nb\n    lo: 9 0 0 0 0 0 0 0 9 0\n  eth0: 1048576 0 0 0 0 0 0 0 0 0\n",
         f"{group}/cpu.stat": "usage_usec 1000000\nnr_periods 10\nnr_throttled 1\nthrottled_usec 0\n",
         f"{group}/memory.current": str(64 * MIB),
         f"{group}/cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
@@ -110,7 +117,7 @@ def test_a_containers_control_group_and_its_network_are_read(tmp_path: Path) -> 
     tree(
         tmp_path,
         {
-            "proc/net/dev": files["proc/net/dev"].replace("1048576", str(100 * MIB)),
+            "proc/1/net/dev": files["proc/1/net/dev"].replace("1048576", str(100 * MIB)),
             f"{group}/cpu.stat": "usage_usec 9000000\nnr_periods 99\nnr_throttled 50\nthrottled_usec 4000000\n",
         },
     )
@@ -165,7 +172,7 @@ def test_a_gpu_is_sampled_and_pcie_traffic_only_now_and_then() -> None:
 
 def test_a_gpu_that_is_lost_ends_its_own_samples_and_no_other() -> None:
     def lost(_handle: object) -> int:
-        raise FakeNvml.NVMLError(15)  # type: ignore[no-untyped-call]
+        raise FakeNvml.NVMLError(15)
 
     with Gpus(h200(nvmlDeviceGetPowerUsage=lost)) as gpus:
         telemetry = Telemetry({**dict(gpus.collectors()), "host": lambda: {"x": 1.0}})
@@ -203,12 +210,20 @@ FACTS: dict[str, dict[str, Any]] = {"gpu": {"under_test": UUID, "devices": [{"uu
 
 def made(values: Callable[[int], dict[str, float]], step_s: Sequence[float] = (0.1,) * 100) -> list[Event]:
     """The events of a run of ten seconds, of which each half second was sampled, from two seconds on."""
-    about = {"hz": 2.0, "interval_s": 0.5, "samples_all": 30, "cpu_s": 0.02, "elapsed_s": 14.0}
     return [
         Phase(seq=0, t=2.0, phase="measure", state="begin"),
         Steps(seq=1, t=3.0, phase="measure", first=0, step_s=list(step_s)),
-        Phase(seq=2, t=12.1, phase="measure", state="end", seconds=sum(step_s)),
-        Sampled(seq=3, t=12.2, gpus={"gpu0": {"uuid": "GPU-other"}, "gpu1": {"uuid": UUID}}, **about),
+        Phase(seq=2, t=2.0 + sum(step_s), phase="measure", state="end", seconds=sum(step_s)),
+        Sampled(
+            seq=3,
+            t=12.2,
+            gpus={"gpu0": {"uuid": "GPU-other"}, "gpu1": {"uuid": UUID}},
+            hz=2.0,
+            interval_s=0.5,
+            samples_all=30,
+            cpu_s=0.02,
+            elapsed_s=14.0,
+        ),
         *(Sample(seq=4 + n, t=12.3, at_s=n / 2, values=values(n)) for n in range(28)),
     ]
 
@@ -250,7 +265,69 @@ def test_a_clock_that_falls_while_steps_grow_is_named_and_one_that_stands_is_not
 
 def test_a_stream_that_claims_impossible_samples_is_a_broken_one() -> None:
     line = '{"event":"sample","seq":0,"rank":0,"t":0,"at_s":-1,"values":{"x":1}}'
-    with pytest.raises(events.StreamError):
+    with pytest.raises(StreamError):
         events.Stream().feed(line)
     whole = json.loads(events.write_event(made(lambda n: {"x": math.pi})[-1]))
     assert whole["values"] == {"x": math.pi}
+
+
+# --- in the ledger, as a run of an H200 would have it -------------------------------------------------------------------
+
+
+def with_samples(lines: Sequence[str], values: Callable[[int], dict[str, float]]) -> list[str]:
+    """The stream of a recorded run on a GPU, with samples put behind its measured part."""
+    told = [json.loads(line) for line in lines]
+    begin = next(one["t"] for one in told if one.get("phase") == "measure" and one.get("state") == "begin")
+    at = next(n for n, one in enumerate(told) if one.get("phase") == "measure" and one.get("state") == "end")
+    end = told[at]["t"]
+    uuid = next(one["facts"] for one in told if one.get("subject") == "gpu" and "devices" in one["facts"])["under_test"]
+    about = Sampled(
+        seq=0, t=end, hz=2.0, interval_s=0.5, samples_all=20, cpu_s=0.01, elapsed_s=20.0, gpus={"gpu0": {"uuid": uuid}}
+    )
+    moments = [begin + (end - begin) * n / 20 for n in range(1, 20)]
+    samples = [Sample(seq=0, t=end, at_s=moment, values=values(n)) for n, moment in enumerate(moments)]
+    added = [json.loads(events.write_event(one)) for one in (about, *samples)]
+    return [json.dumps({**one, "seq": seq}) for seq, one in enumerate([*told[: at + 1], *added, *told[at + 1 :]])]
+
+
+def put(book: Ledger, values: Callable[[int], dict[str, float]]) -> str:
+    """The first run of a recorded comparison on an H200, sampled, as an experiment of its own; its id."""
+    one = read("h200_noise")["runs"][0]
+    row = one["run"]
+    experiment = Experiment(id=new_id("x"), created_unix_s=row["started_unix_s"], command="stackmark run")
+    start = RunStart.model_validate({key: row[key] for key in RunStart.model_fields if key in row})
+    book.start_experiment(experiment)
+    alone = {"experiment_id": experiment.id, "role": "measured", "block": None, "arm": 0, "position": 0}
+    book.start(start.model_copy(update=alone))
+    end = RunEnd.model_validate({key: row[key] for key in RunEnd.model_fields})
+    book.finish(start.id, end, with_samples(one["lines"], values))
+    return experiment.id
+
+
+def test_a_gpu_that_waits_is_a_headline_of_run_and_others_on_it_are_interference(tmp_path: Path) -> None:
+    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
+        put(book, lambda n: {"gpu0.use": 0.66, "gpu0.processes": 1.0 + (n == 5), "gpu0.power_w": 600.0 + n})
+        found = load("last", book).measured()
+        assert found is not None
+        (told,) = found.to_dict()["telemetry"]
+        assert told["gpu_waited_share"] == pytest.approx(0.34)
+        assert told["quantities"]["gpu0.power_w"]["max"] == 618.0
+        (line,) = [line for line in str(found).splitlines() if line.startswith("GPU")]
+        assert "waited 34 % of the time" in line
+        assert any(one["kind"] == "interference" for one in found.to_dict()["warnings"])
+        page = load("last", book).report(tmp_path / "report.html").read_text()
+        assert 'id="telemetry"' in page
+        assert "GPU: power" in page
+
+
+def test_samples_are_exported_a_row_for_each_quantity_and_moment(tmp_path: Path) -> None:
+    with Ledger.open(str(tmp_path / "ledger.sqlite3")) as book:
+        put(book, lambda n: {"gpu0.power_w": 600.0 + n, "=1+1": 1.0})
+        assert export(tmp_path / "samples.jsonl", samples=True, ledger=book) == 2 * 19
+        rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+        assert {row["schema"] for row in rows} == {"stackmark.sample-row/1"}
+        power = [row for row in rows if row["name"] == "gpu0.power_w"]
+        assert [row["value"] for row in power] == [600.0 + n for n in range(19)]
+        assert {(row["unit"], row["measured"]) for row in power} == {("W", True)}
+        export(tmp_path / "samples.csv", samples=True, ledger=book)
+        assert "'=1+1" in (tmp_path / "samples.csv").read_text()

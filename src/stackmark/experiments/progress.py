@@ -24,7 +24,7 @@ from stackmark.experiments.design import (
     whole_attempts,
 )
 from stackmark.experiments.fitting import is_censored, is_outcome, trained_runs
-from stackmark.experiments.judging import read_stored, timed_run
+from stackmark.experiments.judging import Facts, read_stored, timed_run
 from stackmark.figures import figure_unit
 from stackmark.ledger.rows import LOST, RunRow
 from stackmark.ledger.several import StreamSource
@@ -64,10 +64,11 @@ class StepTimes:
         # A run whose numbers cannot be was failed for that: they are not judged again.
         self._known[row.id] = timed_run(stream) if row.rate_per_s else None
         self._metrics[row.id] = _metrics(stream)
-        self._loads[row.id] = _load(row, stream, self._metrics[row.id])
+        facts = gathered_facts(stream.events)
+        sampled = read_telemetry(stream.events, facts)
         # Without its points: a look at a hundred runs needs what they show, and no pictures.
-        sampled = read_telemetry(stream.events, gathered_facts(stream.events))
         self._sampled[row.id] = replace(sampled, series={}) if sampled else None
+        self._loads[row.id] = _load(row, facts, self._metrics[row.id], self._sampled[row.id])
         return self._known[row.id]
 
     def of(self, row: RunRow) -> TimedRun | None:
@@ -104,14 +105,20 @@ def _metrics(stream: Stream) -> dict[str, float]:
     return {event.name: event.value for event in stream.events if isinstance(event, Metric) and event.rank == 0}
 
 
-def _load(row: RunRow, stream: Stream, said: Mapping[str, float]) -> Load:
-    threads = gathered_facts(stream.events).get("cpu", {}).get("threads")
+def _load(row: RunRow, facts: Facts, said: Mapping[str, float], sampled: Telemetry | None) -> Load:
+    threads = facts.get("cpu", {}).get("threads")
+    on_gpu = said.get("other_gpu_processes")
+    # A program that came and went in between is in the samples only. A user's own program is told from others by their numbers.
+    in_between = sampled.others_on_gpu if sampled and "chip_by" not in facts.get("gpu", {}) else None
+    if in_between is not None:
+        on_gpu = max(on_gpu or 0.0, in_between)
     return Load(
         arm=row.arm,
         block=row.block or 0,
         attempt=row.attempt,
+        # CPU time by the counters at both ends: they miss nothing, where samples are looks at moments.
         other_cpus=said.get("other_cpus"),
-        other_gpu_processes=said.get("other_gpu_processes"),
+        other_gpu_processes=on_gpu,
         seconds=said.get("counters_elapsed_s"),
         cores=threads if isinstance(threads, int) and threads > 0 else 1,
     )

@@ -1,28 +1,39 @@
 """The sampler: a process next to the worker that reads the machine's state a few times a second.
 
 A process and not a thread, because a thread would take Python's lock from the loop that is measured. It keeps what it read in its
-own memory and writes it when its standard input ends, so the worker does nothing for it while it measures. Its priority is low:
-on a machine without an idle CPU a sample comes late, and says when it was taken.
+own memory and writes it when its standard input ends, so the worker does nothing for it while it measures. On a machine without
+an idle CPU a sample comes late, and says when it was taken. A low priority was tried: it takes as much from the workload, since a
+reading needs its CPU time anyway, and on a busy machine a run waited seconds for its samples.
 
 What it keeps is bounded: past MOST_SAMPLES every second sample is dropped and the interval doubles. A run of ten minutes is kept
 whole at 2 Hz, one of a day has a sample every minute and a half or so.
 """
 
 import json
+import math
 import os
 import select
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from stackmark.machine.software import bundle_file
 from stackmark.machine.telemetry import Telemetry, Values, host
 from stackmark.machine.telemetry_gpu import Gpus
 
 MOST_SAMPLES = 1200
-# The lowest priority but one that still runs where all CPUs are busy.
-NICE = 10
+# How long a sampler may take to write what it has; a machine that is busy to the last CPU runs it late.
+ANSWER_S = 10.0
+# Of a name and its number with all that JSON puts around them: so many fit into an event.
+NAMES_PER_EVENT = 150
+_RUN = (
+    "import sys; sys.path[0] = sys.argv[1]; from stackmark.machine.sampler import main; "
+    "main(int(sys.argv[2]), float(sys.argv[3]))"
+)
 
 
 @dataclass
@@ -64,7 +75,6 @@ def sample(telemetry: Telemetry, hz: float, over: Callable[[float], bool]) -> Sa
 
 def main(pid: int, hz: float) -> None:
     """Sample until standard input ends, then write what was read: a line about it, and a line for each sample."""
-    os.nice(NICE)
     began_s = time.monotonic()
     with Gpus() as gpus:
         telemetry = Telemetry({**host(pid), **dict(gpus.collectors())})
@@ -88,6 +98,56 @@ def main(pid: int, hz: float) -> None:
 def _input_ended(wait_s: float) -> bool:
     ready, _, _ = select.select([0], [], [], wait_s)
     return bool(ready) and not os.read(0, 4096)
+
+
+# --- The sampler from the side of the process that starts it ---------------------------------------------------------------
+
+
+class Sampler:
+    """A running sampler of the machine, and of one process with its children. Raises OSError where it cannot be started."""
+
+    def __init__(self, pid: int, hz: float) -> None:
+        self._process = subprocess.Popen(
+            _command(pid, hz), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def finish(self) -> tuple[dict[str, Any], list[tuple[float, Values]]]:
+        """End it; return what it says about itself, and the samples with their times by the monotonic clock.
+
+        Raises ValueError where it does not answer, or not what a sampler answers.
+        """
+        try:
+            out, _ = self._process.communicate(timeout=ANSWER_S)
+            lines = [json.loads(line) for line in out.decode().splitlines()]
+            if not lines:
+                raise ValueError(f"the sampler ended with code {self._process.returncode}")
+            return lines[0], [(float(at_s), _finite(values)) for at_s, values in lines[1:]]
+        except (OSError, TypeError, LookupError, AttributeError, subprocess.SubprocessError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        finally:
+            with suppress(OSError):
+                self._process.kill()
+            self._process.wait()
+
+
+def pieces(samples: Iterable[tuple[float, Values]]) -> Iterator[tuple[float, Values]]:
+    """Cut samples of many GPUs so that each piece fits into an event."""
+    for at_s, values in samples:
+        named = list(values.items())
+        for first in range(0, len(named), NAMES_PER_EVENT):
+            yield at_s, dict(named[first : first + NAMES_PER_EVENT])
+
+
+def _finite(values: Values) -> Values:
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
+
+
+def _command(pid: int, hz: float) -> list[str]:
+    """Return the command of the sampler, from where our own code is: never with the working folder on the path."""
+    bundle = bundle_file()
+    if bundle:
+        return [sys.executable, "-c", _RUN, str(bundle), str(pid), str(hz)]
+    return [sys.executable, "-P", "-m", "stackmark.machine.sampler", str(pid), str(hz)]
 
 
 if __name__ == "__main__":

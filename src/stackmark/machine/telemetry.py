@@ -60,7 +60,7 @@ class Telemetry:
 
 
 def host(pid: int, root: Path = ROOT) -> dict[str, Collector]:
-    """Return the collectors of the machine, of this process's control groups, and of a process with its children."""
+    """Return the collectors of the machine, and of a process: its children, its control group, its network."""
     rates = Rates()
     return {
         "cpu": lambda: _cpu(root, rates),
@@ -68,9 +68,9 @@ def host(pid: int, root: Path = ROOT) -> dict[str, Collector]:
         "run": lambda: _run(pid, root, rates),
         "pressure": lambda: _pressure(root / "proc/pressure", "pressure", rates),
         "memory": lambda: _memory(root),
-        "network": lambda: _network(root, rates),
+        "network": lambda: _network(pid, root, rates),
         "disk": lambda: _disks(root, rates),
-        "group": _group(root, rates),
+        "group": _group(pid, root, rates),
     }
 
 
@@ -109,7 +109,7 @@ def _run(pid: int, root: Path, rates: Rates) -> Values:
             ticks += sum(int(fields[at]) for at in (11, 12, 13, 14))
             pages += int(fields[21])
     if not seen:
-        raise OSError("the worker's process is not to be seen")
+        return {}  # it has ended
     found = rates("run.cpus", ticks / os.sysconf("SC_CLK_TCK"), time.monotonic())
     return {**found, "run.memory_mib": pages * os.sysconf("SC_PAGE_SIZE") / MIB, "run.processes": seen}
 
@@ -162,11 +162,14 @@ def _memory(root: Path) -> Values:
     return found
 
 
-def _network(root: Path, rates: Rates) -> Values:
+def _network(pid: int, root: Path, rates: Rates) -> Values:
     """All devices but the loopback: in a container those of its own network."""
     received = sent = 0
     now = time.monotonic()
-    for line in need(root / "proc/net/dev").splitlines()[2:]:
+    told = text(root / f"proc/{pid}/net/dev")
+    if told is None:
+        return {}  # the process has ended
+    for line in told.splitlines()[2:]:
         device, _, rest = line.partition(":")
         words = rest.split()
         if device.strip() != "lo" and len(words) > 8:
@@ -193,14 +196,14 @@ def _disks(root: Path, rates: Rates) -> Values:
     }
 
 
-def _group(root: Path, rates: Rates) -> Collector:
-    """This process's own control group: of a container or a pod that is what it may use and what stopped it."""
+def _group(pid: int, root: Path, rates: Rates) -> Collector:
+    """A process's own control group: of a container or a pod that is what it may use and what stopped it."""
     folders: dict[str, tuple[int, list[Path]]] = {}
 
     def collect() -> Values:
         if not folders:
             for name in ("cpu", "memory", "io"):
-                folders[name] = cgroup.levels(name, root)
+                folders[name] = cgroup.levels(name, root, str(pid))
         found: Values = {}
         now = time.monotonic()
         _, path = folders["cpu"]

@@ -22,6 +22,8 @@ MEMORY_TEMPERATURE_FIELD, NVLINK_SENT_FIELD, NVLINK_RECEIVED_FIELD = 82, 138, 13
 # A call that waits 20 ms in each direction: this often, whatever the rate of the others.
 PCIE_EVERY_S = 5.0
 PCIE_SENT, PCIE_RECEIVED = 0, 1
+# One of these is there wherever NVIDIA's driver can be asked: the second is Windows' subsystem for Linux.
+NVIDIA_NODES = ("dev/nvidiactl", "dev/dxg")
 
 
 @dataclass
@@ -122,6 +124,8 @@ class Gpus:
     def __enter__(self) -> "Gpus":
         rates = Rates()
         self.found += [AmdGpu(index, folder) for index, folder in enumerate(amd.cards(self._root))]
+        if self._module is None and not any((self._root / node).exists() for node in NVIDIA_NODES):
+            return self  # NVML's module takes a tenth of a second to import, next to a run that may last one
         try:
             nvml = self._held.enter_context(session(self._module))
         except NoDriver:

@@ -12,6 +12,7 @@ from stackmark.verdict.telemetry import Span, Telemetry, reasons, say_measured, 
 OF_HOST = (
     ("cpu.busy", "CPUs at work"),
     ("run.cpus", "CPUs of the run"),
+    ("cpu.others", "CPUs of other programs"),
     ("cpu.clock_mhz", "clock of the CPUs"),
     ("pressure.cpu", "waited for a CPU"),
     ("pressure.io", "waited for a disk"),

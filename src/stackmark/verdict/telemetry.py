@@ -71,6 +71,12 @@ class Telemetry:
         use = self.spans.get(f"{self.gpu}.use")
         return None if use is None else min(max(1.0 - use.mean, 0.0), 1.0)
 
+    @property
+    def others_on_gpu(self) -> float | None:
+        """Return how many programs besides ours were on the GPU under test at once; None without such samples."""
+        seen = self.spans.get(f"{self.gpu}.processes")
+        return None if seen is None else max(0.0, seen.maximum - 1)
+
 
 def read_telemetry(events: Sequence[Event], facts: Mapping[str, Mapping[str, JsonValue]]) -> Telemetry | None:
     """Read what was sampled next to a run; None where nothing was."""
@@ -78,7 +84,8 @@ def read_telemetry(events: Sequence[Event], facts: Mapping[str, Mapping[str, Jso
     if about is None:
         return None
     series = _series(event for event in events if isinstance(event, Sample) and event.rank == about.rank)
-    begin_s, end_s = _measured_part(events, about.rank)
+    series |= _others(series)
+    begin_s, end_s = measured_part(events, about.rank)
     gpu = _under_test(about.gpus, facts.get("gpu", {}))
     return Telemetry(
         hz=about.hz,
@@ -110,14 +117,17 @@ def _series(samples: Iterable[Sample]) -> dict[str, Series]:
     return made
 
 
-def _measured_part(events: Sequence[Event], rank: int) -> tuple[float | None, float | None]:
+def measured_part(events: Sequence[Event], rank: int) -> tuple[float | None, float | None]:
+    """Return when the measured part of a rank began and ended; None for what did not happen."""
     begin_s = end_s = None
     for event in events:
         if isinstance(event, Phase) and event.phase == "measure" and event.rank == rank:
             if event.state == "begin":
                 begin_s, end_s = event.t, None
             elif begin_s is not None and end_s is None:
-                end_s = begin_s + event.seconds if event.seconds is not None else event.t
+                # A program in an image of its own starts some time after it was announced.
+                end_s = event.t
+                begin_s = max(begin_s, end_s - event.seconds) if event.seconds is not None else begin_s
     return begin_s, end_s
 
 
@@ -185,7 +195,7 @@ def _with_steps(
     ends = [begin_s + at for at in accumulate(steps)]
     found = {}
     of_gpu = {f"{gpu}.{name}" for name in OF_GPU} if gpu else set()
-    for name, one in {**series, **_others(series)}.items():
+    for name, one in series.items():
         if name not in of_gpu and name not in OF_HOST:
             continue
         lengths, values = [], []
@@ -289,7 +299,7 @@ def say_waited(runs: Sequence[Telemetry], data_share: float | None) -> str:
     said = f"the GPU waited {say_percent(share, 0)} of the time"
     if data_share is None:
         return said
-    return f"{said}; the loop waited for data {say_percent(data_share, 0)} of it"
+    return f"{said}; waiting for data took {say_percent(data_share, 0)}"
 
 
 def reasons(bits: float) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from stackmark.verdict.telemetry import Telemetry, say_waited
 
 # Quantities that are drawn: of the GPU under test, and of the host. The table has the others.
 DRAWN_OF_GPU = ("use", "power_w", "temperature_c", "clock_sm_mhz", "memory_mib")
-DRAWN_OF_HOST = ("cpu.busy", "run.cpus", "pressure.cpu", "memory.used_mib")
+DRAWN_OF_HOST = ("run.cpus", "cpu.others", "pressure.cpu", "memory.used_mib")
 # A page with a picture of each quantity of each arm would be megabytes.
 MOST_ARMS = 9
 
