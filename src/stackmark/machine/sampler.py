@@ -28,7 +28,7 @@ from stackmark.machine.telemetry_gpu import Gpus
 MOST_SAMPLES = 1200
 # How long a sampler may take to write what it has; a machine that is busy to the last CPU runs it late.
 ANSWER_S = 10.0
-# Of a name and its number with all that JSON puts around them: so many fit into an event.
+# Of a name and its number with all that JSON puts around them: this many fit into an event.
 NAMES_PER_EVENT = 150
 _RUN = (
     "import sys; sys.path[0] = sys.argv[1]; from stackmark.machine.sampler import main; "

@@ -15,7 +15,7 @@ from stackmark.verdict.telemetry import Series, Telemetry, unit_of
 
 WIDTH, HEIGHT = 300.0, 120.0
 LEFT, RIGHT, TOP, FLOOR = 66.0, 294.0, 8.0, 96.0
-# More lines than this in one picture cannot be told apart.
+# More lines than this in one picture are a tangle.
 MOST_RUNS = 12
 # A scale reaches at least over this share of the largest value: a spread of a thousandth is no drama.
 LEAST_SPAN = 0.05
