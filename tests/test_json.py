@@ -16,10 +16,12 @@ from stackmark.api.importing import MlperfChecks, MlperfLogs
 from stackmark.api.published_charts import PublishedChart
 from stackmark.cluster.checks.suite import Suite
 from stackmark.errors import SpecError
+from stackmark.experiments.canary import CanaryTurn
 from stackmark.experiments.suite.forecast import forecast
 from stackmark.experiments.suite.plan import find_suite
 from stackmark.ledger.export import SAMPLES
 from stackmark.schemas import VERSIONS, schema_name, with_schema
+from stackmark.show.canary import canary_json
 from stackmark.show.result import error_json
 from stackmark.show.suite_formats import suite_json
 from stackmark.show.suite_plan import plan_json
@@ -99,6 +101,7 @@ def of_samples() -> list[dict[str, object]]:
         PublishedChart((), ("train/trivial",)).to_dict(),
         MlperfLogs(()).to_dict(),
         with_schema("sample-row", dict.fromkeys(SAMPLES.columns)),
+        canary_json("night", 0.01, CanaryTurn("busy", 0.0, 1.0, (), "a sentence")),
         MlperfChecks("0.6.0", ()).to_dict(),
     ]
 

@@ -330,6 +330,8 @@ def _emit_told(
     emitter(events.Phase, phase="measure", state="end", seconds=round(told.wall_s, 6))
     bench.sampling.finish()
     _emit_metrics(emitter, watched, told.metrics)
+    for histogram in told.histograms:
+        emitter.histogram(histogram)
     emitter(
         events.Result,
         sample="run",
