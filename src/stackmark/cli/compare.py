@@ -20,6 +20,7 @@ from stackmark.cli.options import (
     ranks_option,
     read_margin,
     read_requests,
+    sample_hz_option,
     seconds_of,
     taken_place_options,
     time_limit_option,
@@ -74,6 +75,7 @@ Examples:
 @ranks_option
 @fail_on_option
 @time_limit_option
+@sample_hz_option
 @junit_option(
     "Also write JUnit XML: a case for each pair, a failure where --fail-on names its verdict. [default: slower]"
 )
@@ -111,6 +113,7 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
         report=typed.pop("report"),
         junit=typed.pop("junit"),
         anyway=typed.pop("anyway"),
+        sample_hz=typed.pop("sample_hz"),
         details=typed.pop("details"),
         place_options=taken_place_options(typed),
         ledger=ledger,
@@ -122,6 +125,8 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
     if len(requests) == 1:
         check_request(requests[0])
         return compare(requests[0], wanted)
+    if wanted.sample_hz is not None:
+        raise SpecError("--sample-hz is for one comparison, not for a list", hint="run the command once for each")
     from stackmark.cli.suites import compare_several
 
     for request in requests:

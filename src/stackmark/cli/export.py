@@ -18,6 +18,7 @@ from stackmark.units import counted
 Examples:
   stackmark export -o runs.csv
   stackmark export -o runs.parquet --since 30d
+  stackmark export --samples -o samples.parquet --since 1d
   stackmark export --format jsonl --workload 'train/*' | jq .rate_per_s
 """,
 )
@@ -29,11 +30,15 @@ Examples:
     metavar="FILE",
     help="The file. [default: standard output]",
 )
+@click.option(
+    "--samples", is_flag=True, help="Write what was sampled next to the runs: one row for each quantity and moment."
+)
 @filter_options
 @ledger_option
 def command(
     form: str | None,
     output: Path | None,
+    samples: bool,
     workload: str | None,
     since: str | None,
     until: str | None,
@@ -46,7 +51,7 @@ def command(
     output = None if output == Path("-") else output
     chosen = export_format(form, output)
     wanted = read_filter(workload, since, until, chip, place, status)
-    count = export(output or sys.stdout.buffer, format=chosen, wanted=wanted, ledger=ledger)
+    count = export(output or sys.stdout.buffer, format=chosen, wanted=wanted, samples=samples, ledger=ledger)
     if output:
-        notice(f"{counted(count, 'run')} written to {output} as {chosen}")
+        notice(f"{counted(count, 'value' if samples else 'run')} written to {output} as {chosen}")
     return 0

@@ -70,6 +70,7 @@ SECTIONS = {
         "recover": "Store runs that were saved in files when the ledger failed.",
     },
     "Other": {
+        "watch": "Watch an experiment that another process runs.",
         "bundle": "Write the worker as one zip file for images with Python.",
         "config": "Show and change defaults of options.",
         "completion": "Print a script that lets your shell complete commands.",

@@ -74,6 +74,11 @@ def time_limit_option(command: F) -> F:
     return click.option("--time-limit", metavar="TIME", help=text)(command)
 
 
+def sample_hz_option(command: F) -> F:
+    text = "Sample the machine so often while it is measured, up to 10 times a second; 0: not. [default: 2; of op/: 0]"
+    return click.option("--sample-hz", type=click.FloatRange(0, 10), metavar="X", help=text)(command)
+
+
 FAIL_ON = ("slower", "worse", "inconclusive", "different")
 
 
