@@ -54,6 +54,10 @@ SECTIONS = {
         "plot": "Draw an experiment: SVG or PNG.",
         "roofline": "Show how close runs come to the limits of their machine.",
     },
+    "Watch": {
+        "exporter": "Show results and GPUs to Prometheus.",
+        "monitor": "Print alert rules, dashboards and manifests for it.",
+    },
     "Cluster and images": {
         "cluster": "Diagnose, test and measure a Kubernetes cluster.",
         "manifest": "Print the Kubernetes Job, Pod or CronJob of a measurement.",
