@@ -86,6 +86,7 @@ Examples:
     show_default=True,
     help="Leave older results out: their machines may be gone.",
 )
+@click.option("--no-ledger", is_flag=True, help="Show GPUs alone: on nodes whose results are in a ledger elsewhere.")
 @ledger_option
 def command(
     port: int,
@@ -101,6 +102,7 @@ def command(
     dcgm_port: int,
     expect_gpus: int | None,
     since: str,
+    no_ledger: bool,
     ledger: str | None,
 ) -> int:
     """Show Prometheus the newest results of the ledger, its checks, and this machine's GPUs.
@@ -122,7 +124,11 @@ def command(
     if not patient:
         check_exposure(listen, token=token is not None, tls=tls is not None)
     gpus, source = _gpus(gpu, dcgm_port, expect_gpus)
-    with Exporter(ledger, gpus=gpus, source=source, horizon_s=horizon_s, patient=patient) as exporter:
+    if no_ledger and ledger:
+        raise SpecError("--ledger and --no-ledger cannot be combined", hint="leave one of them out")
+    with Exporter(
+        None if no_ledger else ledger or "", gpus=gpus, source=source, horizon_s=horizon_s, patient=patient
+    ) as exporter:
         if textfile or push:
             _repeat(exporter, textfile, push, None if once else every_s)
         elif once:

@@ -54,13 +54,18 @@ class Exporter(Collector):
         horizon_s: float = HORIZON_S,
         patient: bool = False,
     ) -> None:
-        """`patient`: no scraper waits, so that each reading is complete."""
+        """`ledger` is a path or URL, empty for the default one, None for no ledger.
+
+        `patient`: no scraper waits, so that each reading is complete.
+        """
         self._held = ExitStack()
         self._version = version()
         self._source = source
-        watch = LedgerWatch(ledger, horizon_s, PATIENCE_S if patient else BUDGET_S)
-        wait_s = 2 * PATIENCE_S if patient else ledger_wait_s
-        self._ledger = Fresh("ledger", watch.read, (StackmarkError,), ledger_age_s, wait_s)
+        self._ledger: Fresh[Latest] | None = None
+        if ledger is not None:
+            watch = LedgerWatch(ledger, horizon_s, PATIENCE_S if patient else BUDGET_S)
+            wait_s = 2 * PATIENCE_S if patient else ledger_wait_s
+            self._ledger = Fresh("ledger", watch.read, (StackmarkError,), ledger_age_s, wait_s)
         self._gpus: Fresh[GpusReading] | None = None
         if gpus is not None:
             entered = self._held.enter_context(gpus)
@@ -82,10 +87,11 @@ class Exporter(Collector):
 
     def collect(self) -> Iterator[Metric]:
         began = time.monotonic()
-        ledger = self._ledger.get()
-        yield from _ledger_health(ledger)
-        if ledger.value is not None and time.time() - ledger.read_unix_s < KEPT_S:
-            yield from ledger_metrics(ledger.value)
+        if self._ledger is not None:
+            ledger = self._ledger.get()
+            yield from _ledger_health(ledger)
+            if ledger.value is not None and time.time() - ledger.read_unix_s < KEPT_S:
+                yield from ledger_metrics(ledger.value)
         if self._gpus is not None:
             yield from _gpus(self._gpus.get())
         with self._counting:
