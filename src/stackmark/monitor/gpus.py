@@ -1,6 +1,6 @@
 """GPU readings for the exporter, by the functions that runs are read with (machine/), plus how busy each GPU is.
 
-Labels are spelled as DCGM's exporter spells them (`gpu`, `UUID`, `modelName`), so that series of both can be joined. Not tried on
+The labels `gpu` and `UUID` are spelled as DCGM's exporter spells them, so that series of both can be joined. Not tried on
 a GPU: the tests use a driver that answers as recorded.
 """
 
@@ -210,7 +210,7 @@ def gpu_metrics(reading: GpusReading) -> Iterator[Metric]:
     info = InfoMetricFamily("stackmark_gpu", "What a GPU is.", labels=GPU)
     up = GaugeMetricFamily("stackmark_gpu_up", "1 where the GPU answers, 0 where it no longer does.", labels=GPU)
     for one in reading.gpus:
-        about = {"modelName": one.name, "pci_bus_id": one.pci_address, "driver": reading.driver}
+        about = {"model_name": one.name, "pci_bus_id": one.pci_address, "driver": reading.driver}
         info.add_metric(_labels(one), about)
         up.add_metric(_labels(one), float(one.up))
     yield from (info, up)
