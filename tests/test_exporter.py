@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +25,15 @@ from scipy import stats
 import ledger_runs
 import recorded
 from asking import ask
+from experiment_asking import empty_ledger
 from leaving_out import leave_out
+from other_days import MARGIN, checked, only, three_series, verdict
 from prometheus_parts import driver_of_gpus, fetch, free_port, running, serving, until, url_of
 from stackmark.errors import Exit
-from stackmark.ledger.rows import RunEnd
+from stackmark.experiments.baseline import held_by
+from stackmark.experiments.recorder import new_experiment
+from stackmark.ids import new_id
+from stackmark.ledger.rows import RunEnd, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.monitor.exporter import Exporter
 from stackmark.monitor.fresh import Fresh
@@ -223,6 +229,38 @@ def test_damaged_cells_are_no_metrics(file: Path) -> None:
         ((labels, _),) = samples(exporter, "stackmark_last_run_success")
         assert len(labels["workload"]) <= 120
         assert "\n" not in labels["workload"]
+
+
+def test_while_a_check_runs_the_verdict_of_the_one_before_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = empty_ledger(tmp_path, monkeypatch)
+    monkeypatch.setattr("stackmark.api.latest.SETTLED_S", 0.0)
+    with Ledger.open(str(file)) as book, exporting(file) as exporter:
+        three_series(book, file, faster=3.0)
+        first = verdict(only(checked(book)))
+        assert value(exporter, "stackmark_check_verdict", verdict="SLOWER") == 1
+        assert value(exporter, "stackmark_check_verdict", verdict="EQUIVALENT") == 0
+        assert value(exporter, "stackmark_baseline_ratio") == pytest.approx(first.ratio)
+        assert first.interval_90
+        assert value(exporter, "stackmark_baseline_ratio_low") == pytest.approx(first.interval_90.low)
+        before = value(exporter, "stackmark_check_timestamp_seconds")
+        second = new_experiment(
+            kind="check", command="", note="before", request={"baseline": "before", "margin": MARGIN}
+        )
+        book.start_experiment(second)
+        held = held_by(book, "before")[0].rows[-1]
+        asked = {name: held.model_dump()[name] for name in ("machine_id", "boot_id", "driver_pid", "stackmark_version")}
+        run = RunStart(
+            id=new_id("r"), experiment_id=second.id, spec=held.spec, place="host", started_unix_s=time.time(), **asked
+        )
+        book.start(run)
+        assert value(exporter, "stackmark_check_verdict", verdict="SLOWER") == 1
+        assert value(exporter, "stackmark_check_timestamp_seconds") > before
+        book.finish(run.id, RunEnd(status="failed", ended_unix_s=time.time(), failure_kind="lost"), [])
+        assert value(exporter, "stackmark_check_verdict", verdict="SLOWER") == 0
+        assert value(exporter, "stackmark_check_verdict", verdict="FAILED") == 1
+        assert samples(exporter, "stackmark_baseline_ratio") == []
 
 
 # --- GPUs

@@ -293,10 +293,11 @@ def _check_a_slowed_program(folder: Path, file: Path) -> None:
         assert first.code == 0, first.err
         saved = [first, *(ask("baseline", "save", "before", "--ledger", str(file), "--json") for _ in range(2))]
         assert [one.code for one in saved] == [0, 0, 0], saved[-1].err
-        for days, one in zip((12.0, 11.0, 10.0), saved, strict=True):
-            on_another_day(file, json.loads(one.out)["saved"][0]["experiment"], days)
-        # How far its days differ is not what is tried here: a busy machine may spread them.
-        change(file, "UPDATE runs SET rate_per_s = 180 + 0.1 * position WHERE boot_id LIKE '% days ago'")
+        for days, rate, one in zip((12.0, 11.0, 10.0), (178, 180, 182), saved, strict=True):
+            experiment = json.loads(one.out)["saved"][0]["experiment"]
+            on_another_day(file, experiment, days)
+            # How far its days differ is not what is tried here: a busy machine may spread them.
+            change(file, "UPDATE runs SET rate_per_s = ? + position WHERE experiment_id = ?", rate, experiment)
         pause.write_text("0.02")
         checked = ask("check", "before", "--margin", "10%", "--fail-on", "slower", "--ledger", str(file))
         assert checked.code == Exit.VERDICT_NAMED, checked.out + checked.err
@@ -314,6 +315,8 @@ def test_a_slowed_program_reaches_the_webhook(chain: Chain) -> None:
     assert alert["labels"]["severity"] == "critical"
     (ratio,) = chain.prometheus.query('stackmark_baseline_ratio{workload="command/own"}')
     assert 0.0 < float(ratio["value"][1]) < 0.5
+    (low,), (high,) = (chain.prometheus.query(f"stackmark_baseline_ratio_{end}") for end in ("low", "high"))
+    assert float(low["value"][1]) < float(ratio["value"][1]) < float(high["value"][1])
 
 
 def test_what_is_well_raises_no_alert(chain: Chain) -> None:
@@ -346,6 +349,13 @@ def test_every_selector_of_every_rule_returns_data(chain: Chain) -> None:
     of_ours = [(name, one) for name, one in every if not one.startswith("DCGM_")]
     assert {name for name, _ in of_ours} == {name for name, _ in rule_expressions()}
     assert [(name, one) for name, one in of_ours if not chain.prometheus.query(one)] == []
+
+
+def test_every_metric_is_on_the_page_and_the_page_names_no_other(chain: Chain) -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    described = re.findall(r"^# HELP (\w+)", fetch(url_of(chain.server)), re.MULTILINE)
+    named = {re.sub(r"\{.*", "", one) for one in re.findall(r"`(stackmark_\w+(?:\{[^`]*\})?)`", page)}
+    assert named == {*described}
 
 
 def test_prometheus_reads_both_of_its_formats(chain: Chain) -> None:

@@ -35,11 +35,15 @@ HORIZON_S = 35 * 86_400.0
 MOST_SERIES = 2000
 # What is spent on verdicts and published rows in one reading: the others come with the next.
 BUDGET_S = 2.0
+# The next run of a check begins within moments of the last.
+SETTLED_S = 10.0
 # A run of another machine that began so long ago was lost, and nobody cleaned up.
 LONGEST_RUN_S = 86_400.0
 # What other kinds measure says nothing about the state of a machine: logs of others, runs that were disturbed on purpose.
 NOT_RESULTS = frozenset({"import", "fault"})
 _LONGEST_TEXT = 120
+# Rows of pods have a handle of their own each, so what is remembered of them is bounded.
+_MOST_WHERES = 20_000
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,10 @@ class PublishedRatio:
 
 @dataclass(frozen=True)
 class LatestCheck:
-    """The newest check of a workload against a baseline. `ratio` is of rates, its interval is of 90 %."""
+    """The newest check of a workload against a baseline. `ratio` is of rates, its interval is of 90 %.
+
+    While a check runs, the verdict of the one before stands; `began_unix_s` is of the one that runs.
+    """
 
     baseline: str
     where: Where
@@ -113,8 +120,8 @@ class Latest:
     results: tuple[LatestResult, ...] = ()
     published: Mapping[Where, PublishedRatio] = field(default_factory=dict)
     checks: tuple[LatestCheck, ...] = ()
-    # Checks whose verdicts are still to be computed.
-    unjudged: int = 0
+    # Verdicts and comparisons with published rows that are still to be computed; a check that runs is one.
+    pending: int = 0
     # By what was measured, without the chip, which a failed run does not know.
     last_runs: Mapping[Where, LastRun] = field(default_factory=dict)
     running: Mapping[Where, int] = field(default_factory=dict)
@@ -126,28 +133,37 @@ class Latest:
     left_out: int = 0
 
 
-@dataclass(frozen=True)
 class _Run:
-    """One validated row."""
+    """One row. Of a million rows few are shown, so texts are validated when somebody asks for them."""
 
-    id: str
-    experiment_id: str
-    where: Where
-    spec: str
-    kind: str
-    note: str
-    arm: int
-    status: str
-    measured: bool
-    began_unix_s: float
-    ended_unix_s: float
-    rate: float | None
-    unit: str
-    failure: str
-    precision: str
-    batch: str
-    framework: str
-    host: str
+    __slots__ = ("arm", "bare", "began_unix_s", "ended_unix_s", "experiment_id", "host", "id", "rate", "row", "where")
+
+    def __init__(self, row: RowMapping, where: Where, bare: Where, host: str) -> None:
+        self.row = row
+        self.where = where
+        # Without the chip, which a run that failed early does not know.
+        self.bare = bare
+        self.host = host
+        self.id = str(row["id"])
+        self.experiment_id = str(row["experiment_id"])
+        self.arm = row["arm"]
+        self.began_unix_s = _number(row["started_unix_s"]) or 0.0
+        self.ended_unix_s = _number(row["ended_unix_s"]) or self.began_unix_s
+        rate = _number(row["rate_per_s"])
+        self.rate = rate if rate is not None and SMALLEST <= rate <= LARGEST else None
+
+    def text(self, column: str) -> str:
+        return _text(self.row[column])
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A published rate."""
+
+    rate: float
+    source: str
+    date: str
+    context: bool
 
 
 @dataclass
@@ -160,57 +176,96 @@ class _Arm:
 
 
 @dataclass
+class _Check:
+    """One check as far as it was read."""
+
+    first: _Run
+    running: set[str] = field(default_factory=set)
+    ended: int = 0
+    ended_unix_s: float = 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its last run ended: between two of its runs, none is running either."""
+        return not self.running and time.time() - self.ended_unix_s >= SETTLED_S
+
+
+@dataclass
 class _Seen:
     """What was read so far."""
 
     count: int = 0
     last_id: str = ""
     pending: set[str] = field(default_factory=set)
+    wheres: dict[tuple[object, ...], tuple[Where, Where, str]] = field(default_factory=dict)
     arms: dict[Where, _Arm] = field(default_factory=dict)
-    checks: dict[tuple[str, Where, str], _Run] = field(default_factory=dict)
+    # The newest two, oldest first: while one runs, the verdict of the one before stands.
+    checks: dict[tuple[str, Where, str], list[_Check]] = field(default_factory=dict)
     chips: dict[tuple[str, Where, str], str] = field(default_factory=dict)
     last_runs: dict[Where, LastRun] = field(default_factory=dict)
     ended: Counter[tuple[Where, str]] = field(default_factory=Counter)
     failures: Counter[tuple[Where, str]] = field(default_factory=Counter)
     hosts: dict[str, str] = field(default_factory=dict)
 
-    def add(self, run: _Run) -> None:
+    def add(self, row: RowMapping) -> None:
         """Add a run that was not seen, or that was seen while it ran."""
-        bare = replace(run.where, chip="")
-        if run.host:
-            self.hosts[run.where.machine] = run.host
-        if run.kind == "check":
-            self._add_check(run, bare)
-        if run.status == "running":
+        run = self._read(row)
+        status = row["status"]
+        if row["kind"] == "check":
+            self._add_check(run, is_running=status == "running")
+        if status == "running":
             self.pending.add(run.id)
             return
         self.pending.discard(run.id)
-        if run.kind in NOT_RESULTS or not run.measured:
+        if row["kind"] in NOT_RESULTS or row["role"] != "measured":
             return
-        self.ended[bare, run.status] += 1
-        if run.status == "failed":
-            self.failures[bare, run.failure] += 1
-        known = self.last_runs.get(bare)
+        self.ended[run.bare, run.text("status")] += 1
+        if status == "failed":
+            self.failures[run.bare, run.text("failure_kind") or "unknown"] += 1
+        known = self.last_runs.get(run.bare)
         if known is None or run.ended_unix_s >= known.ended_unix_s:
-            self.last_runs[bare] = LastRun(run.status == "done", run.ended_unix_s)
-        if run.status == "done" and run.rate is not None:
+            self.last_runs[run.bare] = LastRun(status == "done", run.ended_unix_s)
+        if status == "done" and run.rate is not None:
             self._add_rate(run, run.rate)
 
-    def _add_check(self, run: _Run, bare: Where) -> None:
-        # A run that failed early does not know its chip, so the chip is no part of the key.
-        key = run.note, bare, run.spec
-        if key not in self.checks or run.began_unix_s >= self.checks[key].began_unix_s:
-            self.checks[key] = run
+    def _read(self, row: RowMapping) -> _Run:
+        """Find the machine and the chip of a row; runs of one place share the objects."""
+        handle = row["handle"]
+        on_node = isinstance(handle, str) and '"node"' in handle
+        key = row["workload"], row["place"], row["machine_id"], row["chip"], row["boot_id"], handle if on_node else None
+        if key not in self.wheres:
+            if len(self.wheres) > _MOST_WHERES:
+                self.wheres.clear()
+            self.wheres[key] = _where_of(row)
+        return _Run(row, *self.wheres[key])
+
+    def _add_check(self, run: _Run, *, is_running: bool) -> None:
+        key = run.text("note"), run.bare, run.text("spec_digest")
+        known = self.checks.setdefault(key, [])
+        check = next((one for one in known if one.first.experiment_id == run.experiment_id), None)
+        if check is None:
+            check = _Check(run)
+            known.append(check)
+            known.sort(key=lambda one: one.first.began_unix_s)
+            del known[:-2]
+        if is_running:
+            check.running.add(run.id)
+        else:
+            check.running.discard(run.id)
+            check.ended += 1
+            check.ended_unix_s = max(check.ended_unix_s, run.ended_unix_s)
         if run.where.chip:
             self.chips[key] = run.where.chip
 
     def _add_rate(self, run: _Run, rate: float) -> None:
         arm = self.arms.get(run.where)
-        if arm is not None and (arm.first.experiment_id, arm.first.arm) == (run.experiment_id, run.arm):
+        if arm is not None and arm.first.experiment_id == run.experiment_id and arm.first.arm == run.arm:
             arm.rates.append(rate)
             arm.ended_unix_s = max(arm.ended_unix_s, run.ended_unix_s)
         elif arm is None or run.began_unix_s >= arm.first.began_unix_s:
             self.arms[run.where] = _Arm(run, [rate], run.ended_unix_s)
+            if run.host:
+                self.hosts[run.where.machine] = run.host
 
 
 class LedgerWatch:
@@ -222,8 +277,9 @@ class LedgerWatch:
         self._budget_s = budget_s
         self._seen = _Seen()
         self._changes: tuple[object, ...] | None = None
-        self._judged: dict[str, LatestCheck] = {}
-        self._published: dict[str, PublishedRatio | None] = {}
+        # By the experiment and how many of its runs ended.
+        self._judged: dict[tuple[str, int], LatestCheck] = {}
+        self._published: dict[tuple[str, ...], _Published | None] = {}
 
     def read(self) -> Latest:
         """Return what the ledger shows now; raise a LedgerError where it cannot be read."""
@@ -239,7 +295,7 @@ class LedgerWatch:
         with ledger.saying(), ledger.snapshot() as connection:
             total = latest.count_runs(connection)
             for row in latest.runs_named(connection, sorted(self._seen.pending)):
-                self._seen.add(_validated(row))
+                self._seen.add(row)
             self._add(latest.runs_after(connection, self._seen.last_id))
             if self._seen.count != total:
                 self._seen = _Seen()
@@ -247,35 +303,32 @@ class LedgerWatch:
 
     def _add(self, rows: latest.Rows) -> None:
         for row in rows:
-            run = _validated(row)
-            self._seen.add(run)
+            self._seen.add(row)
             self._seen.count += 1
-            self._seen.last_id = run.id
+            self._seen.last_id = str(row["id"])
 
     def _summary(self, ledger: Ledger) -> Latest:
         seen, since = self._seen, time.time() - self._horizon_s
         until = time.monotonic() + self._budget_s
-        checks = [
-            LatestCheck(key[0], replace(key[1], chip=seen.chips.get(key, "")), key[2][:8], run.experiment_id, run.began_unix_s)
-            for key, run in seen.checks.items()
-            if run.began_unix_s >= since
-        ]  # fmt: skip
+        keys = [key for key, known in seen.checks.items() if known[-1].first.began_unix_s >= since]
+        keys.sort(key=lambda key: -seen.checks[key][-1].first.began_unix_s)
         arms = [(where, arm) for where, arm in seen.arms.items() if arm.ended_unix_s >= since]
         arms.sort(key=lambda one: -one[1].ended_unix_s)
-        checks.sort(key=lambda one: -one.began_unix_s)
         shown = {where for where, last in seen.last_runs.items() if last.ended_unix_s >= since}
-        lists = (arms, checks)
-        left_out = sum(max(0, len(one) - MOST_SERIES) for one in lists) + max(0, len(shown) - MOST_SERIES)
+        left_out = sum(max(0, len(one) - MOST_SERIES) for one in (arms, keys, shown))
         newest = sorted(shown, key=lambda where: -seen.last_runs[where].ended_unix_s)[:MOST_SERIES]
         kept = set(newest)
-        judged = [self._judge(ledger, one, until) for one in checks[:MOST_SERIES]]
+        checks = [self._check(ledger, key, until) for key in keys[:MOST_SERIES]]
+        published, not_searched = self._find_published(ledger, arms[:MOST_SERIES], until)
         running = self._running(ledger)
+        alive = {one.experiment_id for one, _ in checks}
+        self._judged = {name: one for name, one in self._judged.items() if name[0] in alive}
         return Latest(
             runs=seen.count,
             results=tuple(_result(where, arm) for where, arm in arms[:MOST_SERIES]),
-            published=self._find_published(ledger, arms[:MOST_SERIES], until),
-            checks=tuple(judged),
-            unjudged=sum(one.experiment_id not in self._judged for one in judged),
+            published=published,
+            checks=tuple(one for one, _ in checks),
+            pending=not_searched + sum(not complete for _, complete in checks),
             last_runs={where: seen.last_runs[where] for where in newest},
             running={**dict.fromkeys(newest, 0), **running},
             ended={key: count for key, count in seen.ended.items() if key[0] in kept},
@@ -284,43 +337,39 @@ class LedgerWatch:
             left_out=left_out,
         )
 
-    def _judge(self, ledger: Ledger, check: LatestCheck, until: float) -> LatestCheck:
-        """Add the verdict, which is computed once: the baseline counts as it was then."""
-        if check.experiment_id not in self._judged:
-            if time.monotonic() > until:
-                return check
-            try:
-                stored = check_again(ledger, ledger.experiment(check.experiment_id))
-            except StackmarkError:
-                # Its baseline was deleted, or a stream of it is damaged: the check is there, its verdict is not.
-                self._judged[check.experiment_id] = check
-                return check
-            if stored is None:  # it is still running, or its baseline is gone
-                return check
-            found, seen = stored.checked, stored.checked.comparison
-            interval = seen.interval_90 if seen else None
-            self._judged[check.experiment_id] = replace(
-                check,
-                word=word_of(found),
-                ratio=seen.ratio if seen else None,
-                low=interval.low if interval else None,
-                high=interval.high if interval else None,
-                margin=stored.margin,
-                alarm=bool(found.alarm and found.alarm.rings),
-            )
-        return self._judged[check.experiment_id]
+    def _check(self, ledger: Ledger, key: tuple[str, Where, str], until: float) -> tuple[LatestCheck, bool]:
+        """Return the newest check that has a verdict, with when the newest one began, and whether they are the same."""
+        known, (baseline, bare, spec) = self._seen.checks[key], key
+        newest = known[-1]
+        where = replace(bare, chip=self._seen.chips.get(key, ""))
+        for one in reversed(known):
+            bare_check = LatestCheck(baseline, where, spec[:8], one.first.experiment_id, newest.first.began_unix_s)
+            name = one.first.experiment_id, one.ended
+            if name not in self._judged and one.is_settled and time.monotonic() <= until:
+                self._judged[name] = _judged(ledger, bare_check)
+            if name in self._judged:
+                found = replace(self._judged[name], where=where, began_unix_s=newest.first.began_unix_s)
+                return found, one is newest
+        return bare_check, False
 
     def _find_published(
         self, ledger: Ledger, arms: Iterable[tuple[Where, _Arm]], until: float
-    ) -> dict[Where, PublishedRatio]:
-        found = {}
+    ) -> tuple[dict[Where, PublishedRatio], int]:
+        """Return the ratios that are known, and how many rows were not searched for yet."""
+        found, pending = {}, 0
         for where, arm in arms:
-            key = arm.first.experiment_id + str(arm.first.arm)
-            if key not in self._published and time.monotonic() <= until:
-                self._published[key] = _published_ratio(ledger, arm)
-            if one := self._published.get(key):
-                found[where] = one
-        return found
+            first = arm.first
+            named = (first.text(name) for name in ("spec_digest", "rate_unit", "framework"))
+            key = (first.where.workload, first.where.chip, *named)
+            if key not in self._published:
+                if time.monotonic() > until:
+                    pending += 1
+                    continue
+                self._published[key] = _nearest(ledger, first)
+            if row := self._published[key]:
+                ratio = throughput_over_runs(arm.rates).rate_per_s / row.rate
+                found[where] = PublishedRatio(ratio, row.source, row.date, row.context)
+        return found, pending
 
     def _running(self, ledger: Ledger) -> dict[Where, int]:
         here, now = machine_name(), time.time()
@@ -332,59 +381,63 @@ class LedgerWatch:
         return dict(counts)
 
 
+def _judged(ledger: Ledger, check: LatestCheck) -> LatestCheck:
+    """Add the verdict. None is there where the baseline was deleted, or a stream of a run is damaged."""
+    try:
+        stored = check_again(ledger, ledger.experiment(check.experiment_id))
+    except StackmarkError as error:
+        if error.kind == "locked":
+            raise
+        return check
+    if stored is None:
+        return check
+    found, seen = stored.checked, stored.checked.comparison
+    interval = seen.interval_90 if seen else None
+    return replace(
+        check,
+        word=word_of(found),
+        ratio=seen.ratio if seen else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        margin=stored.margin,
+        alarm=bool(found.alarm and found.alarm.rings),
+    )
+
+
 def _result(where: Where, arm: _Arm) -> LatestResult:
     rate = throughput_over_runs(arm.rates)
     first = arm.first
     return LatestResult(
-        where, first.experiment_id, first.unit, rate.rate_per_s, rate.low_per_s, rate.high_per_s, len(arm.rates),
-        arm.ended_unix_s, first.precision, first.batch, first.framework,
+        where, first.experiment_id, first.text("rate_unit"), rate.rate_per_s, rate.low_per_s, rate.high_per_s, len(arm.rates),
+        arm.ended_unix_s, first.text("precision"), first.text("batch"), first.text("framework"),
     )  # fmt: skip
 
 
-def _published_ratio(ledger: Ledger, arm: _Arm) -> PublishedRatio | None:
-    """Compare a result with the nearest published row; None where there is none of its metric."""
+def _nearest(ledger: Ledger, first: _Run) -> _Published | None:
+    """Find the nearest published row of the same unit; None where there is none."""
     try:
-        run = ledger.run(arm.first.id)
-        matches = near(run.spec, arm.first.unit, run.chip, run.framework, known_rows(ledger), limit=1)
+        run = ledger.run(first.id)
+        unit = first.text("rate_unit")
+        matches = near(run.spec, unit, run.chip, run.framework, known_rows(ledger), limit=1)
     except StackmarkError:
         return None
-    if not matches or matches[0].row.unit != arm.first.unit or matches[0].row.value <= 0:
+    if not matches or matches[0].row.unit != unit or matches[0].row.value <= 0:
         return None
     row = matches[0].row
-    ratio = throughput_over_runs(arm.rates).rate_per_s / row.value
-    return PublishedRatio(ratio, _text(row.source), _text(row.date), bool(matches[0].differs))
+    return _Published(row.value, _text(row.source), _text(row.date), bool(matches[0].differs))
 
 
 # --- a row of a ledger that somebody may have edited
 
 
-def _validated(row: RowMapping) -> _Run:
+def _where_of(row: RowMapping) -> tuple[Where, Where, str]:
+    """Return what a row measured where, the same without the chip, and the name of its node."""
     node, boot = _node(row["handle"])
     machine = _text(row["machine_id"])
     if node and boot != row["boot_id"]:
         machine = node[0]
-    began = _number(row["started_unix_s"]) or 0.0
-    rate = _number(row["rate_per_s"])
-    return _Run(
-        id=str(row["id"]),
-        experiment_id=str(row["experiment_id"]),
-        where=Where(_text(row["workload"]), _text(row["place"]), machine, _text(row["chip"])),
-        spec=_text(row["spec_digest"]),
-        kind=_text(row["kind"]),
-        note=_text(row["note"]),
-        arm=row["arm"] if isinstance(row["arm"], int) else 0,
-        status=_text(row["status"]),
-        measured=row["role"] == "measured",
-        began_unix_s=began,
-        ended_unix_s=_number(row["ended_unix_s"]) or began,
-        rate=rate if rate is not None and SMALLEST <= rate <= LARGEST else None,
-        unit=_text(row["rate_unit"]),
-        failure=_text(row["failure_kind"]) or "unknown",
-        precision=_text(row["precision"]),
-        batch=_text(row["batch"]),
-        framework=_text(row["framework"]),
-        host=node[1] if node else "",
-    )
+    where = Where(_text(row["workload"]), _text(row["place"]), machine, _text(row["chip"]))
+    return where, replace(where, chip=""), node[1] if node else ""
 
 
 def _node(handle: object) -> tuple[tuple[str, str] | None, object]:

@@ -21,8 +21,8 @@ def ledger_metrics(found: Latest) -> Iterator[Metric]:
     yield GaugeMetricFamily("stackmark_ledger_runs", "Runs in the ledger.", value=found.runs)
     text = "Series that are left out because there are too many."
     yield GaugeMetricFamily("stackmark_exporter_series_left_out", text, value=found.left_out)
-    text = "Checks whose verdict is not computed yet: it runs, or the next scrapes compute it."
-    yield GaugeMetricFamily("stackmark_exporter_checks_unjudged", text, value=found.unjudged)
+    text = "Verdicts and comparisons with published rows that the next scrapes compute, and checks that run."
+    yield GaugeMetricFamily("stackmark_exporter_pending", text, value=found.pending)
     machines = InfoMetricFamily(
         "stackmark_machine", "The name of a machine, where the ledger knows it.", labels=("machine",)
     )
