@@ -32,11 +32,12 @@ REPETITIONS, CLIENTS = 11, 100
 AGES_S = 1e12
 
 
-def add_run(ledger: Ledger) -> None:
+def add_run(ledger: Ledger, unix_s: float) -> None:
+    """Add a run that is newer than all that were filled in, which may be of the future."""
     experiment = Experiment(id=new_id("x"), created_unix_s=time.time())
     ledger.start_experiment(experiment)
     run = RunStart(
-        id=new_id("r"), experiment_id=experiment.id, spec=Spec(workload=filled.WORKLOADS[0], params={}), place="host",
+        id=filled.made_id("r", unix_s, 1), experiment_id=experiment.id, spec=Spec(workload=filled.WORKLOADS[0], params={}), place="host",
         started_unix_s=time.time(), machine_id="0" * 32, boot_id="0", driver_pid=1, stackmark_version="0",
     )  # fmt: skip
     ledger.start(run)
@@ -66,8 +67,8 @@ def main() -> int:
         unchanged = [timed(watch)[0] for _ in range(REPETITIONS)]
         changed = []
         with Ledger.open(file) as ledger:
-            for _ in range(REPETITIONS):
-                add_run(ledger)
+            for number in range(REPETITIONS):
+                add_run(ledger, filled.FIRST_UNIX_S + 60.0 * (amount + number))
                 changed.append(timed(watch)[0])
         print(
             "| reading                | median ms | slowest ms |\n|------------------------|----------:|-----------:|"

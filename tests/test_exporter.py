@@ -27,7 +27,7 @@ import recorded
 from asking import ask
 from experiment_asking import empty_ledger
 from leaving_out import leave_out
-from other_days import MARGIN, checked, only, three_series, verdict
+from other_days import MARGIN, change, checked, only, three_series, verdict
 from prometheus_parts import driver_of_gpus, fetch, free_port, running, serving, until, url_of
 from stackmark.errors import Exit
 from stackmark.experiments.baseline import held_by
@@ -146,6 +146,18 @@ def test_older_runs_that_are_imported_and_runs_that_are_deleted_are_seen(file: P
         book.delete([run_id])
         assert value(exporter, "stackmark_ledger_runs") == 3
         assert value(exporter, "stackmark_result_rate", workload="op/gemm") > 0
+
+
+def test_a_run_from_a_clock_that_is_ahead_hides_none(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Ledger.open(str(file)) as book, exporting(file) as exporter:
+        run_id = ledger_runs.complete(book)
+        change(file, "UPDATE streams SET run_id = 'x'")
+        change(file, "UPDATE runs SET id = ? WHERE id = ?", "r-" + "7" * 26, run_id)
+        assert value(exporter, "stackmark_ledger_runs") == 1
+        monkeypatch.setattr("stackmark.api.latest._Seen", lambda: pytest.fail("all was read once more"))
+        for count in (2, 3):
+            ledger_runs.complete(book)
+            assert value(exporter, "stackmark_ledger_runs") == count
 
 
 def test_results_beyond_the_horizon_are_left_out(file: Path) -> None:

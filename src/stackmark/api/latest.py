@@ -21,6 +21,7 @@ from stackmark.errors import StackmarkError
 from stackmark.events import LARGEST, SMALLEST
 from stackmark.experiments.check import check_again
 from stackmark.experiments.driver import machine_name, may_live
+from stackmark.ids import RUN, derived_id
 from stackmark.ledger import latest
 from stackmark.ledger.latest import changes_of
 from stackmark.published.lookup import known_rows, near
@@ -35,6 +36,9 @@ HORIZON_S = 35 * 86_400.0
 MOST_SERIES = 2000
 # What is spent on verdicts and published rows in one reading: the others come with the next.
 BUDGET_S = 2.0
+# Clocks of machines that share a ledger may differ by so much, and that many runs may come from one that is wrong.
+AHEAD_S = 60.0
+_MOST_AHEAD = 1000
 # The next run of a check begins within moments of the last.
 SETTLED_S = 10.0
 # A run of another machine that began so long ago was lost, and nobody cleaned up.
@@ -196,6 +200,7 @@ class _Seen:
 
     count: int = 0
     last_id: str = ""
+    ahead: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
     wheres: dict[tuple[object, ...], tuple[Where, Where, str]] = field(default_factory=dict)
     arms: dict[Where, _Arm] = field(default_factory=dict)
@@ -302,10 +307,18 @@ class LedgerWatch:
                 self._add(latest.runs_after(connection, ""))
 
     def _add(self, rows: latest.Rows) -> None:
+        """Add runs that were not seen. Ids from a clock that is ahead do not hide those of the others that come later."""
+        seen, now = self._seen, derived_id(RUN, time.time() + AHEAD_S, "")
         for row in rows:
-            self._seen.add(row)
-            self._seen.count += 1
-            self._seen.last_id = str(row["id"])
+            run_id = str(row["id"])
+            if run_id in seen.ahead:
+                continue
+            seen.add(row)
+            seen.count += 1
+            if run_id > now and len(seen.ahead) < _MOST_AHEAD:
+                seen.ahead.add(run_id)
+            else:
+                seen.last_id = max(seen.last_id, run_id)
 
     def _summary(self, ledger: Ledger) -> Latest:
         seen, since = self._seen, time.time() - self._horizon_s
