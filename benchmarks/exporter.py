@@ -37,7 +37,8 @@ def add_run(ledger: Ledger, unix_s: float) -> None:
     experiment = Experiment(id=new_id("x"), created_unix_s=time.time())
     ledger.start_experiment(experiment)
     run = RunStart(
-        id=filled.made_id("r", unix_s, 1), experiment_id=experiment.id, spec=Spec(workload=filled.WORKLOADS[0], params={}), place="host",
+        id=filled.made_id("r", unix_s, 1), experiment_id=experiment.id, place="host",
+        spec=Spec(workload=filled.WORKLOADS[0], params={}),
         started_unix_s=time.time(), machine_id="0" * 32, boot_id="0", driver_pid=1, stackmark_version="0",
     )  # fmt: skip
     ledger.start(run)
