@@ -440,13 +440,14 @@ def test_tls_is_spoken_and_a_client_without_it_holds_nobody(tmp_path: Path) -> N
         ("--textfile", "a.prom", "--push", "http://127.0.0.1:1"),
         ("--push", "127.0.0.1:9091"),
         ("--ledger", "x.sqlite3", "--no-ledger"),
+        ("--ledger", "mysql://host/x"),
         ("--every", "often"),
     ],
 )
 def test_what_is_not_safe_or_makes_no_sense_is_refused(words: tuple[str, ...]) -> None:
     answer = ask("exporter", "--no-gpu", *words)
     assert answer.code == Exit.WRONG_USE
-    assert words[0] in answer.err
+    assert words[0].removeprefix("--") in answer.err
     assert "Traceback" not in answer.err
 
 

@@ -23,6 +23,7 @@ from stackmark.experiments.check import check_again
 from stackmark.experiments.driver import machine_name, may_live
 from stackmark.ids import RUN, derived_id
 from stackmark.ledger import latest
+from stackmark.ledger.address import find
 from stackmark.ledger.latest import changes_of
 from stackmark.published.lookup import known_rows, near
 from stackmark.show.check import SEVERITY, word_of
@@ -277,6 +278,8 @@ class LedgerWatch:
     """Reads the newest results of one ledger, again and again. Not safe to use from several threads at once."""
 
     def __init__(self, where: str | None, horizon_s: float = HORIZON_S, budget_s: float = BUDGET_S) -> None:
+        # A name that can never be a ledger's is refused now.
+        find(where)
         self._where = where
         self._horizon_s = horizon_s
         self._budget_s = budget_s

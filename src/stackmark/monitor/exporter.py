@@ -65,7 +65,7 @@ class Exporter(Collector):
         if ledger is not None:
             watch = LedgerWatch(ledger, horizon_s, PATIENCE_S if patient else BUDGET_S)
             wait_s = 2 * PATIENCE_S if patient else ledger_wait_s
-            self._ledger = Fresh("ledger", watch.read, (StackmarkError,), ledger_age_s, wait_s)
+            self._ledger = Fresh("ledger", watch.read, (StackmarkError, OSError), ledger_age_s, wait_s)
         self._gpus: Fresh[GpusReading] | None = None
         if gpus is not None:
             entered = self._held.enter_context(gpus)
