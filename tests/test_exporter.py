@@ -154,7 +154,7 @@ def test_a_run_from_a_clock_that_is_ahead_hides_none(file: Path, monkeypatch: py
         change(file, "UPDATE streams SET run_id = 'x'")
         change(file, "UPDATE runs SET id = ? WHERE id = ?", "r-" + "7" * 26, run_id)
         assert value(exporter, "stackmark_ledger_runs") == 1
-        monkeypatch.setattr("stackmark.api.latest._Seen", lambda: pytest.fail("all was read once more"))
+        monkeypatch.setattr("stackmark.api.latest._Tally", lambda: pytest.fail("all was read once more"))
         for count in (2, 3):
             ledger_runs.complete(book)
             assert value(exporter, "stackmark_ledger_runs") == count

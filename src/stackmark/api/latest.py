@@ -138,7 +138,7 @@ class Latest:
     left_out: int = 0
 
 
-class _Run:
+class _RunRow:
     """One row. Of a million rows few are shown, so texts are validated when somebody asks for them."""
 
     __slots__ = ("arm", "bare", "began_unix_s", "ended_unix_s", "experiment_id", "host", "id", "rate", "row", "where")
@@ -162,7 +162,7 @@ class _Run:
 
 
 @dataclass(frozen=True)
-class _Published:
+class _PublishedRate:
     """A published rate."""
 
     rate: float
@@ -172,19 +172,19 @@ class _Published:
 
 
 @dataclass
-class _Arm:
+class _ArmRates:
     """The newest arm of an experiment at one place."""
 
-    first: _Run
+    first: _RunRow
     rates: list[float]
     ended_unix_s: float
 
 
 @dataclass
-class _Check:
+class _CheckRuns:
     """One check as far as it was read."""
 
-    first: _Run
+    first: _RunRow
     running: set[str] = field(default_factory=set)
     ended: int = 0
     ended_unix_s: float = 0.0
@@ -196,7 +196,7 @@ class _Check:
 
 
 @dataclass
-class _Seen:
+class _Tally:
     """What was read so far."""
 
     count: int = 0
@@ -204,9 +204,9 @@ class _Seen:
     ahead: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
     wheres: dict[tuple[object, ...], tuple[Where, Where, str]] = field(default_factory=dict)
-    arms: dict[Where, _Arm] = field(default_factory=dict)
+    arms: dict[Where, _ArmRates] = field(default_factory=dict)
     # The newest two, oldest first: while one runs, the verdict of the one before stands.
-    checks: dict[tuple[str, Where, str], list[_Check]] = field(default_factory=dict)
+    checks: dict[tuple[str, Where, str], list[_CheckRuns]] = field(default_factory=dict)
     chips: dict[tuple[str, Where, str], str] = field(default_factory=dict)
     last_runs: dict[Where, LastRun] = field(default_factory=dict)
     ended: Counter[tuple[Where, str]] = field(default_factory=Counter)
@@ -234,7 +234,7 @@ class _Seen:
         if status == "done" and run.rate is not None:
             self._add_rate(run, run.rate)
 
-    def _read(self, row: RowMapping) -> _Run:
+    def _read(self, row: RowMapping) -> _RunRow:
         """Find the machine and the chip of a row; runs of one place share the objects."""
         handle = row["handle"]
         on_node = isinstance(handle, str) and '"node"' in handle
@@ -243,14 +243,14 @@ class _Seen:
             if len(self.wheres) > _MOST_WHERES:
                 self.wheres.clear()
             self.wheres[key] = _where_of(row)
-        return _Run(row, *self.wheres[key])
+        return _RunRow(row, *self.wheres[key])
 
-    def _add_check(self, run: _Run, *, is_running: bool) -> None:
+    def _add_check(self, run: _RunRow, *, is_running: bool) -> None:
         key = run.text("note"), run.bare, run.text("spec_digest")
         known = self.checks.setdefault(key, [])
         check = next((one for one in known if one.first.experiment_id == run.experiment_id), None)
         if check is None:
-            check = _Check(run)
+            check = _CheckRuns(run)
             known.append(check)
             known.sort(key=lambda one: one.first.began_unix_s)
             del known[:-2]
@@ -263,13 +263,13 @@ class _Seen:
         if run.where.chip:
             self.chips[key] = run.where.chip
 
-    def _add_rate(self, run: _Run, rate: float) -> None:
+    def _add_rate(self, run: _RunRow, rate: float) -> None:
         arm = self.arms.get(run.where)
         if arm is not None and arm.first.experiment_id == run.experiment_id and arm.first.arm == run.arm:
             arm.rates.append(rate)
             arm.ended_unix_s = max(arm.ended_unix_s, run.ended_unix_s)
         elif arm is None or run.began_unix_s >= arm.first.began_unix_s:
-            self.arms[run.where] = _Arm(run, [rate], run.ended_unix_s)
+            self.arms[run.where] = _ArmRates(run, [rate], run.ended_unix_s)
             if run.host:
                 self.hosts[run.where.machine] = run.host
 
@@ -283,11 +283,11 @@ class LedgerWatch:
         self._where = where
         self._horizon_s = horizon_s
         self._budget_s = budget_s
-        self._seen = _Seen()
+        self._seen = _Tally()
         self._changes: tuple[object, ...] | None = None
         # By the experiment and how many of its runs ended.
         self._judged: dict[tuple[str, int], LatestCheck] = {}
-        self._published: dict[tuple[str, ...], _Published | None] = {}
+        self._published: dict[tuple[str, ...], _PublishedRate | None] = {}
 
     def read(self) -> Latest:
         """Return what the ledger shows now; raise a LedgerError where it cannot be read."""
@@ -306,7 +306,7 @@ class LedgerWatch:
                 self._seen.add(row)
             self._add(latest.runs_after(connection, self._seen.last_id))
             if self._seen.count != total:
-                self._seen = _Seen()
+                self._seen = _Tally()
                 self._add(latest.runs_after(connection, ""))
 
     def _add(self, rows: latest.Rows) -> None:
@@ -369,7 +369,7 @@ class LedgerWatch:
         return bare_check, False
 
     def _find_published(
-        self, ledger: Ledger, arms: Iterable[tuple[Where, _Arm]], until: float
+        self, ledger: Ledger, arms: Iterable[tuple[Where, _ArmRates]], until: float
     ) -> tuple[dict[Where, PublishedRatio], int]:
         """Return the ratios that are known, and how many rows were not searched for yet."""
         found, pending = {}, 0
@@ -420,7 +420,7 @@ def _judged(ledger: Ledger, check: LatestCheck) -> LatestCheck:
     )
 
 
-def _result(where: Where, arm: _Arm) -> LatestResult:
+def _result(where: Where, arm: _ArmRates) -> LatestResult:
     rate = throughput_over_runs(arm.rates)
     first = arm.first
     return LatestResult(
@@ -429,7 +429,7 @@ def _result(where: Where, arm: _Arm) -> LatestResult:
     )  # fmt: skip
 
 
-def _nearest(ledger: Ledger, first: _Run) -> _Published | None:
+def _nearest(ledger: Ledger, first: _RunRow) -> _PublishedRate | None:
     """Find the nearest published row of the same unit; None where there is none."""
     try:
         run = ledger.run(first.id)
@@ -440,7 +440,7 @@ def _nearest(ledger: Ledger, first: _Run) -> _Published | None:
     if not matches or matches[0].row.unit != unit or matches[0].row.value <= 0:
         return None
     row = matches[0].row
-    return _Published(row.value, _text(row.source), _text(row.date), bool(matches[0].differs))
+    return _PublishedRate(row.value, _text(row.source), _text(row.date), bool(matches[0].differs))
 
 
 # --- a row of a ledger that somebody may have edited

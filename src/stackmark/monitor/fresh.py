@@ -32,7 +32,7 @@ class Reading(Generic[T]):
 
 
 class Fresh(Generic[T]):
-    """A value that is read anew when it is older than `age_s`. `errors` are those that `read` is expected to raise."""
+    """A value that is read again when it is older than `age_s`. `errors` are those that `read` is expected to raise."""
 
     def __init__(
         self, name: str, read: Callable[[], T], errors: tuple[type[Exception], ...], age_s: float, wait_s: float

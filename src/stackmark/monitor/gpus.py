@@ -64,7 +64,7 @@ class GpusReading:
 
 
 @dataclass
-class _Known:
+class _WatchedGpu:
     device: Device
     name: str
     pci_address: str
@@ -79,7 +79,7 @@ class GpuWatch:
         self._module = module
         self._held = ExitStack()
         self._nvml: Nvml | None = None
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _WatchedGpu] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -107,14 +107,14 @@ class GpuWatch:
         found = tuple(self._one(nvml, known, shown) for known in self._known.values())
         return GpusReading(found, expected, nvml.word("nvmlSystemGetDriverVersion") or "")
 
-    def _meet(self, nvml: Nvml, device: Device) -> _Known:
+    def _meet(self, nvml: Nvml, device: Device) -> _WatchedGpu:
         info = nvml.ask("nvmlDeviceGetPciInfo_v3", device.handle)
         bus = getattr(info, "busId", None)
         address = bus.decode(errors="replace") if isinstance(bus, bytes) else bus if isinstance(bus, str) else ""
         watch = self._held.enter_context(XidWatch(device.uuid, self._module))
-        return _Known(device, nvml.word("nvmlDeviceGetName", device.handle) or "", address, watch)
+        return _WatchedGpu(device, nvml.word("nvmlDeviceGetName", device.handle) or "", address, watch)
 
-    def _one(self, nvml: Nvml, known: _Known, shown: dict[str, Device]) -> GpuReading:
+    def _one(self, nvml: Nvml, known: _WatchedGpu, shown: dict[str, Device]) -> GpuReading:
         device = shown.get(known.device.uuid)
         seen = counters.read(known.device.uuid, known.watch, module=self._module)
         xids = None if seen.xids is None else Counter(seen.xids)
