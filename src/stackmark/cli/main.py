@@ -49,6 +49,7 @@ SECTIONS = {
         "facts": "Show the hardware and software of this machine.",
         "experiments": "List stored experiments with their verdicts.",
         "results": "List stored runs.",
+        "trend": "Show when a workload became slower, and what changed.",
         "show": "Show a stored run or experiment.",
         "report": "Write a report of experiments: HTML, PDF or Markdown.",
         "plot": "Draw an experiment: SVG or PNG.",
