@@ -57,6 +57,8 @@ SECTIONS = {
     "Watch": {
         "canary": "Check a baseline for ever, or once before a job.",
         "trend": "Show when a workload became slower, and what changed.",
+        "exporter": "Show results and GPUs to Prometheus.",
+        "monitor": "Print alert rules, dashboards and manifests for it.",
     },
     "Cluster and images": {
         "cluster": "Diagnose, test and measure a Kubernetes cluster.",
