@@ -108,7 +108,7 @@ def verdict_cell(ask: Ask, one: ListedExperiment) -> Markup:
 def verdict_words(one: ListedExperiment) -> Markup:
     """Show each word once, with its sign; of two equal arms the margin that they can decide."""
     if one.smallest_margin is not None or not one.verdicts:
-        return text(say_verdicts(one))
+        return text(say_verdicts(one) or "–")
     words = dict.fromkeys(one.verdicts)
     return join(
         (
