@@ -30,6 +30,7 @@ VERSIONS = {
     # What is stored.
     "experiments": 1,
     "experiment": 1,
+    "progress": 1,
     "results": 1,
     "stored-run": 1,
     "export-row": 1,

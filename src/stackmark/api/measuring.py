@@ -29,8 +29,8 @@ from stackmark.ledger.rows import Experiment as StoredExperiment
 from stackmark.ledger.rows import Kind
 from stackmark.places.place import Place
 from stackmark.published.lookup import known_rows
-from stackmark.show.live import Progress as Progress
-from stackmark.show.live import ProgressLike, watcher_of
+from stackmark.show.callbacks import Progress as Progress
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.spec import Request
 from stackmark.workloads.registry import check_request, find
 

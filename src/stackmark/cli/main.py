@@ -34,6 +34,7 @@ SECTIONS = {
         "noise": "Measure how much identical runs differ on this machine.",
         "ceilings": "Measure the limits of this machine: compute, memory, links.",
         "resume": "Continue an experiment that was interrupted.",
+        "watch": "Watch an experiment that another process runs.",
     },
     "Compare": {
         "compare": "Compare host, container, pod or settings, with a verdict.",

@@ -58,6 +58,8 @@ from stackmark.ledger.streams import Lines, TooLong, check_stored, pack_lines, u
 T = TypeVar("T")
 # How long a PostgreSQL server that went away is waited for: as long as a locked file, and a restart takes a few seconds.
 PATIENCE_S = BUSY_S + 5.0
+# What is only news is left out where another writer has the file.
+NEWS_BUSY_S = 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 # How many ids an ambiguous prefix is answered with, and how many rows an export holds in memory.
 _CANDIDATES = 5
@@ -136,6 +138,11 @@ class Ledger:
             ledger._engine.dispose()
             raise
         return ledger
+
+    def for_news(self) -> "Ledger":
+        """Return this ledger on connections of its own that wait neither for a lock nor for the disk: for what may be lost."""
+        engine = addresses.make_engine(self._address, busy_s=NEWS_BUSY_S, durable=False)
+        return Ledger(engine, self._address, read_only=self.read_only)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
