@@ -120,13 +120,17 @@ def together(host: str) -> None:
     with ThreadPoolExecutor(CLIENTS) as pool:
         seconds = list(pool.map(one, range(CLIENTS)))
     whole = time.perf_counter() - begun
-    print(f"\n{CLIENTS} clients at once: all answered in {whole:.1f} s, half of them within {statistics.median(seconds):.1f} s")
+    print(
+        f"\n{CLIENTS} clients at once: all answered in {whole:.1f} s, half of them within {statistics.median(seconds):.1f} s"
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1_000_000)
-    parser.add_argument("--ledger", type=Path, help="a ledger that was filled before; it is filled where it does not exist")
+    parser.add_argument(
+        "--ledger", type=Path, help="a ledger that was filled before; it is filled where it does not exist"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stackmark-bench-") as folder:
         ledger = options.ledger or Path(folder) / "ledger.sqlite3"

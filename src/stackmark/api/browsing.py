@@ -1,19 +1,26 @@
 """Leaf through a ledger: pages of experiments and runs, what is running, chips. Nothing is written or cleaned up."""
 
+import hashlib
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from stackmark.api.cluster_experiments import sweep_result
 from stackmark.api.ledgers import Ledger, LedgerLike, opened
 from stackmark.api.stored import load, load_run
 from stackmark.api.suites import read_suite
 from stackmark.errors import SpecError
 from stackmark.experiments.driver import machine_name, may_live
 from stackmark.experiments.judging import read_stored, timed_run
-from stackmark.experiments.kinds import SUITE
+from stackmark.experiments.kinds import FAULT, SUITE, SWEEP
 from stackmark.experiments.overview import ListedExperiment, overview
+from stackmark.experiments.watched import STARTING_S
+from stackmark.experiments.watched import ExperimentProgress as ExperimentProgress
+from stackmark.experiments.watched import progress_of as told_progress
 from stackmark.ledger import browsing
+from stackmark.ledger.progress import holder
 from stackmark.ledger.rows import Cursor as Cursor
 from stackmark.ledger.rows import Edge as Edge
 from stackmark.ledger.rows import ExperimentFilter as ExperimentFilter
@@ -125,29 +132,36 @@ def one_listed(experiment: str, ledger: LedgerLike = None) -> ListedExperiment:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an experiment is: its runs in the order started, and those of them whose driver is gone."""
+    """How far an experiment is: its runs in the order started, those of them whose driver is gone, and what works on it."""
 
     id: str
     runs: tuple[RunDetail, ...]
     lost: frozenset[str] = frozenset()
+    # Where somebody works on it: what its driver last told.
+    told: ExperimentProgress | None = None
 
     @property
     def running(self) -> bool:
-        """Tell whether a run of it goes on."""
-        return any(run.status == "running" and run.id not in self.lost for run in self.runs)
+        return self.told is not None
 
     @property
-    def state(self) -> tuple[tuple[str, str], ...]:
-        """Return what changes as it goes on."""
+    def state(self) -> tuple[object, ...]:
+        """Return what the stored runs show depends on."""
         return tuple((run.id, "lost" if run.id in self.lost else run.status) for run in self.runs)
 
 
 def progress_of(experiment: str, ledger: LedgerLike = None) -> Progress:
     """Read how far an experiment is. A run whose driver on this machine has ended is called lost, and nothing is written."""
     with opened(ledger) as book:
-        found = book.experiment_id(experiment)
-        runs = book.runs_of(found)
-        return Progress(found, tuple(runs), frozenset(run.id for run in runs if is_lost(run)))
+        found = book.experiment(experiment)
+        runs = book.runs_of(found.id)
+        told = None
+        # What nobody works on needs no look at its verdict.
+        young = time.time() - found.created_unix_s < STARTING_S
+        if young or holder(book, found.id) or any(run.status == "running" for run in runs):
+            seen = told_progress(book, found.id)
+            told = seen if seen.is_at_work else None
+        return Progress(found.id, tuple(runs), frozenset(run.id for run in runs if is_lost(run)), told)
 
 
 def is_lost(run: RunRow) -> bool:
@@ -155,20 +169,21 @@ def is_lost(run: RunRow) -> bool:
     return run.status == "running" and run.machine_id == machine_name() and not may_live(run)
 
 
-def newest_change(ledger: LedgerLike = None) -> tuple[object, ...]:
-    """Return what differs as soon as the first page of the list does: the newest rows, and what is running."""
+def newest_change(ledger: LedgerLike = None) -> str:
+    """Return a text that differs as soon as the first page of the list does: of the newest runs, and of what is running."""
     with opened(ledger) as book:
-        newest = book.runs(limit=PAGE)
-        running = book.runs(RunFilter(status="running"), limit=PAGE)
-        return tuple((run.id, run.status) for run in newest), tuple(run.id for run in running)
+        newest = [(run.id, run.status) for run in book.runs(limit=PAGE)]
+        running = [run.id for run in book.runs(RunFilter(status="running"), limit=PAGE)]
+    return hashlib.sha256(repr((newest, running)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What an experiment shows: an examination of its runs, or of a suite its table."""
+    """What an experiment shows: an examination of its runs, of a suite its table, of a kind without arms lines of text."""
 
     examined: Examined | None = None
     suite: SuiteResult | None = None
+    lines: tuple[str, ...] = ()
 
 
 def shown(experiment: str, ledger: LedgerLike = None) -> Shown:
@@ -177,6 +192,10 @@ def shown(experiment: str, ledger: LedgerLike = None) -> Shown:
         found = load(experiment, book)
         if found.kind() is SUITE:
             return Shown(suite=read_suite(found).result)
+        if found.kind() is FAULT:
+            return Shown(lines=tuple(str(found.fault()).splitlines()))
+        if found.kind() is SWEEP:
+            return Shown(lines=tuple(str(sweep_result(found)).splitlines()))
         return Shown(examined=found.verdict().examined)
 
 

@@ -281,7 +281,7 @@ async def _list_events(site: Site, _: Request) -> Response:
     def read() -> Snapshot:
         with site.open() as book:
             state = browsing.newest_change(book)
-        return Snapshot(state, {"number": hash(state)})
+        return Snapshot(state, {"state": state})
 
     return _events(site, "the list", read)
 

@@ -62,7 +62,7 @@ def experiments(ask: Ask) -> Answer:
     first = not ask.get("from") and order != "oldest"
     listed = element(
         "div", shown, _pages(ask, "/", page), id="list", data_list="/events" if first else None,
-        data_what="experiments" if first else None,
+        data_state=browsing.newest_change(ask.book) if first else None,
     )  # fmt: skip
     return Answer(
         "Experiments", join([element("h1", text("Experiments")), _filters(ask, "/", ORDERS), listed]), here="/"
@@ -76,8 +76,8 @@ def _experiment_row(ask: Ask, one: ListedExperiment) -> Row:
             Cell(
                 join([link(path("experiments", one.id), name), element("small", text(short_id(one.id)), title=one.id)])
             ),
-            plain(say_moment(one.created_unix_s, FORM)),
-            plain(SHORT_KINDS.get(one.kind, one.kind)),
+            whole(say_moment(one.created_unix_s, FORM)),
+            whole(SHORT_KINDS.get(one.kind, one.kind)),
             plain(cut(", ".join(one.arms), 80)),
             numeric(say_runs(one)),
             Cell(state_mark(one.state)),
@@ -189,13 +189,18 @@ def _run_row(row: RunRow, lost: bool) -> Row:
                     ]
                 )
             ),
-            plain(say_moment(row.started_unix_s)),
+            whole(say_moment(row.started_unix_s)),
             plain(cut(row.place, 80)),
             plain(cut(row.chip or "–", 80), f"{row.ranks} ranks" if row.ranks > 1 else ""),
             numeric(cut(rate, 60)),
             Cell(state_mark(mark, state)),
         ]
     )
+
+
+def whole(content: str) -> Cell:
+    """Show our own short words, which no narrow column tears apart."""
+    return Cell(element("span", text(content), class_="whole"))
 
 
 def state_mark(state: str, said: str = "") -> Markup:
@@ -205,7 +210,7 @@ def state_mark(state: str, said: str = "") -> Markup:
     mark = element(
         "span", text(sign.get(state, "•")), class_=f"state-sign {classes.get(state, 'open')}", aria_hidden="true"
     )
-    return element("span", mark, text(f" {said or state}"), class_=f"state-{state if state in sign else 'other'}")
+    return element("span", mark, text(f" {said or state}"), class_="state-words" if said else "state-words whole")
 
 
 # --- both -----------------------------------------------------------------------------------------------------------------

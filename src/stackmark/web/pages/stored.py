@@ -4,14 +4,15 @@ import itertools
 import json
 import tempfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stackmark.api import browsing
 from stackmark.api.baselines import list_baselines
-from stackmark.api.browsing import Progress
+from stackmark.api.browsing import Progress, RunRow
 from stackmark.api.stored import load, load_run
 from stackmark.errors import LedgerError, SpecError, StackmarkError
+from stackmark.figures import say_figure
 from stackmark.show.facts import say_fact
 from stackmark.show.report import write_report, write_suite_report
 from stackmark.show.report.html import experiment as experiment_report
@@ -21,7 +22,7 @@ from stackmark.show.report.tables import Row, plain, table
 from stackmark.show.runs import run_lines
 from stackmark.show.safe import short_id
 from stackmark.show.sections import Sections
-from stackmark.units import counted
+from stackmark.units import counted, say_seconds
 from stackmark.web.asking import Answer, Ask
 from stackmark.web.charts import step_chart
 from stackmark.web.live import Snapshot
@@ -90,10 +91,12 @@ def _report(ask: Ask, experiment_id: str) -> Markup:
     try:
         found = browsing.shown(experiment_id, ask.book)
     except StackmarkError as error:
-        # A sweep has no arms, an operator list no blocks, and one damaged row hides no other page.
+        # One damaged row hides no other page.
         return trouble(error.message, error.hint)
     if found.suite is not None:
         return suite_report(found.suite)
+    if found.lines:
+        return join([element("h1", text("What it shows")), lines(found.lines, "result")])
     assert found.examined is not None
     return experiment_report(Sections(found.examined))
 
@@ -105,8 +108,11 @@ def report_file(ask: Ask) -> Answer:
         target = str(Path(folder) / "report.html")
         if found.suite is not None:
             written = write_suite_report(found.suite, target)
+        elif found.examined is None:
+            return Answer(
+                "Report", file=("\n".join(found.lines).encode(), "text/plain; charset=utf-8", "stackmark.txt")
+            )
         else:
-            assert found.examined is not None
             written = write_report(found.examined, target)
         data = written.read_bytes()
     return Answer(
@@ -130,25 +136,51 @@ def _live(progress: Progress) -> Markup:
 
 
 def live_lines(progress: Progress) -> Markup:
-    """Say how many runs have ended and how, and which one goes on."""
-    running = [run for run in progress.runs if run.status == "running" and run.id not in progress.lost]
-    good = sum(run.status == "done" for run in progress.runs)
-    bad = sum(run.status in ("failed", "invalid") or run.id in progress.lost for run in progress.runs)
-    said = f"{counted(good, 'run')} done" + (f", {counted(bad, 'run')} failed" if bad else "")
-    parts = [element("p", text(said))]
-    for run in running[:8]:
-        words = f" in the place {cut(run.place, 80)}, started "
-        age = element("span", text(""), data_since=run.started_unix_s)
-        parts.append(element("p", link(path("runs", run.id), cut(run.workload, 80)), text(words), age, class_="now"))
+    """Say what its driver last told: how far the run at hand is, how fast, and how long all of it still takes."""
+    told = progress.told
+    if told is None:
+        good, bad = _ended(progress.runs, progress.lost)
+        return element("p", text(f"{counted(good, 'run')} done" + (f", {counted(bad, 'run')} failed" if bad else "")))
+    good, bad = _ended(told.runs, progress.lost)
+    of = f" of {told.planned}" if told.planned else ""
+    said = f"{good}{of} runs done" + (f", {counted(bad, 'run')} failed" if bad else "")
+    left = f", about {say_seconds(max(1.0, round(told.left_s)))} left" if told.left_s is not None else ""
+    parts = [element("p", text(said + left))]
+    if told.share is not None:
+        bar = element("progress", value=f"{told.share:.3f}", max="1", aria_label="How much of the experiment is done")
+        parts.append(bar)
+    now = told.current
+    if now is not None:
+        words = [
+            f"Run {now.number} of {now.of}",
+            cut(now.label, 80),
+            f"{cut(now.workload, 80)}: {cut(now.said or now.phase)}",
+        ]
+        if now.rows_of:
+            words.append(f"{now.rows_done} of {now.rows_of} problems")
+        if now.steps_done:
+            words.append(f"step {now.steps_done:,}" + (f" of {now.steps_expected:,}" if now.steps_expected else ""))
+        if now.rate_per_s:
+            words.append(say_figure(now.rate_per_s, now.rate_unit))
+        parts.append(element("p", text(", ".join(word for word in words if word)), class_="now"))
     return join(parts)
 
 
+def _ended(runs: Sequence[RunRow], lost: frozenset[str]) -> tuple[int, int]:
+    """Count the runs that gave a number, and those that failed; a primer is neither."""
+    measured = [run for run in runs if run.role == "measured"]
+    return (
+        sum(run.status == "done" for run in measured),
+        sum(run.status in ("failed", "invalid") or run.id in lost for run in measured),
+    )
+
+
 def snapshot(progress: Progress) -> Snapshot:
-    """Return what browsers that follow an experiment get."""
-    message: dict[str, object] = {
-        "html": live_lines(progress), "ended_runs": sum(run.status != "running" for run in progress.runs)
-    }  # fmt: skip
-    return Snapshot(progress.state, message, ended=not progress.running)
+    """Return what browsers that follow an experiment get: at once when a run ends, and each time its driver tells something."""
+    html = live_lines(progress)
+    ended = sum(run.status != "running" for run in (progress.told.runs if progress.told else progress.runs))
+    message: dict[str, object] = {"html": html, "ended_runs": ended}
+    return Snapshot((progress.state, html), message, ended=not progress.running)
 
 
 def _runs(progress: Progress) -> Markup:

@@ -51,16 +51,6 @@
     if (focused) fresh.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus()
   }
 
-  // How long something has been running, counted here.
-  const ages = () => {
-    for (const one of document.querySelectorAll("[data-since]")) {
-      const seconds = Math.max(0, Math.round(Date.now() / 1000 - Number(one.dataset.since)))
-      one.textContent = seconds < 60 ? `${seconds} s ago` : seconds < 7200 ? `${Math.floor(seconds / 60)} min ago` : `${Math.floor(seconds / 3600)} h ago`
-    }
-  }
-  ages()
-  setInterval(ages, 1000)
-
   const verdicts = async () => {
     const waiting = [...document.querySelectorAll("[data-verdict]:not([data-asked])")]
     waiting.forEach(one => { one.dataset.asked = "" })
@@ -91,14 +81,15 @@
 
   const list = document.querySelector("[data-list]")
   if (list) {
-    let first = true
     const reload = once(async () => {
       replace("list", await fetched(location.href))
       say("The list has changed")
       verdicts()
     })
     const source = new EventSource(list.dataset.list)
-    source.addEventListener("change", () => { if (first) first = false; else reload() })
+    source.addEventListener("change", event => {
+      if (JSON.parse(event.data).state !== document.getElementById("list").dataset.state) reload()
+    })
   }
 
   const live = document.querySelector("[data-live]")
@@ -114,7 +105,6 @@
       const message = JSON.parse(event.data)
       const lines = new DOMParser().parseFromString(message.html, "text/html")
       document.getElementById("live-lines").replaceChildren(...[...lines.body.childNodes].map(node => document.adoptNode(node)))
-      ages()
       if (ended !== null && message.ended_runs !== ended) { say(`${message.ended_runs} runs have ended`); reload() }
       else if (ended === null) reload()
       ended = message.ended_runs
