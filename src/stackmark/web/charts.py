@@ -33,7 +33,7 @@ MOST_COLUMNS = 400
 def step_chart(steps: StepsOfRun, name: str) -> Markup:
     """Draw the times of a run's steps: medians as a line, from the shortest to the longest as a band, what counts shaded."""
     caption = (
-        f"{counted(len(steps.step_s), 'step')}; the first {steps.first_step} are warm-up and do not count. "
+        f"{counted(len(steps.step_s), 'step')}; the first {steps.first_step} do not count. "
         if steps.first_step
         else f"{counted(len(steps.step_s), 'step')}, all of which count. "
     ) + "The line is the median of neighbouring steps, the band their shortest and longest."

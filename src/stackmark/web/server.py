@@ -4,11 +4,16 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stackmark.errors import PlaceError, SpecError, Terminated
 from stackmark.web.guard import Guard, check_token, is_loopback
+
+if TYPE_CHECKING:
+    from uvicorn import Server
 
 PORT, LISTEN = 8470, "127.0.0.1"
 TOKEN_VARIABLE = "STACKMARK_WEB_TOKEN"  # noqa: S105 - the name of a variable
@@ -85,8 +90,8 @@ def address_of(asked: Serving, port: int) -> str:
     return f"{'https' if asked.certificate else 'http'}://{host}:{port}"
 
 
-def serve(asked: Serving, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C, which is how it ends and no error. `ready` is told the address."""
+def prepare(asked: Serving) -> tuple["Server", socket.socket]:
+    """Return a server that has not begun, and where it will listen."""
     check_serving(asked)
     try:
         import uvicorn
@@ -100,7 +105,7 @@ def serve(asked: Serving, ready: Callable[[str], None]) -> None:
     guard = Guard(asked.listen, asked.token, asked.actions, asked.names, tls=bool(asked.certificate))
     site = Site(guard, asked.ledger)
 
-    class Server(uvicorn.Server):
+    class EndingStreams(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             """End the streams first: a server waits until all of its answers have ended."""
             site.hub.close()
@@ -111,14 +116,17 @@ def serve(asked: Serving, ready: Callable[[str], None]) -> None:
         loop="asyncio", lifespan="on", limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=ENDING_S,
         h11_max_incomplete_event_size=32 << 10, ssl_certfile=asked.certificate, ssl_keyfile=asked.key,
     )  # fmt: skip
-    taken = listening(asked)
     try:
         config.load()
-        ready(address_of(asked, taken.getsockname()[1]))
-        Server(config).run(sockets=[taken])
-    except (KeyboardInterrupt, Terminated):
-        return
     except OSError as error:  # a certificate that does not fit its key
-        raise SpecError(f"the server cannot be started: {error.strerror or error}") from error
-    finally:
-        taken.close()
+        raise SpecError(f"the certificate cannot be used: {error.strerror or error}") from error
+    return EndingStreams(config), listening(asked)
+
+
+def serve(asked: Serving, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C, which is how it ends and no error. `ready` is told the address."""
+    server, taken = prepare(asked)
+    with taken:
+        ready(address_of(asked, taken.getsockname()[1]))
+        with suppress(KeyboardInterrupt, Terminated):
+            server.run(sockets=[taken])

@@ -16,6 +16,7 @@ VERBS = {"run": "measure it in one place", "compare": "compare places or setting
 DEFAULT_WORKLOAD = "train/resnet50"
 # The parameters that most people set; the rest is folded.
 COMMON = ("batch", "precision", "tune", "seconds", "steps", "data", "cmd", "metric", "target", "set")
+ARMS = {"arm1": "host", "arm2": "container", "arm3": ""}
 DEFAULT = ("", "as the workload chooses")
 
 
@@ -58,8 +59,10 @@ def _form(ask: Ask, family: Family, workload: str, verb: str) -> Markup:
     places = all_places()
     if verb == "compare":
         first = [
-            text_input("arm1", "First arm", ask.get("arm1") or "host", hint="a place with options: container,shm=1g"),
-            text_input("arm2", "Second arm", ask.get("arm2") or "container", hint="the same, or host,precision=fp32"),
+            text_input(
+                "arm1", "First arm", ask.get("arm1") or ARMS["arm1"], hint="a place with options: container,shm=1g"
+            ),
+            text_input("arm2", "Second arm", ask.get("arm2") or ARMS["arm2"], hint="the same, or host,precision=fp32"),
             text_input("arm3", "Third arm", ask.get("arm3"), hint="may be empty"),
             text_input("blocks", "Blocks", ask.get("blocks"), hint="runs of each arm; 6 if empty", inputmode="numeric"),
             text_input("margin", "Margin", ask.get("margin"), hint="what counts as a difference; 1% if empty"),
@@ -112,7 +115,7 @@ def written(ask: Ask, family: Family, workload: str, verb: str) -> Markup:
     typed: dict[str, object] = {}
     arms: list[str] = []
     if verb == "compare":
-        arms = [arm for name in ("arm1", "arm2", "arm3") if (arm := ask.get(name))] or ["host", "container"]
+        arms = [arm for name, default in ARMS.items() if (arm := ask.get(name) or default)]
         check_arms(arms, workload)
         typed |= {"blocks": _whole(ask, "blocks"), "margin": ask.get("margin") or None}
     else:
