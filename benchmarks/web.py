@@ -19,9 +19,8 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from ledger import CHIPS, DAY_S, FIRST_UNIX_S, WORKLOADS, fill
 
-from benchmarks.ledger import CHIPS, DAY_S, FIRST_UNIX_S, WORKLOADS, fill
 from stackmark.ledger.store import Ledger
 
 LIMIT_S = 0.2

@@ -519,3 +519,30 @@ def test_the_server_ends_though_a_browser_follows_the_list(ledger: Path, ending:
         assert server.wait(60) == Exit.DONE
         assert server.stderr.read() == ""
         connection.close()
+
+
+# --- other readers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_views_for_other_readers_can_be_made_in_a_copy_and_agree_with_its_rows(
+    ledger: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(ledger, tmp_path / "copy.sqlite3"))
+    with sqlite3.connect(path) as connection:
+        for _ in range(2):
+            connection.executescript(ask("export", "--views").out)
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
+        counts = {name: len(connection.execute(f"SELECT * FROM {name}").fetchall()) for name in names}
+        made = connection.execute("SELECT count(*) FROM runs").fetchone()[0]
+        done = "status = 'done' AND role = 'measured' AND rate_per_s IS NOT NULL"
+        assert counts["v_runs"] == made
+        assert connection.execute("SELECT sum(runs) FROM v_experiments").fetchone()[0] == made
+        assert (
+            connection.execute("SELECT sum(runs) FROM v_rates").fetchone()
+            == connection.execute(f"SELECT count(*) FROM runs WHERE {done}").fetchone()
+        )
+    connection.close()
+    assert min(counts.values()) > 0
+    assert len(names) == 7
+    with Ledger.open(str(path)) as book:
+        assert book.count() == made

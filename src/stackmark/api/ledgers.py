@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -104,6 +105,11 @@ def collect_runs(
     with opened(ledger, create=True) as book:
         clean(book, notice)
         return collect(book, namespace=namespace, context=context, kubeconfig=kubeconfig, command=command)
+
+
+def views() -> str:
+    """Return SQL that makes views in a copy of a SQLite ledger, for Datasette and other readers."""
+    return files("stackmark.ledger").joinpath("views.sql").read_text(encoding="utf-8")
 
 
 # Endings of files that say their format; `.ndjson` is another name for JSON lines.
