@@ -461,7 +461,7 @@ def test_actions_need_the_session_its_secret_and_our_own_page(tmp_path: Path) ->
     [
         (("--allow-actions",), "--allow-actions needs a token"),
         (("--listen", "0.0.0.0"), "needs a token"),
-        (("--token-file", "short"), "16 to 512"),
+        (("--token-file", "short"), "16 to 256"),
         (("--token-file", "absent"), "No such file"),
         (("--tls-cert", "short"), "belong together"),
         (("--listen", "no.such.name.invalid", "--token-file", "long"), "is no address of this machine"),

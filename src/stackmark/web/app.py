@@ -248,7 +248,7 @@ async def _static(request: Request) -> Response:
     if found is None:
         raise HTTPException(404)
     kind, content = found
-    return Response(content(), media_type=kind, headers={"cache-control": "no-cache"})
+    return Response(content(), media_type=kind, headers={"cache-control": "public, max-age=604800"})
 
 
 async def _health(_: Request) -> Response:

@@ -18,7 +18,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from stackmark.errors import SpecError
 
-LEAST_TOKEN, MOST_TOKEN = 16, 512
+LEAST_TOKEN, MOST_TOKEN = 16, 256
 SESSION_COOKIE, THEME_COOKIE = "stackmark-session", "stackmark-theme"
 SESSION_S = 12 * 3600.0
 MOST_SESSIONS = 1000
@@ -76,7 +76,8 @@ class Guard:
     def __post_init__(self) -> None:
         known = {*LOOPBACK_NAMES, self.listen.lower(), *(name.lower() for name in self.names)}
         if not is_loopback(self.listen):
-            known |= {name.lower() for name in (socket.gethostname(), socket.getfqdn()) if name}
+            # Its whole name would have to be asked of a name server: it is given.
+            known.add(socket.gethostname().lower())
         self._hosts = frozenset(known)
 
     def allows_host(self, header: str) -> bool:

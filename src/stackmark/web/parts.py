@@ -1,5 +1,6 @@
 """What pages are made of: links, forms, lists, the frame with its navigation. show/report/markup.py escapes the text."""
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -163,9 +164,9 @@ def frame(
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             element("title", text(f"{cut(title, 120)} · stackmark")),
-            '<link rel="stylesheet" href="/static/style.css">',
-            '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
-            '<script src="/static/app.js" defer></script>',
+            f'<link rel="stylesheet" href="{asset("style.css")}">',
+            f'<link rel="icon" href="{asset("icon.svg")}" type="image/svg+xml">',
+            f'<script src="{asset("app.js")}" defer></script>',
             "</head>",
             '<body><a class="skip" href="#main">Skip to the content</a>',
             banner,
@@ -192,6 +193,13 @@ def style() -> str:
         f':root[data-theme="dark"] {{{dark[1]} color-scheme: dark; }}\n}}\n'
     )
     return f"{sheet}\n{chosen}\n{static('web.css')}"
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the address of a file of the package. It changes with its content, so browsers may keep what they have."""
+    content = style() if name == "style.css" else static(name)
+    return f"/static/{name}?{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 @cache
