@@ -55,10 +55,10 @@ class ListedExperiment:
 
 
 def overview(
-    ledger: Ledger, rows: Sequence[ExperimentRow], most_read_bytes: int = MOST_READ_BYTES
+    ledger: Ledger, rows: Sequence[ExperimentRow], most_read_bytes: int | None = None
 ) -> list[ListedExperiment]:
     """Say of each experiment on a page what it is and shows; verdicts for which more must be read are not computed."""
-    left, found = most_read_bytes, []
+    left, found = MOST_READ_BYTES if most_read_bytes is None else most_read_bytes, []
     for row in rows:
         if kind_of(row.experiment) is SUITE:
             listed, costs = _suite(ledger, row.experiment, left)

@@ -28,7 +28,7 @@ from stackmark.api.stored import load
 from stackmark.errors import LedgerError, SpecError, StackmarkError
 from stackmark.show.report.markup import NOTHING, element, join, text
 from stackmark.web import parts
-from stackmark.web.asking import Answer, Ask, Kept
+from stackmark.web.asking import Answer, Ask, KeptPages
 from stackmark.web.guard import HEADERS, SESSION_COOKIE, SESSION_S, THEME_COOKIE, Guard, cookies_in
 from stackmark.web.live import Hub, Snapshot
 from stackmark.web.pages import lists, looks, new, stored
@@ -50,7 +50,7 @@ class Site:
     # The ledger as it was named; None is the default one.
     ledger: str | None = None
     hub: Hub = field(default_factory=Hub)
-    kept: Kept = field(default_factory=Kept)
+    kept: KeptPages = field(default_factory=KeptPages)
     quick: CapacityLimiter | None = None
     slow: CapacityLimiter | None = None
 

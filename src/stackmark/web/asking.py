@@ -39,7 +39,7 @@ class Answer:
     file: tuple[bytes, str, str] | None = None
 
 
-class Kept:
+class KeptPages:
     """Results that took long to compute, by what they were computed from. The ones that were not used for long go first."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Ask:
     # What forms of this session carry; empty where no action is allowed.
     secret: str = ""
     actions: bool = False
-    kept: Kept = field(default_factory=Kept)
+    kept: KeptPages = field(default_factory=KeptPages)
 
     def get(self, name: str) -> str:
         return self.values.get(name, "").strip()[:MOST_VALUE]

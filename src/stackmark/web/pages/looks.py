@@ -22,7 +22,7 @@ from stackmark.web.parts import choice, code, cut, link, notice, path, query, te
 
 # Points of a trend, and its colours: what more differs is left out and counted.
 MOST_POINTS, MOST_SERIES = 600, 6
-# Workloads whose newest experiment is held against published numbers: each is examined again.
+# Workloads whose newest experiment stands next to published numbers: each is examined again.
 MOST_OURS = 12
 # Of one of them: an operator list has hundreds of problems.
 MOST_PAIRS = 4
@@ -182,7 +182,7 @@ def _condition(row: RunRow) -> str:
 
 
 def published(ask: Ask) -> Answer:
-    """Hold the newest results against published numbers, and search these."""
+    """Show the newest results next to published numbers, and search these."""
     words = ask.get("q")
     body = [element("h1", text("Published against ours"))]
     form = element(

@@ -79,7 +79,7 @@ def report(ask: Ask) -> Answer:
 
 
 def report_of(ask: Ask, progress: Progress) -> Markup:
-    """Return the report, made once while no run of it changes. A check also depends on its baseline, and is made anew."""
+    """Return the report, made once while no run of it changes. That of a check also depends on its baseline, and is not kept."""
     if not any(run.status != "running" for run in progress.runs) and load(progress.id, ask.book).kind().has_arms:
         return element("p", text("No run has ended yet."), class_="note")
     key = ("report", progress.id, progress.state)
