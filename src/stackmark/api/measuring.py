@@ -294,3 +294,8 @@ def _carry_out(
         experiment = start_compare(asked, book, watcher)
         carry_out_compare(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway)
         return experiment.verdict()
+
+
+def check_arms(arms: Sequence[str], workload: str) -> None:
+    """Refuse arms of a comparison that cannot be, without starting anything."""
+    read_arms(arms, workload)

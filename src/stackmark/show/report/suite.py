@@ -59,18 +59,21 @@ def render_suite_html(
 
     Where more rows than `most_pages` have a page, all of these are left out: paper cannot fold them.
     """
+    title = heading.title or SuiteSections(result).title
+    content = suite(result, heading, most_pages=most_pages)
+    return page(title, element("main", content, footer(generated_unix_s, version)))
+
+
+def suite(result: SuiteResult, heading: Heading = NO_HEADING, *, most_pages: int | None = None) -> Markup:
+    """Return everything about a suite: its head, its answer, its table, and the report of each row."""
     sections = SuiteSections(result)
-    title = heading.title or sections.title
     found = sum(row.examined is not None for row in result.rows)
     folded = most_pages is None or found <= most_pages
     parts = [_answer(sections), _table(sections, linked=folded)]
     parts += [shown(sections) for shown in (_heat, _bars, _failed, _missing, _method)]
     parts += [_rows(sections) if folded else _left_out(sections), _repeat(sections)]
     shape = f"suite {result.name} · {counted(len(result.rows), 'row')}, {counted(len(result.cells), 'cell')}"
-    return page(
-        title,
-        element("main", head(f"{shape} · {_when(result)}", title, heading), *parts, footer(generated_unix_s, version)),
-    )
+    return join([head(f"{shape} · {_when(result)}", heading.title or sections.title, heading), *parts])
 
 
 def _answer(sections: SuiteSections) -> Markup:
