@@ -22,12 +22,14 @@ class MetricOverRuns:
 @dataclass(frozen=True)
 class ServingResult:
     metrics: tuple[MetricOverRuns, ...]
-    # Runs that LoadGen calls valid, of how many.
-    valid: int
+    # Runs that LoadGen calls valid, of how many; None where LoadGen did not send the load.
+    valid: int | None
     runs: int
     # Of a search for the highest rate, the last run's: the lowest rate that failed in all its tests, and how many tests it took.
     rate_fails: float | None = None
     tests: int = 0
+    # Of the start of a server: the least and the largest share of its files that was in memory before.
+    cached: tuple[float, float] | None = None
 
 
 def served(times: StepTimes, workload: str, good: Sequence[RunRow]) -> ServingResult | None:
@@ -42,5 +44,8 @@ def served(times: StepTimes, workload: str, good: Sequence[RunRow]) -> ServingRe
         if len(values) == len(good):
             rates = [rate_of(value, higher_is_better=metric.higher_is_better) for value in values]
             found.append(MetricOverRuns(metric, throughput_over_runs(rates)))
-    valid, last = sum(said.get("valid", 0.0) == 1.0 for said in each), each[-1]
-    return ServingResult(tuple(found), valid, len(good), last.get("rate_fails"), round(last.get("tests", 0)))
+    last = each[-1]
+    valid = sum(said.get("valid") == 1.0 for said in each) if any("valid" in said for said in each) else None
+    shares = [said["cached_share"] for said in each if "cached_share" in said]
+    cached = (min(shares), max(shares)) if shares else None
+    return ServingResult(tuple(found), valid, len(good), last.get("rate_fails"), round(last.get("tests", 0)), cached)

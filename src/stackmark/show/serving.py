@@ -14,8 +14,14 @@ def served_lines(found: ServingResult) -> list[Line]:
     """Return what stands next to the figure of a `run`: percentiles with their intervals, and whether the load was valid."""
     lines: list[Line] = []
     if found.metrics:
-        lines.append(("latency", ", ".join(map(_say_metric, found.metrics))))
-    lines.append(("LoadGen", f"valid in {found.valid} of {counted(found.runs, 'run')}"))
+        title = "phases" if all(one.metric.name.endswith("_s") for one in found.metrics) else "latency"
+        lines.append((title, ", ".join(map(_say_metric, found.metrics))))
+    if found.cached:
+        least, most = (f"{100 * share:.0f} %" for share in found.cached)
+        share = least if least == most else f"{least} to {most}"
+        lines.append(("page cache", f"{share} of the files named in --cmd was in memory before the start"))
+    if found.valid is not None:
+        lines.append(("LoadGen", f"valid in {found.valid} of {counted(found.runs, 'run')}"))
     if found.rate_fails:
         last = " of the last run" if found.runs > 1 else ""
         said = f"it held in 3 of 3 tests; {say_rate(found.rate_fails)} queries/s failed in 3 of 3"
@@ -30,7 +36,7 @@ def _say_metric(one: MetricOverRuns) -> str:
 
 
 def _short(name: str) -> str:
-    return name.removesuffix("_latency").replace("_", " ")
+    return name.removesuffix("_latency").removesuffix("_s").replace("_", " ")
 
 
 def _say(unit: FigureUnit, rate: float) -> str:
