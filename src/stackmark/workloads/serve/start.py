@@ -85,12 +85,7 @@ def _checked_request(text: str) -> str:
 
 
 class StartParams(AnyParams):
-    device: str = Field(
-        default="cpu",
-        pattern=r"^(cpu|cuda(:\d{1,3})?)$",
-        description="cpu or cuda:N: the device whose counters are read; the server does not see this option",
-        json_schema_extra=START,
-    )
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d{1,3})?)$", description="cpu or cuda:N")
     cmd: Annotated[str, _checked_command] = Field(
         max_length=32_000,
         description="the server and its arguments, quoted as for a shell, but run without one",
