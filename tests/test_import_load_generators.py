@@ -143,8 +143,8 @@ def test_what_cannot_be_right_is_flagged(name: str, flag: str) -> None:
 
 def test_errors_are_counted_by_kind_and_are_not_latencies() -> None:
     said = metrics(only("vllm_concurrency.json"))
-    assert (said["completed"], said["errors"]) == (38, 2)
-    assert metrics(only("inference_perf_concurrency.json"))["errors"] == 1
+    assert (said["answered"], said["failed"]) == (38, 2)
+    assert metrics(only("inference_perf_concurrency.json"))["failed"] == 1
 
 
 def test_the_printed_table_says_what_the_file_says() -> None:

@@ -85,7 +85,7 @@ def _fill(point: LoadPoint, said: Node) -> None:
     counts = {name: _average(said, name, "the tokens") for name in ("total_osl", "total_usage_completion_tokens")}
     counts["total_osl"] = counts["total_osl"] or _average(said, "total_output_sequence_length", "the tokens")
     client, server = counts["total_osl"], counts["total_usage_completion_tokens"]
-    point.count("output_tokens", client, "tokens")
+    point.count("output_tokens_total", client, "tokens")
     point.count("server_output_tokens", server, "tokens")
     point.compare_counts(client, server)
     if said["was_cancelled"].value is True:

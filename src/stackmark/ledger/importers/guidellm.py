@@ -68,7 +68,7 @@ def _fill(point: LoadPoint, report: Node, one: Node) -> None:
         value = metrics["time_per_output_token_ms"]["successful"].at(path).number("the latency per token", zero=True)
         if value:
             point.numbers.append(LoggedNumber(f"{statistic}_latency_per_token", value * 1e-3, "s", False))
-    for theirs, ours in (("prompt_token_count", "mean_prompt_tokens"), ("output_token_count", "mean_output_tokens")):
+    for theirs, ours in (("prompt_token_count", "prompt_tokens"), ("output_token_count", "output_tokens")):
         point.count(ours, metrics[theirs]["successful"]["mean"].number("the tokens", zero=True) or None, "tokens")
     for warning in one["warnings"].items()[:_MOST_WARNINGS]:
         if text := warning["message"].text():

@@ -60,14 +60,14 @@ def _fill(point: LoadPoint, said: Node) -> None:
         for statistic, name in _STATISTICS.items():
             point.latency(ours, name, good["latency"][theirs][statistic], 1.0)
     achieved = load["achieved_rate"].number("the rate that was sent", zero=True)
-    point.count("sent_per_s", achieved or None, "requests/s")
+    point.count("offered_rate", achieved or None, "requests/s")
     delay = load["schedule_delay"]["p99"]
     # A send that is a little too early is below zero.
     if isinstance(delay.value, float) and delay.value > 0:
         late = delay.number("how late requests were sent")
         point.count("p99_send_delay", late, "s", False)
     client, server = (good[name]["mean"].number("the tokens", zero=True) for name in ("output_len", "output_tokens"))
-    point.count("mean_prompt_tokens", good["prompt_tokens"]["mean"].number("the tokens", zero=True) or None, "tokens")
-    point.count("mean_output_tokens", client or None, "tokens")
+    point.count("prompt_tokens", good["prompt_tokens"]["mean"].number("the tokens", zero=True) or None, "tokens")
+    point.count("output_tokens", client or None, "tokens")
     point.count("mean_server_output_tokens", server or None, "tokens")
     point.compare_counts(client, server)

@@ -67,7 +67,7 @@ def _fill(point: LoadPoint, said: Node) -> None:
         scale = _UNITS.get(body["latency"][theirs]["units"].text())
         for statistic, name in _STATISTICS.items() if scale else ():
             point.latency(ours, name, body["latency"][theirs][statistic], scale or 1.0)
-    for theirs, name in (("input_length", "mean_prompt_tokens"), ("output_length", "mean_output_tokens")):
+    for theirs, name in (("input_length", "prompt_tokens"), ("output_length", "output_tokens")):
         point.count(name, requests[theirs]["mean"].number("the tokens", zero=True) or None, "tokens")
 
 

@@ -155,15 +155,15 @@ class LoadPoint:
         return {"numbers": "; ".join([*told, ", ".join(others)])}
 
     def _further_numbers(self, failed: int) -> None:
-        self.count("output_tokens_per_s", self.output_per_s or None, "tokens/s")
+        self.count("output_per_s", self.output_per_s or None, "tokens/s")
         self.count("requests_per_s", self.requests_per_s or None, "requests/s")
-        self.count("total_tokens_per_s", self.total_per_s or None, "tokens/s")
-        self.count("completed", self.completed, "requests")
+        self.count("total_per_s", self.total_per_s or None, "tokens/s")
+        self.count("answered", self.completed, "requests")
         if self.completed is not None or failed:
-            self.count("errors", failed, "requests", False)
+            self.count("failed", failed, "requests", False)
         for kind, count in self.errors.items():
             if len(self.errors) > 1 and count:
-                self.count(f"errors_{kind}", count, "requests", False)
+                self.count(f"failed_{kind}", count, "requests", False)
 
     def _examine(self, failed: int) -> None:
         if failed:

@@ -63,8 +63,8 @@ def _fill(point: LoadPoint, said: Node) -> None:
     )
     point.prompt = _each_length(said["input_lens"], total_in, point.completed)
     point.generate = _each_length(said["output_lens"], total_out, point.completed)
-    point.count("prompt_tokens", total_in, "tokens")
-    point.count("output_tokens", total_out, "tokens")
+    point.count("prompt_tokens_total", total_in, "tokens")
+    point.count("output_tokens_total", total_out, "tokens")
     goodput = said["request_goodput"].number("the goodput", zero=True)
     point.count("goodput", goodput or None, "requests/s")
     for ours, theirs in ((ours, theirs) for theirs, ours in _KINDS.items()):
