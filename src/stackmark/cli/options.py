@@ -257,9 +257,9 @@ def seconds_of(option: str, text: str | None) -> float | None:
 def parameters_with() -> dict[str, dict[str, FieldLike]]:
     """Every parameter of every family: by its name, the families that have it, each with its own field."""
     found: dict[str, dict[str, FieldLike]] = {}
-    for family in families().values():
+    for typed, family in families().items():
         for name, info in family.params.model_fields.items():
-            found.setdefault(name, {})[family.name] = info
+            found.setdefault(name, {})[typed] = info
     return found
 
 
@@ -292,7 +292,7 @@ def _help_of(families_with: dict[str, FieldLike]) -> str:
     for family, info in families_with.items():
         own = f"{(info.description or '').rstrip('.')}."
         if own.lower() not in said[0].lower() and not any(own in one for one in said):
-            said.append(f"In {family}/: {own}")
+            said.append(f"In {family if '/' in family else f'{family}/'}: {own}")
     return " ".join([*said, *([bracket + default] if bracket else [])])
 
 
