@@ -79,6 +79,12 @@ FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "of": st.integers(1, 10**6),
     },
     events.Metric: {"name": texts, "value": quantities, "unit": texts, "higher_is_better": st.booleans()},
+    events.Latencies: {
+        "name": texts,
+        "counts": st.lists(st.tuples(counts, st.integers(1, events.MOST_COUNTED)), max_size=4),
+        "first_ns": st.lists(counts, max_size=4),
+        "slowest_ns": st.lists(counts, max_size=4),
+    },
     events.Evaluation: {
         "number": st.integers(1, events.MOST_EVALUATIONS),
         "epoch": st.floats(0, events.LARGEST),

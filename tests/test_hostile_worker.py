@@ -184,6 +184,10 @@ RESULTS: dict[str, tuple[list[dict[str, Any]], str]] = {
     "a wall clock that ran longer": ([*facts(), *measured(wall_s=9e3)], "impossible_result"),
     "more samples than the batch": ([*facts(), *measured(samples_per_step=4000)], "impossible_result"),
     "another unit": ([*facts(), *measured(sample="token")], "impossible_result"),
+    "latencies before time began": (
+        [*facts(), {"event": "latencies", "name": "latency", "counts": [[999_999, 1]]}, *measured()],
+        "impossible_result",
+    ),
     "a figure instead of steps": (
         [*facts(), *measured(figure={"name": "rate", "value": 1e9, "unit": "images/s"})],
         "impossible_result",

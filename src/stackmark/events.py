@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from stackmark.errors import StreamError
+from stackmark.histogram import Histogram
 from stackmark.model import Field, JsonValue, Model, ValidationError
 from stackmark.ranks import MOST_DEVICES
 from stackmark.spec import SCHEMA_VERSION, Scalar, Spec, explain
@@ -172,6 +173,17 @@ class Metric(Event):
     higher_is_better: bool
 
 
+class Latencies(Event):
+    """A part of a histogram of times (histogram.py): cells with their counts, or single times in nanoseconds."""
+
+    event: Literal["latencies"] = "latencies"
+    # Of whom: `latency`, `ttft`, `tpot`.
+    name: str
+    counts: list[tuple[Count, CountFromOne]] = []
+    first_ns: list[Count] = []
+    slowest_ns: list[Count] = []
+
+
 class Log(Event):
     """A line of standard error, where it shares a stream with the events."""
 
@@ -309,7 +321,7 @@ class Unknown(Event):
 
 _KINDS: dict[str, type[Event]] = {
     kind.model_fields["event"].default: kind
-    for kind in (Hello, Probe, Facts, Phase, Steps, Sample, Metric, Row, Evaluation, Log, Result, Failed)
+    for kind in (Hello, Probe, Facts, Phase, Steps, Sample, Metric, Latencies, Row, Evaluation, Log, Result, Failed)
 }
 
 
@@ -436,6 +448,16 @@ def first_cause(failures: Sequence[Failed]) -> Failed:
 def is_cause(failed: Failed) -> bool:
     """Return whether a failure is one of its own, and did not only follow another rank's."""
     return failed.kind not in _FOLLOWED
+
+
+def histograms(events: Iterable[Event], rank: int = 0) -> dict[str, Histogram]:
+    """Return the histograms of a stream by name, put together from their parts; a ValueError where one cannot be."""
+    found: dict[str, Histogram] = {}
+    for event in events:
+        if isinstance(event, Latencies) and event.rank == rank:
+            one = found.setdefault(event.name, Histogram(event.name))
+            one.add_piece(event.counts, event.first_ns, event.slowest_ns)
+    return found
 
 
 def by_rank(events: Iterable[Event]) -> dict[int, list[Event]]:

@@ -30,6 +30,7 @@ from stackmark.events import (
     Steps,
     Stream,
     gathered_facts,
+    histograms,
 )
 from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
 from stackmark.experiments.typed import extra_of
@@ -155,6 +156,7 @@ def impossible_result(stream: Stream, spec: Spec | None, observed_s: float | Non
         or _other_rows(spec, stream.events)
         or impossible_training(stream, spec, observed_s)
         or _impossible_percentiles(stream, spec)
+        or _impossible_latencies(stream)
     )
 
 
@@ -181,6 +183,14 @@ def _step_seconds(events: Iterable[Event]) -> Iterable[float]:
 def _call_seconds(rows: Iterable[OpRow]) -> Iterable[float]:
     # Of a collective the samples are the slowest rank's, which this rank waited for too.
     return (seconds * row.calls_each for row in rows for seconds in row.call_s)
+
+
+def _impossible_latencies(stream: Stream) -> str | None:
+    try:
+        histograms(stream.events)
+    except ValueError as error:
+        return f"the worker sent latencies that cannot be: {error}"
+    return None
 
 
 def _other_work(spec: Spec, results: Sequence[Result]) -> str | None:

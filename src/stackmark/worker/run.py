@@ -316,6 +316,8 @@ def _emit_told(emitter: Emitter, told: TimedFigure, watched: "Watched", flags: S
     emitter.steps("measure", 0, [told.wall_s], [])
     emitter(events.Phase, phase="measure", state="end", seconds=round(told.wall_s, 6))
     _emit_metrics(emitter, watched, told.metrics)
+    for histogram in told.histograms:
+        emitter.histogram(histogram)
     emitter(
         events.Result,
         sample="run",

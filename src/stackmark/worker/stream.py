@@ -23,6 +23,7 @@ from typing import Any
 
 from stackmark import events
 from stackmark.errors import StackmarkError
+from stackmark.histogram import Histogram
 from stackmark.model import JsonValue
 
 # How many steps fit into an event: the bytes of the longest step (a day, in nanoseconds) and of the longest value that
@@ -31,6 +32,8 @@ STEP_BYTES = 19
 VALUE_BYTES = 40
 STEPS_ROOM_BYTES = 7600
 STEPS_PER_EVENT = STEPS_ROOM_BYTES // STEP_BYTES
+# Of a histogram: a time in nanoseconds has at most 15 digits, a cell with its count somewhat more than two numbers of that kind.
+NUMBERS_PER_EVENT = 400
 # How long the last word waits for a blocked reader, and the rest of the process for its end when the reader is gone.
 LAST_WORD_S = 1.0
 # Texts by which an event is known or its numbers are understood: never cut.
@@ -159,6 +162,11 @@ class Emitter:
                 for name, key in (("losses", "loss"), ("top_1", "top_1"), ("top_5", "top_5"))
             }
             self(events.Steps, phase=phase, first=low, step_s=[round(s, 9) for s in step_s[start:end]], **read)
+
+    def histogram(self, histogram: Histogram) -> None:
+        """A histogram of times in as many events as it needs."""
+        for piece in histogram.pieces(NUMBERS_PER_EVENT):
+            self(events.Latencies, name=histogram.name, **vars(piece))
 
     @contextmanager
     def part(self, name: str, note: str = "", expected_s: float | None = None) -> Iterator[None]:

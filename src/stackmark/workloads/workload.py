@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stackmark.events import Figure, OpRow
+from stackmark.histogram import Histogram
 from stackmark.machine.reading import Metric as Metric
 from stackmark.model import JsonValue
 from stackmark.ranks import Rank
@@ -114,6 +115,8 @@ class TimedFigure:
     wall_s: float
     metrics: tuple[Metric, ...] = ()
     memory_peak_mib: float | None = None
+    # Latencies of what it answered, by name; percentiles among its metrics are taken of them.
+    histograms: tuple[Histogram, ...] = ()
 
 
 @dataclass(frozen=True)
