@@ -315,6 +315,7 @@ def served_json(found: ServingResult) -> dict[str, Any]:
         "runs": found.runs,
         "rate_fails": found.rate_fails,
         "tests": found.tests or None,
+        **({"client": dict(found.client)} if found.client is not None else {}),
     }
 
 

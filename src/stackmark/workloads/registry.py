@@ -15,6 +15,7 @@ from stackmark.workloads.definition import Definition, Family, outside
 from stackmark.workloads.fit import definition as fit
 from stackmark.workloads.op import definition as op
 from stackmark.workloads.serve import definition as serve
+from stackmark.workloads.serve import endpoint
 from stackmark.workloads.train import definition as train
 
 
@@ -24,7 +25,7 @@ def families() -> dict[str, Family]:
     The first family of a name has the name itself. Each further one with the name is known by its only workload. A name of
     ours cannot be taken by another package.
     """
-    ours = (train.FAMILY, fit.FAMILY, serve.FAMILY, op.family(), command.FAMILY, check.FAMILY)
+    ours = (train.FAMILY, fit.FAMILY, serve.FAMILY, endpoint.FAMILY, op.family(), command.FAMILY, check.FAMILY)
     names = {one.name for one in ours}
     others = (one for one in outside().found.values() if isinstance(one, Family) and one.name not in names)
     table: dict[str, Family] = {}
