@@ -4,7 +4,7 @@ The command line reads names, parameters and help texts from here. A built-in fa
 announce theirs by the entry point group `stackmark.workloads` (definition.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.model import FieldInfo, ValidationError
@@ -81,12 +81,15 @@ def is_own_program(workload: str) -> bool:
     return family is not None and family.own_program
 
 
-def check_request(request: Request) -> None:
-    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed."""
+def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
+    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed.
+
+    `in_arms` are the parameters that each arm of a comparison types for itself.
+    """
     family, _ = find(request.workload)
     fields = family.params.model_fields
     for name, field in fields.items():
-        if field.is_required() and name not in request.typed() and not _may_be_auto(field):
+        if field.is_required() and name not in {*request.typed(), *in_arms} and not _may_be_auto(field):
             raise SpecError(
                 f"{request.workload} needs --{name.replace('_', '-')}: {field.description}",
                 hint=SEE_HELP,

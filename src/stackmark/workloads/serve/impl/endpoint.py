@@ -44,8 +44,8 @@ SECONDS = 20.0
 OPEN_WARMUP = 4
 # What one process of the client carries without being busy itself; further ones only as there are CPUs.
 CLIENTS_EACH, RATE_EACH = 64, 200.0
-# Words of the two prompts that show how many tokens a server makes of a text.
-SHORT, LONG = 16, 144
+# Words of the two prompts that show how many tokens a server makes of a text: the longer one begins with the shorter one.
+SHORT, LEAST_MORE, MOST_MORE = 16, 16, 256
 # What is asked of a server in its own time, before the load.
 ASK_S = 30.0
 HIGHEST_FIRST_RATE = 1e5
@@ -206,9 +206,10 @@ async def _calibrate(params: EndpointParams, server: Server, found: Found) -> No
     """Measure the tokens of a template and of a word with two prompts."""
     source = random.Random(f"calibration:{found.salt}")
     prompts = Prompts(params.model_copy(update={"prefix_share": 0.0}))
+    text = prompts.text(SHORT, source)
     sender = Sender(params, server, prompts, dict(EXTRAS), ())
     try:
-        short = await _tried(sender, Asked(prompts.text(SHORT, source), 0, 2))
+        short = await _tried(sender, Asked(text, 0, 2))
     except RequestFailure as failure:
         if failure.kind not in ("http_400", "http_422"):
             raise
@@ -216,14 +217,14 @@ async def _calibrate(params: EndpointParams, server: Server, found: Found) -> No
         found.flags.append(
             "no-ignore-eos: the server refuses to ignore the end of a text, so answers may be shorter than asked"
         )
-        short = await _tried(sender, Asked(prompts.text(SHORT, source), 0, 2))
+        short = await _tried(sender, Asked(text, 0, 2))
     found.extras = sender.extras
     if params.prompts:
         return
-    words = LONG if read_lengths(params.prompt).low >= LONG else SHORT + 16
-    long = await _tried(sender, Asked(prompts.text(words, source), 0, 2))
+    more = min(max(LEAST_MORE, read_lengths(params.prompt).low // 2), MOST_MORE)
+    long = await _tried(sender, Asked(f"{text} {prompts.text(more, source)}", 0, 2))
     if short.prompt >= 0 and long.prompt > short.prompt:
-        per_word = (long.prompt - short.prompt) / (words - SHORT)
+        per_word = (long.prompt - short.prompt) / more
         found.scale = Scale(max(0.0, short.prompt - SHORT * per_word), per_word)
     else:
         found.flags.append(
@@ -247,7 +248,9 @@ async def _warm_up(params: EndpointParams, server: Server, found: Found) -> None
 
 
 async def _counters(params: EndpointParams) -> dict[str, float]:
-    """Read the server's own counters; empty where it has none."""
+    """Read the server's own counters; empty where it has none, or where nothing is counted in tokens."""
+    if params.protocol == "kserve":
+        return {}
     server, _ = _server(params)
     try:
         status, body, _ = await _get(server, "/metrics")

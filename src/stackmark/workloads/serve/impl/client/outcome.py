@@ -18,6 +18,8 @@ MOST_LATE = 0.01
 BUSY = 0.9
 # A time between tokens is only known where each chunk has one token, and arrives by itself.
 CHUNKS_PER_TOKEN, MOST_TOGETHER = 0.95, 0.02
+# Of answers with several tokens: where more than this share arrived as a whole, a time per token says nothing.
+MOST_WHOLE = 0.1
 # What the server makes of a length may differ by this much before a result says so.
 OTHER_LENGTH = 0.1
 
@@ -27,8 +29,8 @@ def good(records: Sequence[Record]) -> list[Record]:
 
 
 def tpot_ns(one: Record) -> float | None:
-    """Return the time per output token after the first; None where an answer came as a whole, or is not counted."""
-    if one.output < 2 or one.chunks < 2:
+    """Return the time per output token after the first; None where an answer arrived as a whole, or is not counted."""
+    if one.output < 2 or one.last_ns <= one.first_ns:
         return None
     return (one.last_ns - one.first_ns) / (one.output - 1)
 
@@ -88,9 +90,9 @@ def sum_up(load: Load, params: EndpointParams, asked: int) -> Outcome:
     """Sum up a load. `asked` is how many requests were due."""
     answered = good(load.records)
     histograms = _histograms(answered, params)
+    tpot, whole = _per_token(answered)
     itl, refused = _between_tokens(answered)
-    if itl is not None:
-        histograms.append(itl)
+    histograms += [one for one in (tpot, itl) if one is not None]
     metrics = [*_counts(load, asked), *_client(load), *_rates(load, answered, params)]
     metrics += [
         Metric(f"p{percent:g}_{one.name}", value * 1e-9, "s", False)
@@ -103,8 +105,7 @@ def sum_up(load: Load, params: EndpointParams, asked: int) -> Outcome:
     ]
     flags, kept_up = _flags_of_client(load, metrics)
     flags += _flags_of_lengths(answered)
-    if refused:
-        flags.append(f"itl-refused: {refused}")
+    flags += [f"{key}-refused: {why}" for key, why in (("tpot", whole), ("itl", refused)) if why]
     outcome = Outcome(load, params, tuple(histograms), tuple(metrics), tuple(flags), kept_up)
     if len(answered) < len(load.records):
         flags.append(f"requests-failed: {outcome.say_failures()}")
@@ -116,10 +117,20 @@ def _histograms(answered: Sequence[Record], params: EndpointParams) -> list[Hist
     found = [Histogram("latency").record_all(map(latency_ns, answered))]
     if params.protocol != "kserve":
         found.append(Histogram("ttft").record_all(one.first_ns - one.due_ns for one in answered))
-        found.append(
-            Histogram("tpot").record_all(round(each) for one in answered if (each := tpot_ns(one)) is not None)
-        )
     return found
+
+
+def _per_token(answered: Sequence[Record]) -> tuple[Histogram | None, str]:
+    """Return the times per token, or why they are not known."""
+    several = [one for one in answered if one.output >= 2]
+    times = [round(each) for one in several if (each := tpot_ns(one)) is not None]
+    whole = len(several) - len(times)
+    if whole > MOST_WHOLE * len(several):
+        return (
+            None,
+            f"time per output token is not given: {whole:,} of {counted(len(several), 'answer')} arrived as a whole",
+        )
+    return (Histogram("tpot").record_all(times) if times else None), ""
 
 
 def _between_tokens(answered: Sequence[Record]) -> tuple[Histogram | None, str]:
