@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 
@@ -208,11 +209,11 @@ def known_server(**behaviour: Any) -> Iterator[KnownServer]:
     """Serve from a thread of this process."""
     server = KnownServer(Behaviour(**behaviour))
     ready = threading.Event()
-    end: list[Callable[[], None]] = []
+    end: list[Callable[[], object]] = []
 
     async def serve() -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
-        end.append(lambda: loop.call_soon_threadsafe(over.set) and None)
+        end.append(partial(loop.call_soon_threadsafe, over.set))
         await server.listen()
         ready.set()
         await over.wait()

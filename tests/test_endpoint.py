@@ -13,6 +13,7 @@ from endpoint_server import KnownServer, known_server
 from stackmark.events import Failed, Log, Metric, Result, Stream, histograms
 from stackmark.experiments.verify import impossible_result
 from stackmark.spec import Scalar, Spec
+from stackmark.verdict.load_curve import LoadPoint, load_curve
 from stackmark.workloads.serve.endpoint import EndpointParams, Slo, read_address, read_lengths, read_slo
 from stackmark.workloads.serve.impl.client.counted import read_counters
 from stackmark.workloads.serve.impl.client.prompts import Prompts, Scale, arrivals_of
@@ -226,6 +227,13 @@ def test_a_server_that_is_not_there_fails_the_run_with_a_sentence() -> None:
     assert "refused" in failed.message
 
 
+def test_a_server_without_tls_is_named_as_such() -> None:
+    with known_server() as server:
+        failed = failure_of(loaded(server.url.replace("http:", "https:")))
+    assert failed.kind == "no_answer"
+    assert "TLS" in failed.message
+
+
 def test_a_server_that_dies_ends_the_run_and_what_was_measured_is_kept() -> None:
     with known_server(die_after=43) as server:
         stream = loaded(server, requests=0, seconds=60.0)
@@ -247,7 +255,7 @@ def test_an_impossible_count_of_tokens_is_a_failure(count: Any) -> None:
 def test_without_a_count_there_is_no_throughput_and_the_times_are_kept() -> None:
     with known_server(usage=lambda prompt, output: None) as server:
         stream = loaded(server)
-        opened = loaded(server, **OPEN)
+        opened = loaded(server, concurrency=0, rate=100.0)
     assert failure_of(stream).kind == "no_figure"
     assert metrics_of(stream)["p50_ttft"] > 0
     result = opened.ended()
@@ -330,13 +338,9 @@ def test_goodput_counts_the_answers_within_the_slo() -> None:
 def test_the_search_finds_where_a_server_with_few_slots_gives_in() -> None:
     # Two slots of 20 ms each: 100 requests/s at the most.
     with known_server(ttft_s=0.02, most_at_once=2) as server:
-        given: dict[str, Scalar] = {
-            "concurrency": 0,
-            "find_rate": True,
-            "slo": "latency=200ms,share=80%",
-            "generate": "1",
-        }
-        stream = loaded(server, **given, seconds=0.3, requests=0)
+        stream = loaded(
+            server, concurrency=0, find_rate=True, slo="latency=200ms,share=80%", generate="1", seconds=0.3, requests=0
+        )
     metrics, result = metrics_of(stream), stream.ended()
     assert isinstance(result, Result)
     assert result.figure is not None
@@ -346,6 +350,24 @@ def test_the_search_finds_where_a_server_with_few_slots_gives_in() -> None:
     said = [event.line for event in stream.events if isinstance(event, Log)]
     for key, word in (("rate_holds", "holds"), ("rate_fails", "fails")):
         assert sum(line.startswith(f"{metrics[key]:g} requests/s {word}") for line in said) >= 3
+
+
+def point(load: float, rate: float, latency_s: float) -> LoadPoint:
+    return LoadPoint(load, rate, None, 0.0, {"p50_latency": latency_s})
+
+
+def test_the_knee_is_the_load_with_the_most_answers_for_its_latency() -> None:
+    curve = load_curve("rate", [point(16, 40, 4.0), point(1, 10, 1.0), point(4, 38, 1.1)])
+    assert curve is not None
+    assert [one.load for one in curve.points] == [1, 4, 16]
+    assert curve.knee is curve.best is curve.points[1]
+
+
+def test_a_knee_is_not_named_where_the_loads_do_not_show_it() -> None:
+    curve = load_curve("rate", [point(1, 10, 1.0), point(2, 20, 1.0), point(4, 40, 1.0)])
+    assert curve is not None
+    assert curve.knee is None
+    assert load_curve("rate", [point(1, 10, 1.0), point(2, 20, 1.0), point(3, 0, 1.0)]) is None
 
 
 def test_several_processes_send_each_request_once() -> None:

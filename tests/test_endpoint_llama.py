@@ -110,10 +110,22 @@ def test_a_comparison_judges_the_figure_and_the_percentiles(llama: str, tmp_path
 
 
 @pytest.mark.slow
-def test_a_list_of_loads_makes_one_table(llama: str, tmp_path: Path) -> None:
-    ledger = str(tmp_path / "ledger.sqlite3")
-    done = ask(
-        "run", "serve/endpoint", "--url", llama, "--requests", "20", "--concurrency", "1,2", *LOAD, "--ledger", ledger
-    )
-    assert done.code == 0, done.err
-    assert "concurrency" in done.out
+def test_a_list_of_loads_makes_a_curve_with_its_knee(tmp_path: Path) -> None:
+    ledger, words = str(tmp_path / "ledger.sqlite3"), ("--requests", "24", "--generate", "1", "--runs", "1")
+    # Two slots of 50 ms: a third client only waits.
+    with known_server(ttft_s=0.05, most_at_once=2) as server:
+        found = ask_json(
+            "run", "serve/endpoint", "--url", server.url, "--concurrency", "1,2,6", *words, "--ledger", ledger
+        )
+    assert len(found["results"]) == 3
+    curve = ask_json("show", "last", "--ledger", ledger)["loads"]
+    assert (curve["name"], [point["load"] for point in curve["points"]]) == ("concurrency", [1, 2, 6])
+    # More than two clients gain nothing, whatever else the machine does meanwhile.
+    assert curve["points"][2]["requests_per_s"] < 2 / 0.05
+    assert curve["points"][2]["times_s"]["p50_latency"] > 0.1
+    picture = tmp_path / "curve.svg"
+    assert ask("plot", "last", "-o", str(picture), "--ledger", ledger).code == 0
+    assert "latency against load" in picture.read_text()
+    report = ask("report", "last", "-o", str(tmp_path / "curve.html"), "--ledger", ledger)
+    assert report.code == 0, report.err
+    assert "Latency against load" in (tmp_path / "curve.html").read_text()
