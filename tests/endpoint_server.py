@@ -7,6 +7,7 @@ is ended.
 
 import asyncio
 import json
+import ssl
 import sys
 import threading
 import time
@@ -41,6 +42,8 @@ class Behaviour:
     closes: bool = False
     refuses_extras: bool = False
     has_metrics: bool = True
+    # Files with a certificate and its key.
+    tls: tuple[str, str] | None = None
 
 
 @dataclass
@@ -72,11 +75,15 @@ class KnownServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http{'s' if self.behaviour.tls else ''}://127.0.0.1:{self.port}/v1"
 
     async def listen(self, port: int = 0) -> None:
         self._slots = asyncio.Semaphore(self.behaviour.most_at_once)
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port)
+        context = None
+        if self.behaviour.tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self.behaviour.tls)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port, ssl=context)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def die(self) -> None:

@@ -4,6 +4,8 @@ import json
 import math
 import random
 import statistics
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,14 @@ def params_of(**more: Scalar) -> EndpointParams:
     return EndpointParams.model_validate({**GIVEN, **more})
 
 
-def loaded(server: KnownServer | str, *, key: str = "", **more: Scalar) -> Stream:
+def loaded(
+    server: KnownServer | str, *, key: str = "", variables: Mapping[str, str] | None = None, **more: Scalar
+) -> Stream:
     """Run a worker against a server, and return its events."""
     url = server if isinstance(server, str) else server.url
     params = params_of(url=url, **more)
     spec = Spec(workload="serve/endpoint", params=params.model_dump(mode="json"))
-    variables = {"SERVER_KEY": key} if key else {}
+    variables = {**(variables or {}), **({"SERVER_KEY": key} if key else {})}
     stream = Stream()
     for line in run_worker(spec, environment(**variables)).lines:
         stream.feed(line)
@@ -227,11 +231,19 @@ def test_a_server_that_is_not_there_fails_the_run_with_a_sentence() -> None:
     assert "refused" in failed.message
 
 
-def test_a_server_without_tls_is_named_as_such() -> None:
-    with known_server() as server:
-        failed = failure_of(loaded(server.url.replace("http:", "https:")))
+def test_a_certificate_is_verified(tmp_path: Path) -> None:
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with known_server(tls=(cert, key)) as server:
+        failed = failure_of(loaded(server))
+        trusted = loaded(server, variables={"SSL_CERT_FILE": cert})
     assert failed.kind == "no_answer"
     assert "TLS" in failed.message
+    assert metrics_of(trusted)["answered"] == 20
 
 
 def test_a_server_that_dies_ends_the_run_and_what_was_measured_is_kept() -> None:

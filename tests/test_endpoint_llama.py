@@ -118,14 +118,14 @@ def test_a_list_of_loads_makes_a_curve_with_its_knee(tmp_path: Path) -> None:
             "run", "serve/endpoint", "--url", server.url, "--concurrency", "1,2,6", *words, "--ledger", ledger
         )
     assert len(found["results"]) == 3
-    curve = ask_json("show", "last", "--ledger", ledger)["loads"]
+    suite, curve = found["suite"]["experiment_id"], found["suite"]["loads"]
     assert (curve["name"], [point["load"] for point in curve["points"]]) == ("concurrency", [1, 2, 6])
     # More than two clients gain nothing, whatever else the machine does meanwhile.
     assert curve["points"][2]["requests_per_s"] < 2 / 0.05
     assert curve["points"][2]["times_s"]["p50_latency"] > 0.1
     picture = tmp_path / "curve.svg"
-    assert ask("plot", "last", "-o", str(picture), "--ledger", ledger).code == 0
+    assert ask("plot", suite, "-o", str(picture), "--ledger", ledger).code == 0
     assert "latency against load" in picture.read_text()
-    report = ask("report", "last", "-o", str(tmp_path / "curve.html"), "--ledger", ledger)
+    report = ask("report", suite, "-o", str(tmp_path / "curve.html"), "--ledger", ledger)
     assert report.code == 0, report.err
     assert "Latency against load" in (tmp_path / "curve.html").read_text()

@@ -6,7 +6,7 @@ from stackmark.experiments.serving import CLIENT_TIMES, MetricOverRuns, ServingR
 from stackmark.figures import FigureUnit
 from stackmark.show.terminal import Line
 from stackmark.show.wording import say_change, say_changes, say_spread
-from stackmark.units import counted, say_count, say_percent, say_rate, say_seconds
+from stackmark.units import counted, say_percent, say_rate, say_seconds
 from stackmark.verdict.examined import ComparedMetric, Examined
 
 
@@ -34,12 +34,8 @@ def _client_lines(found: ServingResult, said: Mapping[str, float]) -> list[Line]
         of_name = [one for one in found.metrics if one.metric.name.endswith(f"_{name}")]
         if of_name:
             lines.append((name, ", ".join(map(_say_metric, of_name))))
-    each = " a run" if found.runs > 1 else ""
-    parts = [
-        f"{say_rate(said.get('requests_per_s', 0.0))} a second",
-        f"{say_count(said.get('answered', 0.0))} answered{each}",
-    ]
-    parts.append(f"{say_count(said.get('failed', 0.0))} failed")
+    answered, failed, late = (round(found.runs * said.get(name, 0.0)) for name in ("answered", "failed", "late"))
+    parts = [f"{say_rate(said.get('requests_per_s', 0.0))} a second", f"{answered:,} answered", f"{failed:,} failed"]
     if "slo_share" in said:
         parts.append(f"{say_percent(said['slo_share'])} within the SLO")
     lines.append(("requests", ", ".join(parts)))
@@ -48,10 +44,11 @@ def _client_lines(found: ServingResult, said: Mapping[str, float]) -> list[Line]
     costs = [(name, said.get(f"cost_per_million_{name}")) for name in ("output", "prompt", "total")]
     if known := [f"{cost:.4g} for {name}" for name, cost in costs if cost is not None]:
         lines.append(("cost", f"per million tokens, as if only these were paid: {', '.join(known)}"))
-    cpu, late = say_percent(said.get("client_cpu", 0.0)), said.get("late", 0.0)
-    processes = counted(round(said.get("client_processes", 1.0)), "process").replace("processs", "processes")
+    cpu = say_percent(said.get("client_cpu", 0.0))
+    number = round(said.get("client_processes", 1.0))
+    processes = "1 process" if number == 1 else f"{number} processes, the busiest"
     valid = "" if found.valid == found.runs else f"; it kept up in {found.valid} of {counted(found.runs, 'run')}"
-    lines.append(("client", f"{processes}, the busiest with {cpu} of a core; {late:,.4g} sent late{valid}"))
+    lines.append(("client", f"{processes} with {cpu} of a core; {late:,} sent late{valid}"))
     return lines
 
 

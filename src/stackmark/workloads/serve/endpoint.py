@@ -258,7 +258,7 @@ class EndpointParams(AnyParams):
     slo: Annotated[str, _checked_slo] = Field(
         default="",
         max_length=200,
-        description="what an answer must keep: ttft=200ms,tpot=50ms,latency=2s; share=90%% of them with --find-rate",
+        description="what an answer must keep: ttft=200ms,tpot=50ms,latency=2s; with --find-rate by 90 % of them (share=99%)",
         json_schema_extra={**LOAD, "plain": True, "one_value": True},
     )
     find_rate: bool = Field(

@@ -49,6 +49,8 @@ SHORT, LEAST_MORE, MOST_MORE = 16, 16, 256
 # What is asked of a server in its own time, before the load.
 ASK_S = 30.0
 HIGHEST_FIRST_RATE = 1e5
+# Tests of one rate while the client falls behind.
+TRIES = 3
 
 
 def probe(request: Request, rig: Rig) -> tuple[EndpointParams, dict[str, str]]:
@@ -413,6 +415,20 @@ def _searched(params: EndpointParams, found: Found, log: Callable[[str], None]) 
     numbers = iter(range(10**6))
 
     def test(rate: float) -> Outcome:
+        """Test a rate. A test that fails while the client fell behind shows nothing of the server, and is made again."""
+        for _ in range(TRIES):
+            outcome = once(rate)
+            if outcome.valid or outcome.client_kept_up or outcome.fails_by_server:
+                return outcome
+            log(f"{rate:g} requests/s: the client fell behind, so the test is made again")
+        raise WorkloadFailure(
+            "no_figure",
+            f"at {rate:g} requests/s the client fell behind its schedule in {TRIES} tests: {'; '.join(outcome.flags)}",
+            "end other programs, run the client on another machine, or give it more --processes",
+            outcome.metrics,
+        )
+
+    def once(rate: float) -> Outcome:
         seconds = max(params.seconds, needed / rate)
         processes = max(params.processes, min(math.ceil(rate / RATE_EACH), os.cpu_count() or 1))
         one = params.model_copy(
