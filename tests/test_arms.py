@@ -54,6 +54,28 @@ def test_gpus_are_named_with_a_plus_between_them(place: str) -> None:
         read_arm(f"{place},gpu-ids=0+x", RESNET)
 
 
+@pytest.mark.parametrize("place", ["host", "container"])
+def test_gpus_is_a_count_and_is_stored_as_a_number(place: str) -> None:
+    """A text that is stored names GPUs, as it did when `gpus=1` was the GPU with the number 1."""
+    assert read_arm(f"{place},gpus=2", RESNET).place_options == {"gpus": 2}
+    assert read_arm(f"{place},gpus=all", RESNET).place_options == {"gpus": "all"}
+    assert find_place(place, {"gpus": 2}).options() == {"gpus": 2}
+    assert find_place(place, {"gpus": "1"}).options() == {"gpus": "1"}
+    with refused("--gpus 0", "--gpu-ids 0", "--gpus none"):
+        read_arm(f"{place},gpus=0", RESNET)
+    with refused("--gpu-ids 0+1"):
+        read_arm(f"{place},gpus=0,1", RESNET)
+    with refused("'2x'"):
+        read_arm(f"{place},gpus=2x", RESNET)
+    with refused("'300'"):
+        read_arm(f"{place},gpus=300", RESNET)
+
+
+def test_a_count_of_gpus_for_all_arms_is_one_in_each_place() -> None:
+    arms = read_arms(["pod,image=x:1", "host"], RESNET, {"gpus": "1"})
+    assert [arm.place_options["gpus"] for arm in arms] == ["1", 1]
+
+
 def test_options_for_all_arms_go_to_those_that_have_them_and_an_arms_own_comes_before() -> None:
     arms = read_arms(["host", "container", "container,shm=64m"], RESNET, {"shm": "1g"})
     assert [arm.place_options for arm in arms] == [{}, {"shm": "1g"}, {"shm": "64m"}]

@@ -431,6 +431,21 @@ def test_an_interruption_is_stored_and_has_its_code(replay: Replay, ledger_file:
         assert [row.status for row in book.runs()] == ["failed"]
 
 
+def test_an_interruption_after_a_run_says_once_how_to_go_on(replay: Replay) -> None:
+    class Interrupted(ReplayPlace):
+        def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:
+            asked.append(task.do)
+            done = super().run(task, watch, mark=mark, time_limit_s=time_limit_s)
+            return done if asked.count("run") < 2 else Outcome(130, None, (), KeyboardInterrupt())
+
+    asked: list[str] = []
+    replay.use(Interrupted(replay.probe, replay.lines, replay.lines[:6]))
+    answer = ask(*CHEAP, "--runs", "3")
+    assert answer.code == Exit.INTERRUPTED
+    assert " of 3 runs were made" in answer.out
+    assert (answer.out + answer.err).count("stackmark resume ") == 1
+
+
 def test_a_place_that_fails_has_its_own_code(replay: Replay) -> None:
     class Gone(ReplayPlace):
         def run(self, task: Task, watch: Watch, *, mark: str, time_limit_s: float | None = None) -> Outcome:

@@ -375,6 +375,12 @@ def test_podman_is_given_gpus_by_cdi_and_never_by_gpus(tmp_path: Path) -> None:
     assert gpus.given(PODMAN, ContainerOptions(gpus="all"), {}, root) == (["--device=nvidia.com/gpu=all"], "cdi")
     two = gpus.given(PODMAN, ContainerOptions(gpus="0,1"), {}, root)
     assert two.flags == ["--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=1"]
+    assert gpus.given(PODMAN, ContainerOptions(gpus=2), {}, root) == two
+    shown = {"CUDA_VISIBLE_DEVICES": "1,0"}
+    assert gpus.given(PODMAN, ContainerOptions(gpus=1), shown, root).flags == ["--device=nvidia.com/gpu=1"]
+    for asked, around in ((3, shown), (3, {}), (1, {"CUDA_VISIBLE_DEVICES": ""})):
+        with pytest.raises(PlaceError, match=f"--gpus {asked}: only"):
+            gpus.given(PODMAN, ContainerOptions(gpus=asked), around, root)
     # An image without the driver's libraries cannot do with nodes, whatever there is.
     assert gpus.given(PODMAN, ContainerOptions(image="x", gpus="all"), {}, tmp_path / "nowhere").way == "cdi"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
+from fake_nvml import FakeNvml
 from refusing import refused
 from stackmark.errors import LedgerError, PlaceError
 from stackmark.events import LINE_LIMIT_BYTES
@@ -211,14 +212,59 @@ def test_a_python_that_is_not_there_is_a_sentence_with_the_command() -> None:
     assert str(caught.value.command).split() == ["/nowhere/python3", "-P", "-m", "stackmark.worker"]
 
 
-@pytest.mark.parametrize("gpus", ["998", "998,999", "GPU-00000000-0000-0000"])
-def test_a_gpu_that_is_not_there_is_refused_before_a_worker_takes_the_cpu(gpus: str) -> None:
+@pytest.mark.parametrize("gpus", ["998", "998,999", "GPU-00000000-0000-0000", 99])
+def test_a_gpu_that_is_not_there_is_refused_before_a_worker_takes_the_cpu(gpus: str | int) -> None:
     """On any machine: none has 998 GPUs."""
     place = HostPlace(python="/nowhere/python3", options=HostOptions(gpus=gpus))
-    with pytest.raises(PlaceError, match="--gpus") as caught:
+    with pytest.raises(PlaceError, match="--gpu") as caught:
         place.run(Task(do="facts"), Notes(), mark=MARK)
     assert caught.value.command is None, "no worker was started"
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "seen"),
+    [
+        (1, None, "0"),
+        (2, None, "0,1"),
+        (2, "3,1,2", "3,1"),
+        ("1", "3,1,2", "1"),
+        ("none", "3", ""),
+        ("all", "3,1", "3,1"),
+    ],
+)
+def test_a_count_takes_the_first_of_the_visible_gpus(
+    gpus: str | int, visible: str | None, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "worker"
+    worker.write_text('#!/bin/sh\necho "sees $CUDA_VISIBLE_DEVICES" >&2\n')
+    worker.chmod(0o700)
+    monkeypatch.setitem(sys.modules, "pynvml", gpus_of_a_machine(4))
+    around = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    place = HostPlace(python=str(worker), environment=around, options=HostOptions(gpus=gpus))
+    outcome = place.run(Task(do="facts"), Notes(), mark=MARK)
+    assert outcome.stderr == (f"sees {seen}",)
+
+
+@pytest.mark.parametrize(("gpus", "visible", "named"), [(5, None, "GPU 4"), (2, "3", "1 GPU"), (1, "", "0 GPUs")])
+def test_more_gpus_than_are_visible_are_refused(
+    gpus: int, visible: str | None, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", gpus_of_a_machine(4))
+    around = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    place = HostPlace(python="/nowhere/python3", environment=around, options=HostOptions(gpus=gpus))
+    with pytest.raises(PlaceError, match=f"--gpus {gpus}: .*{named}"):
+        place.run(Task(do="facts"), Notes(), mark=MARK)
+
+
+def gpus_of_a_machine(count: int) -> FakeNvml:
+    return FakeNvml(
+        nvmlDeviceGetCount=count,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-0000000{handle}-0000",
+        nvmlDeviceGetName="NVIDIA H200",
+        nvmlDeviceGetMaxMigDeviceCount=0,
+    )
 
 
 @pytest.mark.parametrize("gpus", ["auto", "none"])

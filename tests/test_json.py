@@ -16,9 +16,11 @@ from stackmark.api.importing import MlperfChecks, MlperfLogs
 from stackmark.api.published_charts import PublishedChart
 from stackmark.cluster.checks.suite import Suite
 from stackmark.errors import SpecError
+from stackmark.experiments.canary import CanaryTurn
 from stackmark.experiments.suite.forecast import forecast
 from stackmark.experiments.suite.plan import find_suite
 from stackmark.schemas import VERSIONS, schema_name
+from stackmark.show.canary import canary_json
 from stackmark.show.result import error_json
 from stackmark.show.suite_formats import suite_json
 from stackmark.show.suite_plan import plan_json
@@ -97,6 +99,7 @@ def of_samples() -> list[dict[str, object]]:
         error_json(Request(workload="train/trivial"), SpecError("a sentence")),
         PublishedChart((), ("train/trivial",)).to_dict(),
         MlperfLogs(()).to_dict(),
+        canary_json("night", 0.01, CanaryTurn("busy", 0.0, 1.0, (), "a sentence")),
         MlperfChecks("0.6.0", ()).to_dict(),
     ]
 

@@ -68,13 +68,27 @@ def test_the_suite_of_a_gpu_server_has_five_models_in_two_places_and_two_precisi
     assert plan.blocks == 4
 
 
-def test_the_study_of_a_cpu_and_a_gpu_trains_one_network_and_infers_with_two() -> None:
+def test_the_study_of_a_cpu_and_a_gpu_trains_one_network_and_infers_with_two_and_answers_queries() -> None:
     rows = find_suite("study-cpu-vs-gpu").rows
-    assert [(row.workload, row.params["mode"], row.params["batch"]) for row in rows] == [
+    assert [(row.workload, row.params.get("mode"), row.params["batch"]) for row in rows] == [
         ("train/resnet50", "train", 32),
         ("train/resnet50_v1.5", "forward", 1),
         ("train/mobilenet", "forward", 1),
+        ("serve/resnet50", None, 1),
     ]
+
+
+def test_the_study_of_a_host_and_a_container_has_one_gpu_and_two() -> None:
+    rows = find_suite("study-host-vs-container").rows
+    assert [row.request.ranks for row in rows] == [1, 2]
+
+
+def test_the_study_of_mlperf_trains_its_six_tasks_to_their_targets() -> None:
+    rows = find_suite("study-mlperf-v0.6").rows
+    assert [row.workload.partition("/")[0] for row in rows] == ["train", *["fit"] * 6]
+    assert (rows[0].params["batch"], rows[0].params["precision"]) == (208, "fp16")
+    # Nothing of the rate's settings is held for a task.
+    assert {row.params.get("batch", "auto") for row in rows[1:]} == {"auto"}
 
 
 def test_operators_are_each_measured_in_each_precision() -> None:

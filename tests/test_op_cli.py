@@ -267,6 +267,8 @@ WRONG = {
     "half a matrix": (("op/gemm", "--m", "4"), "op/gemm needs n"),
     "a negative size": (("op/gemm", "--m", "-4", "--n", "4", "--k", "4"), "--m: "),
     "a size in words": (("op/gemm", "--m", "four"), "--m takes a whole number, got 'four'"),
+    "a size of nothing": (("op/gemm", "--m", "0"), "--m must be at least 1"),
+    "sizes of nothing": (("op/gemm", "--m", "8", "--n", "0", "--k", "0"), "--n and --k must be"),
     "a huge size": (("op/gemm", "--m", "9" * 30, "--n", "1", "--k", "1"), "--m: "),
     "a shape that is none": (("op/conv", "--shape", "56x56"), "'56x56' is not name=value"),
     "a shape with an unknown name": (("op/conv", "--shape", "w=56,hh=56"), "op/conv has no 'hh'"),

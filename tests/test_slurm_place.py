@@ -129,6 +129,14 @@ def test_a_group_on_two_nodes_is_one_run() -> None:
     assert notes.handle["nodes"] == "n[1-2]"
 
 
+def test_the_rank_of_a_driver_under_a_launcher_is_not_that_of_the_job_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    outcome, notes = run(ranked("calm"))
+    assert outcome.failure is None
+    assert {event.rank for event in notes.events} == {0, 1}
+
+
 def test_long_lines_of_two_nodes_come_whole() -> None:
     outcome, notes = run(ranked("wordy"), ranks_per_node="1")
     assert outcome.failure is None

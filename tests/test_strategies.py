@@ -13,14 +13,16 @@ torch = pytest.importorskip("torch")
 
 import strategy_ranks  # noqa: E402
 from asking import ask  # noqa: E402
+from stackmark.errors import Exit  # noqa: E402
 from stackmark.model import ValidationError  # noqa: E402
 from stackmark.ranks import Rank, variables  # noqa: E402
 from stackmark.spec import Task  # noqa: E402
 from stackmark.workloads.train.definition import TrainParams  # noqa: E402
+from stackmark.workloads.train.impl.nets import build  # noqa: E402
 from stackmark.workloads.train.impl.optimizer import build_optimizer  # noqa: E402
 from stackmark.workloads.train.impl.strategies import Strategy, build_strategy  # noqa: E402
 from stackmark.workloads.train.impl.strategies.fsdp import blocks_of  # noqa: E402
-from stackmark.workloads.train.zoo import MODELS  # noqa: E402
+from stackmark.workloads.train.zoo import MODELS, WITH_BLOCKS  # noqa: E402
 from test_node_groups import free_port  # noqa: E402
 from worker_process import environment, finish, give, read_until, start, train  # noqa: E402
 
@@ -149,8 +151,18 @@ def test_two_ranks_train_and_say_how_their_steps_are_made_up(strategy: str, tmp_
 def test_fsdp_of_a_network_without_blocks_is_a_sentence(tmp_path: Path) -> None:
     ledger = ["--ledger", str(tmp_path / "ledger.sqlite3")]
     answer = ask("run", "train/resnet20", "--ranks", "2", "--strategy", "fsdp", *SHORT, "--runs", "1", *ledger)
-    assert answer.code == 3
-    assert "--strategy ddp" in answer.err + answer.out
+    assert answer.code == Exit.WRONG_USE
+    assert "--strategy ddp" in answer.err
+    assert not (tmp_path / "ledger.sqlite3").exists()
+    arms = ("--arm", "host,strategy=ddp", "--arm", "host,strategy=fsdp", *ledger)
+    assert ask("compare", "train/resnet20", "--ranks", "2", *SHORT, *arms).code == Exit.WRONG_USE
+
+
+def test_fsdp_finds_all_blocks_of_each_transformer() -> None:
+    with torch.device("meta"):
+        found = {name: len(blocks_of(build(MODELS[name], MODELS[name].classes))) for name in WITH_BLOCKS}
+    # As GPT-2 (124 M), BERT-Large, ViT-B/16 and Llama 3.2 1B have them.
+    assert found == {"gpt2": 12, "bert-large": 24, "vit-b16": 12, "llama3-1b": 16}
 
 
 SHIFTED = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000"]

@@ -18,6 +18,7 @@ from stackmark.units import (
     say_count,
     say_multiple,
     say_percent,
+    say_percents,
     say_rate,
     say_seconds,
     say_size,
@@ -195,3 +196,16 @@ def test_a_share_has_two_figures_and_no_exponent(share: float, said: str) -> Non
 )
 def test_a_number_of_times_has_no_exponent(factor: float, said: str) -> None:
     assert say_multiple(factor) == said
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.959, 0.976, "95.9 to 97.6 %"),
+        (0.03, 2032.4, "3.0 to over 1,000 %"),
+        (11.0, 566804.0, "over 1,000 %"),
+        (0.97, 0.97, "97.0 to 97.0 %"),
+    ],
+)
+def test_an_interval_of_shares_is_said_in_percent(low: float, high: float, said: str) -> None:
+    assert say_percents(low, high) == said

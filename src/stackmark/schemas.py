@@ -26,6 +26,7 @@ VERSIONS = {
     "device-ceilings": 1,
     "baseline": 1,
     "check": 2,
+    "canary-turn": 1,
     "error": 1,
     # What is stored.
     "experiments": 1,

@@ -126,6 +126,13 @@ def say_percent(share: float, decimals: int | None = None, *, figures: int = 3) 
     return f"{100 * share:.{figures}g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
 
 
+def say_percents(low: float, high: float, decimals: int = 1) -> str:
+    """Format an interval of shares: `95.9 to 97.6 %`; a bound past ten times the whole only says that it is."""
+    if low >= 10:
+        return "over 1,000 %"
+    return f"{100 * low:.{decimals}f} to {f'{100 * high:.{decimals}f}' if high < 10 else 'over 1,000'} %"
+
+
 def say_multiple(factor: float) -> str:
     """Format like `0.0154`, `2.05`, `145`, `1,200`: a number of times, without an exponent for large ones."""
     return f"{factor:.3g}" if factor < 999.5 else f"{float(f'{factor:.2g}'):,.0f}"

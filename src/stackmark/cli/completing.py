@@ -125,11 +125,12 @@ def candidates(words: Sequence[str], incomplete: str, table: Table) -> list[Cand
     typed = read_typed(words, table)
     entry = table["commands"][typed.command]
     if typed.waiting:
-        found = _values(entry["options"][typed.waiting], incomplete, typed, table)
+        found = _values(_of_family(typed.waiting, entry, typed, table), incomplete, typed, table)
     elif incomplete.startswith("--") and "=" in incomplete and not typed.ended:
         name, _, value = incomplete.partition("=")
-        option = entry["options"].get(entry["names"].get(name, name))
-        inner = _values(option, value, typed, table) if option else iter(())
+        own = entry["names"].get(name, name)
+        known = own in entry["options"]
+        inner = _values(_of_family(own, entry, typed, table), value, typed, table) if known else iter(())
         found = (Candidate(f"{name}={one.text}" if one.text else "", one.about, one.kind) for one in inner)
     elif incomplete.startswith("-") and not typed.ended:
         found = _options(entry, typed)
@@ -138,6 +139,13 @@ def candidates(words: Sequence[str], incomplete: str, table: Table) -> list[Cand
     else:
         found = _argument(entry, incomplete, typed, table)
     return [one for one in found if one.kind in ("file", "folder") or one.text.startswith(incomplete)]
+
+
+def _of_family(name: str, entry: Mapping[str, Any], typed: Typed, table: Table) -> Mapping[str, Any]:
+    """Return an option; of a parameter that several families have, with the words of the family that was typed alone."""
+    option: Mapping[str, Any] = entry["options"][name]
+    words = _parameters(typed, table).get(name.removeprefix("--")) if typed.arguments else None
+    return {**option, "words": words} if option["takes"] == "words" and words else option
 
 
 def _options(entry: Mapping[str, Any], typed: Typed, *, asked: bool = True) -> Iterator[Candidate]:

@@ -41,7 +41,7 @@ IMPORTANT = {
     "node": "Only on this node of the cluster",
     "namespace": "Namespace of the cluster",
     "image": "Run in this image",
-    "gpus": "Which GPUs; of a pod, how many",
+    "gpus": "How many GPUs, all or none; which: --gpu-ids",
     "device": "cpu or cuda:N",
     "seconds": "How long each run measures: 30s",
     "batch": "Samples per step and device",

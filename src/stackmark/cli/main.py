@@ -42,6 +42,7 @@ SECTIONS = {
         "verdict": "Show the verdict of an experiment, or compare stored runs.",
         "baseline": "Save measurements under a name, to check against later.",
         "check": "Measure a baseline again and report what changed.",
+        "canary": "Check a baseline for ever, or once before a job.",
         "published": "Search numbers that others published, or add some.",
     },
     "Look": {

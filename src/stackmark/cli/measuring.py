@@ -118,8 +118,9 @@ def show_unfinished(experiment: Experiment, session: Session) -> list[dict[str, 
     """Show what a `run` that was interrupted has, and how to go on; return it for `--json`."""
     found = experiment.measured()
     if found is not None and found.rate_per_s is not None and not session.as_json:
-        session.print(found)
-    say_unfinished(experiment.id, session.ledger)
+        session.print(found)  # which says how many runs are missing, and how to go on
+    else:
+        say_unfinished(experiment.id, session.ledger)
     return [found.to_dict()] if found is not None and session.as_json else []
 
 

@@ -15,7 +15,7 @@ from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.experiments.design import MOST_ARMS
 from stackmark.experiments.typed import canonical_place, canonical_value, read_value, takes_several
 from stackmark.model import FieldInfo, FieldLike, ValidationError
-from stackmark.places.place import Place, with_gpu_ids
+from stackmark.places.place import Place, read_typed_gpus, with_gpu_ids
 from stackmark.places.registry import find_kind, find_place, place_kinds
 from stackmark.secrets_masking import masked_arm, put_aside
 from stackmark.spec import Scalar, explain
@@ -46,11 +46,6 @@ def read_arms(
     if len(texts) > MOST_ARMS:
         raise SpecError(f"an experiment takes at most {MOST_ARMS} arms, got {len(texts)}")
     arms = [read_arm(text, workload, shared or {}) for text in texts]
-    if "gpus" in (shared or {}) and len({find_kind(arm.place).leads for arm in arms}) > 1:
-        raise SpecError(
-            "--gpus means a number of GPUs for a pod, but the names of GPUs for a host or a container",
-            hint="write it into the arm: --arm pod,gpus=1; the other arms use the GPU that the pod gets",
-        )
     _refuse_unused(shared or {}, arms)
     return _with_distinct_labels(arms)
 
@@ -100,7 +95,9 @@ def read_arm(text: str, workload: str, shared: Mapping[str, OptionValue] | None 
                 f"the arm {text!r}: neither {place} nor {workload} has an option {key!r}{nearest_names(name, known)}",
                 hint=f"an environment variable is given as env={key}=VALUE\n{keys}" if is_variable else keys,
             )
-    given = with_gpu_ids(given)
+    if why := find(workload)[1].refuses(typed):
+        raise SpecError(f"the arm {text!r}: {why}", hint=SEE_HELP)
+    given = with_gpu_ids(read_typed_gpus(options, given))
     find_place(place, given)  # refuses what the place cannot take
     return ArmRequest(text.strip(), place, given, typed)
 

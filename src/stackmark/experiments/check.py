@@ -128,7 +128,7 @@ def check(ledger: Ledger, name: str, how: SeriesOptions, *, margin: float, anywa
     for number, held in enumerate(every, start=1):
         if len(every) > 1:
             how.watcher.notice(f"{number} of {len(every)}: {held.label}")
-        yield _check(ledger, name, held, how, margin, anyway)
+        yield check_held(ledger, name, held, how, margin, anyway)
 
 
 def decided(checked: Sequence[Checked]) -> list[Checked]:
@@ -140,7 +140,10 @@ def decided(checked: Sequence[Checked]) -> list[Checked]:
     return [replace(one, lately_comparison=next(words)) if one.lately_comparison else one for one in found]
 
 
-def _check(ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions, margin: float, anyway: bool) -> Checked:
+def check_held(
+    ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions, margin: float, anyway: bool
+) -> Checked:
+    """Check one workload of a baseline; its word is not decided together with others yet."""
     began = time.monotonic()
     before = _rate(by_series(held.rows))
     unit, metric = held.rows[0].rate_unit or "", metric_name(held.spec.params)

@@ -303,7 +303,10 @@ def following(arms: Sequence[ArmRequest], lead: int, resolved: Resolved) -> list
             added = {"node": node} if node and can else {}
         elif chip and "device" not in arm.typed and "gpus" in find_kind(arm.place).options.model_fields:
             added = {"gpus": chip}
-        followed.append(replace(arm, place_options={**added, **arm.place_options}))
+        own = dict(arm.place_options)
+        if own.get("gpus") == 1 and "gpus" in added:
+            own.pop("gpus")  # a number of GPUs for all arms, of which the leading one has got one
+        followed.append(replace(arm, place_options={**added, **own}))
     return followed
 
 
@@ -494,7 +497,7 @@ class _Session:
             raise PlaceError(
                 f"the arm {label!r} ran on {row.chip} {row.chip_uuid}, but {other.id} on {other.chip_uuid}: two chips "
                 "differ by more than a container costs",
-                hint="pin one chip for all arms (device=, gpus=), start again on this chip, or use --anyway",
+                hint="pin one chip for all arms (device=, gpu-ids=), start again on this chip, or use --anyway",
                 kind=OTHER_CHIP,
             )
 
@@ -504,7 +507,7 @@ class _Session:
         if other:
             raise PlaceError(
                 f"{label} ran on {row.chip}, but {other.id} on {other.chip}: the average of two models is no device's rate",
-                hint="select GPUs of one model (CUDA_VISIBLE_DEVICES, gpus=), or use --anyway",
+                hint="select GPUs of one model (CUDA_VISIBLE_DEVICES, gpu-ids=), or use --anyway",
                 kind=OTHER_CHIP,
             )
 

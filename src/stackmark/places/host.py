@@ -5,7 +5,6 @@ output is read as it comes. It is ended as a group: politely first, so that it c
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from stackmark.errors import PlaceError, SpecError
 from stackmark.failures import killed
@@ -21,14 +20,22 @@ from stackmark.machine.gpu import not_here
 from stackmark.machine.orphans import MARK_VARIABLE, end_marked, start_ticks
 from stackmark.places.folders import private_folder, runs_own_program, scratch_folder
 from stackmark.places.mounts import MOUNT, Mount, read_mounts, refuse_cluster_sources, require_sources
-from stackmark.places.place import GPU_IDS, Facts, NamesGpus, Outcome, Several, Watch, cache_variables, not_bound
+from stackmark.places.place import (
+    GPU_IDS,
+    VISIBLE_GPUS,
+    Facts,
+    NamesGpus,
+    Outcome,
+    Several,
+    Watch,
+    cache_variables,
+    not_bound,
+)
 from stackmark.places.process import oom_kills, start, supervise, worker_environment
 from stackmark.places.variables import BIND_HELP, VARIABLES_HELP, Bind, Variables, WithVariables
 from stackmark.ranks import RANK_VARIABLES
 from stackmark.spec import AUTO, BIND_VARIABLE, SCRATCH_VARIABLE, TYPED_VARIABLE, Spec, Task
 from stackmark.units import counted
-
-NOT_NAMED = (AUTO, "all", "none")
 
 
 class HostOptions(WithVariables, NamesGpus):
@@ -39,7 +46,6 @@ class HostOptions(WithVariables, NamesGpus):
 
     PLAIN: ClassVar[frozenset[str]] = frozenset({"gpus", GPU_IDS, "bind"})
 
-    gpus: str = Field(default=AUTO, description="GPUs: numbers or UUIDs (0,1); auto: all")
     bind: Bind = Field(default="none", description=BIND_HELP)
     mount: Several = MOUNT
     env: Variables = Field(default=(), description=VARIABLES_HELP)
@@ -62,21 +68,10 @@ class HostOptions(WithVariables, NamesGpus):
 
     def _check_variables(self) -> None:
         names = {*self.variables, *self.named_variables}
-        if self.gpus != AUTO and "CUDA_VISIBLE_DEVICES" in names:
+        if self.gpus != AUTO and VISIBLE_GPUS in names:
             raise SpecError(
                 "gpus and env=CUDA_VISIBLE_DEVICES both say which GPUs are seen", hint="give one of the two"
             )
-
-    @field_validator("gpus", mode="before")
-    @classmethod
-    def _are_gpus(cls, value: object) -> object:
-        text = str(value)
-        names = [] if text in NOT_NAMED else text.split(",")
-        if wrong := [name for name in names if not re.fullmatch(r"\s*(\d{1,3}|(GPU|MIG)-[0-9a-fA-F-]{8,40})\s*", name)]:
-            raise ValueError(
-                f"{wrong[0]!r} is not a GPU; write all, none, numbers (0,1) or UUIDs, as nvidia-smi -L shows them"
-            )
-        return text
 
 
 class HostPlace:
@@ -97,7 +92,7 @@ class HostPlace:
             self._environment.pop(name, None)
         self._environment |= self._options.worker_variables
         if self._options.gpus not in (AUTO, "all"):
-            self._environment["CUDA_VISIBLE_DEVICES"] = "" if self._options.gpus == "none" else self._options.gpus
+            self._environment[VISIBLE_GPUS] = ",".join(self._options.gpu_names(self._environment))
 
     def options(self) -> dict[str, JsonValue]:
         """Return the options as typed."""
@@ -124,14 +119,28 @@ class HostPlace:
         asked = self._options.gpus
         if asked in (AUTO, "none"):
             return
-        absent, count = not_here([] if asked in NOT_NAMED else asked.split(","))
+        names = [name for name in self._environment.get(VISIBLE_GPUS, "").split(",") if name and asked != "all"]
+        if len(names) < (self._options.gpu_count or 0):
+            raise PlaceError(
+                f"--gpus {asked}: {VISIBLE_GPUS} shows {counted(len(names), 'GPU')}",
+                hint="ask for fewer, or name them: --gpu-ids 0+1; for the CPU: --gpus none",
+            )
+        absent, count = not_here(names)
         if absent or not count:
             there = f"{counted(count, 'GPU')}, with the numbers 0 to {count - 1}" if count > 1 else "only GPU 0"
             named = f"this host has no GPU {' and no GPU '.join(absent)}: it has {there}"
             raise PlaceError(
-                f"--gpus {asked}: {named if count else 'this host has no GPU'}",
-                hint="--gpus takes numbers or UUIDs (nvidia-smi -L lists them), all or none; for the CPU: --gpus none",
+                f"{self._typed_gpus()}: {named if count else 'this host has no GPU'}",
+                hint="--gpus takes a number of GPUs, all or none, and --gpu-ids names them (nvidia-smi -L lists them); "
+                "for the CPU: --gpus none",
             )
+
+    def _typed_gpus(self) -> str:
+        """Return the GPUs as a person types them."""
+        asked = self._options.gpus
+        if isinstance(asked, int) or asked == "all":
+            return f"--gpus {asked}"
+        return f"--gpu-ids {asked.replace(',', '+')}"
 
     def _run(self, task: Task, watch: Watch, mark: str, time_limit_s: float | None, more: Mapping[str, str]) -> Outcome:
         oom_before = oom_kills()

@@ -5,19 +5,20 @@ itself: that it was killed, by whom, or that its time was up. Lines are handed o
 business, so that a recorded stream can be played back through the same door.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Protocol, Self, runtime_checkable
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from stackmark.errors import SpecError
 from stackmark.failures import PlaceFailure
 from stackmark.frozen import Frozen
 from stackmark.machine.reading import told_cpus
 from stackmark.remarks import Remark
-from stackmark.spec import Spec, Task
+from stackmark.spec import AUTO, Spec, Task
 
 # What is kept of a worker's standard error: enough for a traceback of a compiler, not for a day of warnings.
 STDERR_LINES_KEPT = 400
@@ -66,15 +67,38 @@ class PlaceOptions(Frozen):
 
 
 GPU_IDS = "gpu_ids"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+MOST_GPUS = 256
+NOT_NAMED = (AUTO, "all", "none")
+_GPU_NAME = re.compile(r"\s*(\d{1,3}|(GPU|MIG)-[0-9a-fA-F-]{8,40})\s*")
 
 
 class NamesGpus(PlaceOptions):
-    """The base for a place whose `gpus` names GPUs. `gpu_ids=0+1` is another way to write `gpus=0,1`: commas also separate
-    the options of an arm, and in other places `gpus` is a number."""
+    """The base for a place on this machine, where GPUs can be counted or named.
 
-    gpu_ids: str | None = Field(
-        default=None, description="which GPUs: numbers or UUIDs with + between them (0+1); the same as gpus=0,1"
+    A person types `gpus=2` for the first two and `gpu_ids=0+1` for those by name. What is stored is unambiguous: a count is an
+    integer, and names are a text ("0,1"), as they were when `gpus` still took names (`read_typed_gpus`).
+    """
+
+    gpus: int | str = Field(
+        default=AUTO, description="how many GPUs, the first of those that are visible; all, none; auto: all"
     )
+    gpu_ids: str | None = Field(default=None, description="which GPUs: numbers or UUIDs with + between them (0+1)")
+
+    @property
+    def gpu_count(self) -> int | None:
+        """Return how many GPUs were requested; None where they are named, or not counted."""
+        return self.gpus if isinstance(self.gpus, int) else None
+
+    def gpu_names(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the GPUs that were named, or the first of those that are visible; empty for auto, all and none."""
+        if isinstance(self.gpus, str):
+            return () if self.gpus in NOT_NAMED else tuple(name.strip() for name in self.gpus.split(","))
+        visible = environment.get(VISIBLE_GPUS)
+        names = map(str, range(self.gpus)) if visible is None else map(str.strip, visible.split(","))
+        return tuple(name for name in names if name)[: self.gpus]
 
     @model_validator(mode="before")
     @classmethod
@@ -83,6 +107,42 @@ class NamesGpus(PlaceOptions):
             return with_gpu_ids(given) if isinstance(given, dict) else given
         except SpecError as error:
             raise ValueError(f"{error.message}; {error.hint}") from error
+
+    @field_validator("gpus", mode="after")
+    @classmethod
+    def _are_gpus(cls, value: int | str) -> int | str:
+        if isinstance(value, int):
+            if not 1 <= value <= MOST_GPUS:
+                raise ValueError(f"a number of GPUs must be between 1 and {MOST_GPUS}, got {value}")
+            return value
+        names = [] if value in NOT_NAMED else value.split(",")
+        if wrong := [name for name in names if not _GPU_NAME.fullmatch(name)]:
+            raise ValueError(
+                f"{wrong[0]!r} is not a GPU; write --gpu-ids with numbers (0+1) or UUIDs, as nvidia-smi -L shows them"
+            )
+        return value
+
+
+def read_typed_gpus(kind: type[PlaceOptions], given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Read `gpus` as a person types it, a count, for a place that stores names as text."""
+    asked = given.get("gpus")
+    if asked is None or not issubclass(kind, NamesGpus) or str(asked) in NOT_NAMED:
+        return dict(given)
+    text = str(asked).strip()
+    if text.isdecimal() and 1 <= int(text[:9]) <= MOST_GPUS:
+        return {**given, "gpus": int(text)}
+    if text.strip("0") == "":
+        raise SpecError(
+            f"--gpus {text} asks for no GPU: it is a number of GPUs, not the number of one",
+            hint="for the GPU with the number 0: --gpu-ids 0; for the CPU: --gpus none",
+        )
+    if not text.isdecimal() and all(_GPU_NAME.fullmatch(name) for name in text.split(",")):
+        ids = "+".join(name.strip() for name in text.split(","))
+        raise SpecError(f"--gpus takes a number of GPUs, got the names {text}", hint=f"name GPUs with --gpu-ids {ids}")
+    raise SpecError(
+        f"--gpus: {text!r} is not a number of GPUs from 1 to {MOST_GPUS}",
+        hint="write it like 2, all or none; which GPUs: --gpu-ids 0+1",
+    )
 
 
 def with_gpu_ids(given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -12,7 +12,7 @@ from stackmark.figures import figure_unit
 from stackmark.show.safe import safe_line, short_id
 from stackmark.show.terminal import Column, Line, print_table
 from stackmark.show.wording import signed
-from stackmark.units import say_seconds, say_size
+from stackmark.units import say_percents, say_seconds, say_size
 from stackmark.verdict.examined import Examined
 from stackmark.verdict.scaling import PublishedScaling, Scaling, ScalingPoint
 
@@ -105,7 +105,7 @@ def _cells(point: ScalingPoint, unit: str, word: str) -> list[str]:
     rate = figure.scaled(point.rate_per_s).say(point.rate_per_s) if point.rate_per_s else "no run counts"
     if point.efficiency is None:
         return [str(point.ranks), rate, "", "", "", "", "", "", "no efficiency" if point.refused else ""]
-    bounds = f"{100 * point.low:.1f} to {100 * point.high:.1f} %" if point.low and point.high else ""
+    bounds = say_percents(point.low, point.high) if point.low and point.high else ""
     lost = point.losses
     shares = [lost.communication, lost.stragglers, lost.other] if lost else []
     said = [say_loss(share) for share in shares] or ["", "", ""]
@@ -143,7 +143,7 @@ def point_lines(scaling: Scaling) -> list[Line]:
 def say_point(point: ScalingPoint) -> str:
     if point.efficiency is None or point.speedup is None:
         return point.refused or "no efficiency"
-    bounds = f", 95 % interval {100 * point.low:.1f} to {100 * point.high:.1f} %" if point.low and point.high else ""
+    bounds = f", 95 % interval {say_percents(point.low, point.high)}" if point.low and point.high else ""
     said = f"speed-up {point.speedup:.2f} of {point.ranks}, efficiency {100 * point.efficiency:.1f} %{bounds}"
     if lost := point.losses:
         shares = f"{say_loss(lost.communication)} communication, {say_loss(lost.stragglers)} stragglers"

@@ -3,7 +3,7 @@
 import math
 
 from stackmark.figures import Terms
-from stackmark.units import counted
+from stackmark.units import counted, say_percents
 from stackmark.verdict.comparison import Comparison, Interval, difference_in
 from stackmark.verdict.evidence import ALPHA, NO_SPREAD, NORMAL_UP_TO
 from stackmark.verdict.needed import UNIT, percent
@@ -57,7 +57,7 @@ def say_shares(interval: Interval) -> str:
     decimals = 1
     while decimals < MOST_DECIMALS and low < high and f"{low:.{decimals}f}" == f"{high:.{decimals}f}":
         decimals += 1
-    return f"{low:.{decimals}f} to {high:.{decimals}f} %"
+    return say_percents(interval.low, interval.high, decimals)
 
 
 def assumed(c: Comparison) -> str:

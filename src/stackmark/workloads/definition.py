@@ -78,6 +78,8 @@ class Definition:
     sample_bytes: Callable[[Mapping[str, Scalar]], SampleBytes | None] = lambda _params: None
     # Set for a list of problems of one operator.
     operator: Operator | None = None
+    # Why this workload cannot run with what was typed, where its family's parameters alone cannot tell; empty: it can.
+    refuses: Callable[[Mapping[str, Scalar]], str] = lambda _typed: ""
     # Names under which others publish the same network: `infer/NAME` is its forward pass.
     published_as: tuple[str, ...] = ()
 
@@ -136,7 +138,14 @@ def operator_definition(family: str, operator: Operator) -> Definition:
         timed="rows",
         ranks=SEVERAL_RANKS if operator.exchange else ONE_RANK,
         operator=operator,
+        refuses=_refuses_zeros,
     )
+
+
+def _refuses_zeros(typed: Mapping[str, Scalar]) -> str:
+    """Refuse a size of 0 that was typed: 0 is what a specification has where a list is meant."""
+    zeros = [f"--{name}" for name in ("m", "n", "k") if name in typed and typed[name] == 0]
+    return f"{' and '.join(zeros)} must be at least 1, got 0" if zeros else ""
 
 
 def outside() -> Extensions[Family | Operator]:

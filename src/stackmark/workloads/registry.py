@@ -86,7 +86,7 @@ def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
 
     `in_arms` are the parameters that each arm of a comparison types for itself.
     """
-    family, _ = find(request.workload)
+    family, definition = find(request.workload)
     fields = family.params.model_fields
     for name, field in fields.items():
         if field.is_required() and name not in {*request.typed(), *in_arms} and not _may_be_auto(field):
@@ -105,6 +105,8 @@ def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
         except ValidationError as error:
             option = f"--{name.replace('_', '-')}"
             raise SpecError(f"{option}: {explain(error)}", hint=SEE_HELP) from error
+    if why := definition.refuses(request.typed()):
+        raise SpecError(f"{request.workload}: {why}", hint=SEE_HELP)
 
 
 def check_ranks(request: Request) -> None:
@@ -125,7 +127,7 @@ def check_ranks(request: Request) -> None:
     if request.ranks > 1 and device not in ("cpu", "cuda", "cuda:0"):
         raise SpecError(
             f"--device {device}: ranks use the GPUs from cuda:0 on, one each",
-            hint="select GPUs with --gpus or CUDA_VISIBLE_DEVICES",
+            hint="select GPUs with --gpu-ids or CUDA_VISIBLE_DEVICES",
         )
 
 

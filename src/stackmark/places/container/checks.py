@@ -121,14 +121,14 @@ def _gpus(options: ContainerOptions, facts: Facts) -> Iterator[Remark]:
     gpu = facts.get("gpu", {})
     count, nodes = gpu.get("count"), gpu.get("device_nodes")
     seen = count if isinstance(count, int) else len(nodes) if isinstance(nodes, list) else 0
-    named = options.gpu_names
+    asked = options.gpu_count or len(options.gpu_names({}))
     if not seen:
         text = (
             "GPUs were requested, but none is visible in the container: the engine accepted the option and ignored it"
         )
         yield Remark(text, "gpus")
-    elif named and seen != len(named):
-        text = f"{len(named)} GPUs were requested ({', '.join(named)}), but {seen} are visible in the container"
+    elif asked and seen != asked:
+        text = f"{asked} GPUs were requested, but {seen} are visible in the container"
         yield Remark(text, "gpus")
 
 

@@ -8,7 +8,7 @@ nodes are enough.
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from stackmark.errors import PlaceError
 from stackmark.places.container.engine import Engine
 from stackmark.places.container.options import ContainerOptions
 from stackmark.spec import Task
+from stackmark.units import counted
 
 ROOT = Path("/")
 CDI_KIND = "nvidia.com/gpu"
@@ -47,25 +48,37 @@ def wanted(options: ContainerOptions, task: Task, root: Path = ROOT) -> bool:
 
 def given(engine: Engine, options: ContainerOptions, environment: Mapping[str, str], root: Path = ROOT) -> GpuFlags:
     """Return the engine's flags that select these GPUs."""
-    names = options.gpu_names or ("all",)
+    chosen = options.gpu_names(environment)
+    _require(options, chosen, root)
+    names = chosen or ("all",)
     specified = has_cdi(root)
     tools = shutil.which("nvidia-container-cli", path=environment.get("PATH")) is not None
     by_cdi = GpuFlags([f"--device={CDI_KIND}={_in_specification(name, root)}" for name in names], "cdi")
     if engine.kind == "podman":
-        return by_cdi if specified or options.image else _by_nodes(options, root) or by_cdi
+        return by_cdi if specified or options.image else _by_nodes(chosen, root) or by_cdi
     if specified and engine.major >= DOCKER_WITH_CDI and _docker_has_cdi(engine):
         return by_cdi
     if tools or options.image:
         # The inner quotes are for docker, which reads a comma as the next field.
         value = "all" if names == ("all",) else f'"device={",".join(names)}"'
         return GpuFlags(["--gpus", value], "--gpus")
-    return _by_nodes(options, root) or GpuFlags(["--gpus", "all"], "--gpus")
+    return _by_nodes(chosen, root) or GpuFlags(["--gpus", "all"], "--gpus")
 
 
-def _by_nodes(options: ContainerOptions, root: Path) -> GpuFlags | None:
+def _require(options: ContainerOptions, chosen: Sequence[str], root: Path) -> None:
+    """Refuse a count that this machine cannot give. Where no device node tells how many there are, the engine will say it."""
+    there, count = nodes(root), options.gpu_count or 0
+    if len(chosen) < count or (there and len(there) < count):
+        raise PlaceError(
+            f"--gpus {count}: only {counted(min(len(chosen), len(there) or count), 'GPU')} can be given here",
+            hint="ask for fewer, or name them: --gpu-ids 0+1; for the CPU: --gpus none",
+        )
+
+
+def _by_nodes(names: Sequence[str], root: Path) -> GpuFlags | None:
     """The device nodes alone; None where there are none, or where a UUID was named that the driver does not know."""
     there = nodes(root)
-    named = [name if name.isdecimal() else _number(name, "nvmlDeviceGetMinorNumber") for name in options.gpu_names]
+    named = [name if name.isdecimal() else _number(name, "nvmlDeviceGetMinorNumber") for name in names]
     if not there or not all(name.isdecimal() for name in named):
         return None
     missing = [name for name in named if f"/dev/nvidia{name}" not in there]

@@ -96,10 +96,6 @@ class ContainerOptions(MemoryAndVariables, NamesGpus):
     cap_add: Several = Field(default=(), description="capability to add, e.g. SYS_NICE, IPC_LOCK; may be repeated")
     cap_drop: Several = Field(default=(), description="capability to drop, or ALL; may be repeated")
     privileged: bool = Field(default=False, description="give all capabilities and devices, no seccomp")
-    gpus: Typed = Field(
-        default="auto",
-        description="GPUs: all, none, numbers or UUIDs (0,1); auto: all if the workload can use one",
-    )
     mount: Several = MOUNT
     env: Variables = Field(default=(), description=VARIABLES_HELP)
     user: Typed | None = Field(default=None, description="user to run as: UID[:GID], or a user name of the image")
@@ -125,13 +121,6 @@ class ContainerOptions(MemoryAndVariables, NamesGpus):
         return dict(_ulimit(text) for text in self.ulimit)
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        """Return the GPUs that were named; empty for auto, all and none."""
-        if self.gpus in ("auto", "all", "none"):
-            return ()
-        return tuple(name.strip() for name in self.gpus.split(","))
-
-    @property
     def mounts(self) -> tuple[Mount, ...]:
         return read_mounts(self.mount, (FOLDER,) if self.image else ())
 
@@ -143,12 +132,6 @@ class ContainerOptions(MemoryAndVariables, NamesGpus):
 
     def _lists(self) -> None:
         refuse_cluster_sources(self.mounts, "container")
-        for name in self.gpu_names:
-            if not re.fullmatch(r"\d{1,3}|(GPU|MIG)-[0-9a-fA-F-]{8,40}", name):
-                raise SpecError(
-                    f"gpus: {name!r} is not a GPU",
-                    hint="write all, none, numbers (0,1) or UUIDs, as nvidia-smi -L shows them",
-                )
         for key, names in (("cap_add", self.cap_add), ("cap_drop", self.cap_drop)):
             for name in names:
                 if not re.fullmatch(r"[A-Za-z_]+", name):

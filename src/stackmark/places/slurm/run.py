@@ -35,7 +35,7 @@ from stackmark.places.slurm.boot import NO_PYTHON_HINT, Lines, NodeLine, head_of
 from stackmark.places.slurm.commands import ControllerAway, Job, Slurm
 from stackmark.places.slurm.options import SlurmOptions
 from stackmark.places.slurm.why import failure_of_job, given_up, not_started, say_waiting
-from stackmark.ranks import NODE_RANKS_VARIABLE
+from stackmark.ranks import NODE_RANKS_VARIABLE, RANK_VARIABLES
 from stackmark.spec import Task
 
 NAME_PREFIX = "stackmark-"
@@ -192,7 +192,7 @@ class SlurmRun:
         # Told before it is there: a driver that is killed in between leaves a name to look for.
         program = node_command(self._options.python)
         try:
-            process = start(self._guarded(program), self._slurm.environment)
+            process = start(self._guarded(program), self._environment_of_job())
         except OSError as error:
             raise PlaceError(f"srun cannot be started: {error}", command=" ".join(self._argv)) from error
         self.handle |= {"pid": process.pid, "start_ticks": start_ticks(process.pid)}
@@ -217,6 +217,11 @@ class SlurmRun:
         failure = ended_from_outside(interruption, in_time, self._time_limit_s, silence_s if reading.silent else None)
         failure = failure or self._failure(process.returncode)
         return Outcome(process.returncode, failure, tuple(self._stderr), interruption, self._locations())
+
+    def _environment_of_job(self) -> dict[str, str]:
+        """Return what srun hands on. A launcher around this driver numbered the driver, not the ranks of this job."""
+        theirs = () if runs_own_program(self._task) else RANK_VARIABLES
+        return {name: value for name, value in self._slurm.environment.items() if name not in theirs}
 
     def _guarded(self, program: tuple[str, ...]) -> list[str]:
         """Return the command that becomes srun, which ends with us."""

@@ -20,7 +20,7 @@ from stackmark.model import Field, ValidationError
 from stackmark.ranks import MOST_RANKS
 from stackmark.spec import Params, Scalar
 from stackmark.workloads.definition import Definition, Family, Ranks, SampleBytes
-from stackmark.workloads.train.zoo import MODELS, Model
+from stackmark.workloads.train.zoo import MODELS, WITH_BLOCKS, Model
 
 AUTO = {"auto": True}
 FOLLOWS = {"auto": True, "follows": True}
@@ -236,6 +236,12 @@ def _sample_bytes(model: Model, params: Mapping[str, Scalar]) -> SampleBytes | N
         return None
 
 
+def _refuses(model: Model, typed: Mapping[str, Scalar]) -> str:
+    if typed.get("strategy") == "fsdp" and model.name not in WITH_BLOCKS:
+        return "strategy fsdp shards the blocks of a transformer, and this network has none; use --strategy ddp"
+    return ""
+
+
 def _definition(model: Model) -> Definition:
     return Definition(
         f"train/{model.name}",
@@ -248,6 +254,7 @@ def _definition(model: Model) -> Definition:
         ranks=Ranks(1, MOST_RANKS),
         samples_per_step="batch",
         sample_bytes=partial(_sample_bytes, model),
+        refuses=partial(_refuses, model),
         published_as=(f"infer/{model.name}",),
     )
 

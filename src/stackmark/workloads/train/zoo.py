@@ -48,6 +48,10 @@ class Model:
     source: str  # where the reference for params and forward_macs comes from
 
 
+# Transformers, whose blocks strategy fsdp shards.
+WITH_BLOCKS = frozenset({"gpt2", "bert-large", "vit-b16", "llama3-1b"})
+
+
 # The batch on a CPU, by the floating-point operations of training on one sample: 30 steps of it take half a minute or less on two
 # cores. It is a table and no timed trial, so that a busy machine chooses as an idle one does.
 CPU_BATCHES: tuple[tuple[float, int], ...] = ((0.5e9, 32), (2e9, 16), (10e9, 4), (40e9, 2))

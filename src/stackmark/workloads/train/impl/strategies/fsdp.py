@@ -40,8 +40,10 @@ class Sharded(Strategy):
 
 
 def blocks_of(net: nn.Module) -> list[nn.Module]:
-    """Return the blocks: the entries of the first list of modules that hold parameters and are alike."""
+    """Return the blocks: the entries of the first list or sequence of modules that are alike and made of several modules."""
     for module in net.modules():
-        if isinstance(module, nn.ModuleList) and len({type(entry) for entry in module}) == 1 and len(module) > 1:
-            return [entry for entry in module if any(True for _ in entry.parameters())]
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len({type(entry) for entry in module}) == 1:
+            entries = [entry for entry in module if len([*entry.children()]) > 1]
+            if len(entries) == len(module) > 1:
+                return entries
     return []
