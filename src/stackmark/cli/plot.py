@@ -13,7 +13,7 @@ from stackmark.errors import SpecError
 from stackmark.units import counted
 
 
-def _of_suite(kind: Literal["bars", "heatmap"], experiments: Sequence[str], output: Path, margin: float | None,
+def _of_suite(kind: Literal["bars", "heatmap", "load"], experiments: Sequence[str], output: Path, margin: float | None,
               ledger: str | None) -> None:  # fmt: skip
     """Draw the table of a suite."""
     from stackmark.api.suites import load_suite
@@ -107,6 +107,7 @@ KINDS: dict[str, Callable[[Sequence[str], Path, float | None, str | None], None]
     "quality": _quality,
     "heatmap": partial(_of_suite, "heatmap"),
     "bars": partial(_of_suite, "bars"),
+    "load": partial(_of_suite, "load"),
 }
 
 
@@ -126,7 +127,8 @@ Examples:
     "--kind",
     type=click.Choice(list(KINDS)),
     help="What to draw: forest (the ratio and every run), published (next to published numbers), quality (training to a target), "
-    "heatmap (ratios of a suite), bars (rates of a suite). [default: heatmap or bars for a suite, else forest]",
+    "heatmap (ratios of a suite), bars (rates of a suite), load (latency of a server against its load). "
+    "[default: of a suite load, heatmap or bars, else forest]",
 )
 @click.option(
     "-o",

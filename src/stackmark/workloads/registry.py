@@ -4,7 +4,7 @@ The command line reads names, parameters and help texts from here. A built-in fa
 announce theirs by the entry point group `stackmark.workloads` (definition.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.model import FieldInfo, ValidationError
@@ -15,6 +15,7 @@ from stackmark.workloads.definition import Definition, Family, outside
 from stackmark.workloads.fit import definition as fit
 from stackmark.workloads.op import definition as op
 from stackmark.workloads.serve import definition as serve
+from stackmark.workloads.serve import endpoint
 from stackmark.workloads.serve import start as serve_start
 from stackmark.workloads.train import definition as train
 
@@ -25,7 +26,16 @@ def families() -> dict[str, Family]:
     The first family of a name has the name itself. Each further one with the name is known by its only workload. A name of
     ours cannot be taken by another package.
     """
-    ours = (train.FAMILY, fit.FAMILY, serve.FAMILY, op.family(), command.FAMILY, serve_start.FAMILY, check.FAMILY)
+    ours = (
+        train.FAMILY,
+        fit.FAMILY,
+        serve.FAMILY,
+        endpoint.FAMILY,
+        op.family(),
+        command.FAMILY,
+        serve_start.FAMILY,
+        check.FAMILY,
+    )
     names = {one.name for one in ours}
     others = (one for one in outside().found.values() if isinstance(one, Family) and one.name not in names)
     table: dict[str, Family] = {}
@@ -81,12 +91,15 @@ def is_own_program(workload: str) -> bool:
     return family is not None and family.own_program
 
 
-def check_request(request: Request) -> None:
-    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed."""
+def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
+    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed.
+
+    `in_arms` are the parameters that each arm of a comparison types for itself.
+    """
     family, definition = find(request.workload)
     fields = family.params.model_fields
     for name, field in fields.items():
-        if field.is_required() and name not in request.typed() and not _may_be_auto(field):
+        if field.is_required() and name not in {*request.typed(), *in_arms} and not _may_be_auto(field):
             raise SpecError(
                 f"{request.workload} needs --{name.replace('_', '-')}: {field.description}",
                 hint=SEE_HELP,

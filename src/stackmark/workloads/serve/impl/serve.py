@@ -24,7 +24,7 @@ from stackmark.workloads.serve.definition import (
 )
 from stackmark.workloads.serve.impl.loadgen import Load, LoadResult, Predict, library, run_test
 from stackmark.workloads.serve.impl.network import Network, nothing
-from stackmark.workloads.serve.impl.search import Search
+from stackmark.workloads.serve.impl.search import Search, Words
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
 # Samples of a call on a CPU: a table and no trial, so that a busy machine chooses as an idle one does.
@@ -225,7 +225,8 @@ def _measured(
     more: list[Metric] = []
     own: Sequence[int] = ()
     if params.find_rate:
-        found = Search(lambda rate: test(rate)[0], params.latency_bound, log, _round(expected / 2)).run()
+        words = Words(f"more than 1 % of the answers take over {params.latency_bound:g} s", "--latency-bound")
+        found = Search(lambda rate: test(rate)[0], log, _round(expected / 2), _say_p99, words).run()
         tested, value = found.last, found.holds
         more = [
             Metric("rate_fails", found.fails, "queries/s", True),
@@ -247,6 +248,10 @@ def _measured(
         wall_s=time.perf_counter() - began,
         metrics=(*_metrics(params, tested), *more),
     )
+
+
+def _say_p99(tested: LoadResult) -> str:
+    return f"p99 {1e3 * tested.percentile_s(99):.4g} ms"
 
 
 def _value(params: ServeParams, tested: LoadResult) -> float:
