@@ -324,6 +324,8 @@ def served_json(found: ServingResult) -> dict[str, Any]:
         "runs": found.runs,
         "rate_fails": found.rate_fails,
         "tests": found.tests or None,
+        **({"cached_shares": list(found.cached)} if found.cached else {}),
+        **({"client": dict(found.client)} if found.client is not None else {}),
     }
 
 

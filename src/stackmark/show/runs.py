@@ -197,7 +197,8 @@ def _when(row: RunDetail, facts: Facts) -> list[Line]:
     """Of a run from somebody's log it is known when it was imported, and from where."""
     if log := facts.get("import"):
         where = f"{log.get('file')}, lines {log.get('first_line')} to {log.get('last_line')}, by {log.get('program')}"
-        said = [("it says", str(log["figure"]))] if log.get("figure") else []
+        numbers = str(log.get("numbers") or "").split("; ")
+        said = [("it says", "\n".join(filter(None, (str(log["figure"]), *numbers))))] if log.get("figure") else []
         return [*said, ("imported", say_local(row.started_unix_s)), ("from", where)]
     took = f", for {say_seconds(row.ended_unix_s - row.started_unix_s)}" if row.ended_unix_s else ""
     return [("started", f"{say_local(row.started_unix_s)}{took}")]

@@ -243,7 +243,12 @@ def _measured_whole(emitter: Emitter, whole: TimedWhole, bench: Bench) -> None:
     emitter(events.Phase, phase="measure", state="begin")
     program = ProgramWatch(_own_pids) if whole.device == AUTO else None
     with watching(uuid, program) as watched, want_of_memory():
-        told = whole.run(lambda line: emitter(events.Log, line=line))
+        try:
+            told = whole.run(lambda line: emitter(events.Log, line=line))
+        except WorkloadFailure as failure:
+            for metric in failure.metrics:
+                emitter(events.Metric, **vars(metric))
+            raise
     if program is not None:
         told = _with_gpus(emitter, told, program)
     _emit_told(emitter, told, watched, bench, bench.flags)
