@@ -6,7 +6,7 @@ Prints tables in Markdown: what the intervals cover and how often each word is f
 noise; what a drift, a periodic load, bursts and correlated noise do to each order of runs; what a busy neighbour does; rare slow
 runs in one arm; what pooled steps would claim; the error rates of the rule for stopping early, and the blocks that it saves;
 several comparisons at once; runs and series that were not paired, logs of one day, one run a side; nightly checks and their
-alarms; forecasts; rows of operator lists. Where a rule has changed, the rule before stands next to it. The figures of
+alarms; histories; forecasts; rows of operator lists. Where a rule has changed, the rule before stands next to it. The figures of
 docs/verdicts.md are its output. Takes less than three minutes on one core; the seed is fixed, so the tables do not change.
 
 The functions under test are those of stackmark.verdict, which the verdicts of single experiments are made by too.
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stackmark.verdict.bad_runs import count_bad_runs, fisher_p
+from stackmark.verdict.changes import changes_in
 from stackmark.verdict.cohorts import benjamini_hochberg
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.evidence import (
@@ -597,6 +598,38 @@ def false_alarms(rng: np.random.Generator) -> None:
     print()
 
 
+def changes(rng: np.random.Generator) -> None:
+    """Histories of series that spread by 0.5 %, on one level and with a drop after 30 of them."""
+    count, drawn = 400, 199
+    print(f"Histories on one level in which a change is named, {count} per row, in % (5 % is the rule)")
+    print("| noise | 20 series | 60 series |")
+    print("|---|---|---|")
+    for name, noise in (
+        ("normal", gaussian),
+        ("heavy tails", heavy_tailed),
+        ("each like the last (AR 0.7)", None),
+    ):
+        shares = []
+        for n in (20, 60):
+            logs = 0.005 * noise(rng, (count, n)) if noise else correlated(rng, n)[:count]
+            shares.append(sum(bool(changes_in(one, permutations=drawn)) for one in logs) / count)
+        print(f"| {name} | {' | '.join(map(percent, shares))} |")
+    print()
+    print(f"A drop after 30 series is named, and its place is right to one series, {count} per row, in %")
+    print("| drop | 3 series later | 7 series later | 14 series later |")
+    print("|---|---|---|---|")
+    for drop in (0.005, 0.01, 0.02):
+        cells = []
+        for later in (3, 7, 14):
+            logs = 0.005 * gaussian(rng, (count, 30 + later))
+            logs[:, 30:] += math.log1p(-drop)
+            found = [changes_in(one, permutations=drawn) for one in logs]
+            near = sum(any(abs(change.first - 30) <= 1 for change in one) for one in found)
+            cells.append(f"{percent(sum(map(bool, found)) / count)}, {percent(near / count)}")
+        print(f"| {100 * drop:g} % | {' | '.join(cells)} |")
+    print()
+
+
 def likely(rng: np.random.Generator) -> None:
     print(
         f"One series per side of three runs that spread by 0.5 %, no history of the machine, {SLOW_EXPERIMENTS} checks per row: "
@@ -776,6 +809,7 @@ def main() -> None:
     # With a seed of its own, so that the tables above stay as they are.
     one_run_a_side_known(np.random.default_rng(20_240_601))
     efficiencies(np.random.default_rng(20_240_601))
+    changes(np.random.default_rng(20_240_601))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import check_sample
 import suite_sample
 from doctor_sample import node, of, stand_in
 from golden_screens import GOLDEN, names, screens, stored
 from stackmark.api.cluster_experiments import FaultPlan
 from stackmark.api.clusters import CleanedCluster, ClusterTests, Diagnosis
 from stackmark.api.importing import MlperfChecks, MlperfLogs
+from stackmark.api.mlperf_local import local_json
 from stackmark.api.published_charts import PublishedChart
 from stackmark.cluster.checks.suite import Suite
 from stackmark.errors import SpecError
@@ -24,6 +26,7 @@ from stackmark.show.canary import canary_json
 from stackmark.show.result import error_json
 from stackmark.show.suite_formats import suite_json
 from stackmark.show.suite_plan import plan_json
+from stackmark.show.trend import history_json
 from stackmark.spec import Request
 
 PAGE = Path(__file__).parents[1] / "docs" / "json.md"
@@ -99,8 +102,10 @@ def of_samples() -> list[dict[str, object]]:
         error_json(Request(workload="train/trivial"), SpecError("a sentence")),
         PublishedChart((), ("train/trivial",)).to_dict(),
         MlperfLogs(()).to_dict(),
+        history_json("train/resnet20", 0.01, [check_sample.trend()]),
         canary_json("night", 0.01, CanaryTurn("busy", 0.0, 1.0, (), "a sentence")),
         MlperfChecks("0.6.0", ()).to_dict(),
+        local_json((), ()),
     ]
 
 

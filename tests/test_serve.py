@@ -19,10 +19,11 @@ from stackmark.events import Figure, Hello, Log, Metric, Result, Stream, write_e
 from stackmark.experiments.verify import impossible_result
 from stackmark.spec import Scalar, Spec
 from stackmark.workloads.registry import check_spec
-from stackmark.workloads.serve.definition import SERVED, ServeParams, figure_of
+from stackmark.workloads.serve.definition import ServeParams, figure_of
 from stackmark.workloads.serve.impl.loadgen import MARK, LoadResult, read_logs
-from stackmark.workloads.serve.impl.network import Network, load_weights
+from stackmark.workloads.serve.impl.network import Network
 from stackmark.workloads.serve.impl.search import CLOSE, CONFIRMED, RateFound, Search
+from stackmark.workloads.serve.impl.weights import load_weights
 from stackmark.workloads.train.impl.nets import build
 from stackmark.workloads.train.zoo import MODELS
 from worker_process import environment, run_worker
@@ -369,4 +370,3 @@ def test_each_scenario_has_a_figure_of_its_own() -> None:
     }
     assert units == {"single-stream": "ms", "multi-stream": "ms", "server": "ms", "offline": "images/s"}
     assert figure_of("server", True, "image").unit == "queries/s"
-    assert all(one.source in ("", *MODELS) for one in SERVED.values())

@@ -6,15 +6,18 @@ from math import exp, log
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from asking import ask
 from experiment_asking import empty_ledger
-from other_days import copied, on_another_day
+from other_days import copied, kernel, on_another_day, with_fact
 from stackmark import show_baseline
 from stackmark.ledger import baselines
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger
+from stackmark.verdict.changes import changes_in
 
 BEFORE = (100.1, 99.9, 100.05)
 NIGHTS = (100.1, 99.9, 97.0, 96.9)
@@ -126,3 +129,98 @@ def test_wrong_use_is_a_sentence(file: Path, typed: tuple[str, ...], named: str)
     answer = ask("baseline", *typed)
     assert answer.code == 2
     assert named in answer.err
+
+
+# Changes
+
+
+def histories(*levels: tuple[float, int], spread: float = 0.003) -> NDArray[np.float64]:
+    """Logs of rates with so many series on each level, oldest first."""
+    rng = np.random.default_rng(11)
+    return np.concatenate([np.log(level) + rng.normal(0.0, spread, count) for level, count in levels])
+
+
+def test_a_drop_is_found_where_it_is_with_its_size() -> None:
+    (found,) = changes_in(histories((100.0, 20), (97.0, 8)))
+    assert found.first == 20
+    assert found.ratio == pytest.approx(0.97, abs=0.005)
+    assert 0.96 < found.low < found.ratio < found.high < 0.98
+    assert (found.series_before, found.series_after) == (20, 8)
+    assert found.p <= 0.05
+
+
+def test_two_changes_are_two() -> None:
+    found = changes_in(histories((100.0, 15), (95.0, 15), (100.0, 15)))
+    assert [one.first for one in found] == [15, 30]
+    assert [one.ratio < 1 for one in found] == [True, False]
+
+
+def test_one_terrible_night_is_no_change() -> None:
+    logs = histories((100.0, 30))
+    logs[12] = np.log(20.0)
+    assert changes_in(logs) == []
+
+
+def test_a_change_below_the_margin_is_left_out_and_seven_series_are_too_few() -> None:
+    logs = histories((100.0, 20), (99.0, 20), spread=0.001)
+    assert [one.first for one in changes_in(logs, margin=0.005)] == [20]
+    assert changes_in(logs, margin=0.02) == []
+    assert changes_in(histories((100.0, 4), (50.0, 3))) == []
+
+
+def test_histories_without_a_change_are_rarely_given_one() -> None:
+    """At most 5 % by the rule; 60 histories, of which 8 would be a chance of less than one in a hundred."""
+    rng = np.random.default_rng(3)
+    assert sum(bool(changes_in(rng.standard_t(3, 24) * 0.01, permutations=99)) for _ in range(60)) < 8
+
+
+@pytest.fixture
+def weeks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve nights of which the last four are slow, on another kernel."""
+    file = empty_ledger(tmp_path, monkeypatch)
+    measured = ask(
+        "run", "trick/calm", "--steps", "3", "--warmup-steps", "0", "--step-s", "0.01", "--runs", "1", "--json"
+    )
+    assert measured.code == 0, measured.err
+    with Ledger.open(str(file)) as book:
+        first = book.runs(RunFilter(status="done"))[0].experiment_id
+    rates = [100.1, 99.9, 100.05, 100.2, 99.8, 100.0, 99.95, 100.1, 93.0, 93.1, 92.9, 93.05]
+    old = kernel()
+    for days, rate in zip(range(30, 6, -2), rates, strict=True):
+        night = copied(file, first, days, rate)
+        if rate < 95:
+            with_fact(file, night, old, "9.9.9-new")
+    with Ledger.open(str(file)) as book:
+        book.delete_together([row.id for row in book.runs_of(first)], [first])
+    return file
+
+
+def test_the_day_of_a_change_is_named_with_what_changed(weeks: Path, tmp_path: Path) -> None:
+    found = json.loads(ask("trend", "trick/calm", "--json").out)
+    (one,) = found["trends"]
+    (change,) = one["changes"]
+    assert (change["first"], change["series_before"], change["series_after"]) == (8, 8, 4)
+    assert change["ratio"] == pytest.approx(0.93, abs=0.002)
+    assert change["until_unix_s"] - change["after_unix_s"] == pytest.approx(2 * 86_400, abs=5)
+    assert any("9.9.9-new" in line for line in change["stack_changed"])
+    answer = ask("trend", "trick/calm", "-o", str(tmp_path / "trend.svg"))
+    assert answer.code == 0
+    assert "9.9.9-new" in answer.out
+    drawn = (tmp_path / "trend.svg").read_text()
+    ElementTree.fromstring(drawn)
+    assert drawn.count("stroke-dasharray") == 1
+
+
+def test_a_machine_that_is_not_there_and_a_workload_that_never_ran_are_sentences(weeks: Path) -> None:
+    for typed in (
+        ("trick/calm", "--machine", "gpu-99"),
+        ("train/lenet",),
+        ("no/such",),
+        ("trick/calm", "--margin", "60%"),
+    ):
+        assert ask("trend", *typed).code == 2
+
+
+def test_a_machine_is_named_by_the_beginning_of_its_id(weeks: Path) -> None:
+    machine = json.loads(ask("results", "--json").out)["runs"][0]["machine_id"]
+    assert len(json.loads(ask("trend", "trick/calm", "--machine", machine[:6], "--json").out)["trends"]) == 1

@@ -37,6 +37,7 @@ VERSIONS = {
     "export-row": 1,
     "baselines": 1,
     "baseline-trend": 1,
+    "trend": 1,
     "roofline": 1,
     "recovered": 1,
     # What others measured.
@@ -46,6 +47,7 @@ VERSIONS = {
     "mlperf-scores": 1,
     "mlperf-logs": 1,
     "mlperf-check": 1,
+    "mlperf-local": 1,
     "published-chart": 1,
     "published-rows": 1,
     "published-scaling": 1,

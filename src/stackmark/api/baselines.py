@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from stackmark.api.ledgers import Ledger, LedgerLike, clean, opened
-from stackmark.api.options import Option, command_of, read_request
+from stackmark.api.options import Option, canonical_workload, command_of, read_request
 from stackmark.api.stored import Confirm, trust
 from stackmark.api.verdicts import is_named
 from stackmark.errors import Exit, LedgerError, SpecError, Terminated
@@ -32,7 +32,7 @@ from stackmark.experiments.check import RULES, Checked, check_again, decided
 from stackmark.experiments.check import check as check_held
 from stackmark.experiments.design import MARGIN, check_margin
 from stackmark.experiments.recorder import Watcher
-from stackmark.experiments.trend import Trend, trends_of
+from stackmark.experiments.trend import Trend, history_of_workload, trends_of
 from stackmark.figures import figure_fields
 from stackmark.ledger import baselines
 from stackmark.ledger.baselines import Listed
@@ -43,12 +43,13 @@ from stackmark.schemas import with_schema
 from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.check import check_json, junit_case, print_check, stack_changed, summary
 from stackmark.show.junit import FAILURES, render_junit
+from stackmark.show.plot import png_of
 from stackmark.show.terminal import printed
-from stackmark.show.trend import print_trends, trends_json, trends_png, trends_svg
+from stackmark.show.trend import history_json, print_history, print_trends, trends_json, trends_png, trends_svg
 from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Request
 from stackmark.units import say_moment
-from stackmark.workloads.registry import check_request
+from stackmark.workloads.registry import check_request, definitions, find
 
 # Makes a watcher for one series or one check. It is over before a result is printed: both may go to one screen.
 Watching = Callable[[], AbstractContextManager[Watcher]]
@@ -245,6 +246,55 @@ def show_baseline(name: str, *, margin: float = MARGIN, ledger: LedgerLike = Non
     check_margin(margin)
     with opened(ledger) as book:
         return BaselineTrend(name, margin, tuple(trends_of(book, name, margin)))
+
+
+@dataclass(frozen=True)
+class WorkloadTrend:
+    """All series of a workload in a ledger, for each spec, place and chip, with the places where its rate changed."""
+
+    workload: str
+    margin: float
+    trends: tuple[Trend, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `stackmark trend --json` prints."""
+        return history_json(self.workload, self.margin, self.trends)
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Draw the figures over time with the changes marked: SVG or PNG, by the name of the file."""
+        target = Path(path)
+        check_picture(target, "trend.svg")
+
+        def svg() -> str:
+            return trends_svg(self.workload, self.trends, "Trend of")
+
+        return write_picture(target, svg, lambda: png_of(svg()))
+
+    def __str__(self) -> str:
+        return printed(lambda console: print_history(self.workload, self.trends, console))
+
+
+def trend(
+    workload: str,
+    *,
+    machine: str | None = None,
+    place: str | None = None,
+    margin: float = MARGIN,
+    ledger: LedgerLike = None,
+) -> WorkloadTrend:
+    """Read all series of a workload from the ledger and find when it became slower or faster; nothing is measured."""
+    check_margin(margin)
+    workload = canonical_workload(workload, (one.name for one in definitions()))
+    find(workload)
+    with opened(ledger) as book:
+        found = history_of_workload(book, workload, margin, machine=machine, place=place)
+        if not found:
+            raise SpecError(
+                f"no two series of {workload} are stored{f' of the machine {machine!r}' if machine else ''}",
+                hint="a reboot or an hour without runs begins a new series; list what there is: stackmark results "
+                f"--workload {workload}",
+            )
+        return WorkloadTrend(workload, margin, tuple(found))
 
 
 def delete_baseline(name: str, ledger: LedgerLike = None) -> int:

@@ -50,7 +50,7 @@ class Canary:
 
 def plan_canary(
     name: str, workload: str | None = None, *, place: str | None = None, margin: float = MARGIN, runs: int | None = None,
-    within_s: float | None = None, anyway: bool = False, command: str = "",
+    within_s: float | None = None, anyway: bool = False, each_node: bool = False, command: str = "",
 ) -> CanaryPlan:  # fmt: skip
     """Read what was typed; nothing is looked up in the ledger yet."""
     check_margin(margin)
@@ -58,7 +58,9 @@ def plan_canary(
         find_kind(place)
     if workload is not None and " " not in workload:
         workload = canonical_workload(workload, (one.name for one in definitions()))
-    return CanaryPlan(name, workload, place, margin, runs, within_s, command, anyway)
+    if each_node and place not in (None, "pod"):
+        raise SpecError(f"--each-node is for pods, not for {place}", hint="leave out --on, or use --on pod")
+    return CanaryPlan(name, workload, "pod" if each_node else place, margin, runs, within_s, command, anyway, each_node)
 
 
 def prepare_canary(plan: CanaryPlan, ledger: Ledger, confirm: Confirm) -> None:

@@ -19,7 +19,7 @@ from stackmark.cli.options import (
     trust_option,
 )
 from stackmark.cli.saying import notice, say, watching
-from stackmark.errors import Exit, LedgerError, PlaceError, SpecError
+from stackmark.errors import ClusterError, Exit, LedgerError, PlaceError, SpecError
 
 if TYPE_CHECKING:
     from stackmark.api.canary import Canary, CanaryPlan
@@ -49,6 +49,9 @@ Examples:
     help="A turn must fit into this time, else it does not begin. Without --every: one turn.",
 )
 @click.option("--on", "place", metavar="PLACE", callback=not_empty, help="Only what the baseline holds of this place.")
+@click.option(
+    "--each-node", is_flag=True, help="Pods on each node that the baseline has; say which nodes it does not have."
+)
 @click.option("--margin", default="1%", metavar="SHARE", help="What counts as a difference. [default: 1%]")
 @click.option(
     "--runs", type=click.IntRange(1, 1000), metavar="N", help="Fresh processes a turn. [default: as in the baseline]"
@@ -81,6 +84,7 @@ def command(
     once: bool,
     within: str | None,
     place: str | None,
+    each_node: bool,
     margin: str,
     runs: int | None,
     on_slower: str | None,
@@ -118,7 +122,7 @@ def command(
     if (nodes or image or namespace) and form != "cronjob":
         raise SpecError("--node, --image and --namespace are for --print cronjob", hint="leave them out")
     plan = plan_canary(
-        name, workload, place=place, margin=read_margin(margin), runs=runs, within_s=within_s, anyway=anyway,
+        name, workload, place=place, margin=read_margin(margin), runs=runs, within_s=within_s, anyway=anyway, each_node=each_node,
         command=repeatable(asked),
     )  # fmt: skip
     with Ledger.open(ledger, create=False) as book:
@@ -161,7 +165,7 @@ def _for_ever(plan: "CanaryPlan", ledger: str | None, hook: list[str], as_json: 
         state = ""
         try:
             found = _turn(plan, ledger, hook, as_json)
-        except (LedgerError, PlaceError) as error:
+        except (ClusterError, LedgerError, PlaceError) as error:
             say(error.message, error.hint, error.command)
         else:
             if found.turn.exit_code == Exit.WRONG_USE:

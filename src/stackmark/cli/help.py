@@ -41,7 +41,7 @@ IMPORTANT = {
     "node": "Only on this node of the cluster",
     "namespace": "Namespace of the cluster",
     "image": "Run in this image",
-    "gpus": "How many GPUs, all or none; which: --gpu-ids",
+    "gpus": "How many GPUs, or none",
     "device": "cpu or cuda:N",
     "seconds": "How long each run measures: 30s",
     "batch": "Samples per step and device",

@@ -43,7 +43,6 @@ SECTIONS = {
         "verdict": "Show the verdict of an experiment, or compare stored runs.",
         "baseline": "Save measurements under a name, to check against later.",
         "check": "Measure a baseline again and report what changed.",
-        "canary": "Check a baseline for ever, or once before a job.",
         "published": "Search numbers that others published, or add some.",
     },
     "Look": {
@@ -55,6 +54,10 @@ SECTIONS = {
         "report": "Write a report of experiments: HTML, PDF or Markdown.",
         "plot": "Draw an experiment: SVG or PNG.",
         "roofline": "Show how close runs come to the limits of their machine.",
+    },
+    "Watch": {
+        "canary": "Check a baseline for ever, or once before a job.",
+        "trend": "Show when a workload became slower, and what changed.",
     },
     "Cluster and images": {
         "cluster": "Diagnose, test and measure a Kubernetes cluster.",
@@ -77,7 +80,7 @@ SECTIONS = {
 VERBS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 OTHER = "Other"
 # Of these the short help says nothing.
-LONG_ONLY = ("Stored data", OTHER)
+LONG_ONLY = ("Watch", "Stored data", OTHER)
 GROUP = "stackmark.commands"
 # How a failure of the program, not of what was asked, begins. The tests look for it.
 ITSELF_FAILED = "stackmark itself failed"

@@ -1,4 +1,4 @@
-"""`stackmark mlperf`: what only MLPerf's own logs need."""
+"""`stackmark mlperf`: what only MLPerf's own logs and programs need."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,17 +29,25 @@ Examples:
   stackmark mlperf check results/result_0.txt --ruleset 0.6.0
   stackmark mlperf check results/result_*.txt --ruleset 4.1.0 --json
 """
+LOCAL_EPILOG = """\b
+Examples:
+  stackmark mlperf local resnet50 cpu
+  stackmark mlperf local resnet50 gpu --scenario all --mlperf
+  stackmark mlperf local resnet50 cpu --scenario Server --qps 20 --max-latency 100ms
+  stackmark mlperf local resnet50 gpu --beside reference_app.log
+"""
 GROUP_EPILOG = """\b
 Examples:
   stackmark mlperf score results --against "DGX-1"
   stackmark mlperf log last -o results
   stackmark mlperf check results/result_0.txt --ruleset 0.6.0
+  stackmark mlperf local resnet50 cpu
 """
 
 
 @click.group("mlperf", cls=Subverbs, epilog=GROUP_EPILOG)
 def command() -> None:
-    """Score, write and verify logs of MLPerf training."""
+    """Score, write and verify logs of MLPerf training; run its inference as the reference application does."""
 
 
 @command.command("score", epilog=EPILOG)
@@ -154,3 +162,76 @@ def check(files: tuple[str, ...], ruleset: str, as_json: bool) -> int:
 
         print_checked(found.files)
     return found.exit_code
+
+
+@command.command("local", epilog=LOCAL_EPILOG)
+@click.argument("model", callback=not_empty)
+@click.argument("device", metavar="cpu|gpu", callback=not_empty)
+@click.option(
+    "--scenario",
+    metavar="NAME,…",
+    default="SingleStream",
+    callback=not_empty,
+    help="SingleStream, MultiStream, Server, Offline, or all. [default: SingleStream]",
+)
+@click.option("--time", "seconds", metavar="TIME", help="Send queries for at least this long. [default: 10s]")
+@click.option("--qps", "rate", metavar="X", help="Server: queries per second. [default: by a short trial]")
+@click.option(
+    "--max-latency", "latency_bound", metavar="TIME", help="Server: bound of the latency. [default: MLPerf's]"
+)
+@click.option("--max-batchsize", "batch", metavar="N", help="Most samples in one call of the model. [default: auto]")
+@click.option(
+    "--weights", metavar="FILE", callback=not_empty, help="A state dict of PyTorch. [default: random weights]"
+)
+@click.option("--mlperf", is_flag=True, default=None, help="At least the duration and the queries of MLPerf's rules.")
+@click.option(
+    "--beside",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="LOG",
+    callback=not_empty,
+    help="Also print the lines of these scenarios in a log of the reference application.",
+)
+@click.option("--published", is_flag=True, help="Also print the nearest published results, with what differs.")
+@ledger_option
+@json_option
+def local(
+    model: str,
+    device: str,
+    scenario: str,
+    beside: Path | None,
+    published: bool,
+    ledger: str | None,
+    as_json: bool,
+    **typed: str | None,
+) -> int:
+    """Measure MODEL as MLPerf Inference's reference application does (run_local.sh), and print its line.
+
+    Each scenario is one run of serve/MODEL with LoadGen, stored like any other: `stackmark show last` has everything about it.
+    """
+    from stackmark.api.mlperf_local import local_json, plan_local, read_beside, read_scenarios, run_local
+    from stackmark.cli.saying import watching
+    from stackmark.errors import Exit
+    from stackmark.show.result import nearest_text
+
+    scenarios = read_scenarios(scenario)
+    others = read_beside(beside, scenarios) if beside is not None else []
+    runs = []
+    for plan in plan_local(model, device, scenarios, typed):
+        with watching(quiet=as_json) as watcher:
+            one = run_local(plan, ledger, watcher)
+        runs.append(one)
+        for row in one.result.measured.failed:
+            say(f"{one.scenario}: {row.failure_message or row.failure_kind}", row.failure_hint)
+        if as_json or not one.line:
+            continue
+        click.echo(one.line)
+        notice(*(f"{one.scenario}: {said}" for said in one.flags))
+        if published:
+            click.echo(nearest_text(one.result.published))
+    if as_json:
+        print_json(local_json(runs, others))
+    else:
+        for line in others:
+            click.echo(f"{beside}: {line}")
+    failed = sum(not one.line for one in runs)
+    return Exit.RUN_FAILED if failed == len(runs) else Exit.PART_FAILED if failed else Exit.DONE

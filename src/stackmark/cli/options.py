@@ -20,6 +20,7 @@ from stackmark.api.options import (
     all_places,
     canonical_share,
     check_margin,
+    choices_of,
     extra_of,
     pattern_of,
     places_with,
@@ -45,6 +46,8 @@ PARAMETERS = "Parameters of the workload"
 PLACE_OPTIONS = "Options of places"
 # More requests than anybody waits for, and a typo in a range would make: each takes a minute or so.
 MOST_REQUESTS = 1000
+# All choices of a parameter that may be asked for together.
+ALL = "all"
 DEFAULT = "[default: "
 
 
@@ -418,7 +421,8 @@ def _metavar(info: FieldLike, *others: FieldLike) -> str | None:
     if info.annotation is bool:
         return None
     if get_origin(info.annotation) is Literal:
-        return "|".join(dict.fromkeys(word for one in (info, *others) for word in get_args(one.annotation)))
+        words = dict.fromkeys(word for one in (info, *others) for word in get_args(one.annotation))
+        return "|".join([*words, *([ALL] if extra_of(info).get("takes_all") else [])])
     if extra_of(info).get("quantity") == "seconds":
         return "TIME"
     return {int: "N", float: "X"}.get(info.annotation or str, "TEXT")
@@ -477,12 +481,28 @@ def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
     count = len(ranks) * sum(math.prod(map(len, values.values())) for values in lists.values())
     if count > MOST_REQUESTS:
         raise SpecError(f"these lists make {count:,} measurements", hint=f"at most {MOST_REQUESTS} are made at once")
-    return [
-        Request(workload=workload, params=dict(zip(lists[workload], values, strict=True)), ranks=number)
+    made = [
+        Request(workload=workload, params=_that_apply(workload, lists[workload], values), ranks=number)
         for workload in workloads
         for values in product(*lists[workload].values())
         for number in ranks
     ]
+    return [one for place, one in enumerate(made) if one not in made[:place]]
+
+
+def _that_apply(workload: str, lists: Mapping[str, list[Scalar]], values: Sequence[Scalar]) -> dict[str, Scalar]:
+    """Return the values of one request. Of several scenarios each takes what is for it: only the server takes a rate."""
+    chosen = dict(zip(lists, values, strict=True))
+    fields = find(workload)[0].params.model_fields
+
+    def applies(name: str) -> bool:
+        only = extra_of(fields[name]).get("only") if name in fields else None
+        return not only or any(
+            len(lists.get(other, ())) < 2 or chosen[other] == value or value not in lists[other]
+            for other, value in only.items()
+        )
+
+    return {name: value for name, value in chosen.items() if applies(name)}
 
 
 def _check_once(what: str, values: Sequence[object]) -> None:
@@ -524,6 +544,8 @@ def _parts(info: FieldLike, value: Any) -> list[Any]:
     if not isinstance(value, str) or one_value:
         return [value]
     parts = [part.strip() for part in value.split(",")]
+    if parts == [ALL] and extra_of(info).get("takes_all"):
+        return list(choices_of(info))
     return [part for part in parts if part] or [value]
 
 

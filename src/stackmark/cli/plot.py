@@ -85,6 +85,23 @@ def _quality(experiments: Sequence[str], output: Path, margin: float | None, led
     notice(f"picture of {examined.experiment_id} written to {output}")
 
 
+def _latency(experiments: Sequence[str], output: Path, margin: float | None, ledger: str | None) -> None:
+    """Draw the latencies of each arm by percentile."""
+    from stackmark.api.stored import load
+    from stackmark.show.plot import latency_svg, png_of
+    from stackmark.show.writing import write_picture
+
+    _require_one("latency", experiments)
+    examined = load(experiments[0], ledger).verdict(margin).examined
+    if not examined.latencies:
+        raise SpecError(
+            f"--kind latency draws latencies of queries, but no run of {examined.experiment_id} has any",
+            hint="leave --kind out, or draw an experiment of serve/; its scenario offline has one query a run",
+        )
+    write_picture(output, lambda: latency_svg(examined), lambda: png_of(latency_svg(examined)))
+    notice(f"picture of {examined.experiment_id} written to {output}")
+
+
 def _published(experiments: Sequence[str], output: Path, margin: float | None, ledger: str | None) -> None:
     """Draw each benchmark next to the nearest published number."""
     from stackmark.api.published_charts import published_chart
@@ -105,6 +122,7 @@ KINDS: dict[str, Callable[[Sequence[str], Path, float | None, str | None], None]
     "forest": _forest,
     "published": _published,
     "quality": _quality,
+    "latency": _latency,
     "heatmap": partial(_of_suite, "heatmap"),
     "bars": partial(_of_suite, "bars"),
 }
@@ -119,6 +137,7 @@ Examples:
   stackmark plot last x-01k9 --kind published -o study.png
   stackmark plot last --kind heatmap -o suite.svg
   stackmark plot last --kind quality -o curves.svg
+  stackmark plot last --kind latency -o latency.svg
 """,
 )
 @click.argument("experiments", metavar="EXPERIMENT…", nargs=-1, required=True, callback=not_empty)
@@ -126,6 +145,7 @@ Examples:
     "--kind",
     type=click.Choice(list(KINDS)),
     help="What to draw: forest (the ratio and every run), published (next to published numbers), quality (training to a target), "
+    "latency (of queries, by percentile), "
     "heatmap (ratios of a suite), bars (rates of a suite). [default: heatmap or bars for a suite, else forest]",
 )
 @click.option(

@@ -20,11 +20,14 @@ from stackmark.experiments.baseline import HeldWorkload, SeriesOptions, Trouble,
 from stackmark.experiments.check import Checked, check_held, decided
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.estimate import run_time
+from stackmark.experiments.manifesting import read_pod_options
 from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.surroundings import Surroundings, look_around
+from stackmark.experiments.sweep.plan import find_slots
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
+from stackmark.places.pod.place import PodPlace
 from stackmark.units import say_seconds
 from stackmark.verdict.interference import allowance_cpus, disturbances
 
@@ -53,6 +56,8 @@ class CanaryPlan:
     within_s: float | None = None
     command: str = ""
     anyway: bool = False
+    # Say which nodes of the cluster the baseline does not have.
+    each_node: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,11 @@ def take_turn(ledger: Ledger, plan: CanaryPlan, watcher: Watcher) -> CanaryTurn:
         return CanaryTurn(state, began_unix_s, time.monotonic() - began, tuple(checked), why)
 
     held = held_of(ledger, plan)
+    if plan.each_node and (missing := nodes_not_held(held)):
+        watcher.notice(
+            f"not in the baseline {plan.name}, and not checked: {', '.join(missing)}; add each while it is good: "
+            f"stackmark baseline save {plan.name} {held[0].spec.workload} --on pod,node={missing[0]}"
+        )
     with alone() as is_alone:
         if not is_alone:
             return turn("overlap", "another canary runs on this machine")
@@ -172,6 +182,16 @@ def _state(checked: Sequence[Checked], disturbed: Sequence[str]) -> tuple[State,
     if all(one.comparison and one.comparison.word == "INCONCLUSIVE" for one in checked):
         return "inconclusive", ""
     return "passed", ""
+
+
+def nodes_not_held(held: Sequence[HeldWorkload]) -> list[str]:
+    """Return the nodes on which a pod of this baseline could run now, and which it has no series of."""
+    like = next(one for one in held if one.place == "pod")
+    place = PodPlace(read_pod_options({name: value for name, value in like.place_options.items() if name != "node"}))
+    ready, gpus = place.prepare(), place.gpus_for(like.spec)
+    slots = find_slots(ready.cluster.items("/api/v1/nodes"), ready.options, gpus).slots
+    known = {one.place_options.get("node") for one in held}
+    return list(dict.fromkeys(slot.node for slot in slots if not slot.trouble and slot.node not in known))
 
 
 # --- other people's jobs ------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def _compare(
         before=_rate(sides.before),
         now=_rate([now]),
         stack_changed=stack_changes(facts(before[-1]), facts(now[-1])),
-        changed=_changed(ledger, before, today),
+        changed=differences(ledger, before, today),
         doubts=(*reasons, *_busy(ledger, name, before, now), *sides.doubts),
     )
     if reasons and not anyway:
@@ -400,7 +400,7 @@ def facts_reader(ledger: Ledger) -> FactsOf:
     return facts
 
 
-def _changed(ledger: Ledger, before: Rows, today: Rows) -> tuple[FactDifference, ...]:
+def differences(ledger: Ledger, before: Rows, today: Rows) -> tuple[FactDifference, ...]:
     """What else differs between the latest series before and today's."""
     latest = [row for row in before if row.experiment_id == before[-1].experiment_id]
     rows = [row.model_copy(update={"arm": arm}) for arm, side in enumerate((latest, today)) for row in side]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Literal
 
 from stackmark.errors import SpecError
@@ -53,8 +53,8 @@ from stackmark.experiments.remembered import pinned_command, say_choices
 from stackmark.experiments.run import asked_runs, missing_runs
 from stackmark.experiments.scaling import examine_scaling, refused_labels, scaling_remarks
 from stackmark.experiments.selecting import suggested_command
+from stackmark.experiments.serving import compared_metrics, latency_curves
 from stackmark.experiments.surroundings import idle_cpus_before
-from stackmark.figures import rate_of, rate_unit_of
 from stackmark.ledger.rows import Experiment, RunDetail
 from stackmark.ledger.several import StreamSource
 from stackmark.ledger.store import Ledger
@@ -65,15 +65,14 @@ from stackmark.units import counted
 from stackmark.verdict.cautions import INTERFERENCE, RunEvidence, find_unusable
 from stackmark.verdict.comparison import Comparison as Comparison
 from stackmark.verdict.covariates import association_lines, covariate_lines
+from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.examined import (
-    ComparedMetric,
     ExaminedArm,
     ExaminedRun,
     Facts,
     OperatorProblem,
     PublishedNeighbour,
 )
-from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
 from stackmark.verdict.interference import advise_freeing, say_interference
@@ -226,6 +225,10 @@ def _put_together(
     lists = arm_lists(list_runs)
     refused = refused_labels(ledger, design, rows, runs) if design and design.scaling else {}
     pairs = _pairs(design, rows, runs, now, chosen, times, each_alone, refused)
+
+    def judge(as_rates: Sequence[RunDetail]) -> tuple[Comparison, ...]:
+        return _pairs(design, as_rates, runs, now, chosen, times, each_alone) if design else ()
+
     pairs = tuple(map(advise_freeing, pairs)) if met else pairs
     repeated = {(run.block, run.attempt) for run in runs if run.block is not None and run.attempt}
     return Examined(
@@ -276,7 +279,8 @@ def _put_together(
         pinned=_pinned(experiment, rows),
         published_pairs=published_pairs(ledger, experiment.command, rows, runs, facts, arms),
         quality=quality if any(quality) else (),
-        compared=_compared(design, rows, runs, now, chosen, times, each_alone),
+        compared=compared_metrics(rows, runs, len(arms), judge) if not (design and design.scaling) else (),
+        latencies=latency_curves(rows, runs, times),
         scaling=examine_scaling(ledger, design, rows, runs, arms, pairs, refused)
         if design and design.scaling
         else None,
@@ -414,36 +418,6 @@ def _pairs(
             trained=trained_in(design, rows, times),
         )
     )
-
-
-def _compared(
-    design: Design | None,
-    rows: Sequence[RunDetail],
-    runs: Sequence[ExaminedRun],
-    now: Progress | None,
-    margin: float,
-    times: StepTimes,
-    each_alone: bool,
-) -> tuple[ComparedMetric, ...]:
-    """Judge the metrics that the workload names next to its figure, each of which all counted runs must have."""
-    definition = known(rows[0].workload)
-    counted = [run for run in runs if run.counted]
-    if definition is None or design is None or design.scaling:
-        return ()
-    found = []
-    for metric in definition.compared:
-        values = {run.run_id: run.covariates.get(metric.name, 0.0) for run in counted}
-        if not values or min(values.values()) <= 0:
-            continue
-        unit = rate_unit_of(metric.unit, higher_is_better=metric.higher_is_better)
-        rates = {run: rate_of(value, higher_is_better=metric.higher_is_better) for run, value in values.items()}
-        as_rates = [row.model_copy(update={"rate_unit": unit}) for row in with_rates(rows, rates)]
-        pairs = _pairs(design, as_rates, runs, now, margin, times, each_alone)
-        of_arms = [[values[run.run_id] for run in counted if run.arm == arm] for arm in range(len(design.arms))]
-        if pairs and all(of_arms):
-            means = tuple(geometric_mean(of_arm) for of_arm in of_arms)
-            found.append(ComparedMetric(metric.name, metric.unit, metric.higher_is_better, means, pairs))
-    return tuple(found)
 
 
 def _order(design: Design | None) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from stackmark.events import Metric, Stream, gathered_facts
+from stackmark.events import Metric, Stream, gathered_facts, histograms
 from stackmark.experiments.design import (
     Assignment,
     Design,
@@ -26,6 +26,7 @@ from stackmark.experiments.design import (
 from stackmark.experiments.fitting import is_censored, is_outcome, trained_runs
 from stackmark.experiments.judging import read_stored, timed_run
 from stackmark.figures import figure_unit
+from stackmark.histogram import Histogram
 from stackmark.ledger.rows import LOST, RunRow
 from stackmark.ledger.several import StreamSource
 from stackmark.spec import Spec
@@ -55,6 +56,7 @@ class StepTimes:
         self._known: dict[str, TimedRun | None] = {}
         self._loads: dict[str, Load] = {}
         self._metrics: dict[str, dict[str, float]] = {}
+        self._latencies: dict[str, dict[str, Histogram]] = {}
         self._trained: dict[str, TrainedRun | None] = {}
 
     def remember(self, row: RunRow, stream: Stream) -> TimedRun | None:
@@ -62,6 +64,7 @@ class StepTimes:
         # A run whose numbers cannot be was failed for that: they are not judged again.
         self._known[row.id] = timed_run(stream) if row.rate_per_s else None
         self._metrics[row.id] = _metrics(stream)
+        self._latencies[row.id] = _latencies(stream)
         self._loads[row.id] = _load(row, stream, self._metrics[row.id])
         return self._known[row.id]
 
@@ -79,6 +82,11 @@ class StepTimes:
         self._read(row)
         return self._metrics[row.id]
 
+    def latencies(self, row: RunRow) -> Mapping[str, Histogram]:
+        """Return the histograms of times that a run sent, by name."""
+        self._read(row)
+        return self._latencies[row.id]
+
     def trained(self, row: RunRow, spec: Spec) -> TrainedRun | None:
         """Return the run's way to its target; None where its spec has none."""
         if row.id not in self._trained:
@@ -92,6 +100,13 @@ class StepTimes:
 
 def _metrics(stream: Stream) -> dict[str, float]:
     return {event.name: event.value for event in stream.events if isinstance(event, Metric) and event.rank == 0}
+
+
+def _latencies(stream: Stream) -> dict[str, Histogram]:
+    try:
+        return histograms(stream.events)
+    except ValueError:  # a run that sent such ones has failed for that
+        return {}
 
 
 def _load(row: RunRow, stream: Stream, said: Mapping[str, float]) -> Load:

@@ -24,6 +24,7 @@ from stackmark.experiments.run import Measured
 from stackmark.experiments.scaling import times_of
 from stackmark.experiments.serving import ServingResult, served
 from stackmark.experiments.surroundings import idle_cpus_before
+from stackmark.figures import rate_unit_of
 from stackmark.ledger.rows import Experiment, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.published.lookup import (
@@ -39,7 +40,7 @@ from stackmark.published.near import Match
 from stackmark.published.operators import OperatorIndex
 from stackmark.published.stack import stack_lines, stack_of_facts, stack_of_row
 from stackmark.published.table import Published
-from stackmark.spec import Request, Spec
+from stackmark.spec import Request, Scalar, Spec
 from stackmark.verdict.cautions import (
     INTERFERENCE,
     Caution,
@@ -284,7 +285,8 @@ def _against_published(
     rates = [row.rate_per_s for row in measured.runs if row.status == "done" and row.rate_per_s]
     if reference is None or not rates or run is None:
         return None
-    match = choose(reference, measured.spec, unit_of(measured.spec.workload), run.chip, run.framework)
+    unit = run.rate_unit or unit_of(measured.spec.workload)
+    match = choose(reference, measured.spec, unit, run.chip, run.framework)
     if match is None:
         return None
     return against("this", rates, match) if margin is None else against("this", rates, match, margin)
@@ -307,7 +309,15 @@ def reference_for(request: Request, text: str | None, rows: Sequence[Published])
             f"--published compares one rate with one row, but {request.workload} is a list",
             hint="leave it out: the table shows published times next to each row that has them",
         )
-    return find_reference(text, request.workload, request.typed(), unit_of(request.workload), rows)
+    metric = find(request.workload)[1].metric_by({**_defaults(request.workload), **request.typed()})
+    unit = rate_unit_of(metric.unit, higher_is_better=metric.higher_is_better) if metric else unit_of(request.workload)
+    return find_reference(text, request.workload, request.typed(), unit, rows)
+
+
+def _defaults(workload: str) -> dict[str, Scalar]:
+    """Return the parameters whose value is known without a machine."""
+    fields = find(workload)[0].params.model_fields
+    return {name: info.default for name, info in fields.items() if not info.is_required()}
 
 
 @dataclass(frozen=True)

@@ -229,21 +229,28 @@ def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | 
 
 
 def _impossible_percentiles(stream: Stream, spec: Spec) -> str | None:
-    """Hold percentiles of latency against each other: a higher one is at least as long, and the figure is one of them."""
+    """Hold percentiles of one time against each other: a higher one is at least as long, and the figure is one of them.
+
+    What is in percent lies between 0 and 100.
+    """
     definition, result = known(spec.workload), stream.ended()
     if definition is None or not definition.compared or not isinstance(result, Result):
         return None
     said = {event.name: event.value for event in stream.of(0) if isinstance(event, Metric)}
-    below = ("", 0.0)
+    lower: dict[str, tuple[str, float]] = {}
     for metric in definition.compared:
         value = said.get(metric.name)
         if value is None:
             continue
-        if not value >= below[1]:
-            return (
-                f"the worker claims a {metric.name} of {value:.6g} s, which is below its {below[0]} of {below[1]:.6g} s"
-            )
-        below = (metric.name, value)
+        if metric.unit == "%":
+            if not 0 <= value <= 100 + ROUNDED_SHARE:
+                return f"the worker claims a {metric.name} of {value:.6g} %"
+            continue
+        time = metric.name.partition("_")[2]
+        below, least = lower.get(time, ("", 0.0))
+        if not value >= least:
+            return f"the worker claims a {metric.name} of {value:.6g} s, which is below its {below} of {least:.6g} s"
+        lower[time] = (metric.name, value)
         figure = result.figure
         if (
             figure

@@ -21,6 +21,7 @@ from stackmark.published.file import read_file
 from stackmark.published.near import Match, nearest
 from stackmark.published.operators import OperatorIndex
 from stackmark.published.search import search, understand
+from stackmark.published.serving import ServedQuery
 from stackmark.published.table import Published, load, load_all
 from stackmark.spec import Scalar, Spec
 from stackmark.units import say_rate
@@ -30,6 +31,7 @@ from stackmark.verdict.unpaired import PUBLISHED_MARGIN, compare_published
 from stackmark.workloads.registry import definitions, known
 
 UNCERTAINTY = "published value of unknown uncertainty"
+SERVE, SINGLE_STREAM = "serve/", "single-stream"
 # This many chips are named where none fits; the rest is counted.
 _CHIPS_NAMED = 12
 
@@ -83,10 +85,25 @@ def _near(
         batch=_batch(spec),
         unit=unit,
         framework=framework,
-        data=str(spec.params.get("data") or ""),
+        data=str(spec.params.get("data") or ("synthetic" if spec.workload.startswith(SERVE) else "")),
         sequence_length=_sequence_tokens(spec.workload),
         preset=str(spec.params.get("preset") or ""),
+        served=_served(spec.workload, spec.params),
         limit=limit,
+    )
+
+
+def _served(workload: str, params: Mapping[str, Scalar]) -> ServedQuery | None:
+    """Return what a network that answers queries was asked; None of other workloads, and of endpoints, whose model is theirs."""
+    if not workload.startswith(SERVE) or "scenario" not in params:
+        return None
+    bound, seconds = (params.get(name) for name in ("latency_bound", "seconds"))
+    return ServedQuery(
+        scenario=str(params["scenario"]),
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        mlperf=bool(params.get("mlperf")),
+        bound_s=float(bound) if isinstance(bound, int | float) else 0.0,
+        weights=bool(params.get("weights")),
     )
 
 
@@ -190,8 +207,9 @@ def find_reference(
     name = published_name(workload, params)
     known = load() if rows is None else rows
     matches = nearest(
-        known, workload=name, chip=None, count=1, precision="unknown", batch=None, unit=unit, limit=len(known)
-    )
+        known, workload=name, chip=None, count=1, precision="unknown", batch=None, unit=unit, limit=len(known),
+        served=_served(workload, {"scenario": SINGLE_STREAM, **params}),
+    )  # fmt: skip
     of_workload = [match.row for match in matches]
     if not of_workload:
         raise SpecError(

@@ -13,6 +13,7 @@ from functools import cache
 
 from stackmark.figures import figure_unit
 from stackmark.published.chips import Chip, chip_distance, parse_chip
+from stackmark.published.serving import ServedQuery, served_differences, served_relation
 from stackmark.published.table import TO_TARGET, UNIT_SPELLINGS, Published
 from stackmark.remarks import Remark
 
@@ -45,6 +46,8 @@ class _Query:
     data: str
     sequence_length: int | None
     preset: str
+    served: ServedQuery | None
+    unit: str
 
 
 def nearest(
@@ -60,6 +63,7 @@ def nearest(
     data: str | None = None,
     sequence_length: int | None = None,
     preset: str = "",
+    served: ServedQuery | None = None,
     limit: int = 3,
 ) -> list[Match]:
     """Find the rows nearest to a result, nearest first, each with what differs.
@@ -70,6 +74,8 @@ def nearest(
     what an H200 does with ResNet-50 v1.5 says more to somebody with an H200 than one more P100. `data` is `synthetic`
     (also `device`, `host`) or else a folder; `chip` as NVML or /proc/cpuinfo names it.
     """
+    unit = figure_unit(unit).name
+    unit = UNIT_SPELLINGS.get(unit, unit)
     wanted = _Query(
         workload=_key(workload),
         chip=parse_chip(chip) if chip else None,
@@ -80,11 +86,11 @@ def nearest(
         data="" if not data else "synthetic" if data in {"synthetic", "device", "host"} else "real",
         sequence_length=sequence_length,
         preset=preset,
+        served=served,
+        unit=unit,
     )
-    unit = figure_unit(unit).name
-    unit = UNIT_SPELLINGS.get(unit, unit)
     newest_first = sorted(rows, key=lambda row: row.date, reverse=True)
-    found = [match for row in newest_first if row.unit == unit and (match := _match(wanted, row))]
+    found = [match for row in newest_first if (served or row.unit == unit) and (match := _match(wanted, row))]
     found.sort(key=lambda match: match.distance)  # stable: the newest stay first among equals
     chosen = found[: max(limit, 0)]
     relation = next((match for match in found if match.distance[0] > 0), None)
@@ -94,7 +100,10 @@ def nearest(
 
 
 def _match(wanted: _Query, row: Published) -> Match | None:
-    related = _relation(wanted.workload, row)
+    if wanted.served:
+        related = served_relation(wanted.workload, wanted.served, wanted.unit, row)
+    else:
+        related = _relation(wanted.workload, row)
     if related is None:
         return None
     chip = _chip(row.chip)
@@ -158,6 +167,8 @@ def _family(framework: str) -> str:
 def _differences(wanted: _Query, row: Published, chip: Chip, related: str) -> Iterator[Remark]:
     if related:
         yield Remark(related, "workload")
+    if wanted.served:
+        yield from served_differences(wanted.served, row)
     if wanted.preset == "tiny":
         yield Remark("MLPerf's task instead of the preset tiny", "preset")
     if row.task == "operator":

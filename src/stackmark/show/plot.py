@@ -9,7 +9,7 @@ from importlib.resources import as_file, files
 
 from stackmark.errors import SpecError
 from stackmark.show.answer import answers, title_of
-from stackmark.show.report.charts import forest, quality, rates
+from stackmark.show.report.charts import forest, latency, quality, rates
 from stackmark.show.report.charts.scaling import scaling_chart
 from stackmark.show.report.charts.shapes import box, fitted, sign, words, wrapped
 from stackmark.show.report.html import arm_rules
@@ -75,6 +75,30 @@ def quality_svg(examined: Examined) -> str:
     return whole(join(parts), y)
 
 
+def latency_svg(examined: Examined) -> str:
+    """Draw the latencies of each arm by percentile, as an SVG file."""
+    parts = [words(0, 34, fitted(title_of(examined), WIDTH, 15), "strong", size=15)]
+    y = 60.0
+    for arm in examined.arms:
+        said = fitted(f"{LETTERS[arm.index % 9]}  {arm.label}: {say_arm_rate(arm)}", WIDTH - 20)
+        parts += [sign(arm.index, 6, y + 4, 5), words(20, y + 8, said)]
+        y += 20
+    y += 12
+    for title, drawn, height in _latency_charts(examined):
+        parts.append(words(0, y + 8, title, "strong", size=13))
+        parts.append(moved(drawn, y + 20))
+        y += 20 + height + 18
+    return whole(join(parts), y)
+
+
+def _latency_charts(examined: Examined) -> list[tuple[str, Markup, float]]:
+    found = []
+    for name in latency.names(examined.latencies):
+        drawn = latency.curves_of(examined.latencies, name, examined.arms)
+        found.append((f"{name} by percentile, all runs of an arm together", drawn, picture_height(drawn)))
+    return found
+
+
 def _charts(examined: Examined) -> list[tuple[str, Markup, float]]:
     found = []
     if examined.scaling and examined.scaling.is_drawable:
@@ -88,7 +112,7 @@ def _charts(examined: Examined) -> list[tuple[str, Markup, float]]:
     if any(run.counted and run.rate_per_s for run in examined.runs):
         drawn = rates.rates(examined)
         found.append(("Every run", drawn, picture_height(drawn)))
-    return found
+    return [*found, *_latency_charts(examined)]
 
 
 def picture_height(drawn: Markup) -> float:

@@ -30,6 +30,7 @@ from stackmark.show.facts import say_stack
 from stackmark.show.quality import detailed_lines, quality_json
 from stackmark.show.roofline import standing_json
 from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, missed_hint, print_summary, say_group
+from stackmark.show.serving import served_lines
 from stackmark.show.stacks import say_stack_lines
 from stackmark.show.terminal import Line, answer_last, print_named
 from stackmark.show.wording import say_spread, width_style
@@ -87,6 +88,8 @@ def result_lines(result: RunResult) -> list[Line]:
         lines.append(("not done", f"{asked - measured.missing} of {counted(asked, 'run')} were made; {go_on}"))
     if measured.quality:
         lines += detailed_lines(measured.quality, missed_hint(measured.runs))
+    if result.served:
+        lines += served_lines(result.served)
     lines += [("failed", _failure(row)) for row in measured.failed if not is_censored(row)]
     lines += _steps(result)
     if result.group:
@@ -114,7 +117,7 @@ def result_lines(result: RunResult) -> list[Line]:
         lines.append(("against", _against(result.against)))
     if measured.throughput:
         if result.published or not result.against:
-            lines.append(("published", _published(result.published)))
+            lines.append(("published", nearest_text(result.published)))
         if result.published_stack:
             lines.append(("stacks", "\n".join(say_stack_lines(result.published_stack))))
     if (took_s := result.took_s) is not None:
@@ -232,7 +235,8 @@ def run_flags(rows: Sequence[RunRow], without: str = " ") -> list[str]:
     return [said for kind, said in flags_of_runs(rows) if kind != without]
 
 
-def _published(found: Sequence[Match]) -> str:
+def nearest_text(found: Sequence[Match]) -> str:
+    """Return the nearest published rows, each with everything that differs."""
     if not found:
         return "nothing near it is in the table that ships with stackmark"
     lines = []

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from stackmark.show.run_summary import WARNING_AT_MOST, WARNINGS_SHOWN
 from stackmark.show.safe import cut_middle, safe_line, short_id
+from stackmark.show.serving import suite_lines
 from stackmark.show.suite_sections import EXCLUDED, CellText, SuiteSections, shortened
 from stackmark.show.terminal import GAP, NAME_WIDTH, Column, Line, is_screen, print_named, print_table
 from stackmark.show.verdict_summary import COLOURS
@@ -190,6 +191,7 @@ def _below(sections: SuiteSections, details: bool) -> list[Line]:
         lines.append(("marks", "; ".join(f"{sign} {said}" for sign, said in sections.legend)))
     if sections.family > 1:
         lines.append(("words", f"Holm decided over {sections.family} comparisons; the intervals are not adjusted"))
+    lines += suite_lines(result)
     lines += _failures(sections, details)
     lines += _warnings(sections, details)
     lines += [("stopped", result.stopped)] if result.stopped else []

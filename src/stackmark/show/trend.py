@@ -6,12 +6,13 @@ figure lies: left is less, the shaded part is the margin around the baseline, th
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
 
-from stackmark.experiments.trend import Trend, TrendPoint
+from stackmark.experiments.trend import Trend, TrendChange, TrendPoint
 from stackmark.figures import FigureUnit, figure_fields, figure_unit
 from stackmark.schemas import schema_name
 from stackmark.show.plot import WIDTH, WORDS, png_of, whole
@@ -34,6 +35,7 @@ from stackmark.show.terminal import Column, print_grid, print_table
 from stackmark.show.verdict import COLOURS
 from stackmark.show.wording import say_spread
 from stackmark.units import counted, say_moment, say_rate
+from stackmark.verdict.changes import ENOUGH_SERIES
 from stackmark.verdict.needed import percent
 from stackmark.verdict.series import ADVICE, ENOUGH
 
@@ -49,6 +51,9 @@ COLUMNS = (
     Column("verdict"),
 )
 TREND_WIDTH = 17
+# Of a history a screen or two.
+MOST_ROWS = 40
+DIFFERENCES_SHOWN = 5
 BAND, MEAN, POINT = "░", "│", "●"
 
 
@@ -71,6 +76,62 @@ def print_trends(name: str, trends: Sequence[Trend], console: Console) -> None:
         ]
         print_table(console, columns, rows, styles)
     print_grid(console, _after(name, trends), {"next": "dim", "note": "yellow"})
+
+
+def print_history(workload: str, trends: Sequence[Trend], console: Console) -> None:
+    """Print the changes of each trend first and last: the table between them may be long."""
+    for number_, trend in enumerate(trends):
+        if number_:
+            console.print()
+        unit = figure_unit(trend.unit)
+        changes = [("changed", line) for line in map(partial(say_change, unit=unit), trend.changes)]
+        lines = [("workload", f"{trend.label} {trend.about}"), *(changes or [("changed", say_no_change(trend))])]
+        print_grid(console, lines, {"workload": "cyan", "changed": "bold yellow" if changes else "green"})
+        shown = trend.points[-MOST_ROWS:]
+        if len(shown) < len(trend.points):
+            console.print(f"the last {len(shown)} of {counted(len(trend.points), 'series')}")
+        named = {trend.points[change.change.first]: change for change in trend.changes}
+        rows = [
+            [
+                *_cells(trend, point, unit)[:-1],
+                f"◂ {unit.say_shift(named[point].change.ratio)[0]}" if point in named else "",
+            ]
+            for point in shown
+        ]
+        styles = ["bold yellow" if point in named else "dim" for point in shown]
+        columns = [
+            replace(column, name={"figure": unit.name or "figure", "verdict": "since"}.get(column.name, column.name))
+            for column in COLUMNS
+        ]
+        print_table(console, columns, rows, styles)
+        behind = [line for change in trend.changes for line in _behind(change)]
+        print_grid(console, [*behind, *changes], {"changed": "bold yellow"})
+    print_grid(console, [("next", f"stackmark trend {workload} -o trend.svg")], {"next": "dim"})
+
+
+def say_change(one: TrendChange, unit: FigureUnit) -> str:
+    """Say a change in a line: `−2.1 % (95 %: −2.6 % to −1.7 %) between 2026-11-02 04:00 and 2026-11-03 04:00; p 0.0005, …`."""
+    change = one.change
+    low, high = (unit.say_shift(end)[0] for end in (change.low, change.high))
+    days = [say_moment(moment, "%Y-%m-%d %H:%M") for moment in (one.after_unix_s, one.until_unix_s)]
+    return (
+        f"{unit.say_shift(change.ratio)[0]} (95 %: {low} to {high}) between {days[0]} and {days[1]}; "
+        f"p {change.p:.2g}, {change.series_before} series before, {change.series_after} after"
+    )
+
+
+def say_no_change(trend: Trend) -> str:
+    count = len(trend.points)
+    if count < ENOUGH_SERIES:
+        return f"not known: a change needs {ENOUGH_SERIES} series, and here are {count}"
+    return f"no: {counted(count, 'series')} without a change of more than {percent(trend.margin)}"
+
+
+def _behind(one: TrendChange) -> list[tuple[str, str]]:
+    """Say what changed in the stack with a change, and what else differs."""
+    found = [("stack", line) for line in one.stack] or [("stack", "nothing of driver, firmware, kernel and versions")]
+    named = ", ".join(f"{fact.subject}.{fact.key}" for fact in one.differs[:DIFFERENCES_SHOWN])
+    return [*found, *([("differs", named)] if named else [])]
 
 
 def _after(name: str, trends: Sequence[Trend]) -> list[tuple[str, str]]:
@@ -120,18 +181,40 @@ def trends_json(name: str, margin: float, trends: Sequence[Trend]) -> dict[str, 
         "schema": schema_name("baseline-trend"),
         "baseline": name,
         "margin": margin,
-        "workloads": [
-            {
-                "workload": trend.workload,
-                "label": trend.label,
-                "place": trend.place,
-                "unit": trend.unit,
-                "before": asdict(trend.baseline) | figure_fields(trend.baseline.rate_per_s, trend.unit),
-                "series": [_point_json(point, trend.unit) for point in trend.points],
-            }
-            for trend in trends
-        ],
+        "workloads": _workloads_json(trends),
     }
+
+
+def history_json(workload: str, margin: float, trends: Sequence[Trend]) -> dict[str, Any]:
+    found = _workloads_json(trends)
+    for one, trend in zip(found, trends, strict=True):
+        one |= {"about": trend.about, "changes": [_change_json(change, trend.unit) for change in trend.changes]}
+    return {"schema": schema_name("trend"), "workload": workload, "margin": margin, "trends": found}
+
+
+def _change_json(one: TrendChange, unit: str) -> dict[str, Any]:
+    return {
+        **asdict(one.change),
+        "change": figure_unit(unit).say_shift(one.change.ratio)[0],
+        "after_unix_s": one.after_unix_s,
+        "until_unix_s": one.until_unix_s,
+        "stack_changed": list(one.stack),
+        "differs": [f"{fact.subject}.{fact.key}" for fact in one.differs],
+    }
+
+
+def _workloads_json(trends: Sequence[Trend]) -> list[dict[str, Any]]:
+    return [
+        {
+            "workload": trend.workload,
+            "label": trend.label,
+            "place": trend.place,
+            "unit": trend.unit,
+            "before": asdict(trend.baseline) | figure_fields(trend.baseline.rate_per_s, trend.unit),
+            "series": [_point_json(point, trend.unit) for point in trend.points],
+        }
+        for trend in trends
+    ]
 
 
 def _point_json(point: TrendPoint, unit: str) -> dict[str, Any]:
@@ -160,13 +243,14 @@ WIDEST = 0.6
 UNNAMED = ("EQUIVALENT", "INCONCLUSIVE")
 
 
-def trends_svg(name: str, trends: Sequence[Trend]) -> str:
-    parts: list[Markup] = [words(0, 34, fitted(f"Baseline {name}", WIDTH, 18), "strong", size=18)]
+def trends_svg(name: str, trends: Sequence[Trend], what: str = "Baseline") -> str:
+    parts: list[Markup] = [words(0, 34, fitted(f"{what} {name}", WIDTH, 18), "strong", size=18)]
     parts.append(_legend(trends, 58))
     y = 76.0
     for trend in trends:
         unit = figure_unit(trend.unit)
-        title = fitted(f"{trend.label}: {unit.name}{unit.direction}", WIDTH, 13)
+        where = f" {trend.about}" if trend.about else ""
+        title = fitted(f"{trend.label}{where}: {unit.name}{unit.direction}", WIDTH, 13)
         parts += [words(0, y + 12, title, "strong", size=13), _panel(trend, unit, y + 22, y + 22 + HEIGHT)]
         y += HEIGHT + 66
     return whole(join(parts), y)
@@ -179,13 +263,15 @@ def trends_png(name: str, trends: Sequence[Trend]) -> bytes:
 def _legend(trends: Sequence[Trend], y: float) -> Markup:
     parts: list[Markup] = []
     x = 0.0
+    of_baseline = any(point.kind == "baseline" for trend in trends for point in trend.points)
     seen = dict.fromkeys(point.word or "" for trend in trends for point in trend.points)
     for word in sorted(seen):
-        name: str = word or "series of the baseline"
+        name: str = word or ("series of the baseline" if of_baseline else "series")
         parts += [_shape(word, x + 6, y - 4, 5), words(x + 16, y, name, "quiet", size=11)]
         x += 32 + _wide(name)
     margin = max((trend.margin for trend in trends), default=0.0)
-    for class_, said in (("margin", f"margin {percent(margin)}"), ("", "95 % interval of the baseline")):
+    known = "95 % interval of the baseline" if of_baseline else "95 % interval of the first level"
+    for class_, said in (("margin", f"margin {percent(margin)}"), ("", known)):
         # Of two or more series the baseline has an interval.
         if not class_ and not any(trend.baseline.low_per_s for trend in trends):
             continue
@@ -224,6 +310,9 @@ def _panel(trend: Trend, unit: FigureUnit, top: float, floor: float) -> Markup:
     ]
     places, in_time = _places(trend, right)
     parts.append(_dates(trend, places, floor, in_time))
+    for change in trend.changes:
+        first = change.change.first
+        parts.append(_mark((places[first - 1] + places[first]) / 2, top, floor, unit.say_shift(change.change.ratio)[0]))
     before = ""
     for point, at in zip(trend.points, places, strict=True):
         word = point.word or ""
@@ -231,6 +320,17 @@ def _panel(trend: Trend, unit: FigureUnit, top: float, floor: float) -> Markup:
         parts.append(_drawn(point, at, y, unit, named=word not in ("", *UNNAMED, before)))
         before = word
     return join(parts)
+
+
+def _mark(x: float, top: float, floor: float, said: str) -> Markup:
+    """Draw where a level ends and another begins."""
+    near_end = x > WIDTH - RIGHT - 60
+    return join(
+        [
+            element("line", class_="thin", stroke=_ink("SLOWER"), stroke_dasharray="4 3", x1=x, y1=top, x2=x, y2=floor),
+            words(x + (-4 if near_end else 4), top + 11, said, "strong", "end" if near_end else "start", 11),
+        ]
+    )
 
 
 def _drawn_reach(trend: Trend, unit: FigureUnit) -> tuple[float, float]:

@@ -347,6 +347,8 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
             one["pairs"] = [comparison_json(pair) for pair in seen_metric.pairs]
     else:
         del made["compared"]
+    if not examined.latencies:
+        del made["latencies"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
         del run["step_s"]
         run["steps"] = len(seen.step_s)

@@ -149,6 +149,16 @@ class ComparedMetric:
 
 
 @dataclass(frozen=True)
+class LatencyCurve:
+    """How long the queries of an arm took, of all its counted runs together: percents with the seconds that they stay within."""
+
+    name: str
+    arm: int
+    queries: int
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
 class PublishedTime:
     """What somebody else printed for the same problem of an operator list."""
 
@@ -230,6 +240,8 @@ class Examined:
     quality: tuple[QualityResult | None, ...] = field(default=())
     # What else the runs say that the workload names for it, by the same blocks.
     compared: tuple[ComparedMetric, ...] = field(default=())
+    # Of what answers queries: the whole distributions of its latencies.
+    latencies: tuple[LatencyCurve, ...] = field(default=())
     # Of arms that are rank counts: how the rate grows with them, and what is lost.
     scaling: Scaling | None = None
 

@@ -14,6 +14,7 @@ from stackmark.show.report.operators import published_notes, table_of
 from stackmark.show.safe import safe_line
 from stackmark.show.scaling import point_lines, scaling_lines
 from stackmark.show.sections import Headline, Sections
+from stackmark.show.serving import compared_lines
 from stackmark.show.wording import letter, say_change, say_counts, say_interval, say_ratio, sentence, stopped
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.comparison import Comparison
@@ -78,6 +79,7 @@ def experiment_parts(sections: Sections) -> list[str]:
         if (scaling := examined.scaling)
         else "",
         items("Quality:", [f"{name}: {said}" for name, said in sections.quality]),
+        items("Latency by percentile:", [f"{name}: {said}" for name, said in compared_lines(examined)]),
         _problems(sections),
         plain(sections.setup_difference),
         _limits(sections),

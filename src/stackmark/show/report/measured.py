@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from stackmark.figures import FigureUnit
-from stackmark.show.report.charts import bars, forest, quality, rates, setup, steps
+from stackmark.show.report.charts import bars, forest, latency, quality, rates, setup, steps
 from stackmark.show.report.charts.scaling import NARROW as SCALING_NARROW
 from stackmark.show.report.charts.scaling import scaling_chart
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
@@ -12,6 +12,7 @@ from stackmark.show.report.operators import problems
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
 from stackmark.show.scaling import scaling_lines
 from stackmark.show.sections import ArmRow, Sections
+from stackmark.show.serving import pair_words, say_value, short_name
 from stackmark.show.wording import Percentiles, block_ratios, letter, measured_runs, setup_parts, setup_total_s
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
@@ -168,6 +169,41 @@ def the_quality(sections: Sections) -> Markup:
     return section("Quality against time", *drawn, said, name="quality")
 
 
+def the_latencies(sections: Sections) -> Markup:
+    """Show percentiles with their verdicts, and the whole distribution of each arm."""
+    examined = sections.examined
+    if not examined.compared and not examined.latencies:
+        return NOTHING
+    head = [
+        ("Metric", False),
+        *((f"{letter(arm.index)}  {arm.label}", True) for arm in examined.arms),
+        *((f"{pair.b} / {pair.a}", False) for pair in (examined.compared[0].pairs if examined.compared else ())),
+    ]
+    rows = [
+        Row(
+            [
+                plain(short_name(one.name)),
+                *(numeric(say_value(one, value)) for value in one.values),
+                *(plain(*said) for said in pair_words(one)),
+            ]
+        )
+        for one in examined.compared
+    ]
+    drawn = []
+    for name in latency.names(examined.latencies):
+        queries = ", ".join(f"{one.queries:,}" for one in examined.latencies if one.name == name)
+        caption = (
+            f"The latency ({name}) that a share of the queries stays within, over all counted runs of an arm together "
+            f"({queries} queries). Each further nine has the same width; the curve ends where ten queries lie beyond it."
+        )
+        wide, narrow = (
+            latency.curves_of(examined.latencies, name, examined.arms, layout)
+            for layout in (latency.WIDE, latency.NARROW)
+        )
+        drawn.append(figure(wide, narrow, caption))
+    return section("Latency by percentile", table(head, rows) if rows else NOTHING, *drawn, name="latency")
+
+
 def step_times(sections: Sections) -> Markup:
     examined = sections.examined
     runs = [run for run in measured_runs(examined) if len(run.step_s) > 1 or (run.step_s and run.steady)]
@@ -247,4 +283,6 @@ def _part_row(number: int, name: str, arms: Sequence[ExaminedArm]) -> Row:
     return Row([Cell(join([swatch, text(name)])), *cells])
 
 
-SECTIONS = (the_figures, the_ratio, the_arms, problems, the_limits, the_quality, every_run, step_times, set_up)
+SECTIONS = (
+    the_figures, the_ratio, the_arms, problems, the_limits, the_quality, the_latencies, every_run, step_times, set_up,
+)  # fmt: skip

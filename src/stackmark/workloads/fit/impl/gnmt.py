@@ -81,7 +81,7 @@ def data_sha256(params: FitParams) -> str:
 def run_layer(layer: nn.Module, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
     """Run an LSTM over all tokens. Autocast would run it in fp16, which needs its losses scaled: so it is left out."""
     with torch.autocast(x.device.type, enabled=False):
-        y, after = layer(x.float(), state)
+        y, after = layer(x.to(next(layer.parameters()).dtype), state)
     return y, after
 
 
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         mixed = (self.query(queries)[:, :, None] + memory.keys[:, None]).tanh_()
         scores = mixed @ (self.vector * (self.scale / self.vector.norm()))
         weights = scores.float().masked_fill(~memory.mask[:, None], float("-inf")).softmax(2)
-        return weights @ memory.encoded, weights
+        return weights.to(memory.encoded.dtype) @ memory.encoded, weights
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ class Size:
     decays: tuple[int, ...]
     # Whether colours are changed.
     recoloured: bool
+    # Of the convolutions that move and name default boxes.
+    head_stride: int = 1
 
 
 SIZES = {
@@ -178,8 +180,9 @@ class Ssd(nn.Module):
         )
         each = [2 + 2 * len(ratios) for ratios in size.ratios]
         pairs = list(zip(channels, each, strict=True))
-        self.movers = nn.ModuleList(nn.Conv2d(width, 4 * boxes, 3, padding=1) for width, boxes in pairs)
-        self.namers = nn.ModuleList(nn.Conv2d(width, classes * boxes, 3, padding=1) for width, boxes in pairs)
+        step = size.head_stride
+        self.movers = nn.ModuleList(nn.Conv2d(width, 4 * boxes, 3, step, padding=1) for width, boxes in pairs)
+        self.namers = nn.ModuleList(nn.Conv2d(width, classes * boxes, 3, step, padding=1) for width, boxes in pairs)
         self.register_buffer("mean", torch.tensor(MEAN)[:, None, None], persistent=False)
         self.register_buffer("deviation", torch.tensor(DEVIATION)[:, None, None], persistent=False)
         fill(self.backbone)

@@ -91,10 +91,13 @@ class Search:
 
 
 @torch.inference_mode()
-def beam_search(net: Translator, source: Tensor, search: Search) -> list[list[int]]:
+def beam_search(
+    net: Translator, source: Tensor, search: Search, *, longest: int = 0, limits: Tensor | None = None
+) -> list[list[int]]:
     """Translate a batch: the hypothesis of each sentence with the best score of those whose log probability is highest.
 
     All hypotheses of all sentences are decoded together. One that has ended stays among the candidates of its sentence.
+    `longest` is where all end, and `limits` where each sentence does, whatever the others of its batch do.
     """
     count, device, beam = source.shape[0], source.device, search.beam
     decoding = net.begin(source, beam)
@@ -107,7 +110,7 @@ def beam_search(net: Translator, source: Tensor, search: Search) -> list[list[in
     attended = torch.zeros((count * beam, source.shape[1]), device=device)
     first = torch.arange(count, device=device)[:, None] * beam
     between = 1 if device.type == "cpu" else STEPS_BETWEEN_LOOKS
-    for place in range(source.shape[1] + EXTRA_LENGTH):
+    for place in range(longest or source.shape[1] + EXTRA_LENGTH):
         logits = decoding.next_logits(tokens[:, -1:], place).float()
         if search.coverage:
             attended += decoding.attention.masked_fill(ended.view(-1, 1), 0.0)
@@ -125,6 +128,8 @@ def beam_search(net: Translator, source: Tensor, search: Search) -> list[list[in
         was_over = ended.gather(1, before)
         lengths = lengths.gather(1, before) + (~was_over).float()
         ended = was_over | (word == END)
+        if limits is not None:
+            ended |= (limits <= place + 1)[:, None]
         if place % between == between - 1 and bool(ended.all()):
             break
     scores = scores / ((5.0 + lengths) / 6.0) ** search.alpha

@@ -5,7 +5,7 @@ for an answer that does not come, deaf to signals. So a test runs on a thread th
 exceptions, and the worker's own thread waits with a limit: whatever happens ends as a failure with its reason.
 
 What is judged is LoadGen's: latencies are those of its log, counted from the moment at which a query was due. We time the same
-queries from inside, to see that both clocks tell the same (`Answers.latencies_ns`).
+queries from inside, one by one (latencies.py): LoadGen's log has only percentiles.
 """
 
 import json
@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,12 +24,16 @@ from types import ModuleType
 from typing import Any
 
 from stackmark.model import JsonValue
-from stackmark.workloads.serve.definition import JUDGED, MULTI_STREAM_SAMPLES, Scenario
+from stackmark.workloads.serve.definition import MULTI_STREAM_SAMPLES, Scenario
 from stackmark.workloads.workload import WorkloadFailure
 
-# Takes the numbers of samples and returns an answer for each: a class, or whatever four bytes say.
+# Takes the numbers of samples and returns the answers, one after the other: for each the same number of words of four bytes.
 Predict = Callable[[Sequence[int]], Sequence[int]]
-ANSWER_BYTES = 4
+# The same of a network that generates: it passes on the first word of each answer as soon as it has it.
+Stream = Callable[[Sequence[int], Callable[[Sequence[int]], None]], Sequence[int]]
+WORD_BYTES = 4
+# Starts a batch, and returns what waits for its answers.
+Launch = Callable[[Sequence[int]], Callable[[], Sequence[int]]]
 # A network that has not answered anything for this long does not answer any more.
 NO_ANSWER_S = 120.0
 POLL_S = 0.05
@@ -64,6 +69,14 @@ class Load:
     expected: float
     rate: float = 0.0
     bound_s: float = 0.0
+    # In server: how long a batch waits for more samples.
+    wait_s: float = 0.0
+    # The percentile that LoadGen judges, in percent.
+    percent: int = 99
+    # Each sample once, and the answers in a log, instead of a load.
+    accuracy: bool = False
+    # Whether LoadGen hears of the first token of each answer, and counts the others.
+    tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,21 +108,59 @@ class LoadResult:
         return round(self.number("result_query_count"))
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A batch that is being computed: whose it is, when its queries came, and what waits for its answers."""
+
+    ids: Sequence[int]
+    came_ns: Sequence[int]
+    answers: Callable[[], Sequence[int]]
+
+
+def _launch_of(predict: Predict) -> Launch:
+    """Return what starts a batch; of a network that only answers, what answers it at once."""
+    launch: Launch | None = getattr(predict, "launch", None)
+    if launch is not None:
+        return launch
+
+    def at_once(indices: Sequence[int]) -> Callable[[], Sequence[int]]:
+        found = predict(indices)
+        return lambda: found
+
+    return at_once
+
+
 class Answers:
     """The system under test, as LoadGen sees it: computes samples and answers them.
 
     In `server` a thread takes what has come in since its last call, at most `batch` samples, so that batches grow with the load;
-    in the other scenarios the calling thread computes, since nothing else is to be done meanwhile.
+    with `wait_s` it also waits so long for a batch to fill. In the other scenarios the calling thread computes, since nothing
+    else is to be done meanwhile. A network that computes by itself, on a GPU, gets the next batch before the answers of the one
+    before are taken.
     """
 
-    def __init__(self, loadgen: ModuleType, predict: Predict, batch: int, *, queued: bool) -> None:
-        self._loadgen, self._predict, self._batch = loadgen, predict, batch
+    def __init__(
+        self,
+        loadgen: ModuleType,
+        predict: Predict,
+        batch: int,
+        *,
+        scenario: Scenario,
+        wait_s: float = 0.0,
+        stream: Stream | None = None,
+    ) -> None:
+        self._loadgen, self._predict, self._batch, self._stream = loadgen, predict, batch, stream
+        self._launch = _launch_of(predict)
+        self._ahead = 1 if getattr(predict, "asynchronous", False) and stream is None else 0
+        self._by_batch, self._wait_s = scenario == "offline", wait_s
         self.issued = self.answered = 0
         self.answered_at_s = time.monotonic()
-        self.latencies_ns = array("q")
+        # Of each query, in the order in which they came: when, and when it had its answer. Of offline, of each batch.
+        self.came_ns, self.done_ns = array("q"), array("q")
         self.broken: BaseException | None = None
-        self._queue: SimpleQueue[tuple[int, int, int] | None] | None = SimpleQueue() if queued else None
-        if queued:
+        self._begun: deque[_Begun] = deque()
+        self._queue: SimpleQueue[tuple[int, int, int] | None] | None = SimpleQueue() if scenario == "server" else None
+        if self._queue is not None:
             threading.Thread(target=self._serve, name="serve", daemon=True).start()
 
     def issue(self, samples: Sequence[Any]) -> None:
@@ -123,8 +174,15 @@ class Answers:
         with self.keeping():
             for first in range(0, len(samples), self._batch):
                 part = samples[first : first + self._batch]
-                self._answer([one.id for one in part], [one.index for one in part])
-            self.latencies_ns.append(time.perf_counter_ns() - came_ns)
+                ended = self._by_batch or first + self._batch >= len(samples)
+                self._begin([one.id for one in part], [one.index for one in part], [came_ns] if ended else [])
+                self._finish_but(self._ahead)
+            self._finish_but(0)
+
+    @property
+    def seconds(self) -> float:
+        """Return the time from the first query to the last answer."""
+        return 1e-9 * (max(self.done_ns) - min(self.came_ns)) if self.done_ns else 0.0
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -135,33 +193,73 @@ class Answers:
             self.broken = self.broken or error
 
     def _serve(self) -> None:
-        assert self._queue is not None
         with self.keeping():
-            while (first := self._queue.get()) is not None:
-                batch = [first]
-                while len(batch) < self._batch:
-                    try:
-                        more = self._queue.get_nowait()
-                    except Empty:
-                        break
-                    if more is None:
-                        return
-                    batch.append(more)
-                self._answer([one[0] for one in batch], [one[1] for one in batch])
-                now_ns = time.perf_counter_ns()
-                self.latencies_ns.extend(now_ns - one[2] for one in batch)
+            while (batch := self._next()) is not None:
+                if batch:
+                    ids, indices, came_ns = zip(*batch, strict=True)
+                    self._begin(ids, indices, came_ns)
+                self._finish_but(self._ahead if batch else 0)
 
-    def _answer(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        said = array("i", self._predict(indices))
-        if len(said) != len(ids):
-            raise WorkloadFailure("wrong_result", f"the network gave {len(said)} answers for {len(ids)} samples")
+    def _next(self) -> list[tuple[int, int, int]] | None:
+        """Take the next batch; an empty one where answers are to be taken and nothing has come, None at the end."""
+        assert self._queue is not None
+        try:
+            first = self._queue.get(block=not self._begun)
+        except Empty:
+            return []
+        if first is None:
+            return None
+        batch = [first]
+        until_s = 1e-9 * first[2] + self._wait_s
+        while len(batch) < self._batch:
+            left_s = until_s - time.perf_counter() if self._wait_s else 0.0
+            try:
+                more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
+            except Empty:
+                break
+            if more is None:
+                return None
+            batch.append(more)
+        return batch
+
+    def _begin(self, ids: Sequence[int], indices: Sequence[int], came_ns: Sequence[int]) -> None:
+        stream = self._stream
+        if stream is None:
+            self._begun.append(_Begun(ids, came_ns, self._launch(indices)))
+        else:
+            said = stream(indices, lambda tokens: self._first(ids, tokens))
+            self._begun.append(_Begun(ids, came_ns, lambda: said))
+
+    def _finish_but(self, ahead: int) -> None:
+        """Answer the batches that were begun, but so many of the last ones."""
+        while len(self._begun) > ahead:
+            self._answer(self._begun.popleft())
+
+    def _answer(self, begun: "_Begun") -> None:
+        response, ids = self._loadgen.QuerySampleResponse, begun.ids
+        said = array("i", begun.answers())
+        words, left = divmod(len(said), len(ids))
+        if left or not words:
+            raise WorkloadFailure("wrong_result", f"the network gave {len(said)} words for {len(ids)} samples")
         address, _ = said.buffer_info()  # LoadGen reads it before `QuerySamplesComplete` returns
-        response = self._loadgen.QuerySampleResponse
-        # Counted first: with the last answer the test is over, for other threads too.
+        size = WORD_BYTES * words
+        more = () if self._stream is None else (words,)
+        # Counted and timed first: with the last answer the test is over, for other threads too.
         self.answered += len(ids)
         self.answered_at_s = time.monotonic()
+        self.came_ns.extend(begun.came_ns)
+        self.done_ns.extend([time.perf_counter_ns()] * len(begun.came_ns))
         self._loadgen.QuerySamplesComplete(
-            [response(one, address + ANSWER_BYTES * place, ANSWER_BYTES) for place, one in enumerate(ids)]
+            [response(one, address + size * place, size, *more) for place, one in enumerate(ids)]
+        )
+
+    def _first(self, ids: Sequence[int], tokens: Sequence[int]) -> None:
+        """Tell LoadGen the first token of each answer of a call."""
+        said = array("i", tokens)
+        address, _ = said.buffer_info()
+        response = self._loadgen.QuerySampleResponse
+        self._loadgen.FirstTokenComplete(
+            [response(one, address + WORD_BYTES * place, WORD_BYTES) for place, one in enumerate(ids)]
         )
 
     def close(self) -> None:
@@ -169,9 +267,18 @@ class Answers:
             self._queue.put(None)
 
 
-def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> tuple[LoadResult, Sequence[int]]:
-    """Run one test; return what LoadGen says of it, and our own latencies in nanoseconds."""
-    answers = Answers(loadgen, predict, batch, queued=load.scenario == "server")
+def run_test(
+    loadgen: ModuleType, load: Load, predict: Predict, batch: int, stream: Stream | None = None
+) -> tuple[LoadResult, Answers]:
+    """Run one test; return what LoadGen says of it, and what we saw of it."""
+    answers = Answers(
+        loadgen,
+        predict,
+        batch,
+        scenario=load.scenario,
+        wait_s=load.wait_s,
+        stream=stream if load.tokens else None,
+    )
     with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
         began = time.perf_counter()
         try:
@@ -182,7 +289,18 @@ def run_test(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> t
         summary, detail = (_lines(Path(folder, f"mlperf_log_{name}.txt")) for name in ("summary", "detail"))
     if answers.answered != answers.issued:
         raise WorkloadFailure("wrong_result", f"{answers.answered} answers were given to {answers.issued} samples")
-    return read_logs(summary, detail, wall_s), answers.latencies_ns
+    return read_logs(summary, detail, wall_s), answers
+
+
+def run_accuracy(loadgen: ModuleType, load: Load, predict: Predict, batch: int) -> str:
+    """Have each sample of the library answered once; return LoadGen's log of the answers."""
+    answers = Answers(loadgen, predict, batch, scenario=load.scenario)
+    with tempfile.TemporaryDirectory(prefix="stackmark-loadgen-") as folder:
+        try:
+            _run(loadgen, load, answers, folder)
+        finally:
+            answers.close()
+        return "\n".join(_lines(Path(folder, "mlperf_log_accuracy.json")))
 
 
 def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None:
@@ -219,7 +337,8 @@ def _run(loadgen: ModuleType, load: Load, answers: Answers, folder: str) -> None
 def _settings(loadgen: ModuleType, load: Load) -> Any:
     made = loadgen.TestSettings()
     made.scenario = getattr(loadgen.TestScenario, SCENARIOS[load.scenario])
-    made.mode = loadgen.TestMode.PerformanceOnly
+    made.mode = loadgen.TestMode.AccuracyOnly if load.accuracy else loadgen.TestMode.PerformanceOnly
+    made.use_token_latencies = load.tokens
     made.min_duration_ms = round(1000 * load.seconds)
     made.qsl_rng_seed = made.sample_index_rng_seed = made.schedule_rng_seed = load.seed
     if load.scenario == "offline":
@@ -229,15 +348,15 @@ def _settings(loadgen: ModuleType, load: Load) -> Any:
         made.min_query_count = load.queries
     if load.scenario == "single-stream":
         made.single_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
-        made.single_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.single_stream_target_latency_percentile = load.percent / 100
     elif load.scenario == "multi-stream":
         made.multi_stream_samples_per_query = MULTI_STREAM_SAMPLES
         made.multi_stream_expected_latency_ns = max(1, round(1e9 * load.expected))
-        made.multi_stream_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.multi_stream_target_latency_percentile = load.percent / 100
     elif load.scenario == "server":
         made.server_target_qps = load.rate
         made.server_target_latency_ns = round(1e9 * load.bound_s)
-        made.server_target_latency_percentile = JUDGED[load.scenario] / 100
+        made.server_target_latency_percentile = load.percent / 100
     return made
 
 

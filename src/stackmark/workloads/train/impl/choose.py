@@ -102,7 +102,7 @@ def _precision_and_tuning(picked: Choices, model: Model, device: str, *, several
     default = ("fast", "it needs no compiler and starts at once")
     if gpu:
         default = ("max", "compiled and replayed as a CUDA graph: what this GPU can do")
-    if gpu and not _can_compile():
+    if gpu and not can_compile():
         default = ("fast", "torch.compile needs Triton and a C compiler; at least one is missing")
     if several:
         default = ("fast", "strategies run without torch.compile")
@@ -128,7 +128,7 @@ def _precision_and_tuning(picked: Choices, model: Model, device: str, *, several
     picked.take("compile", tune == "max" and not several, why)
 
 
-def _can_compile() -> bool:
+def can_compile() -> bool:
     return find_spec("triton") is not None and any(which(name) for name in ("cc", "gcc", "clang"))
 
 
@@ -138,7 +138,7 @@ def require_compiler(device: str) -> None:
         raise WorkloadFailure(
             "missing_package", "torch.compile needs a C++ compiler on a CPU", "install g++, or use --no-compile"
         )
-    if device != "cpu" and not _can_compile():
+    if device != "cpu" and not can_compile():
         raise WorkloadFailure(
             "missing_package",
             "torch.compile needs Triton and a C compiler on a GPU",

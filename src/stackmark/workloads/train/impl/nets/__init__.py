@@ -77,9 +77,14 @@ def build(model: Model, classes: int) -> nn.Module:
     `with torch.device("cuda:0"): build(...)` makes it there, which is quicker than to move it; on the meta device it
     has shapes and no values.
     """
+    return build_with(lambda: BUILDERS[model.name](model, classes))
+
+
+def build_with(builder: Callable[[], nn.Module]) -> nn.Module:
+    """Build any network of modules that know how to fill themselves."""
     device = torch.empty(0).device  # the default one, for which PyTorch has a function since 2.3
     with torch.device("meta"):
-        net = BUILDERS[model.name](model, classes)
+        net = builder()
     if device.type != "meta":
         _make_real(net, device)
         layers.fill(net)

@@ -1,8 +1,8 @@
-"""Networks for phones: MobileNetV2 (width 1.0) and NASNet-A mobile. Most of their layers are depthwise.
+"""Networks for phones: MobileNet v1 and v2 (width 1.0) and NASNet-A mobile. Most of their layers are depthwise.
 
-MobileNetV2 is torchvision's, padding included: the classic's copy padded unevenly and put a second layer of 1001
-classes on top of the first, which nobody else does. NASNet-A follows the classic (and Keras) in its cells, paddings
-and filter counts, without the auxiliary head.
+MobileNet v1 is the one of MLPerf Inference: TensorFlow's, with its uneven padding. MobileNetV2 is torchvision's, padding
+included: the classic's copy padded unevenly and put a second layer of 1001 classes on top of the first, which nobody else does.
+NASNet-A follows the classic (and Keras) in its cells, paddings and filter counts, without the auxiliary head.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from stackmark.workloads.train.impl.nets.layers import BatchNorm2d, Conv2d, Dense, Mean, SamePool2d, convolution
 
+# Channels and stride of each depthwise separable layer: table 1 of arXiv:1704.04861.
+MOBILENET_V1 = (
+    (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1), (1024, 2),
+    (1024, 1),
+)  # fmt: skip
+MOBILENET_V1_EPS = 1e-3
 # Expansion, channels, blocks, stride of the first block: table 2 of arXiv:1801.04381.
 MOBILENET_V2 = (
     (1, 16, 1, 1),
@@ -28,6 +34,26 @@ MOBILENET_V2 = (
 def _relu6(channels_in: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     conv = Conv2d(channels_in, out, kernel, stride, padding=(kernel // 2, kernel // 2), groups=groups)
     return [conv, BatchNorm2d(out), nn.ReLU6(inplace=True)]
+
+
+def _same_relu6(channels_in: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    conv = convolution(channels_in, out, kernel, stride, "same", groups)
+    return [conv, BatchNorm2d(out, MOBILENET_V1_EPS), nn.ReLU6(inplace=True)]
+
+
+def mobilenet_v1_layers() -> list[nn.Sequential]:
+    """Build the convolutions of MobileNet v1, one module for each row of its table."""
+    found, channels = [nn.Sequential(*_same_relu6(3, 32, 3, 2))], 32
+    for out, stride in MOBILENET_V1:
+        depthwise = _same_relu6(channels, channels, 3, stride, groups=channels)
+        found.append(nn.Sequential(*depthwise, *_same_relu6(channels, out, 1)))
+        channels = out
+    return found
+
+
+def mobilenet_v1(classes: int) -> nn.Module:
+    """Build MobileNet v1 1.0 for 224×224 images."""
+    return nn.Sequential(*mobilenet_v1_layers(), Mean(), Dense.small(MOBILENET_V1[-1][0], classes))
 
 
 class InvertedResidual(nn.Module):

@@ -105,12 +105,12 @@ class Rotary(nn.Module):
         self.cos.copy_(angle.cos())
         self.sin.copy_(angle.sin())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Turn (batch, heads, tokens, head width) by position."""
-        tokens = x.shape[2]
+    def forward(self, x: Tensor, begin: int = 0) -> Tensor:
+        """Turn (batch, heads, tokens, head width) by position, counted from the first token's."""
+        end = begin + x.shape[2]
         first, second = x.chunk(2, 3)
         turned = torch.cat([-second, first], 3)
-        return x * self.cos[:tokens].to(x.dtype) + turned * self.sin[:tokens].to(x.dtype)
+        return x * self.cos[begin:end].to(x.dtype) + turned * self.sin[begin:end].to(x.dtype)
 
 
 class GroupedAttention(nn.Module):
