@@ -35,6 +35,7 @@ VERSIONS = {
     "results": 1,
     "stored-run": 1,
     "export-row": 1,
+    "sample-row": 1,
     "baselines": 1,
     "baseline-trend": 1,
     "trend": 1,

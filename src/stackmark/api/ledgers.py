@@ -143,10 +143,12 @@ def export(
     *,
     format: str | None = None,  # noqa: A002 - as the option is called
     wanted: RunFilter | None = None,
+    samples: bool = False,
     ledger: LedgerLike = None,
 ) -> int:
-    """Write stored runs, one row each, to a file or a binary stream, and return their number.
+    """Write stored runs, one row each, to a file or a binary stream, and return the number of rows.
 
+    With `samples` the rows are what was sampled next to the runs, one for each quantity and moment.
     The format is csv, json, jsonl or parquet; without it, the ending of the file's name says it.
     """
     from stackmark.ledger.export import export_to_file, export_to_stream
@@ -155,8 +157,8 @@ def export(
     chosen = cast("Format", export_format(format, path))
     with opened(ledger) as book:
         if path is not None:
-            return export_to_file(book, wanted or RunFilter(), chosen, path)
-        return export_to_stream(book, wanted or RunFilter(), chosen, cast(BinaryIO, to))
+            return export_to_file(book, wanted or RunFilter(), chosen, path, samples=samples)
+        return export_to_stream(book, wanted or RunFilter(), chosen, cast(BinaryIO, to), samples=samples)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from stackmark.units import counted
 Examples:
   stackmark export -o runs.csv
   stackmark export -o runs.parquet --since 30d
+  stackmark export --samples -o samples.parquet --since 1d
   stackmark export --format jsonl --workload 'train/*' | jq .rate_per_s
   stackmark export --views > views.sql
 """,
@@ -30,12 +31,16 @@ Examples:
     metavar="FILE",
     help="The file. [default: standard output]",
 )
+@click.option(
+    "--samples", is_flag=True, help="Write what was sampled next to the runs: one row for each quantity and moment."
+)
 @click.option("--views", "as_views", is_flag=True, help="Print SQL views for a copy of the ledger's file, and no runs.")
 @filter_options
 @ledger_option
 def command(
     form: str | None,
     output: Path | None,
+    samples: bool,
     as_views: bool,
     workload: str | None,
     since: str | None,
@@ -52,7 +57,7 @@ def command(
     output = None if output == Path("-") else output
     chosen = export_format(form, output)
     wanted = read_filter(workload, since, until, chip, place, status)
-    count = export(output or sys.stdout.buffer, format=chosen, wanted=wanted, ledger=ledger)
+    count = export(output or sys.stdout.buffer, format=chosen, wanted=wanted, samples=samples, ledger=ledger)
     if output:
-        notice(f"{counted(count, 'run')} written to {output} as {chosen}")
+        notice(f"{counted(count, 'value' if samples else 'run')} written to {output} as {chosen}")
     return 0

@@ -34,7 +34,6 @@ SECTIONS = {
         "noise": "Measure how much identical runs differ on this machine.",
         "ceilings": "Measure the limits of this machine: compute, memory, links.",
         "resume": "Continue an experiment that was interrupted.",
-        "watch": "Watch an experiment that another process runs.",
     },
     "Compare": {
         "compare": "Compare host, container, pod or settings, with a verdict.",
@@ -58,6 +57,8 @@ SECTIONS = {
     "Watch": {
         "canary": "Check a baseline for ever, or once before a job.",
         "trend": "Show when a workload became slower, and what changed.",
+        "exporter": "Show results and GPUs to Prometheus.",
+        "monitor": "Print alert rules, dashboards and manifests for it.",
     },
     "Cluster and images": {
         "cluster": "Diagnose, test and measure a Kubernetes cluster.",
@@ -71,6 +72,7 @@ SECTIONS = {
         "recover": "Store runs that were saved in files when the ledger failed.",
     },
     "Other": {
+        "watch": "Watch an experiment that another process runs.",
         "bundle": "Write the worker as one zip file for images with Python.",
         "config": "Show and change defaults of options.",
         "completion": "Print a script that lets your shell complete commands.",

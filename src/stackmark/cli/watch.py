@@ -25,12 +25,17 @@ def command(experiment: str, ledger: str | None, as_json: bool) -> int:
     from stackmark.show.terminal import standard_output
     from stackmark.show.watching import print_end
 
-    with watching_others(quiet=as_json) as follower:
-        for found in follow(experiment, ledger):
-            if as_json:
-                print_json_line(to_dict(found))
-            else:
+    news = follow(experiment, ledger)
+    found = next(news)
+    if as_json:
+        print_json_line(to_dict(found))
+    if found.is_at_work:
+        with watching_others(quiet=as_json) as follower:
+            follower.take(found)
+            for found in news:
                 follower.take(found)
+                if as_json:
+                    print_json_line(to_dict(found))
     if not as_json:
         print_end(found, standard_output())
     return found.exit_code

@@ -34,7 +34,7 @@ from stackmark.ledger.rescue import WholeRun, add_new, add_whole, finish_or_resc
 from stackmark.ledger.rows import Experiment, Json, Kind, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Handle, Keeps, Outcome, Place
-from stackmark.spec import Request, Spec, Task
+from stackmark.spec import MOST_SAMPLE_HZ, Request, Spec, Task
 from stackmark.units import say_size
 from stackmark.version import version
 
@@ -281,8 +281,9 @@ class SuiteMember:
     stored: Json
 
 
-# Where an experiment keeps its place in a suite: next to what was asked.
+# Where an experiment keeps its place in a suite, and how often its runs are sampled: next to what was asked.
 SUITE_KEY = "suite"
+SAMPLE_HZ_KEY = "sample_hz"
 
 
 def new_experiment(
@@ -324,6 +325,8 @@ class Recorder:
 
     def __init__(self, ledger: Ledger, experiment_id: str) -> None:
         self._ledger, self._experiment_id = ledger, experiment_id
+        # One value for all arms and for `resume`: a sampler on one side only would be unfair.
+        self._sample_hz = _sample_hz(ledger.experiment(experiment_id))
         # While the experiment is claimed: who tells other processes how far it is.
         self._publisher: Publisher | None = None
 
@@ -362,7 +365,7 @@ class Recorder:
         began_s = _clock_s()
         try:
             outcome = place.run(
-                Task(do="run", spec=spec, repetition=_repetition(position)),
+                Task(do="run", spec=spec, repetition=_repetition(position), sample_hz=self._sample_hz),
                 listener,
                 mark=run_id,
                 time_limit_s=time_limit_s,
@@ -437,6 +440,12 @@ class Recorder:
         with suppress(LedgerError):
             for run_id in run_ids:
                 self._ledger.finish(run_id, _failed(kind, message), [])
+
+
+def _sample_hz(experiment: Experiment) -> float:
+    """Return how often runs are sampled, as the experiment was stored; 0 where it says nothing, as in older ones."""
+    hz = experiment.request.get(SAMPLE_HZ_KEY)
+    return float(hz) if isinstance(hz, int | float) and 0 <= hz <= MOST_SAMPLE_HZ else 0.0
 
 
 def _repetition(position: Position) -> int:

@@ -6,6 +6,7 @@ Holm decided over the whole suite into it, so that a row never says something el
 
 from collections.abc import Iterator
 
+from stackmark.show.load_curve import curve_lines, curve_picture, say_knee
 from stackmark.show.report.charts import grouped, heatmap
 from stackmark.show.report.heading import NO_HEADING, Heading
 from stackmark.show.report.html import experiment, footer, head, nested, page
@@ -70,7 +71,7 @@ def suite(result: SuiteResult, heading: Heading = NO_HEADING, *, most_pages: int
     found = sum(row.examined is not None for row in result.rows)
     folded = most_pages is None or found <= most_pages
     parts = [_answer(sections), _table(sections, linked=folded)]
-    parts += [shown(sections) for shown in (_heat, _bars, _failed, _missing, _method)]
+    parts += [shown(sections) for shown in (_load, _heat, _bars, _failed, _missing, _method)]
     parts += [_rows(sections) if folded else _left_out(sections), _repeat(sections)]
     shape = f"suite {result.name} · {counted(len(result.rows), 'row')}, {counted(len(result.cells), 'cell')}"
     return join([head(f"{shape} · {_when(result)}", heading.title or sections.title, heading), *parts])
@@ -156,6 +157,15 @@ def _cell(said: CellText) -> Cell:
         return Cell(rate)
     judged = element("span", text(unbroken(f"{said.sign} {said.change}")), class_=f"verdict-word {said.colour}")
     return Cell(join([rate, element("small", judged, text(f" {said.word}"))]))
+
+
+def _load(sections: SuiteSections) -> Markup:
+    curve = sections.result.loads
+    if curve is None:
+        return NOTHING
+    drawn = curve_picture(curve)
+    table = [paragraph(f"{name} {said}") for name, said in curve_lines(curve)]
+    return section("Latency against load", figure(drawn, drawn, f"Knee: {say_knee(curve)}."), *table, name="load")
 
 
 def _heat(sections: SuiteSections) -> Markup:
@@ -301,6 +311,9 @@ def _short_parts(sections: SuiteSections) -> list[str]:
     return [
         f"**{first.sign} {plain(sentence(first.sentence))}**",
         _markdown_table(sections),
+        "\n".join(f"- {inline(f'{name} {said}')}" for name, said in curve_lines(sections.result.loads))
+        if sections.result.loads
+        else "",
         f"<sub>{inline(_notes(sections))}</sub>",
         _markdown_failures(sections),
     ]
