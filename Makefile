@@ -57,7 +57,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s,mlperf,loadgen,dev]'
+	$(PIP) install -c constraints.txt -e '.[torch,data,parquet,plot,postgres,k8s,mlperf,loadgen,monitor,web,dev]'
 	@touch $@
 
 clean:

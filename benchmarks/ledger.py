@@ -68,6 +68,8 @@ def rows(amount: int) -> Iterator[dict[str, object]]:
             "stackmark_version": "0.1.0", "spec_digest": "0" * 64,
             "failure_kind": "out_of_device_memory" if status == "failed" else None, "failure_message": None,
             "failure_hint": None, "flags": "[]", "place_options": "{}", "handle": '{"pid":4243}', "spec": spec,
+            "arm": 0, "block": None, "attempt": 0, "role": "measured", "slot": None, "suspect": None, "pass_number": None,
+            "piece": None,
         }  # fmt: skip
 
 
@@ -86,7 +88,16 @@ def fill(ledger: Ledger, amount: int) -> None:
         def flush() -> None:
             known = {row["experiment_id"]: row["started_unix_s"] for row in batch if row["position"] == 0}
             made = [
-                {"id": name, "created_unix_s": at, "command": "stackmark run", "note": "", "request": {}}
+                {
+                    "id": name,
+                    "created_unix_s": at,
+                    "command": "stackmark run",
+                    "note": "",
+                    "request": {},
+                    "kind": "run",
+                    "design": None,
+                    "suite_id": None,
+                }
                 for name, at in known.items()
             ]
             connection.execute(insert(experiments), made)

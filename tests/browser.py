@@ -58,12 +58,16 @@ class Browser:
 
     def open(self, page: Path, *, width: int = 1280, dark: bool = False) -> None:
         """The page, loaded anew, in a window of this width. What happened meanwhile is in `events`."""
+        self.visit(page.as_uri(), width=width, dark=dark)
+
+    def visit(self, address: str, *, width: int = 1280, dark: bool = False) -> None:
+        """As `open`, of a page that a server has."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         self.media("screen", dark=dark)
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=address)
         self.wait_for("Page.loadEventFired")
         self.value("document.fonts.ready.then(() => 1)")
 
@@ -72,6 +76,17 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", media=kind, features=wanted)
         # What is folded away is shown at the next frame, not at once.
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+
+    def until(self, script: str) -> None:
+        """Wait until an expression of JavaScript is true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.value(script):
+            assert time.monotonic() < deadline, f"in {PATIENCE_S:.0f} s it did not become true: {script}"
+            time.sleep(0.05)
+
+    def picture(self) -> bytes:
+        """The whole page as PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
     def value(self, script: str) -> Any:
         """What an expression of JavaScript gives. The page's own policy does not bind us."""

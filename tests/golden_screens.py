@@ -217,6 +217,7 @@ def _of_runs() -> Iterator[Screen]:
     yield from _both("experiments", "experiments")
     yield Screen("experiments.60", ("experiments",), 60)
     yield Screen("experiments.120", ("experiments", "--workload", "train/*", "--limit", "4"), 120)
+    yield from _both("watch", "watch", EXPERIMENTS["noise"], narrow=False)
     yield from _both("results", "results")
     yield Screen("results.60", ("results", "--limit", "6"), 60)
     yield Screen("results.pipe", ("results",), None)

@@ -63,7 +63,16 @@ FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "top_1": points,
         "top_5": points,
     },
-    events.Sample: {"values": st.dictionaries(texts, quantities, max_size=3)},
+    events.Sampled: {
+        "hz": quantities,
+        "interval_s": quantities,
+        "samples_all": counts,
+        "cpu_s": seconds,
+        "elapsed_s": seconds,
+        "gpus": st.dictionaries(texts, st.dictionaries(texts, json_values, max_size=2), max_size=2),
+        "problems": lists,
+    },
+    events.Sample: {"values": st.dictionaries(texts, quantities, max_size=3), "at_s": st.none() | seconds},
     events.Row: {
         "row": st.builds(
             events.OpRow,

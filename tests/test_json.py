@@ -21,7 +21,8 @@ from stackmark.errors import SpecError
 from stackmark.experiments.canary import CanaryTurn
 from stackmark.experiments.suite.forecast import forecast
 from stackmark.experiments.suite.plan import find_suite
-from stackmark.schemas import VERSIONS, schema_name
+from stackmark.ledger.export import SAMPLES
+from stackmark.schemas import VERSIONS, schema_name, with_schema
 from stackmark.show.canary import canary_json
 from stackmark.show.result import error_json
 from stackmark.show.suite_formats import suite_json
@@ -103,6 +104,7 @@ def of_samples() -> list[dict[str, object]]:
         PublishedChart((), ("train/trivial",)).to_dict(),
         MlperfLogs(()).to_dict(),
         history_json("train/resnet20", 0.01, [check_sample.trend()]),
+        with_schema("sample-row", dict.fromkeys(SAMPLES.columns)),
         canary_json("night", 0.01, CanaryTurn("busy", 0.0, 1.0, (), "a sentence")),
         MlperfChecks("0.6.0", ()).to_dict(),
         local_json((), ()),

@@ -95,6 +95,14 @@ def test_limits_are_read_from_outside_and_what_only_the_inside_knows_is_unknown(
     assert facts["host"]["distribution"] is None
 
 
+def test_what_a_program_in_an_image_uses_is_sampled_from_outside(image: str) -> None:
+    _, result = measured("--cmd", "sleep 5", "--on", f"container,image={image},memory=64m", "--sample-hz", "10")
+    (sampled,) = result["telemetry"]
+    assert sampled["hz"] == 10
+    assert 0 < sampled["quantities"]["run.memory_mib"]["mean"] < 64
+    assert sampled["quantities"]["run.processes"]["max"] >= 1
+
+
 def test_the_chip_of_a_program_in_an_image_is_the_gpu_that_lists_its_process(
     image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

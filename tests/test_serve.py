@@ -22,7 +22,7 @@ from stackmark.workloads.registry import check_spec
 from stackmark.workloads.serve.definition import ServeParams, figure_of
 from stackmark.workloads.serve.impl.loadgen import MARK, LoadResult, read_logs
 from stackmark.workloads.serve.impl.network import Network
-from stackmark.workloads.serve.impl.search import CLOSE, CONFIRMED, RateFound, Search
+from stackmark.workloads.serve.impl.search import CLOSE, CONFIRMED, RateFound, Search, Words
 from stackmark.workloads.serve.impl.weights import load_weights
 from stackmark.workloads.train.impl.nets import build
 from stackmark.workloads.train.zoo import MODELS
@@ -222,14 +222,15 @@ def load_result(valid: bool) -> LoadResult:
     return LoadResult(valid, {"result_99.00_percentile_latency_ns": 5_000_000}, (), (), 1.0)
 
 
-def searched(holds: Callable[[float], bool], first: float = 10.0) -> tuple[RateFound, list[float]]:
+def searched(holds: Callable[[float], bool], first: float = 10.0) -> tuple[RateFound[LoadResult], list[float]]:
     tried: list[float] = []
 
     def test(rate: float) -> LoadResult:
         tried.append(rate)
         return load_result(holds(rate))
 
-    return Search(test, 0.015, lambda _: None, first).run(), tried
+    words = Words("more than 1 % of the answers take over 0.015 s", "--latency-bound")
+    return Search(test, lambda _: None, first, lambda _: "", words).run(), tried
 
 
 @pytest.mark.parametrize("limit", [0.9, 9.99, 10.0, 37.0, 400.0])

@@ -158,11 +158,28 @@ class Steps(Event):
     top_5: list[tuple[Count, float]] = []
 
 
+class Sampled(Event):
+    """How the samples that follow were taken: what `gpu0` stands for, how often, and what the sampler itself used."""
+
+    event: Literal["sampled"] = "sampled"
+    hz: Quantity
+    # At the end; more than 1/hz where a long run was thinned.
+    interval_s: Quantity
+    # How many were taken; fewer follow where they were thinned.
+    samples_all: Count
+    # CPU time of the sampler, and how long it ran.
+    cpu_s: Seconds
+    elapsed_s: Seconds
+    gpus: dict[str, dict[str, JsonValue]] = {}
+    problems: list[str] = []
+
+
 class Sample(Event):
-    """Telemetry at one moment."""
+    """Telemetry at one moment: `at_s`, by the clock of `t`. The event itself comes when the measured part is over."""
 
     event: Literal["sample"] = "sample"
     values: dict[str, Quantity]
+    at_s: Seconds | None = None
 
 
 class Metric(Event):
@@ -321,7 +338,22 @@ class Unknown(Event):
 
 _KINDS: dict[str, type[Event]] = {
     kind.model_fields["event"].default: kind
-    for kind in (Hello, Probe, Facts, Phase, Steps, Sample, Metric, Latencies, Row, Evaluation, Log, Result, Failed)
+    for kind in (
+        Hello,
+        Probe,
+        Facts,
+        Phase,
+        Steps,
+        Sampled,
+        Sample,
+        Metric,
+        Latencies,
+        Row,
+        Evaluation,
+        Log,
+        Result,
+        Failed,
+    )
 }
 
 

@@ -52,6 +52,12 @@ BUILT_IN = (
         "stackmark.cli.mlperf:command",
         summary="Score, write and verify logs of MLPerf training.",
     ),
+    Announcement(
+        "stackmark.commands",
+        "web",
+        "stackmark.cli.web:command",
+        summary="Show the ledger as web pages, live while something runs.",
+    ),
     Announcement("stackmark.list_formats", "deepbench", "stackmark.show.deepbench_table:DEEPBENCH"),
     Announcement("stackmark.cluster_means", "plugin-pod", "stackmark.cluster.faults.plugin_pod:PluginPod"),
     Announcement("stackmark.cluster_means", "helper", "stackmark.cluster.faults.helper:Helper"),

@@ -41,6 +41,11 @@ def derived_id(letter: str, unix_s: float, text: str) -> str:
     return _written(letter, (int(max(0.0, unix_s) * 1000) << _RANDOM_BITS | digest) % _LIMIT)
 
 
+def first_id(letter: str, unix_s: float) -> str:
+    """Return the least id of a moment: ids that sort before it were made earlier."""
+    return _written(letter, min(int(max(0.0, unix_s) * 1000), (1 << 48) - 1) << _RANDOM_BITS)
+
+
 def _written(letter: str, number: int) -> str:
     return f"{letter}-" + "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 

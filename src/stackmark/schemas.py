@@ -31,9 +31,11 @@ VERSIONS = {
     # What is stored.
     "experiments": 1,
     "experiment": 1,
+    "progress": 1,
     "results": 1,
     "stored-run": 1,
     "export-row": 1,
+    "sample-row": 1,
     "baselines": 1,
     "baseline-trend": 1,
     "trend": 1,

@@ -44,6 +44,9 @@ SPEC_LIMIT_BYTES = 100 * 1024
 SHOWN_CHARACTERS = 80
 SHOWN_FINDINGS = 5
 
+# How often a run's machine is sampled, where nothing else is asked: clocks and temperatures take seconds to change.
+SAMPLE_HZ, MOST_SAMPLE_HZ = 2.0, 10.0
+
 Scalar = str | int | float | bool | None
 WorkloadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*/[a-z0-9][a-z0-9._-]*$")]
 
@@ -138,6 +141,8 @@ class Task(Model):
     # The run's number in its experiment, or its block. Workloads that train to a target add it to their seed: the runs of an
     # experiment then differ in their seeds, the arms of a block do not, and all runs have one spec.
     repetition: int = Field(default=0, ge=0, le=MOST_REPETITIONS)
+    # How often the worker samples its machine meanwhile; 0: not at all. How a run is observed is no part of what it is.
+    sample_hz: float = Field(default=0.0, ge=0, le=MOST_SAMPLE_HZ)
     # Whether standard input stays open and its end means that the driver is dead. Off in a pod.
     lifeline: bool = True
 

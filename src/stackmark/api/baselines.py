@@ -40,9 +40,9 @@ from stackmark.ledger.baselines import check_name as check_name
 from stackmark.ledger.rows import Experiment
 from stackmark.places.place import Place
 from stackmark.schemas import with_schema
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.check import check_json, junit_case, print_check, stack_changed, summary
 from stackmark.show.junit import FAILURES, render_junit
-from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.plot import png_of
 from stackmark.show.terminal import printed
 from stackmark.show.trend import history_json, print_history, print_trends, trends_json, trends_png, trends_svg

@@ -19,8 +19,8 @@ from stackmark.experiments.canary import CanaryTurn as CanaryTurn
 from stackmark.experiments.canary import held_of, take_turn
 from stackmark.experiments.design import MARGIN, check_margin
 from stackmark.places.registry import find_kind
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.canary import canary_json, say_turn
-from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.spec import Request
 from stackmark.workloads.registry import definitions
 

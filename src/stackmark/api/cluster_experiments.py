@@ -23,9 +23,9 @@ from stackmark.experiments.sweep.plan import MARGIN
 from stackmark.experiments.sweep.sweep import Looker, SweepRequest, Swept
 from stackmark.ledger.rows import RunRow
 from stackmark.schemas import with_schema
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.faults import print_plan
 from stackmark.show.junit import render_junit
-from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.sweep import junit_cases, print_sweep, sweep_json, sweep_png, sweep_svg
 from stackmark.show.terminal import printed
 from stackmark.show.writing import check_picture, write_picture

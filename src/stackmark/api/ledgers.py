@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from stackmark.errors import Exit, SpecError
+from stackmark.errors import Exit, SpecError, StackmarkError
 from stackmark.experiments.cleaning import clean_up as clean_up
-from stackmark.ledger import rescue
+from stackmark.ledger import address, rescue
 from stackmark.ledger.rows import RunFilter as RunFilter
 from stackmark.ledger.rows import RunRow as RunRow
 from stackmark.ledger.store import Ledger as Ledger
@@ -40,6 +41,14 @@ def opened(ledger: LedgerLike, *, create: bool = False) -> Iterator[Ledger]:
         return
     with Ledger.open(None if ledger is None else os.fspath(ledger), create=create) as book:
         yield book
+
+
+def shown_address(ledger: str | None) -> str:
+    """Return where a ledger is, without a password; empty where its address cannot be read."""
+    try:
+        return address.find(ledger).shown
+    except StackmarkError:
+        return ""
 
 
 def clean(ledger: Ledger, notice: Notice) -> None:
@@ -98,6 +107,11 @@ def collect_runs(
         return collect(book, namespace=namespace, context=context, kubeconfig=kubeconfig, command=command)
 
 
+def views() -> str:
+    """Return SQL that makes views in a copy of a SQLite ledger, for Datasette and other readers."""
+    return files("stackmark.ledger").joinpath("views.sql").read_text(encoding="utf-8")
+
+
 # Endings of files that say their format; `.ndjson` is another name for JSON lines.
 ENDINGS = {**{f".{form}": form for form in FORMATS}, ".ndjson": "jsonl"}
 
@@ -129,10 +143,12 @@ def export(
     *,
     format: str | None = None,  # noqa: A002 - as the option is called
     wanted: RunFilter | None = None,
+    samples: bool = False,
     ledger: LedgerLike = None,
 ) -> int:
-    """Write stored runs, one row each, to a file or a binary stream, and return their number.
+    """Write stored runs, one row each, to a file or a binary stream, and return the number of rows.
 
+    With `samples` the rows are what was sampled next to the runs, one for each quantity and moment.
     The format is csv, json, jsonl or parquet; without it, the ending of the file's name says it.
     """
     from stackmark.ledger.export import export_to_file, export_to_stream
@@ -141,8 +157,8 @@ def export(
     chosen = cast("Format", export_format(format, path))
     with opened(ledger) as book:
         if path is not None:
-            return export_to_file(book, wanted or RunFilter(), chosen, path)
-        return export_to_stream(book, wanted or RunFilter(), chosen, cast(BinaryIO, to))
+            return export_to_file(book, wanted or RunFilter(), chosen, path, samples=samples)
+        return export_to_stream(book, wanted or RunFilter(), chosen, cast(BinaryIO, to), samples=samples)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.result import list_result
 from stackmark.experiments.roofline import roofline as compute_roofline
 from stackmark.schemas import with_schema
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.ceilings import ceilings_json, print_ceilings
-from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.roofline import print_roofline, roofline_json
 from stackmark.show.roofline_plot import roofline_png, roofline_svg
 from stackmark.show.terminal import printed

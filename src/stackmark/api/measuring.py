@@ -29,9 +29,9 @@ from stackmark.ledger.rows import Experiment as StoredExperiment
 from stackmark.ledger.rows import Kind
 from stackmark.places.place import Place
 from stackmark.published.lookup import known_rows
-from stackmark.show.live import Progress as Progress
-from stackmark.show.live import ProgressLike, watcher_of
-from stackmark.spec import Request
+from stackmark.show.callbacks import Progress as Progress
+from stackmark.show.callbacks import ProgressLike, watcher_of
+from stackmark.spec import MOST_SAMPLE_HZ, SAMPLE_HZ, Request
 from stackmark.workloads.registry import check_request, find
 
 
@@ -52,6 +52,8 @@ class RunPlan:
     choose_again: bool = False
     # How many seeds the runs of a training to a target take in turn; None: each run has its own.
     seeds: int | None = None
+    # How often the machine of a run is sampled; 0: not at all.
+    sample_hz: float = SAMPLE_HZ
 
     def check(self, ledger: Ledger) -> None:
         """Refuse a published row that is not there, before anything is measured."""
@@ -80,12 +82,22 @@ def plan_run(
     command: str = "",
     choose_again: bool = False,
     seeds: int | None = None,
+    sample_hz: float = SAMPLE_HZ,
 ) -> RunPlan:
     """Plan a measurement. `on` is a place as an arm names it: `container,shm=1g`."""
     if seeds is not None:
         _check_seeds(request, runs, seeds)
     place = place_of(on, request.workload, place_options or {})
-    return RunPlan(request, place, runs, time_limit_s, published, margin, command, choose_again, seeds)
+    return RunPlan(request, place, runs, time_limit_s, published, margin, command, choose_again, seeds, sample_hz)
+
+
+def check_sample_hz(hz: float | None) -> float:
+    """Return how often to sample: the default where nothing was asked."""
+    if hz is None:
+        return SAMPLE_HZ
+    if not 0 <= hz <= MOST_SAMPLE_HZ:
+        raise SpecError(f"--sample-hz must be between 0 and {MOST_SAMPLE_HZ:g}, got {hz:g}", hint="0 samples nothing")
+    return float(hz)
 
 
 def _check_seeds(request: Request, runs: int | None, seeds: int) -> None:
@@ -125,7 +137,7 @@ def carry_out_run(
     rows = known_rows(ledger)
     begun = start_run(
         plan.request, plan.place, ledger, watcher, plan.runs, plan.command, choose_again=plan.choose_again,
-        seeds=plan.seeds,
+        seeds=plan.seeds, sample_hz=plan.sample_hz,
     )  # fmt: skip
     with around(begun.experiment):
         measured = go_through(begun, plan.place, ledger, watcher, plan.time_limit_s)
@@ -144,6 +156,7 @@ def run(
     published: str | None = None,
     choose_again: bool = False,
     seeds: int | None = None,
+    sample_hz: float | None = None,
     ledger: LedgerLike = None,
     progress: ProgressLike = None,
     **options: Option,
@@ -156,7 +169,10 @@ def run(
     """
     request, place_options = read_request(workload, ranks, options)
     check_run(request)
-    typed = {"on": on if on != "host" else None, "runs": runs, "seeds": seeds, "ranks": ranks if ranks > 1 else None}
+    typed = {
+        "on": on if on != "host" else None, "runs": runs, "seeds": seeds, "ranks": ranks if ranks > 1 else None,
+        "sample_hz": sample_hz,
+    }  # fmt: skip
     plan = plan_run(
         request,
         on=on,
@@ -166,6 +182,7 @@ def run(
         published=published,
         choose_again=choose_again,
         seeds=seeds,
+        sample_hz=check_sample_hz(sample_hz),
         command=command_of(["run"], request.workload, {**typed, "published": published, **options}),
     )
     with opened(ledger, create=True) as book:
@@ -215,6 +232,7 @@ def compare(
     ranks: int = 1,
     time_limit_s: float | None = None,
     anyway: bool = False,
+    sample_hz: float | None = None,
     ledger: LedgerLike = None,
     progress: ProgressLike = None,
     **options: Option,
@@ -229,10 +247,11 @@ def compare(
         "arm": list(arms), "margin": margin, "blocks": blocks, "until_decided": until_decided or None,
         "pause": f"{pause_s:g}s" if pause_s else None, "repeats": repeats if repeats != 2 else None,
         "order_seed": order_seed, "primers": None if primers else False, "ranks": ranks if ranks > 1 else None,
+        "sample_hz": sample_hz,
     }  # fmt: skip
     asked = plan_compare(
         request, arms, place_options=place_options, margin=margin, blocks=blocks, until_decided=until_decided,
-        pause_s=pause_s, most_repeats=repeats, seed=order_seed, primers=primers,
+        pause_s=pause_s, most_repeats=repeats, seed=order_seed, primers=primers, sample_hz=check_sample_hz(sample_hz),
         command=command_of(["compare"], request.workload, {**typed, **options}),
     )  # fmt: skip
     return _carry_out(asked, ledger, progress, time_limit_s, anyway)
@@ -275,3 +294,8 @@ def _carry_out(
         experiment = start_compare(asked, book, watcher)
         carry_out_compare(experiment, watcher, time_limit_s=time_limit_s, anyway=anyway)
         return experiment.verdict()
+
+
+def check_arms(arms: Sequence[str], workload: str) -> None:
+    """Refuse arms of a comparison that cannot be, without starting anything."""
+    read_arms(arms, workload)

@@ -18,7 +18,7 @@ from stackmark.experiments.scale import start as start_experiment
 from stackmark.experiments.scaling_tables import OPTION, tabulate_scaling
 from stackmark.experiments.scaling_tables import ScalingTable as StoredTable
 from stackmark.experiments.selecting import read_conditions
-from stackmark.show.live import ProgressLike, watcher_of
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.scaling_table import print_scaling_rows, scaling_table_json
 from stackmark.show.terminal import printed
 from stackmark.spec import Request

@@ -55,10 +55,10 @@ from stackmark.ledger.rows import RunDetail
 from stackmark.published.lookup import known_rows
 from stackmark.remarks import Remark
 from stackmark.schemas import with_schema
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.experiments import experiment_json, print_experiments
 from stackmark.show.faults import fault_json, fault_png, fault_svg, print_fault
 from stackmark.show.lists import list_json, print_list
-from stackmark.show.live import ProgressLike, watcher_of
 from stackmark.show.notebook import lines_html, text_html
 from stackmark.show.result import print_result, result_json, result_lines
 from stackmark.show.runs import print_run, run_json, run_lines

@@ -39,7 +39,7 @@ from stackmark.experiments.suite.plan import (
 )
 from stackmark.experiments.suite.plan import SuitePlan as SuitePlan
 from stackmark.secrets_masking import masked_arm
-from stackmark.show.live import ProgressLike, watcher_of
+from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.show.notebook import text_html
 from stackmark.show.report import Heading
 from stackmark.show.result import error_json

@@ -1,5 +1,6 @@
 """`stackmark compare`: its options. What it does with them is in comparing.py, so that `--help` need not load it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from stackmark.cli.options import (
     ranks_option,
     read_margin,
     read_requests,
+    sample_hz_option,
     seconds_of,
     taken_place_options,
     time_limit_option,
@@ -74,6 +76,7 @@ Examples:
 @ranks_option
 @fail_on_option
 @time_limit_option
+@sample_hz_option
 @junit_option(
     "Also write JUnit XML: a case for each pair, a failure where --fail-on names its verdict. [default: slower]"
 )
@@ -111,6 +114,7 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
         report=typed.pop("report"),
         junit=typed.pop("junit"),
         anyway=typed.pop("anyway"),
+        sample_hz=typed.pop("sample_hz"),
         details=typed.pop("details"),
         place_options=taken_place_options(typed),
         ledger=ledger,
@@ -120,13 +124,21 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
     image = names_image(arms, wanted.place_options)
     requests = read_requests(asked_workloads(workload, typed, image=image), typed)
     if len(requests) == 1:
-        check_request(requests[0])
+        check_request(requests[0], _in_all(arms))
         return compare(requests[0], wanted)
+    if wanted.sample_hz is not None:
+        raise SpecError("--sample-hz is for one comparison, not for a list", hint="run the command once for each")
     from stackmark.cli.suites import compare_several
 
     for request in requests:
-        check_request(request)
+        check_request(request, _in_all(arms))
     return compare_several(requests, wanted)
+
+
+def _in_all(arms: Sequence[str]) -> set[str]:
+    """Return the keys that every arm has."""
+    keys = [{part.partition("=")[0].strip().replace("-", "_") for part in arm.split(",")[1:]} for arm in arms]
+    return set.intersection(*keys) if keys else set()
 
 
 def one_request(workload: str | None, typed: dict[str, Any], *, arms: bool = True, image: bool = False) -> Request:

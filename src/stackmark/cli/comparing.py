@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from stackmark.api.ledgers import Ledger
-from stackmark.api.measuring import plan_arm, plan_compare, start_compare
+from stackmark.api.measuring import check_sample_hz, plan_arm, plan_compare, start_compare
 from stackmark.api.options import repeatable
 from stackmark.api.stored import Experiment, carry_out_compare
 from stackmark.api.verdicts import Verdict
@@ -57,6 +57,7 @@ class Wanted:
     as_json: bool = False
     asked: Sequence[str] = ()
     kind: Literal["compare", "noise"] = "compare"
+    sample_hz: float | None = None
     # Everything that a verdict rests on, and not just the answer.
     details: bool = False
 
@@ -70,6 +71,7 @@ def compare(request: Request, wanted: Wanted) -> Exit:
         request, wanted.arms, place_options=wanted.place_options, kind=wanted.kind, blocks=wanted.blocks,
         margin=wanted.margin, until_decided=wanted.until_decided, pause_s=wanted.pause_s,
         most_repeats=wanted.repeats, seed=wanted.order_seed, primers=wanted.primers, command=repeatable(wanted.asked),
+        sample_hz=check_sample_hz(wanted.sample_hz),
     )  # fmt: skip
     with Ledger.open(wanted.ledger) as book:
         try:
@@ -182,7 +184,8 @@ def _against_published(request: Request, wanted: Wanted) -> Exit:
 
     plan = plan_arm(
         request, wanted.arms[0], place_options=wanted.place_options, runs=wanted.blocks,
-        time_limit_s=wanted.time_limit_s, published=wanted.published, margin=wanted.margin,
+        sample_hz=check_sample_hz(wanted.sample_hz), time_limit_s=wanted.time_limit_s,
+        published=wanted.published, margin=wanted.margin,
         command=repeatable(wanted.asked),
     )  # fmt: skip
     return measure_all([plan], Session(wanted.ledger, wanted.as_json, wanted.fail_on, details=wanted.details))

@@ -227,11 +227,12 @@ def _place_with_keys(
 
 def _parameters(typed: Typed, table: Table) -> dict[str, list[str]]:
     """Return the parameters of the family of the workload that was typed, else those of all families."""
-    family = typed.arguments[0].partition("/")[0] if typed.arguments else ""
-    if "--cmd" in typed.values:
-        family = "command"
+    workload = typed.arguments[0] if typed.arguments else ""
+    if "--cmd" in typed.values and not workload:
+        workload = "command/"
     families: Mapping[str, dict[str, list[str]]] = table["families"]
-    chosen = [families[family]] if family in families else list(families.values())
+    own = families.get(workload) or families.get(workload.partition("/")[0])
+    chosen = [own] if own else list(families.values())
     return {key: words for one in chosen for key, words in one.items()}
 
 

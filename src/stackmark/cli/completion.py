@@ -148,10 +148,10 @@ def make_table() -> dict[str, Any]:
         "commands": commands,
         "workloads": {entry.name: entry.title for entry in definitions()},
         "families": {
-            family.name: {
+            typed: {
                 name.replace("_", "-"): _choices(info.annotation) for name, info in family.params.model_fields.items()
             }
-            for family in families().values()
+            for typed, family in families().items()
         },
         "places": places,
         "topics": {name: title for name, (title, _) in topics().items()},

@@ -42,7 +42,6 @@ SECTIONS = {
         "verdict": "Show the verdict of an experiment, or compare stored runs.",
         "baseline": "Save measurements under a name, to check against later.",
         "check": "Measure a baseline again and report what changed.",
-        "canary": "Check a baseline for ever, or once before a job.",
         "published": "Search numbers that others published, or add some.",
     },
     "Look": {
@@ -50,11 +49,16 @@ SECTIONS = {
         "facts": "Show the hardware and software of this machine.",
         "experiments": "List stored experiments with their verdicts.",
         "results": "List stored runs.",
-        "trend": "Show when a workload became slower, and what changed.",
         "show": "Show a stored run or experiment.",
         "report": "Write a report of experiments: HTML, PDF or Markdown.",
         "plot": "Draw an experiment: SVG or PNG.",
         "roofline": "Show how close runs come to the limits of their machine.",
+    },
+    "Watch": {
+        "canary": "Check a baseline for ever, or once before a job.",
+        "trend": "Show when a workload became slower, and what changed.",
+        "exporter": "Show results and GPUs to Prometheus.",
+        "monitor": "Print alert rules, dashboards and manifests for it.",
     },
     "Cluster and images": {
         "cluster": "Diagnose, test and measure a Kubernetes cluster.",
@@ -68,6 +72,7 @@ SECTIONS = {
         "recover": "Store runs that were saved in files when the ledger failed.",
     },
     "Other": {
+        "watch": "Watch an experiment that another process runs.",
         "bundle": "Write the worker as one zip file for images with Python.",
         "config": "Show and change defaults of options.",
         "completion": "Print a script that lets your shell complete commands.",
@@ -77,7 +82,7 @@ SECTIONS = {
 VERBS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 OTHER = "Other"
 # Of these the short help says nothing.
-LONG_ONLY = ("Stored data", OTHER)
+LONG_ONLY = ("Watch", "Stored data", OTHER)
 GROUP = "stackmark.commands"
 # How a failure of the program, not of what was asked, begins. The tests look for it.
 ITSELF_FAILED = "stackmark itself failed"

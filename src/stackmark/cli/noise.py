@@ -14,6 +14,7 @@ from stackmark.cli.options import (
     parameter_options,
     place_names,
     place_options,
+    sample_hz_option,
     seconds_of,
     taken_place_options,
     time_limit_option,
@@ -39,6 +40,7 @@ from stackmark.cli.options import (
     "--order-seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Seed of the order of runs. [default: drawn]"
 )
 @time_limit_option
+@sample_hz_option
 @click.option("--report", metavar="FILE", callback=not_empty, help="Also write a report: .html, .md or .pdf.")
 @details_option
 @ledger_option
@@ -69,6 +71,7 @@ def command(
         order_seed=typed.pop("order_seed"),
         time_limit_s=seconds_of("--time-limit", typed.pop("time_limit")),
         report=typed.pop("report"),
+        sample_hz=typed.pop("sample_hz"),
         details=typed.pop("details"),
         place_options=taken_place_options(typed),
         ledger=ledger,

@@ -74,6 +74,11 @@ def time_limit_option(command: F) -> F:
     return click.option("--time-limit", metavar="TIME", help=text)(command)
 
 
+def sample_hz_option(command: F) -> F:
+    text = "Sample the machine so often while it is measured, up to 10 times a second; 0: not. [default: 2; of op/: 0]"
+    return click.option("--sample-hz", type=click.FloatRange(0, 10), metavar="X", help=text)(command)
+
+
 FAIL_ON = ("slower", "worse", "inconclusive", "different")
 
 
@@ -260,9 +265,9 @@ def seconds_of(option: str, text: str | None) -> float | None:
 def parameters_with() -> dict[str, dict[str, FieldLike]]:
     """Every parameter of every family: by its name, the families that have it, each with its own field."""
     found: dict[str, dict[str, FieldLike]] = {}
-    for family in families().values():
+    for typed, family in families().items():
         for name, info in family.params.model_fields.items():
-            found.setdefault(name, {})[family.name] = info
+            found.setdefault(name, {})[typed] = info
     return found
 
 
@@ -295,7 +300,7 @@ def _help_of(families_with: dict[str, FieldLike]) -> str:
     for family, info in families_with.items():
         own = f"{(info.description or '').rstrip('.')}."
         if own.lower() not in said[0].lower() and not any(own in one for one in said):
-            said.append(f"In {family}/: {own}")
+            said.append(f"In {family if '/' in family else f'{family}/'}: {own}")
     return " ".join([*said, *([bracket + default] if bracket else [])])
 
 
@@ -453,12 +458,12 @@ def names_image(places: Sequence[str], options: Mapping[str, Any]) -> bool:
 def asked_workloads(workload: str | None, typed: dict[str, Any], *, image: bool = False) -> list[str]:
     """Return the workloads that were named, or the person's own program; an image without either runs its entry point."""
     named = [name.strip() for name in (workload or "").split(",") if name.strip()]
-    if named and typed.get("cmd") is not None and named != [OWN_COMMAND]:
+    if named and typed.get("cmd") is not None and not all(map(_takes_command, named)):
         raise SpecError("both a workload and --cmd were given", hint="give one of them")
     if typed.get("cmd") is not None:
         if not typed["cmd"].strip():
             raise SpecError("--cmd is empty", hint="give the program and its arguments: --cmd 'python train.py'")
-        return [OWN_COMMAND]
+        return named or [OWN_COMMAND]
     if not named and image:
         return [OWN_COMMAND]
     if not named:
@@ -466,11 +471,15 @@ def asked_workloads(workload: str | None, typed: dict[str, Any], *, image: bool 
     return named
 
 
+def _takes_command(workload: str) -> bool:
+    return "cmd" in find(workload)[0].params.model_fields
+
+
 def read_requests(workloads: list[str], typed: dict[str, Any]) -> list[Request]:
     """The requests that a command line means: one for each combination of the lists in it."""
     for workload in workloads:
         find(workload)
-    if OWN_COMMAND in workloads and not typed.get("cwd"):
+    if any(map(_takes_command, workloads)) and not typed.get("cwd"):
         # Where the person is, whatever the place of the first arm is; an image's entry point runs in the image's own folder.
         typed = {**typed, "cwd": _working_folder() if typed.get("cmd") else "."}
     ranks = read_ranks(typed.get("ranks"))

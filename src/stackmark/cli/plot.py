@@ -13,7 +13,7 @@ from stackmark.errors import SpecError
 from stackmark.units import counted
 
 
-def _of_suite(kind: Literal["bars", "heatmap"], experiments: Sequence[str], output: Path, margin: float | None,
+def _of_suite(kind: Literal["bars", "heatmap", "load"], experiments: Sequence[str], output: Path, margin: float | None,
               ledger: str | None) -> None:  # fmt: skip
     """Draw the table of a suite."""
     from stackmark.api.suites import load_suite
@@ -125,6 +125,7 @@ KINDS: dict[str, Callable[[Sequence[str], Path, float | None, str | None], None]
     "latency": _latency,
     "heatmap": partial(_of_suite, "heatmap"),
     "bars": partial(_of_suite, "bars"),
+    "load": partial(_of_suite, "load"),
 }
 
 
@@ -145,8 +146,8 @@ Examples:
     "--kind",
     type=click.Choice(list(KINDS)),
     help="What to draw: forest (the ratio and every run), published (next to published numbers), quality (training to a target), "
-    "latency (of queries, by percentile), "
-    "heatmap (ratios of a suite), bars (rates of a suite). [default: heatmap or bars for a suite, else forest]",
+    "latency (of queries, by percentile), heatmap (ratios of a suite), bars (rates of a suite), "
+    "load (latency of a server against its load). [default: of a suite load, heatmap or bars, else forest]",
 )
 @click.option(
     "-o",

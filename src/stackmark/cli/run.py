@@ -19,6 +19,7 @@ from stackmark.cli.options import (
     place_options,
     ranks_option,
     read_requests,
+    sample_hz_option,
     seconds_of,
     taken_place_options,
     time_limit_option,
@@ -64,6 +65,7 @@ Examples:
 )
 @ranks_option
 @time_limit_option
+@sample_hz_option
 @click.option(
     "--published",
     metavar="TEXT",
@@ -92,6 +94,7 @@ def command(
     time_limit: str | None,
     published: str | None,
     choose_again: bool,
+    sample_hz: float | None,
     form: str | None,
     details: bool,
     ledger: str | None,
@@ -105,7 +108,7 @@ def command(
     """
     options = taken_place_options(typed)
     requests = read_requests(asked_workloads(workload, typed, image=names_image([place], options)), typed)
-    from stackmark.api.measuring import check_run, plan_run
+    from stackmark.api.measuring import check_run, check_sample_hz, plan_run
     from stackmark.api.options import repeatable
     from stackmark.cli.measuring import Session, measure_all
 
@@ -116,11 +119,11 @@ def command(
     plans = [
         plan_run(
             request, on=place, place_options=options, runs=runs, time_limit_s=limit_s, published=published,
-            command=repeatable(asked), choose_again=choose_again, seeds=seeds,
+            command=repeatable(asked), choose_again=choose_again, seeds=seeds, sample_hz=check_sample_hz(sample_hz),
         )
         for request in requests
     ]  # fmt: skip
-    if len(plans) > 1 and published is None and form is None and seeds is None:
+    if len(plans) > 1 and published is None and form is None and seeds is None and sample_hz is None:
         from stackmark.api.suites import plan_lists
         from stackmark.cli.suites import SuiteWanted, measure_lists
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stackmark.show.cluster_checks import CaseBar
     from stackmark.show.cluster_checks import Notices as CaseNotices
     from stackmark.show.sweep import SweepBar, SweepLines
+    from stackmark.show.watching import Follower
 
 # In the `meta` of click's context: -1 with -q, 1 with -v, else 0.
 VERBOSITY = "stackmark.verbosity"
@@ -99,6 +100,15 @@ def watching(quiet: bool, *, details: bool = False) -> "Iterator[Watcher]":
 
 
 @contextmanager
+def watching_others(quiet: bool) -> "Iterator[Follower]":
+    """Show the progress of runs that another process makes, as `watching` does that of our own."""
+    from stackmark.show.watching import Follower
+
+    with watching(quiet) as display:
+        yield Follower(display)
+
+
+@contextmanager
 def looking(quiet: bool) -> "Iterator[SweepBar | SweepLines]":
     """Show the progress of a sweep as `watching` does that of runs."""
     from stackmark.show.sweep import SweepLines
@@ -128,6 +138,13 @@ def watching_cases(quiet: bool) -> "Iterator[CaseBar | CaseNotices]":
 
 def _plain() -> bool:
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def print_json_line(data: object) -> None:
+    """One object on one line, for a reader that follows."""
+    json.dump(data, sys.stdout, ensure_ascii=True, allow_nan=False)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 def print_json(data: object) -> None:

@@ -48,7 +48,15 @@ from stackmark.experiments.kinds import require_blocks
 from stackmark.experiments.list_specs import is_list, rows_of_spec
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import Progress, StepTimes, progress
-from stackmark.experiments.recorder import Position, Recorder, SuiteMember, Watcher, begin, new_experiment
+from stackmark.experiments.recorder import (
+    SAMPLE_HZ_KEY,
+    Position,
+    Recorder,
+    SuiteMember,
+    Watcher,
+    begin,
+    new_experiment,
+)
 from stackmark.experiments.surroundings import KEY as SURROUNDINGS
 from stackmark.experiments.surroundings import Surroundings, look_around
 from stackmark.experiments.trust import Part, parts_of
@@ -59,7 +67,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.ledger.trouble import unreadable_design
 from stackmark.places.place import Place, Prepared
 from stackmark.places.registry import find_kind, find_place
-from stackmark.spec import Request, Scalar, Spec
+from stackmark.spec import SAMPLE_HZ, Request, Scalar, Spec
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.sequential import MOST_BLOCKS as MOST_LOOKED_AT
 from stackmark.verdict.sequential import planned_looks, stopping_rule
@@ -95,6 +103,7 @@ class CompareRequest:
     seed: int | None = None
     primers: bool = True
     command: str = ""
+    sample_hz: float = SAMPLE_HZ
     # Of a row of a suite.
     member: SuiteMember | None = None
 
@@ -321,6 +330,7 @@ def start(asked: CompareRequest, ledger: Ledger, watcher: Watcher) -> Experiment
             **asked.request.model_dump(mode="json"),
             SURROUNDINGS: around.stored(),
             PROBE_S: max(one.took_s for one in resolved),
+            SAMPLE_HZ_KEY: 0.0 if is_list(asked.request.workload) else asked.sample_hz,
         },
         design=design.model_dump(mode="json"),
         member=asked.member,

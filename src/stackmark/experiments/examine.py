@@ -64,7 +64,7 @@ from stackmark.spec import AUTO, Scalar
 from stackmark.units import counted
 from stackmark.verdict.cautions import INTERFERENCE, RunEvidence, find_unusable
 from stackmark.verdict.comparison import Comparison as Comparison
-from stackmark.verdict.covariates import association_lines, covariate_lines
+from stackmark.verdict.covariates import association_lines, covariate_lines, step_associations
 from stackmark.verdict.examined import Examined as Examined
 from stackmark.verdict.examined import (
     ExaminedArm,
@@ -77,6 +77,7 @@ from stackmark.verdict.explain import explain
 from stackmark.verdict.family import holm
 from stackmark.verdict.interference import advise_freeing, say_interference
 from stackmark.verdict.operators import ListResult
+from stackmark.verdict.telemetry import covariates, read_telemetry
 from stackmark.verdict.throughput import Window, throughput_over_runs
 from stackmark.verdict.time_to_quality import QualityResult, model_throughput, with_seeds_of_all
 from stackmark.workloads.registry import find, known
@@ -150,6 +151,7 @@ def read_run(
     events = stream.events
     facts = gathered_facts(events)
     steps = list(stream.measured_steps())
+    sampled = read_telemetry(events, facts)
     # A run whose numbers cannot be was failed for that: they are not judged again.
     timed = times.remember(row, stream) if times is not None else timed_run(stream) if row.rate_per_s else None
     hello = next((event for event in events if isinstance(event, Hello)), None)
@@ -181,7 +183,7 @@ def read_run(
         # Clocks of two machines may differ by more than a start takes; on one machine they do not.
         start_s=start_s if start_s is not None and 0 <= start_s < 3600 else None,
         setup=(*((name, seconds) for name, seconds in waits if seconds), *setup_parts(events)),
-        covariates={event.name: event.value for event in events if isinstance(event, Metric)},
+        covariates={**covariates(sampled), **{one.name: one.value for one in events if isinstance(one, Metric)}},
         flags=tuple(row.flags),
         failure_kind=row.failure_kind,
         failure_message=row.failure_message,
@@ -190,6 +192,7 @@ def read_run(
         chip_uuid=row.chip_uuid,
         own_rate_per_s=row.rate_per_s,
         pause_share=timed.pause_share if timed else 0.0,
+        telemetry=sampled,
     )
     return run, facts
 
@@ -253,7 +256,7 @@ def _put_together(
         comparisons=pairs,
         differences=explain(arms, runs) if len(arms) > 1 else (),
         covariates=covariate_lines(arms, runs),
-        associations=association_lines(arms, runs) if design else (),
+        associations=(*(association_lines(arms, runs) if design else ()), *step_associations(arms, runs)),
         published=nearest_published(ledger, rows, arms),
         scope=fairness.scope(rows),
         held=held,

@@ -268,19 +268,25 @@ def carry_out(
     again = _failed_rows(listed) if failed else set()
     if pieces_left(listed, again):
         _refuse_other_machine(listed, anyway)
-        with Recorder(ledger, experiment.id).claim():
-            _carry_out(experiment, ledger, watcher, time_limit_s, again)
+        recorder = Recorder(ledger, experiment.id)
+        with recorder.claim():
+            _carry_out(recorder, experiment, ledger, watcher, time_limit_s, again)
 
 
 def _carry_out(
-    experiment: Experiment, ledger: Ledger, watcher: Watcher, time_limit_s: float | None, again: set[tuple[int, int]]
+    recorder: Recorder,
+    experiment: Experiment,
+    ledger: Ledger,
+    watcher: Watcher,
+    time_limit_s: float | None,
+    again: set[tuple[int, int]],
 ) -> None:
     listed = read_list(ledger, experiment)
     check_spec(listed.spec)
     left = pieces_left(listed, again)
     like = listed.runs[0]
     place = find_place(like.place, like.place_options)
-    recorder, fruitless = Recorder(ledger, experiment.id), 0
+    fruitless = 0
     while left and fruitless < FRUITLESS:
         number, rows = left[0]
         again -= {(number, index) for index in rows}

@@ -54,9 +54,11 @@ class ListedExperiment:
     smallest_margin: float | None = None
 
 
-def overview(ledger: Ledger, rows: Sequence[ExperimentRow]) -> list[ListedExperiment]:
-    """Say of each experiment on a page what it is and shows."""
-    left, found = MOST_READ_BYTES, []
+def overview(
+    ledger: Ledger, rows: Sequence[ExperimentRow], most_read_bytes: int | None = None
+) -> list[ListedExperiment]:
+    """Say of each experiment on a page what it is and shows; verdicts for which more must be read are not computed."""
+    left, found = MOST_READ_BYTES if most_read_bytes is None else most_read_bytes, []
     for row in rows:
         if kind_of(row.experiment) is SUITE:
             listed, costs = _suite(ledger, row.experiment, left)

@@ -24,7 +24,7 @@ from stackmark.experiments.design import (
     whole_attempts,
 )
 from stackmark.experiments.fitting import is_censored, is_outcome, trained_runs
-from stackmark.experiments.judging import read_stored, timed_run
+from stackmark.experiments.judging import Facts, read_stored, timed_run
 from stackmark.figures import figure_unit
 from stackmark.histogram import Histogram
 from stackmark.ledger.rows import LOST, RunRow
@@ -38,6 +38,7 @@ from stackmark.verdict.noise import median_block_s
 from stackmark.verdict.ratio import Pair, compare_blocks
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.survival import Span
+from stackmark.verdict.telemetry import Telemetry, read_telemetry
 from stackmark.verdict.throughput import TimedRun, Window, common_window, first_step_in, rate_in
 from stackmark.verdict.time_to_quality import TrainedRun, compare_times
 from stackmark.verdict.unpaired import LONGEST_SERIES_S, series_of
@@ -58,6 +59,7 @@ class StepTimes:
         self._metrics: dict[str, dict[str, float]] = {}
         self._latencies: dict[str, dict[str, Histogram]] = {}
         self._trained: dict[str, TrainedRun | None] = {}
+        self._sampled: dict[str, Telemetry | None] = {}
 
     def remember(self, row: RunRow, stream: Stream) -> TimedRun | None:
         """Keep what is needed of a stream that was read anyway, and return its steps."""
@@ -65,7 +67,11 @@ class StepTimes:
         self._known[row.id] = timed_run(stream) if row.rate_per_s else None
         self._metrics[row.id] = _metrics(stream)
         self._latencies[row.id] = _latencies(stream)
-        self._loads[row.id] = _load(row, stream, self._metrics[row.id])
+        facts = gathered_facts(stream.events)
+        sampled = read_telemetry(stream.events, facts)
+        # Without its points: a look at a hundred runs needs what they show, and no pictures.
+        self._sampled[row.id] = replace(sampled, series={}) if sampled else None
+        self._loads[row.id] = _load(row, facts, self._metrics[row.id], self._sampled[row.id])
         return self._known[row.id]
 
     def of(self, row: RunRow) -> TimedRun | None:
@@ -86,6 +92,11 @@ class StepTimes:
         """Return the histograms of times that a run sent, by name."""
         self._read(row)
         return self._latencies[row.id]
+
+    def sampled(self, row: RunRow) -> Telemetry | None:
+        """Return what was sampled next to a run; None where nothing was."""
+        self._read(row)
+        return self._sampled[row.id]
 
     def trained(self, row: RunRow, spec: Spec) -> TrainedRun | None:
         """Return the run's way to its target; None where its spec has none."""
@@ -109,14 +120,20 @@ def _latencies(stream: Stream) -> dict[str, Histogram]:
         return {}
 
 
-def _load(row: RunRow, stream: Stream, said: Mapping[str, float]) -> Load:
-    threads = gathered_facts(stream.events).get("cpu", {}).get("threads")
+def _load(row: RunRow, facts: Facts, said: Mapping[str, float], sampled: Telemetry | None) -> Load:
+    threads = facts.get("cpu", {}).get("threads")
+    on_gpu = said.get("other_gpu_processes")
+    # A program that came and went in between is in the samples only. A user's own program is told from others by their numbers.
+    in_between = sampled.others_on_gpu if sampled and "chip_by" not in facts.get("gpu", {}) else None
+    if in_between is not None:
+        on_gpu = max(on_gpu or 0.0, in_between)
     return Load(
         arm=row.arm,
         block=row.block or 0,
         attempt=row.attempt,
+        # CPU time by the counters at both ends: they miss nothing, where samples are looks at moments.
         other_cpus=said.get("other_cpus"),
-        other_gpu_processes=said.get("other_gpu_processes"),
+        other_gpu_processes=on_gpu,
         seconds=said.get("counters_elapsed_s"),
         cores=threads if isinstance(threads, int) and threads > 0 else 1,
     )

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
@@ -27,14 +27,14 @@ from stackmark.events import EVENT_LIMIT_BYTES, FOREIGN_LINES_KEPT, Event, Probe
 from stackmark.experiments import driver, trust
 from stackmark.experiments.estimate import Estimate
 from stackmark.experiments.judging import STDERR_PREFIX, judge, read_lines
+from stackmark.experiments.publishing import Publisher
 from stackmark.failures import PlaceFailure
 from stackmark.ids import new_id
-from stackmark.ledger.claims import Claim
 from stackmark.ledger.rescue import WholeRun, add_new, add_whole, finish_or_rescue
 from stackmark.ledger.rows import Experiment, Json, Kind, Role, RunEnd, RunRow, RunStart
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Handle, Keeps, Outcome, Place
-from stackmark.spec import Request, Spec, Task
+from stackmark.spec import MOST_SAMPLE_HZ, Request, Spec, Task
 from stackmark.units import say_size
 from stackmark.version import version
 
@@ -207,9 +207,11 @@ class Output:
 class Listener(Output):
     """Reads the lines of a live worker, passes its events on, and stores everything for the ledger."""
 
-    def __init__(self, watcher: Watcher, ledger: Ledger | None = None, run_id: str = "") -> None:
+    def __init__(
+        self, watcher: Watcher, ledger: Ledger | None = None, run_id: str = "", publisher: Publisher | None = None
+    ) -> None:
         super().__init__()
-        self._watcher, self._ledger, self._run_id = watcher, ledger, run_id
+        self._watcher, self._ledger, self._run_id, self._publisher = watcher, ledger, run_id, publisher
         # What the place itself knows of the run.
         self.handle: Handle = {}
         self._foreign_kept = 0
@@ -254,6 +256,8 @@ class Listener(Output):
             self.lines.append(text)
             if event.rank == 0:  # who speaks for its group
                 self._watcher.event(event)
+                if self._publisher:
+                    self._publisher.event(event)
                 self._keep(event)
         elif self._foreign_kept < FOREIGN_LINES_KEPT:
             # A program's print, or the broken line and what followed: as much of it as a person reads.
@@ -277,8 +281,9 @@ class SuiteMember:
     stored: Json
 
 
-# Where an experiment keeps its place in a suite: next to what was asked.
+# Where an experiment keeps its place in a suite, and how often its runs are sampled: next to what was asked.
 SUITE_KEY = "suite"
+SAMPLE_HZ_KEY = "sample_hz"
 
 
 def new_experiment(
@@ -320,10 +325,20 @@ class Recorder:
 
     def __init__(self, ledger: Ledger, experiment_id: str) -> None:
         self._ledger, self._experiment_id = ledger, experiment_id
+        # One value for all arms and for `resume`: a sampler on one side only would be unfair.
+        self._sample_hz = _sample_hz(ledger.experiment(experiment_id))
+        # While the experiment is claimed: who tells other processes how far it is.
+        self._publisher: Publisher | None = None
 
-    def claim(self) -> Claim:
-        """Claim the experiment for this process, in a `with`: two drivers would each make the runs that are missing."""
-        return driver.claim(self._ledger, self._experiment_id)
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Claim the experiment for this process: two drivers would each make the runs that are missing."""
+        with driver.claim(self._ledger, self._experiment_id), Publisher(self._ledger, self._experiment_id) as publisher:
+            self._publisher = publisher
+            try:
+                yield
+            finally:
+                self._publisher = None
 
     def rows(self) -> Sequence[RunRow]:
         return self._ledger.runs_of(self._experiment_id)
@@ -341,11 +356,16 @@ class Recorder:
         run_id = self.start(spec, position, place.name, place.options())
         block = position.block if position.pass_number is None else position.pass_number
         watcher.run_begins(run_id, position.number + 1, position.of, spec, label=position.label, block=block)
-        listener = Listener(watcher, self._ledger, run_id)
+        publisher = self._publisher
+        if publisher:
+            publisher.run_begins(
+                run_id, position.number + 1, position.of, spec, label=position.label, block=position.block
+            )
+        listener = Listener(watcher, self._ledger, run_id, publisher)
         began_s = _clock_s()
         try:
             outcome = place.run(
-                Task(do="run", spec=spec, repetition=_repetition(position)),
+                Task(do="run", spec=spec, repetition=_repetition(position), sample_hz=self._sample_hz),
                 listener,
                 mark=run_id,
                 time_limit_s=time_limit_s,
@@ -363,6 +383,8 @@ class Recorder:
         row = self.finish(run_id, spec, listener, outcome, not_enforced, observed_s=observed_s)
         all_stored(place, run_id, watcher)
         watcher.run_ended(row, position.number + 1, position.of)
+        if publisher:
+            publisher.run_ended()
         if outcome.interruption:
             raise outcome.interruption
         return row, listener.stream.events
@@ -418,6 +440,12 @@ class Recorder:
         with suppress(LedgerError):
             for run_id in run_ids:
                 self._ledger.finish(run_id, _failed(kind, message), [])
+
+
+def _sample_hz(experiment: Experiment) -> float:
+    """Return how often runs are sampled, as the experiment was stored; 0 where it says nothing, as in older ones."""
+    hz = experiment.request.get(SAMPLE_HZ_KEY)
+    return float(hz) if isinstance(hz, int | float) and 0 <= hz <= MOST_SAMPLE_HZ else 0.0
 
 
 def _repetition(position: Position) -> int:

@@ -55,6 +55,7 @@ from stackmark.verdict.noise import LONGEST_GAP_S
 from stackmark.verdict.operators import ListResult
 from stackmark.verdict.published_pairs import StackLine
 from stackmark.verdict.scaling import GroupTimes
+from stackmark.verdict.telemetry import Telemetry, read_telemetry
 from stackmark.verdict.throughput import Throughput, worth_of_runs
 from stackmark.verdict.time_to_quality import Evaluation
 from stackmark.workloads.registry import find, is_own_program
@@ -83,6 +84,8 @@ class RunResult:
     unusable: Unusable | None = None
     # Of a network that answers queries: percentiles of latency, and LoadGen's verdict.
     served: ServingResult | None = None
+    # What was sampled next to each good run, by its id.
+    sampled: Mapping[str, Telemetry] = field(default_factory=dict)
 
     @property
     def took_s(self) -> float | None:
@@ -233,6 +236,7 @@ def run_result(
         cautions,
         unusable,
         served(times, workload, [row for row in measured.runs if row.status == "done"]),
+        {row.id: found for row in measured.runs if row.status == "done" and (found := times.sampled(row))},
     )
 
 
@@ -336,6 +340,8 @@ class StoredRun:
     group: GroupTimes | None = None
     # Of a run that was trained to a quality.
     evaluations: tuple[Evaluation, ...] = ()
+    # What was sampled next to it.
+    sampled: Telemetry | None = None
 
 
 def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRun:
@@ -355,4 +361,5 @@ def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRu
         one_run_of_list(row, stream.events),
         times_of(stream.events, stream.ranks),
         curve_of(stream, row.spec),
+        read_telemetry(stream.events, gathered_facts(stream.events)),
     )

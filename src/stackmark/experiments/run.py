@@ -11,7 +11,16 @@ from stackmark.experiments.fitting import is_censored, quality_of, trained_runs
 from stackmark.experiments.judging import Facts, read_stored
 from stackmark.experiments.probing import Resolved, resolve
 from stackmark.experiments.progress import CUT_OFF, in_common_windows
-from stackmark.experiments.recorder import Position, Recorder, Silent, SuiteMember, Watcher, begin, new_experiment
+from stackmark.experiments.recorder import (
+    SAMPLE_HZ_KEY,
+    Position,
+    Recorder,
+    Silent,
+    SuiteMember,
+    Watcher,
+    begin,
+    new_experiment,
+)
 from stackmark.experiments.remembered import resolve_as_before, say_choices
 from stackmark.experiments.surroundings import KEY as SURROUNDINGS
 from stackmark.experiments.surroundings import Surroundings, look_around
@@ -20,7 +29,7 @@ from stackmark.ledger.rows import Experiment, Json, RunDetail, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.place import Place
 from stackmark.places.registry import find_place
-from stackmark.spec import Request, Spec
+from stackmark.spec import SAMPLE_HZ, Request, Spec
 from stackmark.units import counted
 from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.verdict.time_to_quality import QualityResult, model_throughput
@@ -102,6 +111,7 @@ def start(
     member: SuiteMember | None = None,
     around: Surroundings | None = None,
     seeds: int | None = None,
+    sample_hz: float = SAMPLE_HZ,
 ) -> StartedRun:
     """Probe, and store what was requested and chosen: once there is a run, `resume` can continue.
 
@@ -119,6 +129,7 @@ def start(
     count = runs if runs is not None else usual
     asked: Json = {**request.model_dump(mode="json"), "runs": count, "choices": {**resolved.choices}}
     asked[SURROUNDINGS] = around.stored()
+    asked[SAMPLE_HZ_KEY] = sample_hz
     if seeds:
         asked[SEEDS] = seeds
     if chosen_unix_s is not None:

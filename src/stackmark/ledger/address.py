@@ -116,10 +116,13 @@ def is_read_only(file: Path) -> bool:
     return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
 
-def make_engine(address: Address, *, busy_s: float = BUSY_S, untouched: bool = False) -> Engine:
-    """Make an engine that has not connected yet. `untouched`: of a file that somebody else wrote, which is only read."""
+def make_engine(address: Address, *, busy_s: float = BUSY_S, untouched: bool = False, durable: bool = True) -> Engine:
+    """Make an engine that has not connected yet. `untouched`: of a file that somebody else wrote, which is only read.
+
+    What is not `durable` does not wait for the disk, and may be lost with the power.
+    """
     if address.file is not None:
-        return _sqlite(address.file, busy_s, untouched)
+        return _sqlite(address.file, busy_s, untouched, durable)
     assert address.url is not None
     try:
         engine = create_engine(
@@ -137,7 +140,7 @@ def make_engine(address: Address, *, busy_s: float = BUSY_S, untouched: bool = F
     return engine
 
 
-def _sqlite(file: Path, busy_s: float, untouched: bool = False) -> Engine:
+def _sqlite(file: Path, busy_s: float, untouched: bool = False, durable: bool = True) -> Engine:
     options = "?mode=rwc"
     if untouched or is_read_only(file):
         # Without a -wal file nobody is writing, and `immutable` lets SQLite read where it cannot make its -shm file.
@@ -148,7 +151,7 @@ def _sqlite(file: Path, busy_s: float, untouched: bool = False) -> Engine:
         return sqlite3.connect(uri, uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False)
 
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
-    event.listen(engine, "connect", _distrust if untouched else _configure)
+    event.listen(engine, "connect", _distrust if untouched else _configure if durable else _configure_news)
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -157,6 +160,11 @@ def _configure(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
+
+
+def _configure_news(connection: sqlite3.Connection, record: object) -> None:
+    _configure(connection, record)
+    connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _distrust(connection: sqlite3.Connection, _record: object) -> None:

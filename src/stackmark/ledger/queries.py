@@ -19,13 +19,15 @@ from sqlalchemy import (
     and_,
     func,
     literal,
+    or_,
     select,
     tuple_,
     type_coerce,
     union_all,
 )
 
-from stackmark.ledger.rows import Cursor, RunFilter
+from stackmark.ids import EXPERIMENT, first_id
+from stackmark.ledger.rows import Cursor, Edge, ExperimentFilter, RunFilter
 from stackmark.ledger.schema import experiments, runs, streams
 
 WITHOUT_SPEC = [column for column in runs.c if column.name != "spec"]
@@ -80,38 +82,91 @@ def conditions(wanted: RunFilter, values: Values) -> list[ColumnElement[bool]]:
 
 def page(wanted: RunFilter, values: Values, limit: int, before: Cursor | None) -> Select[tuple[object, ...]]:
     """Return one page of runs, newest first, without their specs."""
-    older = [] if before is None else [tuple_(*_ORDER) < tuple_(*map(literal, before))]
+    return runs_page(wanted, values, limit, None if before is None else Edge(before))
+
+
+def runs_page(
+    wanted: RunFilter, values: Values, limit: int, edge: Edge | None, *, oldest_first: bool = False
+) -> Select[tuple[object, ...]]:
+    """Return one page of runs without their specs, in the order of time or against it; `edge` is where it begins."""
+    order = tuple(one.asc() for one in _ORDER) if oldest_first else NEWEST_FIRST
+    older: list[ColumnElement[bool]] = []
+    if edge is not None:
+        here = tuple_(*map(literal, edge.cursor))
+        older = [tuple_(*_ORDER) < here if edge.older else tuple_(*_ORDER) > here]
     split = next((name for name in values if 1 < len(values[name]) <= _WALKS), None)
     if split is None:
         where = and_(True, *conditions(wanted, values), *older)
-        return select(*LISTED).where(where).order_by(*NEWEST_FIRST).limit(limit)
+        return select(*LISTED).where(where).order_by(*order).limit(limit)
     walks = []
     for value in values[split]:
         where = and_(True, *conditions(wanted, {**values, split: [value]}), *older)
-        walk = select(runs.c.id).where(where).order_by(*NEWEST_FIRST).limit(limit).subquery()
+        walk = select(runs.c.id).where(where).order_by(*order).limit(limit).subquery()
         walks.append(select(walk.c.id))
-    return select(*LISTED).where(runs.c.id.in_(union_all(*walks))).order_by(*NEWEST_FIRST).limit(limit)
+    return select(*LISTED).where(runs.c.id.in_(union_all(*walks))).order_by(*order).limit(limit)
 
 
 _ORDER = (runs.c.started_unix_s, runs.c.id)
 
 
-def experiments_page(connection: Connection, workload: str | None, limit: int) -> Select[tuple[object, ...]]:
+def experiments_page(
+    connection: Connection,
+    wanted: ExperimentFilter,
+    limit: int,
+    *,
+    edge: Edge | None = None,
+    oldest_first: bool = False,
+) -> Select[tuple[object, ...]]:
     """Return one page of experiments, newest first: an id begins with its time, so this is one walk along the primary key.
 
-    The rows of a suite are not listed, the suite is; with a filter both may be.
+    The rows of a suite are not listed, the suite is; with a filter of runs both may be.
 
     With a filter, each experiment on the way is asked whether it has such a run: where many have one, the page is soon full.
     Where few have one, their runs are found by the index of workloads first.
     """
-    query = select(experiments).order_by(experiments.c.id.desc()).limit(limit)
-    if workload is None:
+    key = experiments.c.id
+    query = select(experiments).order_by(key.asc() if oldest_first else key.desc()).limit(limit)
+    if edge is not None:
+        query = query.where(key < edge.cursor.id if edge.older else key > edge.cursor.id)
+    if wanted.since_unix_s is not None:
+        query = query.where(key >= first_id(EXPERIMENT, wanted.since_unix_s))
+    if wanted.until_unix_s is not None:
+        query = query.where(key < first_id(EXPERIMENT, wanted.until_unix_s))
+    if wanted.kind is not None:
+        query = query.where(experiments.c.kind == wanted.kind)
+    if wanted.text:
+        query = query.where(
+            or_(*(_has_text(connection, experiments.c[name], wanted.text) for name in ("command", "note")))
+        )
+    # The time of an experiment is its own, not that of its runs.
+    timeless = RunFilter(workload=wanted.workload, chip=wanted.chip, place=wanted.place, status=wanted.status)
+    of_runs = conditions(timeless, resolve(connection, timeless))
+    if not of_runs:
         return query.where(experiments.c.suite_id.is_(None))
-    of_workload = runs.c.workload.in_(matching(connection, runs.c.workload, workload))
-    some = select(literal(1)).select_from(runs).where(of_workload).limit(_FEW_RUNS).subquery()
+    some = select(literal(1)).select_from(runs).where(*of_runs).limit(_FEW_RUNS).subquery()
     if connection.execute(select(func.count()).select_from(some)).scalar_one() < _FEW_RUNS:
-        return query.where(experiments.c.id.in_(select(runs.c.experiment_id).where(of_workload)))
-    return query.where(select(literal(1)).where(runs.c.experiment_id == experiments.c.id, of_workload).exists())
+        return query.where(key.in_(select(runs.c.experiment_id).where(*of_runs)))
+    return query.where(select(literal(1)).where(runs.c.experiment_id == key, *of_runs).exists())
+
+
+def _has_text(connection: Connection, column: Column[str], text: str) -> ColumnElement[bool]:
+    """Express that a text stands in a column, in capitals or not. SQLite's LIKE does so by itself, three times as fast."""
+    if connection.dialect.name == "sqlite":
+        return column.contains(text, autoescape=True)
+    return column.icontains(text, autoescape=True)
+
+
+def figures_page(wanted: RunFilter, values: Values, limit: int, *, ascending: bool) -> Select[tuple[object, ...]]:
+    """Return the runs with the highest or lowest rates among those that gave one. No index has this order: they must be few."""
+    rate = runs.c.rate_per_s
+    where = [*conditions(wanted, values), rate.is_not(None), runs.c.status == "done"]
+    return select(*LISTED).where(*where).order_by(rate.asc() if ascending else rate.desc(), runs.c.id).limit(limit)
+
+
+def few(connection: Connection, wanted: RunFilter, values: Values) -> bool:
+    """Tell whether so few runs match that they can be sorted while somebody waits."""
+    some = select(literal(1)).select_from(runs).where(*conditions(wanted, values)).limit(_FEW_RUNS).subquery()
+    return connection.execute(select(func.count()).select_from(some)).scalar_one() < _FEW_RUNS
 
 
 def runs_counted(experiment_ids: Sequence[str]) -> Select[tuple[object, ...]]:

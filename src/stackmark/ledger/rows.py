@@ -268,6 +268,20 @@ class RunFilter(Frozen):
     experiment_id: str | None = None
 
 
+class ExperimentFilter(RunFilter):
+    """A filter of experiments: those with a run that fits the conditions of runs, of a kind, whose command or note has a text."""
+
+    kind: Kind | None = None
+    text: str | None = None
+
+
+class Edge(NamedTuple):
+    """Where a page of a list begins: after a row (`older`), or before it. Without an edge it is the list's own beginning."""
+
+    cursor: Cursor
+    older: bool = True
+
+
 # A spec's last field, in the JSON that the ledger keeps of it.
 _RANKS = re.compile(r'"ranks":\s*([1-9][0-9]{0,8})\s*\}\s*$')
 

@@ -173,6 +173,14 @@ claims = Table(
     Column("expires_unix_s", Double, nullable=False),
 )
 
+progress = Table(
+    "progress",
+    metadata,
+    Column("experiment_id", Text, primary_key=True),
+    Column("updated_unix_s", Double, nullable=False),
+    Column("progress", JsonText, nullable=False),
+)
+
 published = Table(
     "published",
     metadata,

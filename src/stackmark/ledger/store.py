@@ -40,6 +40,7 @@ from stackmark.ledger.rows import (
     LOST,
     Cursor,
     Experiment,
+    ExperimentFilter,
     ExperimentRow,
     Json,
     RunDetail,
@@ -57,6 +58,8 @@ from stackmark.ledger.streams import Lines, TooLong, check_stored, pack_lines, u
 T = TypeVar("T")
 # How long a PostgreSQL server that went away is waited for: as long as a locked file, and a restart takes a few seconds.
 PATIENCE_S = BUSY_S + 5.0
+# What is only news is left out where another writer has the file.
+NEWS_BUSY_S = 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 # How many ids an ambiguous prefix is answered with, and how many rows an export holds in memory.
 _CANDIDATES = 5
@@ -80,6 +83,8 @@ class Ledger:
         self.where = address.shown
         self.file = address.file
         self.read_only = read_only
+        # How long a server that went away is waited for.
+        self.patience_s = PATIENCE_S
         # The token of each experiment that this process has a claim on (claims.py).
         self.claimed: dict[str, str] = {}
         # Who is told that the server is waited for.
@@ -133,6 +138,11 @@ class Ledger:
             ledger._engine.dispose()
             raise
         return ledger
+
+    def for_news(self) -> "Ledger":
+        """Return this ledger on connections of its own that wait neither for a lock nor for the disk: for what may be lost."""
+        engine = addresses.make_engine(self._address, busy_s=NEWS_BUSY_S, durable=False)
+        return Ledger(engine, self._address, read_only=self.read_only)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
@@ -247,7 +257,7 @@ class Ledger:
             .where(runs.c.status == "running", runs.c.machine_id == machine_id)
             .order_by(*queries.NEWEST_FIRST)
         )
-        rows = self.reading(lambda connection: [_run(row) for row in connection.execute(query).mappings()])
+        rows = self.reading(lambda connection: [run_of(row) for row in connection.execute(query).mappings()])
         return [row for row in rows if not alive(row)]
 
     def mark_lost(self, run_id: str, message: str, *, hint: str | None = None) -> bool:
@@ -313,7 +323,7 @@ class Ledger:
 
         def work(connection: Connection) -> list[RunRow]:
             query = queries.page(wanted, queries.resolve(connection, wanted), limit, before)
-            return [_run(row) for row in connection.execute(query).mappings()]
+            return [run_of(row) for row in connection.execute(query).mappings()]
 
         return self.reading(work)
 
@@ -374,15 +384,15 @@ class Ledger:
         """Return one page of experiments, newest first; `workload` may be a glob."""
 
         def work(connection: Connection) -> list[ExperimentRow]:
-            page = connection.execute(queries.experiments_page(connection, workload, limit)).mappings().all()
-            return _with_counts(connection, page)
+            query = queries.experiments_page(connection, ExperimentFilter(workload=workload), limit)
+            return with_counts(connection, connection.execute(query).mappings().all())
 
         return self.reading(work)
 
     def rows_of(self, suite_id: str) -> list[ExperimentRow]:
         """Return the rows of a suite as they are listed: with how many runs of which status each has."""
         mine = select(experiments).where(experiments.c.suite_id == suite_id).order_by(experiments.c.id)
-        return self.reading(lambda connection: _with_counts(connection, connection.execute(mine).mappings().all()))
+        return self.reading(lambda connection: with_counts(connection, connection.execute(mine).mappings().all()))
 
     def experiments_of(self, suite_id: str) -> list[Experiment]:
         """Return the experiments that are rows of a suite, the oldest first."""
@@ -523,7 +533,7 @@ class Ledger:
             with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 return work(connection)
 
-        deadline = time.monotonic() + (PATIENCE_S if patient else 0.0)
+        deadline = time.monotonic() + (self.patience_s if patient else 0.0)
         pause_s = 0.0
         with trouble.said(self._address):
             while True:
@@ -534,7 +544,7 @@ class Ledger:
                     if not trouble.is_away(self._address, error) or (pause_s and time.monotonic() > deadline):
                         raise
                 if pause_s == _FIRST_PAUSE_S:
-                    self.notice(f"the ledger {self.where} does not answer; trying again for {PATIENCE_S:.0f} s")
+                    self.notice(f"the ledger {self.where} does not answer; trying again for {self.patience_s:.0f} s")
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S) or _FIRST_PAUSE_S
 
@@ -545,14 +555,16 @@ def _insert_once(connection: Connection, table: Table, row: Mapping[str, object]
         connection.execute(insert(table).values(row))
 
 
-def _run(row: RowMapping) -> RunRow:
+def run_of(row: RowMapping) -> RunRow:
+    """Return a row of `queries.LISTED` as frozen data."""
     with trouble.naming(row["id"]):
         columns = dict(row)
         ranks = ranks_in(columns.pop(queries.SPEC_TEXT, ""))
         return RunRow.model_validate({**columns, "ranks": ranks})
 
 
-def _with_counts(connection: Connection, page: Sequence[RowMapping]) -> list[ExperimentRow]:
+def with_counts(connection: Connection, page: Sequence[RowMapping]) -> list[ExperimentRow]:
+    """Return experiments as they are listed: with how many runs of which status each has."""
     counted: dict[str, list[RowMapping]] = {}
     for first in range(0, len(page), _IDS):
         some = [str(row["id"]) for row in page[first : first + _IDS]]

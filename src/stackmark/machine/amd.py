@@ -15,11 +15,26 @@ STATE = re.compile(r"^\d+:\s*(\d+)\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE)
 
 
 def read(root: Path = ROOT) -> Reading:
-    folders = [path for path in (root / "sys/class/drm").glob("card*") if CARD.fullmatch(path.name)]
-    cards = [path / "device" for path in sorted(folders, key=lambda path: int(path.name[4:]))]
-    records: list[Json] = [_card(card) for card in cards if text(card / "vendor") == VENDOR]
+    records: list[Json] = [_card(card) for card in cards(root)]
     version = text(root / "sys/module/amdgpu/version")  # only drivers from outside the kernel have one
     return Reading({"driver": version, "devices": records})
+
+
+def cards(root: Path = ROOT) -> list[Path]:
+    """Return the folders of AMD's cards, in the kernel's order."""
+    folders = [path for path in (root / "sys/class/drm").glob("card*") if CARD.fullmatch(path.name)]
+    found = [path / "device" for path in sorted(folders, key=lambda path: int(path.name[4:]))]
+    return [card for card in found if text(card / "vendor") == VENDOR]
+
+
+def clock_mhz(states: str | None) -> int | None:
+    """Return the clock of the state that is marked as the present one."""
+    return next((int(mhz) for mhz, star in STATE.findall(states or "") if star), None)
+
+
+def sensors(card: Path) -> Facts:
+    """Return power and temperatures of a card now."""
+    return _sensors(card / "hwmon")
 
 
 def _card(folder: Path) -> Facts:

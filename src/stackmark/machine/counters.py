@@ -157,6 +157,7 @@ def _read_gpu(uuid: str, module: object) -> tuple[GpuCounters | None, str | None
             device = find(nvml, uuid)
             if device is None:
                 return None, nvml.lost or f"the GPU {uuid} is not among those the driver shows here"
+            nvml.lost = None  # another GPU, which `find` passed on its way
             counters = _gpu_counters(nvml, device.handle)
             return (counters, None) if nvml.lost is None else (None, nvml.lost)
     except NoDriver as missing:

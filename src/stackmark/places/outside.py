@@ -26,6 +26,7 @@ from stackmark.machine.facts import COLLECTORS, Collector, Facts, Reading, Subje
 from stackmark.machine.gpu_use import ProgramWatch
 from stackmark.machine.orphans import start_ticks
 from stackmark.machine.reading import Metric
+from stackmark.machine.sampler import Sampler, pieces
 from stackmark.model import ValidationError
 from stackmark.places.place import Handle, Watch
 from stackmark.spec import Request, Spec, explain
@@ -235,6 +236,12 @@ class OutsideRun:
             invalid=list(findings.invalid), flags=[*self._printed.flags(), *findings.flags, *ended.flags],
         )  # fmt: skip
 
+    def samples(self, about: Mapping[str, Any], taken: Iterable[tuple[float, dict[str, float]]]) -> None:
+        """Say what was sampled while the program ran, by the machine's monotonic clock."""
+        self._event(events.Sampled, **about)
+        for at_s, values in pieces(taken):
+            self._event(events.Sample, at_s=round(max(0.0, at_s - self._begin), 3), values=values)
+
     def not_started(self, program: str, why: str) -> None:
         """Say that the program could not be started, as a worker says it."""
         hint = "give its path in the image, or a name that is in the image's PATH"
@@ -298,13 +305,16 @@ class ProcessWatch:
     A program that ends before it could be looked at has unknown limits.
     """
 
-    def __init__(self, pid_of: Callable[[], int | None]) -> None:
-        self._pid_of = pid_of
+    def __init__(self, pid_of: Callable[[], int | None], sample_hz: float = 0.0) -> None:
+        self._pid_of, self._sample_hz = pid_of, sample_hz
+        self._sampler: Sampler | None = None
         self._over = threading.Event()
         # The first and the last of them.
         self._samples: list[host_counters.HostCounters] = []
         self._thread = threading.Thread(target=self._look, name="outside", daemon=True)
         self.facts: list[Subject] = []
+        # What the sampler said about itself, and its samples; None where nothing was sampled.
+        self.sampled: tuple[dict[str, Any], list[tuple[float, dict[str, float]]]] | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -315,6 +325,10 @@ class ProcessWatch:
     ) -> None:
         self._over.set()
         self._thread.join()
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            with suppress(ValueError):  # its samples are no part of what is measured
+                self.sampled = sampler.finish()
 
     def metrics(self) -> list[Metric]:
         """Return what the group used between the first and the last look, and what others did meanwhile."""
@@ -326,6 +340,9 @@ class ProcessWatch:
         while (pid := self._pid_of()) is None:
             if self._over.wait(ASK_S):
                 return
+        if self._sample_hz > 0:
+            with suppress(OSError):
+                self._sampler = Sampler(pid, self._sample_hz)
         facts = facts_of_process(pid)
         # A process that ended meanwhile is read in part: as a zombie it has no network namespace any more.
         self.facts = facts if start_ticks(pid) is not None else []

@@ -14,10 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean
-from typing import Literal, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -33,6 +32,7 @@ from stackmark.experiments.fitting import is_censored
 from stackmark.experiments.recorder import Silent
 from stackmark.experiments.recorder import Watcher as Watcher
 from stackmark.figures import say_figure
+from stackmark.ledger.progress import RunProgress
 from stackmark.ledger.rows import RunRow
 from stackmark.show.safe import LABEL_AT_MOST, cut_middle, safe_line, short_id
 from stackmark.show.terminal import Voice, is_screen, standard_error
@@ -145,7 +145,7 @@ class PlainLines(Notices):
         super().__init__(out)
         self._phases = phases
         self._prefix, self._in_words, self._where = "", "", Where()
-        self._rows, self._said_s = ListProgress(), 0.0
+        self._rows, self._said_s, self._followed = ListProgress(), 0.0, ""
 
     def experiment_begins(self, labels: Sequence[str], blocks: int) -> None:
         self._where.experiment_begins(labels, blocks)
@@ -204,6 +204,16 @@ class PlainLines(Notices):
     def run_ended(self, row: RunRow, number: int, of: int) -> None:
         self._say(say_run(row, number, of, self._in_words, rows=self._rows))
 
+    def run_was(self, row: RunRow, number: int, of: int, label: str) -> None:
+        """Show a run that another process made."""
+        self._say(say_run(row, number, of, self._where.say(label, row.block)))
+
+    def follow(self, now: RunProgress, left_s: float | None, share: float | None) -> None:
+        """Show how far a run of another process is."""
+        if self._phases and now.phase != self._followed:
+            self._followed = now.phase
+            self._say(f"{self._prefix}  {safe_line(now.phase)}")
+
 
 # A run that takes longer than the one before is not done before it ends.
 MOST_WITHIN = 0.99
@@ -224,6 +234,11 @@ class TimeLeft:
         self._number = self._of = 0
         self._run_s: dict[str, float] = {}
         self._this_s: float | None = None
+        # Of another process, which says it itself: the seconds that are left, when it was told, and the share that is done.
+        self._told: tuple[float | None, float, float | None] | None = None
+
+    def told(self, left_s: float | None, share: float | None) -> None:
+        self._told = (left_s, self._clock(), share)
 
     def forget(self) -> None:
         self._run_s, self._this_s, self._number, self._of = {}, None, 0, 0
@@ -234,6 +249,8 @@ class TimeLeft:
 
     def share(self) -> float | None:
         """Return how much of the whole experiment is done; None where nothing tells how far the first run is."""
+        if self._told:
+            return self._told[2]
         if not self._of or (self._number == 1 and self._this_s is None):
             return None
         within = (self._clock() - self._began) / self._this_s if self._this_s else 0.0
@@ -258,6 +275,9 @@ class TimeLeft:
             self._run_s[self._arm] = seconds
 
     def seconds(self) -> float | None:
+        if self._told:
+            left_s, at_s, _ = self._told
+            return None if left_s is None else max(0.0, left_s - (self._clock() - at_s))
         known = self._run_s.values()
         if not known:
             return None
@@ -433,6 +453,19 @@ class LiveBar(ScreenBar):
         self._left.run_begins(number, of, None if self._in_words and block is None else label)
         self._reset("starting")
 
+    def run_was(self, row: RunRow, number: int, of: int, label: str) -> None:
+        """Show a run that another process made."""
+        self._in_words = self._where.say(label, row.block)
+        self.run_ended(row, number, of)
+
+    def follow(self, now: RunProgress, left_s: float | None, share: float | None) -> None:
+        """Show how far a run of another process is."""
+        self._left.told(left_s, share)
+        done = f"{now.rows_done}/{now.rows_of} " if now.rows_of else ""
+        self._reset(cut_middle(f"{done}{safe_line(now.said or now.phase)}", ROOM_NEXT_TO_PROBLEM))
+        rate = f"{say_rate(now.rate_per_s)} {safe_line(now.rate_unit or '')}" if now.rate_per_s else ""
+        self._progress.update(self._task, rate=rate)
+
     def _reset(self, what: str, total: int | None = None) -> None:
         self._done, self._steps = 0, total or 0
         gap = " " if self._in_words else "  "
@@ -510,70 +543,3 @@ def watching(quiet: bool, verbosity: int = 0) -> Iterator[Watcher]:
             yield bar
     else:
         yield Notices(sys.stderr) if quiet else PlainLines(sys.stderr, phases=verbosity >= VERBOSE)
-
-
-# --- for a Python callback ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Something that happened while a measurement runs, for a progress callback.
-
-    `number` counts runs from 1; `of` is how many are planned. `rate_per_s` is known when a run `ended` with a number.
-    """
-
-    kind: Literal["notice", "probe", "run", "phase", "ended"]
-    message: str
-    run_id: str = ""
-    number: int = 0
-    of: int = 0
-    arm: str = ""
-    block: int | None = None
-    rate_per_s: float | None = None
-
-
-ProgressLike = Callable[[Progress], None] | Watcher | None
-
-
-class Callbacks(Silent):
-    """Tells a Python callback what happens."""
-
-    def __init__(self, tell: Callable[[Progress], None]) -> None:
-        self._tell = tell
-        self._run = Progress("run", "")
-
-    def notice(self, sentence: str) -> None:
-        self._tell(Progress("notice", sentence))
-
-    def probing(self, request: Request) -> None:
-        self._run = Progress("run", "")
-        self._tell(Progress("probe", f"{request.workload}: choosing what was not given"))
-
-    def probed(self, probe: Probe) -> None:
-        chosen = ", ".join(f"{name} {value}" for name, value in probe.spec.params.items() if name in probe.choices)
-        self._tell(Progress("probe", f"{probe.spec.workload}: {chosen or 'nothing was left to choose'}"))
-
-    def run_begins(
-        self, run_id: str, number: int, of: int, spec: Spec, *, label: str = "", block: int | None = None
-    ) -> None:
-        where = f" ({label})" if label else ""
-        self._run = Progress("run", f"run {number} of {of} begins{where}", run_id, number, of, label, block)
-        self._tell(self._run)
-
-    def event(self, event: Event) -> None:
-        if isinstance(event, Phase) and event.state == "begin" and self._run.run_id:
-            run = self._run
-            self._tell(Progress("phase", event.phase, run.run_id, run.number, run.of, run.arm, run.block))
-
-    def run_ended(self, row: RunRow, number: int, of: int) -> None:
-        said = row.failure_message or (say_figure(row.rate_per_s, row.rate_unit) if row.rate_per_s else "")
-        run = self._run
-        self._tell(Progress("ended", f"{row.status}: {said}", row.id, number, of, run.arm, run.block, row.rate_per_s))
-
-
-def watcher_of(progress: ProgressLike) -> Watcher:
-    if progress is None:
-        return Silent()
-    if callable(progress):
-        return Callbacks(progress)
-    return progress

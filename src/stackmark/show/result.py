@@ -32,6 +32,7 @@ from stackmark.show.roofline import standing_json
 from stackmark.show.run_summary import COMMANDS, UNUSABLE, answer_lines, missed_hint, print_summary, say_group
 from stackmark.show.serving import served_lines
 from stackmark.show.stacks import say_stack_lines
+from stackmark.show.telemetry import telemetry_json, waited_line
 from stackmark.show.terminal import Line, answer_last, print_named
 from stackmark.show.wording import say_spread, width_style
 from stackmark.spec import Request
@@ -112,6 +113,7 @@ def result_lines(result: RunResult) -> list[Line]:
         lines.append(("energy", f"{energy:,.0f} J per run (the chip's own counter)"))
     if (share := result.median_of("data_share")) is not None:
         lines.append(("data", say_data(share)))
+    lines += waited_line(list(result.sampled.values()), share)
     lines += [("flag", flag) for flag in run_flags(result.good)]
     if result.against:
         lines.append(("against", _against(result.against)))
@@ -300,6 +302,9 @@ def result_json(result: RunResult) -> dict[str, Any]:
         "roofline": standing_json(result.limits.standing) if result.limits.standing else None,
         **({"group": group_json(result.group)} if measured.spec.ranks > 1 else {}),
         **({"quality": quality_json(measured.quality)} if measured.quality else {}),
+        **(
+            {"telemetry": [{"run": id_, **telemetry_json(one)} for id_, one in result.sampled.items()]} if result.sampled else {}
+        ),
         **({"served": served_json(result.served)} if result.served else {}),
         "command": result.command,
         "repeat": result.repeat,
@@ -319,6 +324,8 @@ def served_json(found: ServingResult) -> dict[str, Any]:
         "runs": found.runs,
         "rate_fails": found.rate_fails,
         "tests": found.tests or None,
+        **({"cached_shares": list(found.cached)} if found.cached else {}),
+        **({"client": dict(found.client)} if found.client is not None else {}),
     }
 
 

@@ -20,6 +20,7 @@ from stackmark.show.facts import say_chip
 from stackmark.show.quality import quality_lines
 from stackmark.show.safe import safe_line, short_id
 from stackmark.show.serving import served_lines
+from stackmark.show.telemetry import waited_line
 from stackmark.show.terminal import NAME_WIDTH, Line, is_screen, print_named
 from stackmark.show.wording import say_spread, width_style
 from stackmark.spec import Scalar
@@ -91,6 +92,7 @@ def summary_lines(result: RunResult, ledger: str = "") -> list[Line]:
     if result.served:
         lines += served_lines(result.served)
     lines += _failures([row for row in measured.failed if not is_censored(row)], details)
+    lines += waited_line(list(result.sampled.values()), result.median_of("data_share"))
     if result.limits.standing:
         lines.append(("limit", say_limit(result.limits.standing)))
     if result.group:

@@ -20,6 +20,7 @@ from stackmark.show.result import group_json, rate_line, say_data, say_flag, say
 from stackmark.show.roofline import say_limits, standing_json
 from stackmark.show.run_summary import say_group
 from stackmark.show.safe import SHORT_ID
+from stackmark.show.telemetry import telemetry_json, telemetry_lines
 from stackmark.show.terminal import Column, Line, answer_last, is_screen, print_named, print_table, standard_output
 from stackmark.spec import AUTO
 from stackmark.units import say_local, say_moment, say_percent, say_seconds, say_zone
@@ -117,6 +118,8 @@ def run_lines(run: StoredRun) -> list[Line]:
         lines.append(("quality", "\n".join(evaluation_lines(run.evaluations))))
     if run.group:
         lines.append(("ranks", say_group(run.group)))
+    if run.sampled:
+        lines += telemetry_lines(run.sampled)
     if run.setup:
         lines.append(("set-up", say_setup(run.setup)))
     lines += [("flag", say_flag(flag)) for flag in row.flags]
@@ -136,6 +139,8 @@ def run_json(run: StoredRun) -> dict[str, Any]:
     shown |= {"facts": run.facts, "doubts": list(run.doubts), "roofline": standing}
     if run.row.ranks > 1:
         shown["group"] = group_json(run.group)
+    if run.sampled:
+        shown["telemetry"] = telemetry_json(run.sampled)
     if run.evaluations:
         shown["evaluations"] = [asdict(one) for one in run.evaluations]
     return {**shown, "rows": [row_json(one) for one in run.listed.rows]} if run.listed else shown
@@ -192,7 +197,8 @@ def _when(row: RunDetail, facts: Facts) -> list[Line]:
     """Of a run from somebody's log it is known when it was imported, and from where."""
     if log := facts.get("import"):
         where = f"{log.get('file')}, lines {log.get('first_line')} to {log.get('last_line')}, by {log.get('program')}"
-        said = [("it says", str(log["figure"]))] if log.get("figure") else []
+        numbers = str(log.get("numbers") or "").split("; ")
+        said = [("it says", "\n".join(filter(None, (str(log["figure"]), *numbers))))] if log.get("figure") else []
         return [*said, ("imported", say_local(row.started_unix_s)), ("from", where)]
     took = f", for {say_seconds(row.ended_unix_s - row.started_unix_s)}" if row.ended_unix_s else ""
     return [("started", f"{say_local(row.started_unix_s)}{took}")]

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stackmark.show.load_curve import curve_lines
 from stackmark.show.run_summary import WARNING_AT_MOST, WARNINGS_SHOWN
 from stackmark.show.safe import cut_middle, safe_line, short_id
 from stackmark.show.serving import suite_lines
@@ -184,7 +185,7 @@ def _print_cells(sections: SuiteSections, console: Console, rows: _Rows) -> None
 
 def _below(sections: SuiteSections, details: bool) -> list[Line]:
     result = sections.result
-    lines: list[Line] = []
+    lines: list[Line] = curve_lines(result.loads) if result.loads else []
     if any(cell.throughput for cell in result.cells):
         lines.append(("read", sections.reading))
     if sections.legend:

@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from stackmark.ledger.export import not_a_formula
 from stackmark.schemas import with_schema
 from stackmark.show.junit import Case, Outcome, render_junit
+from stackmark.show.load_curve import curve_json
 from stackmark.show.result import figure_json
 from stackmark.show.sections import NO_REASON
 from stackmark.show.suite_sections import SuiteSections
@@ -60,6 +61,7 @@ def suite_json(result: SuiteResult) -> dict[str, JsonValue]:
                 "method": sections.method,
                 "missing": list(result.missing),
                 "stopped": result.stopped or None,
+                **({"loads": curve_json(result.loads)} if result.loads else {}),
             },
         )
     )

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from stackmark.errors import SpecError
+from stackmark.show.load_curve import curve_picture, say_knee
 from stackmark.show.plot import WIDTH, moved, picture_height, png_of, whole
 from stackmark.show.report.charts import grouped, heatmap
 from stackmark.show.report.charts.shapes import BOLD_WIDTH, LETTER_WIDTH, fitted, sign, words, wrapped
@@ -13,8 +14,8 @@ from stackmark.show.suite_sections import SuiteSections
 from stackmark.show.wording import sentence, stopped
 from stackmark.verdict.suite import SuiteResult
 
-SuiteKind = Literal["heatmap", "bars"]
-KINDS: tuple[SuiteKind, ...] = ("heatmap", "bars")
+SuiteKind = Literal["heatmap", "bars", "load"]
+KINDS: tuple[SuiteKind, ...] = ("heatmap", "bars", "load")
 
 # Of a heat map: within the margin, not decided, failed, not run; and from the lightest to the deepest, slower and faster.
 HEAT = {
@@ -31,7 +32,9 @@ STYLE = f"""
 
 
 def default_kind(result: SuiteResult) -> SuiteKind:
-    """The heat map where something is compared."""
+    """The heat map where something is compared, and latency against load where that is what differs."""
+    if result.loads:
+        return "load"
     return "heatmap" if heatmap.drawable(result) else "bars"
 
 
@@ -49,7 +52,11 @@ def suite_plot_svg(result: SuiteResult, kind: SuiteKind | None = None) -> str:
     if chosen == "bars" and result.compared:
         legend, y = _arms(result, y + 14)
         parts.append(legend)
-    drawn = heatmap.heatmap(result) if chosen == "heatmap" else grouped.grouped_bars(result)
+    if chosen == "load":
+        assert result.loads is not None
+        drawn = curve_picture(result.loads)
+    else:
+        drawn = heatmap.heatmap(result) if chosen == "heatmap" else grouped.grouped_bars(result)
     for line in wrapped(_caption(sections, chosen), WIDTH, 11):
         y += 16
         parts.append(words(0, y, line, "quiet", size=11))
@@ -74,6 +81,11 @@ def check_drawable(result: SuiteResult, kind: SuiteKind) -> None:
             "a heat map shows ratios to a reference, and this suite has none",
             hint="draw it with --kind bars, or compare an axis of the suite",
         )
+    if kind == "load" and not result.loads:
+        raise SpecError(
+            "latency against load needs three loads or more of one server (serve/endpoint)",
+            hint="measure them: --concurrency 1,4,16; or draw it with --kind bars",
+        )
     if not grouped.drawable(result):
         raise SpecError(
             "no cell of this suite has a number", hint=f"finish it: stackmark resume {result.experiment_id}"
@@ -81,6 +93,9 @@ def check_drawable(result: SuiteResult, kind: SuiteKind) -> None:
 
 
 def _caption(sections: SuiteSections, kind: SuiteKind) -> str:
+    if kind == "load":
+        assert sections.result.loads is not None
+        return f"Latency against load. Knee: {say_knee(sections.result.loads)}."
     if kind == "bars":
         return f"{grouped.say_axis(sections.result)} Lines over the bars: 95 % intervals."
     more = f"; Holm decided over {sections.family} comparisons" if sections.family > 1 else ""

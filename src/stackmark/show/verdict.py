@@ -26,6 +26,7 @@ from stackmark.show.sections import MOST_HEADLINES as SENTENCES
 from stackmark.show.sections import FailureRow, Sections
 from stackmark.show.serving import compared_lines
 from stackmark.show.stacks import say_stack_lines
+from stackmark.show.telemetry import telemetry_json
 from stackmark.show.terminal import NAME_WIDTH, Line, answer_last, grid, is_screen
 from stackmark.show.verdict_summary import COLOURS as COLOURS
 from stackmark.show.verdict_summary import (
@@ -334,7 +335,9 @@ def _blocks(floor: NoiseFloor) -> str:
 
 
 def verdict_json(examined: Examined) -> dict[str, JsonValue]:
-    made = asdict(replace(examined, runs=tuple(replace(run, step_s=()) for run in examined.runs), operators=()))
+    made = asdict(
+        replace(examined, runs=tuple(replace(run, step_s=(), telemetry=None) for run in examined.runs), operators=())
+    )
     del made["operators"], made["pinned"]  # `show --json` has the one, `run --json` the other as `repeat`
     if examined.scaling is None:
         del made["scaling"]
@@ -350,7 +353,9 @@ def verdict_json(examined: Examined) -> dict[str, JsonValue]:
     if not examined.latencies:
         del made["latencies"]
     for run, seen in zip(made["runs"], examined.runs, strict=True):
-        del run["step_s"]
+        del run["step_s"], run["telemetry"]
+        if seen.telemetry:
+            run["telemetry"] = telemetry_json(seen.telemetry)
         run["steps"] = len(seen.step_s)
         run["setup"] = _parts(seen.setup)
     made["comparisons"] = [comparison_json(comparison) for comparison in examined.comparisons]

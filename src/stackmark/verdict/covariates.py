@@ -18,6 +18,7 @@ from stackmark.units import say_percent, say_seconds, say_size
 from stackmark.verdict.evidence import paired, welch
 from stackmark.verdict.examined import CovariateLine, ExaminedArm, ExaminedRun
 from stackmark.verdict.student import t_cdf, t_quantile
+from stackmark.verdict.telemetry import moved_with_steps
 
 # --- How the ratio of two arms moved with a covariate from block to block: the load of others, a clock, a temperature
 #
@@ -163,6 +164,13 @@ KNOWN = (
         alarm=1.0,
         alarm_words="other programs were running on the GPU",
     ),
+    KnownCovariate("gpu_waited_share", "time in which the GPU had nothing to do", "share", 0.03, worse="higher"),
+    KnownCovariate("clock_memory_mhz", "clock of the GPU's memory", "MHz", 0.005, relative=True, worse="lower"),
+    KnownCovariate("memory_temperature_c", "temperature of the GPU's memory", "°C", 5.0, worse="higher"),
+    KnownCovariate("cpu_clock_mhz", "clock of the CPUs", "MHz", 0.02, relative=True, worse="lower"),
+    KnownCovariate("cpu_pressure_share", "time in which a task waited for a CPU", "share", 0.1, worse="higher"),
+    KnownCovariate("memory_pressure_share", "time in which a task waited for memory", "share", 0.02, worse="higher"),
+    KnownCovariate("disk_pressure_share", "time in which a task waited for a disk", "share", 0.05, worse="higher"),
     KnownCovariate("load_1m", "load average in the minute before", "", 0.5, worse="higher"),
     KnownCovariate("steal_s", "CPU time the hypervisor gave to other machines", "s", 0.05, worse="higher"),
     KnownCovariate("involuntary_switches", "involuntary context switches", "times", 0.5, relative=True, worse="higher"),
@@ -292,6 +300,15 @@ def association_lines(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) 
             if found is not None and found.clear:
                 lines.append(f"{b.label} / {a.label}: {_say_association(BY_NAME[name], found)}")
     return tuple(lines)
+
+
+def step_associations(arms: Sequence[ExaminedArm], runs: Sequence[ExaminedRun]) -> tuple[str, ...]:
+    """Say what moved with the length of steps within the runs of each arm, by their samples."""
+    told: list[str] = []
+    for arm in arms:
+        sampled = [run.telemetry for run in counted_runs(runs, arm.index) if run.telemetry]
+        told += moved_with_steps(sampled, arm.label if len(arms) > 1 else "")
+    return tuple(told)
 
 
 def _say_association(known: KnownCovariate, found: Association) -> str:

@@ -18,6 +18,7 @@ from stackmark.verdict.operators import ListRatio, RowResult
 from stackmark.verdict.published_pairs import PublishedPair
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.scaling import Scaling
+from stackmark.verdict.telemetry import Telemetry
 from stackmark.verdict.throughput import Throughput, Window
 from stackmark.verdict.time_to_quality import QualityResult
 
@@ -61,6 +62,8 @@ class ExaminedRun:
     late: bool = False
     # Of its time, what pauses (steps of at least 1.5 times the usual length) added.
     pause_share: float = 0.0
+    # What was sampled next to it; None where nothing was.
+    telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from stackmark.verdict.cautions import INTERFERENCE
 from stackmark.verdict.comparison import Comparison
 from stackmark.verdict.examined import Examined, ExaminedArm
 from stackmark.verdict.family import holm
+from stackmark.verdict.load_curve import LoadCurve
 from stackmark.verdict.throughput import Throughput
 
 # disturbed: other programs used the machine. one-run: no spread is known. unusable: its runs differ by a factor. open: runs are
@@ -100,6 +101,8 @@ class SuiteResult:
     missing: tuple[str, ...] = ()
     # Where the suite stopped before its end: the budget.
     stopped: str = ""
+    # Of one server under several loads: latency against load.
+    loads: LoadCurve | None = None
 
     @property
     def cells(self) -> list[SuiteCell]:

@@ -30,6 +30,7 @@ from stackmark.worker.first import worker_command
 from stackmark.worker.kernels import emit_kernels
 from stackmark.worker.measure import Heartbeat, measure, warm_up
 from stackmark.worker.ranks import devices_of_ranks
+from stackmark.worker.sampling import Sampling
 from stackmark.worker.stream import Emitter
 from stackmark.workloads.definition import Family
 from stackmark.workloads.registry import find
@@ -83,9 +84,12 @@ ALONE = Rank(0, 1, 0, 1)
 class Bench:
     """The worker's services for a workload (workload.Rig)."""
 
-    def __init__(self, emitter: Emitter, rank: Rank = ALONE, repetition: int = 0) -> None:
+    def __init__(
+        self, emitter: Emitter, rank: Rank = ALONE, repetition: int = 0, sampling: Sampling | None = None
+    ) -> None:
         self._emitter = emitter
         self.rank = rank
+        self.sampling = sampling or Sampling(emitter, 0.0)
         self.repetition = repetition
         self.flags: list[str] = []
 
@@ -104,13 +108,13 @@ def perform(task: Task, emitter: Emitter) -> None:
         assert task.request is not None
         probe(task.request, emitter)
     elif task.spec is not None:
-        run(task.spec, emitter, task.repetition)
+        run(task.spec, emitter, task.repetition, task.sample_hz)
     else:
         assert task.request is not None
         with emitter.part("probe"):
             found = resolved(task.request)
         emitter(events.Probe, spec=found.spec, choices=found.choices)
-        run(found.spec, emitter, task.repetition)
+        run(found.spec, emitter, task.repetition, task.sample_hz)
 
 
 def probe(request: Request, emitter: Emitter) -> None:
@@ -134,11 +138,17 @@ def load(family: Family) -> Workload:
     return workload
 
 
-def run(spec: Spec, emitter: Emitter, repetition: int = 0) -> None:
+def run(spec: Spec, emitter: Emitter, repetition: int = 0, sample_hz: float = 0.0) -> None:
+    # Of a run of one it is nobody's business whether it was started inside somebody's job.
+    rank = (own_rank(os.environ) if spec.ranks > 1 else None) or ALONE
+    # One sampler on each machine. It is started before this process is bound to CPUs, and may use the others.
+    with Sampling(emitter, sample_hz if rank.local_number == 0 else 0.0) as sampling:
+        _run(spec, emitter, Bench(emitter, rank, repetition, sampling))
+
+
+def _run(spec: Spec, emitter: Emitter, bench: Bench) -> None:
     family, entry = find(spec.workload)
     params = read_params(family, spec)
-    # Of a run of one it is nobody's business whether it was started inside somebody's job.
-    bench = Bench(emitter, (own_rank(os.environ) if spec.ranks > 1 else None) or ALONE, repetition)
     bind(emitter, spec, bench)
     with emitter.part("import"):
         workload = load(family)
@@ -197,6 +207,7 @@ def _measured(emitter: Emitter, ready: TimedSteps, params: Params, bench: Bench)
     waited_before = ready.data_wait_s()
     with watching(uuid) as watched:
         stretch = measure(emitter, ready, params, step_s)
+    bench.sampling.finish()
     _check_loss(stretch, ready)
     _emit_metrics(emitter, watched, ready.metrics())
     result = {
@@ -232,10 +243,15 @@ def _measured_whole(emitter: Emitter, whole: TimedWhole, bench: Bench) -> None:
     emitter(events.Phase, phase="measure", state="begin")
     program = ProgramWatch(_own_pids) if whole.device == AUTO else None
     with watching(uuid, program) as watched, want_of_memory():
-        told = whole.run(lambda line: emitter(events.Log, line=line))
+        try:
+            told = whole.run(lambda line: emitter(events.Log, line=line))
+        except WorkloadFailure as failure:
+            for metric in failure.metrics:
+                emitter(events.Metric, **vars(metric))
+            raise
     if program is not None:
         told = _with_gpus(emitter, told, program)
-    _emit_told(emitter, told, watched, bench.flags)
+    _emit_told(emitter, told, watched, bench, bench.flags)
 
 
 def _own_pids() -> set[int]:
@@ -271,7 +287,7 @@ def _measured_list(emitter: Emitter, listed: TimedRows, bench: Bench) -> None:
         told = listed.run(done)
     failed = [row for row in rows if row.failure_kind]
     flags = [f"rows-failed: {len(failed)} of {len(rows)} rows gave no number"] if failed else []
-    _emit_told(emitter, told, watched, [*bench.flags, *flags], rows=len(rows), rows_failed=len(failed))
+    _emit_told(emitter, told, watched, bench, [*bench.flags, *flags], rows=len(rows), rows_failed=len(failed))
 
 
 def _measured_training(emitter: Emitter, training: TimedTraining, bench: Bench) -> None:
@@ -297,7 +313,7 @@ def _measured_training(emitter: Emitter, training: TimedTraining, bench: Bench) 
     with watching(device_uuid(training.device)) as watched:
         told = training.run(evaluated, lambda line: emitter(events.Log, line=line))
     told = replace(told, memory_peak_mib=memory_peak_mib(training.device))
-    _emit_told(emitter, told, watched, bench.flags)
+    _emit_told(emitter, told, watched, bench, bench.flags)
 
 
 def _finite(value: float) -> float:
@@ -311,10 +327,13 @@ def _finite(value: float) -> float:
     return value
 
 
-def _emit_told(emitter: Emitter, told: TimedFigure, watched: "Watched", flags: Sequence[str], **more: int) -> None:
+def _emit_told(
+    emitter: Emitter, told: TimedFigure, watched: "Watched", bench: Bench, flags: Sequence[str], **more: int
+) -> None:
     """The end of what has no steps: one step, and a figure of its own."""
     emitter.steps("measure", 0, [told.wall_s], [])
     emitter(events.Phase, phase="measure", state="end", seconds=round(told.wall_s, 6))
+    bench.sampling.finish()
     _emit_metrics(emitter, watched, told.metrics)
     for histogram in told.histograms:
         emitter.histogram(histogram)

@@ -83,6 +83,10 @@ class Emitter:
         """Return the time of the events, in seconds since the worker began."""
         return time.monotonic() - self._begin
 
+    def since(self, monotonic_s: float) -> float:
+        """Return a moment that another process of this machine read from the same clock, as the events have it."""
+        return round(max(0.0, monotonic_s - self._begin), 3)
+
     def last(self, kind: type[events.Event], /, **fields: Any) -> None:
         """Write the last event. It does not wait long for a blocked reader."""
         self(kind, **fields)

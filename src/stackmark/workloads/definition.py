@@ -102,7 +102,11 @@ class Definition:
 
 @dataclass(frozen=True)
 class Family:
-    """Workloads with the same parameters and one implementation, whose module is a `Workload`."""
+    """Workloads with the same parameters and one implementation, whose module is a `Workload`.
+
+    `name` is the part of their names before the slash. Where several families have one name, each but the first holds one
+    workload: `serve/endpoint` has other parameters than the networks of `serve/`.
+    """
 
     name: str
     params: type[AnyParams]

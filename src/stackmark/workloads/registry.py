@@ -4,7 +4,7 @@ The command line reads names, parameters and help texts from here. A built-in fa
 announce theirs by the entry point group `stackmark.workloads` (definition.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from stackmark.errors import SEE_HELP, SpecError, nearest_names
 from stackmark.model import FieldInfo, ValidationError
@@ -15,17 +15,35 @@ from stackmark.workloads.definition import Definition, Family, outside
 from stackmark.workloads.fit import definition as fit
 from stackmark.workloads.op import definition as op
 from stackmark.workloads.serve import definition as serve
+from stackmark.workloads.serve import endpoint
+from stackmark.workloads.serve import start as serve_start
 from stackmark.workloads.train import definition as train
 
 
 def families() -> dict[str, Family]:
-    """Return ours, and those of other packages; a name of ours cannot be taken by another."""
-    table = {
-        one.name: one for one in (train.FAMILY, fit.FAMILY, serve.FAMILY, op.family(), command.FAMILY, check.FAMILY)
-    }
-    for one in outside().found.values():
-        if isinstance(one, Family):
-            table.setdefault(one.name, one)
+    """Return ours, and those of other packages, by what a user types before their parameters: `train`, or `serve/endpoint`.
+
+    The first family of a name has the name itself. Each further one with the name is known by its only workload. A name of
+    ours cannot be taken by another package.
+    """
+    ours = (
+        train.FAMILY,
+        fit.FAMILY,
+        serve.FAMILY,
+        endpoint.FAMILY,
+        op.family(),
+        command.FAMILY,
+        serve_start.FAMILY,
+        check.FAMILY,
+    )
+    names = {one.name for one in ours}
+    others = (one for one in outside().found.values() if isinstance(one, Family) and one.name not in names)
+    table: dict[str, Family] = {}
+    for one in (*ours, *others):
+        if one.name not in table:
+            table[one.name] = one
+        elif len(one.definitions) == 1:
+            table.setdefault(one.definitions[0].name, one)
     return table
 
 
@@ -34,13 +52,24 @@ def definitions() -> Iterator[Definition]:
         yield from family.definitions
 
 
+def _look_up(workload: str) -> tuple[Family, Definition] | None:
+    name = workload.partition("/")[0]
+    return next(
+        (
+            (family, one)
+            for family in families().values()
+            if family.name == name
+            for one in family.definitions
+            if one.name == workload
+        ),
+        None,
+    )
+
+
 def find(workload: str) -> tuple[Family, Definition]:
     """Return the family and definition of a name; an unknown name is an error with the nearest ones."""
-    family = families().get(workload.partition("/")[0])
-    for one in family.definitions if family else ():
-        if one.name == workload:
-            assert family is not None
-            return family, one
+    if found := _look_up(workload):
+        return found
     for name in workload.split("/"):  # an entry point is named for its family, or for its operator
         outside().require(name)
     names = [one.name for one in definitions()]
@@ -51,22 +80,26 @@ def find(workload: str) -> tuple[Family, Definition]:
 
 def known(workload: str) -> Definition | None:
     """Return the definition of a name; None where its package is not installed any more, or the name is of a foreign log."""
-    family = families().get(workload.partition("/")[0])
-    return next((one for one in family.definitions if one.name == workload), None) if family else None
+    found = _look_up(workload)
+    return found[1] if found else None
 
 
 def is_own_program(workload: str) -> bool:
     """Tell whether a workload runs a program of the user's."""
-    family = families().get(workload.partition("/")[0])
+    found = _look_up(workload)
+    family = found[0] if found else families().get(workload.partition("/")[0])
     return family is not None and family.own_program
 
 
-def check_request(request: Request) -> None:
-    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed."""
+def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
+    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed.
+
+    `in_arms` are the parameters that each arm of a comparison types for itself.
+    """
     family, definition = find(request.workload)
     fields = family.params.model_fields
     for name, field in fields.items():
-        if field.is_required() and name not in request.typed() and not _may_be_auto(field):
+        if field.is_required() and name not in {*request.typed(), *in_arms} and not _may_be_auto(field):
             raise SpecError(
                 f"{request.workload} needs --{name.replace('_', '-')}: {field.description}",
                 hint=SEE_HELP,

@@ -8,7 +8,7 @@ stands in its definition (`Definition.timed`).
 """
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,13 +24,17 @@ Values = dict[str, float]
 
 
 class WorkloadFailure(Exception):
-    """A failure that the workload understands; `kind` is one of events.FAILURE_EXIT_CODES."""
+    """A failure that the workload understands; `kind` is one of events.FAILURE_EXIT_CODES.
 
-    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+    `metrics` were measured before it, and are kept with the failed run.
+    """
+
+    def __init__(self, kind: str, message: str, hint: str = "", metrics: Sequence[Metric] = ()) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.hint = hint
+        self.metrics = metrics
 
 
 class Rig(Protocol):

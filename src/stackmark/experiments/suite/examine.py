@@ -6,6 +6,7 @@ from dataclasses import replace
 from stackmark.experiments.design import check_margin
 from stackmark.experiments.examine import examine
 from stackmark.experiments.suite.carry_out import BegunRow, Reason, begun_rows, is_open, plan_of
+from stackmark.experiments.suite.loads import curve_of
 from stackmark.experiments.suite.plan import PlannedRow, SuitePlan
 from stackmark.ledger.rows import Experiment
 from stackmark.ledger.store import Ledger
@@ -52,6 +53,7 @@ def examine_suite(ledger: Ledger, suite: Experiment, margin: float | None = None
         rows=rows,
         missing=tuple(plan.missing),
         stopped=stopped,
+        loads=curve_of(ledger, rows),
     )
 
 

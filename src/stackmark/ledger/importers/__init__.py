@@ -11,7 +11,20 @@ from dataclasses import dataclass, replace
 
 from stackmark.errors import SpecError, nearest_names
 from stackmark.extensions import extensions
-from stackmark.ledger.importers import deepbench, loadgen, mlperf_training, nvcnn, own_worker, reference_app, tf_cnn
+from stackmark.ledger.importers import (
+    aiperf,
+    deepbench,
+    guidellm,
+    inference_perf,
+    llm_d,
+    loadgen,
+    mlperf_training,
+    nvcnn,
+    own_worker,
+    reference_app,
+    tf_cnn,
+    vllm_bench,
+)
 from stackmark.ledger.importers.found import Found, Importer
 from stackmark.ledger.importers.reading import LARGEST_BYTES, Log
 
@@ -31,12 +44,14 @@ class Format:
     title: str
     # Found in a line of every such log, and in no line of another program.
     mark: re.Pattern[str]
-    importer: Callable[[], Importer]
+    importer: Callable[[], Importer] | None = None
     # Whether each source in a log is a run of its own. The ranks of one MLPerf run share its log.
     by_source: bool = True
     # Whether its mark decides where a log has marks of others too: what our own worker passes on is part of its output.
     decides: bool = False
     largest_bytes: int = LARGEST_BYTES
+    # Reads the whole file, instead of an importer of lines: JSON, YAML.
+    reads: Callable[[Log], list[Found]] | None = None
     # A workload of its kind, for the hint where a log does not name its own.
     example: str = "train/resnet50"
 
@@ -52,6 +67,13 @@ FORMATS = {
         Format(loadgen.FORMAT, loadgen.TITLE, loadgen.MARK, loadgen.LoadGenImporter, example="serve/resnet50"),
         Format(reference_app.FORMAT, reference_app.TITLE, reference_app.MARK, reference_app.ReferenceAppImporter,
                example="serve/resnet50"),
+        Format(vllm_bench.FORMAT, vllm_bench.TITLE, vllm_bench.MARK, reads=vllm_bench.read),
+        Format(vllm_bench.LOG_FORMAT, vllm_bench.LOG_TITLE, vllm_bench.LOG_MARK, vllm_bench.VllmTableImporter),
+        Format(guidellm.FORMAT, guidellm.TITLE, guidellm.MARK, reads=guidellm.read),
+        Format(aiperf.FORMAT, aiperf.TITLE, aiperf.MARK, reads=aiperf.read),
+        Format(aiperf.CSV_FORMAT, aiperf.CSV_TITLE, aiperf.CSV_MARK, reads=aiperf.read_table),
+        Format(inference_perf.FORMAT, inference_perf.TITLE, inference_perf.MARK, reads=inference_perf.read),
+        Format(llm_d.FORMAT, llm_d.TITLE, llm_d.MARK, reads=llm_d.read),
         Format(own_worker.FORMAT, own_worker.TITLE, own_worker.MARK, own_worker.OwnWorkerImporter, decides=True,
                largest_bytes=own_worker.LARGEST_BYTES),
     )
@@ -126,8 +148,24 @@ def results_of(log: Log, kind: Format) -> list[Found]:
             f"{log.name} is larger than {kind.largest_bytes >> 20} MiB, the limit for {kind.title}",
             hint="import it in parts",
         )
-    importers: dict[str, Importer] = {}
     kept = _Results()
+    if kind.reads:
+        kept.take(kind.reads(log))
+        _refuse_many(kept.found, log)
+    else:
+        _read_lines(log, kind, kept)
+    found = kept.found
+    if not found:
+        raise SpecError(
+            f"{log.name} contains no output of {kind.title}",
+            hint="is the log complete? without --format the format is detected",
+        )
+    return found
+
+
+def _read_lines(log: Log, kind: Format, kept: _Results) -> None:
+    assert kind.importer is not None
+    importers: dict[str, Importer] = {}
     for line in log.lines():
         source = line.source if kind.by_source else ""
         importer = importers.get(source)
@@ -136,14 +174,11 @@ def results_of(log: Log, kind: Format) -> list[Found]:
                 raise SpecError(f"{log.name} contains the output of more than {MOST_SOURCES} sources")
             importer = importers[source] = kind.importer()
         kept.take(importer.feed(line))
-        if len(kept.found) > MOST_RESULTS:
-            raise SpecError(f"{log.name} contains more than {MOST_RESULTS} results", hint="import it in parts")
+        _refuse_many(kept.found, log)
     for importer in importers.values():
         kept.take(importer.end())
-    found = kept.found
-    if not found:
-        raise SpecError(
-            f"{log.name} contains no output of {kind.title}",
-            hint="is the log complete? without --format the format is detected",
-        )
-    return found
+
+
+def _refuse_many(found: list[Found], log: Log) -> None:
+    if len(found) > MOST_RESULTS:
+        raise SpecError(f"{log.name} contains more than {MOST_RESULTS} results", hint="import it in parts")

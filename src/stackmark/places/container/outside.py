@@ -80,7 +80,8 @@ def run_outside(
 
     # Of all GPUs that this machine has: which of them the program used is seen while it runs.
     gpus = ProgramWatch(lambda: set(marked(mark)))
-    with _watchdog(engine, mark), gpus, ProcessWatch(lambda: _first_process(engine, mark)) as seen:
+    process_watch = ProcessWatch(lambda: _first_process(engine, mark), task.sample_hz)
+    with _watchdog(engine, mark), gpus, process_watch as seen:
         ended = supervise(
             process,
             task,
@@ -92,6 +93,8 @@ def run_outside(
             raw=run,
         )
     run.facts(seen.facts or unknown("cgroup", "limits", "process"))
+    if seen.sampled:
+        run.samples(*seen.sampled)
     failure = ended.failure
     if failure is None and process.returncode < 0:
         name = signal.Signals(-process.returncode).name

@@ -15,6 +15,7 @@ from stackmark.show.report.charts.setup import COLOURS
 from stackmark.show.report.heading import NO_HEADING, Heading
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
 from stackmark.show.report.tables import Cell, Row, badge, bullets, numeric, paragraph, plain, prose, table
+from stackmark.show.report.telemetry import while_it_ran
 from stackmark.show.sections import SIGNS, Headline, Sections
 from stackmark.show.wording import (
     LETTERS,
@@ -63,8 +64,8 @@ def experiment(sections: Sections, heading: Heading = NO_HEADING, *, steps: bool
             _verdict(sections),
             *(
                 shown(sections)
-                for shown in (*measured.SECTIONS, *evidence.SECTIONS)
-                if steps or shown is not measured.step_times
+                for shown in (*measured.SECTIONS, while_it_ran, *evidence.SECTIONS)
+                if steps or shown not in (measured.step_times, while_it_ran)
             ),
             _stored(sections.examined),
         ]

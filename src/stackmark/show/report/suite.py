@@ -6,6 +6,7 @@ Holm decided over the whole suite into it, so that a row never says something el
 
 from collections.abc import Iterator
 
+from stackmark.show.load_curve import curve_lines, curve_picture, say_knee
 from stackmark.show.report.charts import grouped, heatmap
 from stackmark.show.report.heading import NO_HEADING, Heading
 from stackmark.show.report.html import experiment, footer, head, nested, page
@@ -59,18 +60,21 @@ def render_suite_html(
 
     Where more rows than `most_pages` have a page, all of these are left out: paper cannot fold them.
     """
+    title = heading.title or SuiteSections(result).title
+    content = suite(result, heading, most_pages=most_pages)
+    return page(title, element("main", content, footer(generated_unix_s, version)))
+
+
+def suite(result: SuiteResult, heading: Heading = NO_HEADING, *, most_pages: int | None = None) -> Markup:
+    """Return everything about a suite: its head, its answer, its table, and the report of each row."""
     sections = SuiteSections(result)
-    title = heading.title or sections.title
     found = sum(row.examined is not None for row in result.rows)
     folded = most_pages is None or found <= most_pages
     parts = [_answer(sections), _table(sections, linked=folded)]
-    parts += [shown(sections) for shown in (_heat, _bars, _failed, _missing, _method)]
+    parts += [shown(sections) for shown in (_load, _heat, _bars, _failed, _missing, _method)]
     parts += [_rows(sections) if folded else _left_out(sections), _repeat(sections)]
     shape = f"suite {result.name} · {counted(len(result.rows), 'row')}, {counted(len(result.cells), 'cell')}"
-    return page(
-        title,
-        element("main", head(f"{shape} · {_when(result)}", title, heading), *parts, footer(generated_unix_s, version)),
-    )
+    return join([head(f"{shape} · {_when(result)}", heading.title or sections.title, heading), *parts])
 
 
 def _answer(sections: SuiteSections) -> Markup:
@@ -153,6 +157,15 @@ def _cell(said: CellText) -> Cell:
         return Cell(rate)
     judged = element("span", text(unbroken(f"{said.sign} {said.change}")), class_=f"verdict-word {said.colour}")
     return Cell(join([rate, element("small", judged, text(f" {said.word}"))]))
+
+
+def _load(sections: SuiteSections) -> Markup:
+    curve = sections.result.loads
+    if curve is None:
+        return NOTHING
+    drawn = curve_picture(curve)
+    table = [paragraph(f"{name} {said}") for name, said in curve_lines(curve)]
+    return section("Latency against load", figure(drawn, drawn, f"Knee: {say_knee(curve)}."), *table, name="load")
 
 
 def _heat(sections: SuiteSections) -> Markup:
@@ -298,6 +311,9 @@ def _short_parts(sections: SuiteSections) -> list[str]:
     return [
         f"**{first.sign} {plain(sentence(first.sentence))}**",
         _markdown_table(sections),
+        "\n".join(f"- {inline(f'{name} {said}')}" for name, said in curve_lines(sections.result.loads))
+        if sections.result.loads
+        else "",
         f"<sub>{inline(_notes(sections))}</sub>",
         _markdown_failures(sections),
     ]

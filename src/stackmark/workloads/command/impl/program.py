@@ -122,6 +122,19 @@ class Program:
             self._read(None)
         return self._finish()
 
+    @property
+    def running(self) -> bool:
+        return self._ended_s is None
+
+    @property
+    def code(self) -> int | None:
+        """Return its exit code, or the negative number of the signal that ended it, once it was left."""
+        return self._process.returncode if self._process else None
+
+    def read(self, timeout_s: float) -> None:
+        """Read what it prints for at most this long, or until something came."""
+        self._read(timeout_s)
+
     def _read(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:

@@ -1,4 +1,4 @@
-"""Search the highest rate whose latency stays within a bound: bracket, bisect, and confirm both ends.
+"""Search the highest rate whose answers are good enough: bracket, bisect, and confirm both ends.
 
 A single test near the limit is a coin toss, and where latency grows slowly with the load there is a band of rates at which the
 answer changes from test to test. So the answer is two rates: the lower one held in three tests of three, the higher one failed in
@@ -7,8 +7,8 @@ three of three. An end that a test contradicts moves outwards, and never back; w
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from stackmark.workloads.serve.impl.loadgen import LoadResult
 from stackmark.workloads.workload import WorkloadFailure
 
 # Bisecting ends when the two rates are this close.
@@ -20,26 +20,51 @@ WIDEN, MOVE = 1.6, 1.15
 FARTHEST = 64.0
 
 
+class Tested(Protocol):
+    """What one test says; `valid`: the rate held."""
+
+    @property
+    def valid(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Tested)
+
+
 @dataclass(frozen=True)
-class RateFound:
+class RateFound(Generic[T]):
     """The highest rate that held in all its tests, and the lowest above it that failed in all. `last` is a test of the former."""
 
     holds: float
     fails: float
     tests: int
-    last: LoadResult
+    last: T
 
 
-class Search:
-    """`test` runs one test at a rate; it holds where LoadGen calls it valid."""
+@dataclass(frozen=True)
+class Words:
+    """What a search says: why no rate holds, what to relax then, and what is counted."""
+
+    none_holds: str
+    bound: str
+    unit: str = "queries/s"
+
+
+class Search(Generic[T]):
+    """`test` runs one test at a rate, `say` says in short what it showed."""
 
     def __init__(
-        self, test: Callable[[float], LoadResult], bound_s: float, log: Callable[[str], None], first: float
+        self,
+        test: Callable[[float], T],
+        log: Callable[[str], None],
+        first: float,
+        say: Callable[[T], str],
+        words: Words,
     ) -> None:
-        self._test, self._bound_s, self._log, self._first = test, bound_s, log, _round(first)
-        self._seen: dict[float, list[LoadResult]] = {}
+        self._test, self._log, self._first = test, log, _round(first)
+        self._say, self._words = say, words
+        self._seen: dict[float, list[T]] = {}
 
-    def run(self) -> RateFound:
+    def run(self) -> RateFound[T]:
         low, high = self._bracket()
         while high / low > CLOSE:
             middle = _round((low * high) ** 0.5)
@@ -74,24 +99,20 @@ class Search:
         return False
 
     def _moved(self, rate: float, factor: float) -> float:
-        moved = _round(rate * factor)
+        moved, words = _round(rate * factor), self._words
         if self._first / FARTHEST <= moved <= self._first * FARTHEST:
             return moved
         if factor > 1:
-            message, way = f"every rate up to {rate:g} queries/s holds", "a smaller"
+            message, way = f"every rate up to {rate:g} {words.unit} holds", "a smaller"
         else:
-            message = (
-                f"no rate from {rate:g} queries/s on holds: more than 1 % of the answers take over {self._bound_s:g} s"
-            )
-            way = "a longer"
-        raise WorkloadFailure("no_figure", message, f"give it {way} --latency-bound, or end other programs")
+            message, way = f"no rate from {rate:g} {words.unit} on holds: {words.none_holds}", "a longer"
+        raise WorkloadFailure("no_figure", message, f"give it {way} {words.bound}, or end other programs")
 
     def _holds(self, rate: float) -> bool:
         tested = self._test(rate)
         self._seen.setdefault(rate, []).append(tested)
-        self._log(
-            f"{rate:g} queries/s {'holds' if tested.valid else 'fails'}: p99 {1e3 * tested.percentile_s(99):.4g} ms"
-        )
+        said = "holds" if tested.valid else "fails"
+        self._log(f"{rate:g} {self._words.unit} {said}: {self._say(tested)}")
         return tested.valid
 
 

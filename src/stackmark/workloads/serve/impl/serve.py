@@ -33,7 +33,7 @@ from stackmark.workloads.serve.impl.batches import Batches, fixed_sizes
 from stackmark.workloads.serve.impl.latencies import disagreement, latencies_ns
 from stackmark.workloads.serve.impl.loadgen import Answers, Load, LoadResult, Predict, library, run_accuracy, run_test
 from stackmark.workloads.serve.impl.network import Network, nothing
-from stackmark.workloads.serve.impl.search import Search
+from stackmark.workloads.serve.impl.search import Search, Words
 from stackmark.workloads.serve.impl.trials import (
     CPU_BATCH,
     GPU_BATCHES,
@@ -322,7 +322,9 @@ def _measured(
             last[rate] = test(rate)
             return last[rate].result
 
-        found = Search(one_rate, params.latency_bound, log, _round(expected / 2)).run()
+        beyond = 100 - judged_percent(served.name, params.scenario)
+        over = f"more than {beyond:g} % of the answers take over {params.latency_bound:g} s"
+        found = Search(one_rate, log, _round(expected / 2), _say_p99, Words(over, "--latency-bound")).run()
         done, value = last[found.holds], found.holds
         more = [
             Metric("rate_fails", found.fails, "queries/s", True),
@@ -354,6 +356,10 @@ def _measured(
         ),
         histograms=(own,) if own.total else (),
     )
+
+
+def _say_p99(tested: LoadResult) -> str:
+    return f"p99 {1e3 * tested.percentile_s(99):.4g} ms"
 
 
 def _short_of_rules(name: str, params: ServeParams, done: Tested) -> list[str]:

@@ -1,0 +1,1 @@
+"""Watch results and GPUs for months: metrics for Prometheus, alert rules, dashboards, manifests."""
