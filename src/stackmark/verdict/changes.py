@@ -9,11 +9,12 @@ since one bad night is no change, however bad.
 
 A change is named in a history without any in at most 5 % of cases, where series do not depend on each other. Where each resembles
 the one before it (a room that is warm for days), the distance counts for less, as for fewer series. Without that a change was
-named in 50 to 77 % of histories in which neighbours correlate by 0.7; now it is in 7 to 16 % (benchmarks/verdicts.py).
+named in 50 to 77 % of histories in which neighbours correlate by 0.7; now it is in 7 to 13 % (benchmarks/verdicts.py).
 """
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +85,8 @@ def _refined(logs: Floats, places: list[int], rng: np.random.Generator, permutat
     found: dict[int, float] = {}
     for _ in range(MOST_ROUNDS):
         ends = [0, *places, logs.size]
-        again = [_best(logs, ends[at], ends[at + 2], rng, permutations) for at in range(len(places))]
+        worth = _worth(logs, places)
+        again = [_best(logs, ends[at], ends[at + 2], rng, permutations, ALPHA, worth) for at in range(len(places))]
         found = dict(filter(None, again))
         if sorted(found) == places:
             break
@@ -93,7 +95,13 @@ def _refined(logs: Floats, places: list[int], rng: np.random.Generator, permutat
 
 
 def _best(
-    logs: Floats, start: int, end: int, rng: np.random.Generator, permutations: int, alpha: float = ALPHA
+    logs: Floats,
+    start: int,
+    end: int,
+    rng: np.random.Generator,
+    permutations: int,
+    alpha: float = ALPHA,
+    worth: float = 1.0,
 ) -> tuple[int, float] | None:
     """Return the place where the two sides are furthest apart, and its p; None where that is no more than chance."""
     values = logs[start:end]
@@ -103,22 +111,23 @@ def _best(
     apart = _distances(ranks[None, :])[0]
     best = int(np.argmax(apart))
     largest = _distances(rng.permuted(np.tile(ranks, (permutations, 1)), axis=1)).max(axis=1)
-    seen = apart[best] * _worth(ranks, LEAST + best)
+    seen = apart[best] * worth
     p = (1 + int(np.count_nonzero(largest >= seen - 1e-9))) / (1 + permutations)
     return (start + LEAST + best, p) if p <= alpha else None
 
 
-def _worth(ranks: Floats, first: int) -> float:
+def _worth(logs: Floats, places: list[int]) -> float:
     """Return what a distance is worth where each series resembles the one before it: such a history has fewer independent ones.
 
-    The resemblance (the correlation of neighbours, of an AR(1)) is that of the distances from the means of both sides, so that
-    the change itself is none of it. It is corrected for being estimated from few.
+    The resemblance (the correlation of neighbours, of an AR(1)) is that of the ranks within the levels, so that the changes
+    themselves are none of it. It is corrected for being estimated from few.
     """
-    rest = np.concatenate([ranks[:first] - ranks[:first].mean(), ranks[first:] - ranks[first:].mean()])
-    squares = float(rest @ rest)
+    ends = [0, *places, logs.size]
+    levels = [logs[start:end] for start, end in pairwise(ends)]
+    rest = _ranks(np.concatenate([level - level.mean() for level in levels]))
+    squares, n = float(rest @ rest), rest.size
     alike = float(rest[:-1] @ rest[1:]) / squares if squares else 0.0
-    n = ranks.size
-    alike = min(max(alike + (1 + 4 * alike) / n, 0.0), MOST_ALIKE)
+    alike = min(max(alike + (1 + 4 * alike) * len(levels) / n, 0.0), MOST_ALIKE)
     return math.sqrt((1 - alike) / (1 + alike))
 
 
