@@ -13,6 +13,7 @@ import click
 import pytest
 
 from asking import ask
+from stackmark.cli.compare import in_all
 from stackmark.cli.main import ANYWHERE, our_verbs, stackmark
 from stackmark.cli.options import (
     asked_workloads,
@@ -139,7 +140,7 @@ def requests_of(params: dict[str, Any], workloads: list[str] | None = None, *, i
     typed = {name: value for name, value in params.items() if name in fields}
     requests = read_requests(workloads or asked_workloads(params["workload"], typed, image=image), typed)
     for request in requests:
-        check_request(request)
+        check_request(request, in_all(params.get("arms") or ()))
     return requests
 
 

@@ -124,18 +124,18 @@ def command(asked: tuple[str, ...], /, workload: str | None, arms: tuple[str, ..
     image = names_image(arms, wanted.place_options)
     requests = read_requests(asked_workloads(workload, typed, image=image), typed)
     if len(requests) == 1:
-        check_request(requests[0], _in_all(arms))
+        check_request(requests[0], in_all(arms))
         return compare(requests[0], wanted)
     if wanted.sample_hz is not None:
         raise SpecError("--sample-hz is for one comparison, not for a list", hint="run the command once for each")
     from stackmark.cli.suites import compare_several
 
     for request in requests:
-        check_request(request, _in_all(arms))
+        check_request(request, in_all(arms))
     return compare_several(requests, wanted)
 
 
-def _in_all(arms: Sequence[str]) -> set[str]:
+def in_all(arms: Sequence[str]) -> set[str]:
     """Return the keys that every arm has."""
     keys = [{part.partition("=")[0].strip().replace("-", "_") for part in arm.split(",")[1:]} for arm in arms]
     return set.intersection(*keys) if keys else set()

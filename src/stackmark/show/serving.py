@@ -55,7 +55,7 @@ def _client_lines(found: ServingResult, said: Mapping[str, float]) -> list[Line]
     for name in CLIENT_TIMES:
         of_name = [one for one in found.metrics if one.metric.name.endswith(f"_{name}")]
         if of_name:
-            lines.append((name, ", ".join(map(_say_metric, of_name))))
+            lines.append((name, ", ".join(_say_metric(one).replace(f" {name}", "", 1) for one in of_name)))
     answered, failed, late = (round(found.runs * said.get(name, 0.0)) for name in ("answered", "failed", "late"))
     parts = [f"{say_rate(said.get('requests_per_s', 0.0))} a second", f"{answered:,} answered", f"{failed:,} failed"]
     if "slo_share" in said:
