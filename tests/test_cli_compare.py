@@ -203,7 +203,7 @@ def test_what_was_held_equal_is_not_claimed_where_nobody_held_it() -> None:
 # One arm against a published number
 
 
-def test_one_arm_is_held_against_a_published_row(tmp_path: Path) -> None:
+def test_one_arm_is_compared_with_a_published_row(tmp_path: Path) -> None:
     row = "train/lenet,lenet,training,AMD EPYC,1,fp32,2,1e9,images/s,2024-09-30,Nobody"
     (tmp_path / "mine.csv").write_text(
         f"workload,model,task,chip,count,precision,batch,value,unit,date,source\n{row}\n"

@@ -1,4 +1,4 @@
-"""A load on running servers: times held against the server's own, tokens by its own count, failures by kind."""
+"""A load on running servers: times compared with the server's own, tokens by its own count, failures by kind."""
 
 import json
 import math

@@ -47,7 +47,7 @@ def test_a_neighbour_that_is_busy_half_of_the_time_is_not_usual() -> None:
     assert blocks_of(half) == [(0, 0), (1, 1), (2, 0), (3, 1), (4, 0), (4, 1)]
 
 
-def test_an_arm_that_met_the_neighbour_in_all_runs_but_one_is_held_against_the_other_arm() -> None:
+def test_an_arm_that_met_the_neighbour_in_all_runs_but_one_is_compared_with_the_other_arm() -> None:
     unlucky = loads((0.9, 0.1), (0.9, 0.1), (0.1, 0.1), (0.9, 0.1), (0.9, 0.1), (0.9, 0.1))
     assert blocks_of(unlucky) == [(0, 0), (1, 0), (3, 0), (4, 0), (5, 0)]
 
@@ -56,7 +56,7 @@ def test_a_load_that_is_always_there_is_usual() -> None:
     assert blocks_of(loads((0.9, 0.9), (0.9, 1.0), (1.0, 0.9), (0.9, 0.9))) == []
 
 
-def test_an_arm_that_causes_load_itself_is_held_against_itself() -> None:
+def test_an_arm_that_causes_load_itself_is_compared_with_itself() -> None:
     assert blocks_of(loads((0.0, 0.5), (0.0, 0.5), (0.0, 0.5), (0.0, 0.5))) == []
 
 

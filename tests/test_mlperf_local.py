@@ -11,7 +11,7 @@ from refusing import refused
 from stackmark.api.mlperf_local import plan_local, read_beside, read_scenarios
 from stackmark.experiments.serving import ServingResult
 from stackmark.histogram import Histogram
-from stackmark.show.reference_app import NAMES, lines_beside, reference_line
+from stackmark.show.reference_app import NAMES, lines_of_log, reference_line
 
 LINE = (
     "TestScenario.SingleStream qps=163.51, mean=0.0061, time=60.040, queries=9817, "
@@ -54,9 +54,9 @@ def test_a_run_without_latencies_has_no_line() -> None:
 
 def test_lines_of_a_log_are_those_of_the_scenarios_that_ran() -> None:
     log = ["noise", f"INFO:main: {LINE}", LINE.replace("SingleStream", "Server"), "TestScenario.Server qps=x"]
-    assert lines_beside(log, ["single-stream"]) == [LINE]
-    assert len(lines_beside([LINE] * 1000, ["single-stream"])) == 20
-    assert lines_beside(["TestScenario.SingleStream qps=1" + "x" * 10**6], ["single-stream"])[0].startswith("TestSc")
+    assert lines_of_log(log, ["single-stream"]) == [LINE]
+    assert len(lines_of_log([LINE] * 1000, ["single-stream"])) == 20
+    assert lines_of_log(["TestScenario.SingleStream qps=1" + "x" * 10**6], ["single-stream"])[0].startswith("TestSc")
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,24 @@ def test_only_the_server_takes_a_rate_and_a_bound() -> None:
 def test_the_printed_line_is_of_a_stored_run_and_the_importer_reads_it_back(tmp_path: Path) -> None:
     ledger, log = str(tmp_path / "l.sqlite3"), tmp_path / "theirs.log"
     log.write_text(f"{LINE}\n")
-    words = ["mlperf", "local", "empty", "cpu", "--time", "0.2s", "--scenario", "SingleStream", "--beside", str(log)]
+    words = [
+        "mlperf",
+        "local",
+        "empty",
+        "cpu",
+        "--time",
+        "0.2s",
+        "--scenario",
+        "SingleStream",
+        "--reference-log",
+        str(log),
+    ]
     done = ask(*words, "--json", "--ledger", ledger)
     assert done.code == 0, done.err
     found = json.loads(done.out)
     (one,) = found["results"]
     assert SHAPE.fullmatch(one["line"])
-    assert found["beside"] == [LINE]
+    assert found["reference_lines"] == [LINE]
     queries = int(re.search(r"queries=(\d+)", one["line"])[1])  # type: ignore[index]
     assert ask("show", one["experiment"], "--ledger", ledger).code == 0
     # The line has seconds with four decimals, too few for what answers within microseconds.

@@ -188,7 +188,7 @@ def test_eight_devices_may_do_eight_times_the_work_and_five_per_cent_more(
     assert len(stored()) == (2 if taken else 0)
 
 
-def test_scaling_is_held_against_what_was_added_before_from_either_side(tmp_path: Path) -> None:
+def test_scaling_is_compared_with_what_was_added_before_from_either_side(tmp_path: Path) -> None:
     add(tmp_path, GOOD | {"count": "4", "value": "4000"})
     for count, value, named in (("8", "10000", ("10,000", "2.5", "4,000")), ("1", "500", ("500", "8", "4,000"))):
         answer = add(tmp_path, GOOD | {"count": count, "value": value})

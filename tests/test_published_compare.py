@@ -69,7 +69,7 @@ def test_words_beside_the_chip_narrow_it_down() -> None:
     assert chosen("A100 MXNet", spec()).framework.startswith("MXNet")
 
 
-def test_a_forward_pass_is_held_against_inference() -> None:
+def test_a_forward_pass_is_compared_with_inference() -> None:
     assert published_name(V15, {"mode": "forward"}) == "infer/resnet50_v1.5"
     assert chosen("RTX 4090", spec(mode="forward")).task == "inference"
 
@@ -193,7 +193,7 @@ def test_a_typo_is_found_before_anything_is_measured(tmp_path: Path, monkeypatch
     assert "probe" not in answer.err
 
 
-def test_a_real_run_is_held_against_a_row_of_ones_own_in_words_and_for_programs(tmp_path: Path) -> None:
+def test_a_real_run_is_compared_with_a_row_of_ones_own_in_words_and_for_programs(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.sqlite3"
     (tmp_path / "own.csv").write_text(OWN, encoding="utf-8")
     assert ask_process(ledger, "published", "add", str(tmp_path / "own.csv")).code == Exit.DONE

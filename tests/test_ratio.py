@@ -300,7 +300,7 @@ def test_by_the_first_rules_the_ninety_percent_interval_decided_alone() -> None:
     assert compare_blocks("a", "b", [0.0] * 4, logs, 0.01, rules=1).word == "FASTER"
 
 
-def test_from_six_blocks_on_a_noisy_word_is_held_against_the_signs_of_the_blocks() -> None:
+def test_from_six_blocks_on_a_noisy_word_is_compared_with_the_signs_of_the_blocks() -> None:
     clear = blocks(around(math.log(0.8), 0.04))
     assert (clear.word, clear.p_sign_flip) == ("SLOWER", 2 / 64)
     assert missing(clear.sentence, "0.031") == []
@@ -311,7 +311,7 @@ def test_from_six_blocks_on_a_noisy_word_is_held_against_the_signs_of_the_blocks
     assert NORMAL_NOISE in unclear.sentence
 
 
-def test_four_noisy_blocks_cannot_be_held_against_their_signs() -> None:
+def test_four_noisy_blocks_cannot_be_compared_with_their_signs() -> None:
     result = blocks(around(math.log(0.5), 0.04, n=4))
     assert (result.word, result.p_sign_flip) == ("SLOWER", None)
     assert NORMAL_NOISE in result.sentence
@@ -319,7 +319,7 @@ def test_four_noisy_blocks_cannot_be_held_against_their_signs() -> None:
     assert NORMAL_NOISE not in quiet.sentence
 
 
-def test_equivalence_of_noisy_blocks_is_held_against_their_signs_too() -> None:
+def test_equivalence_of_noisy_blocks_is_compared_with_their_signs_too() -> None:
     result = blocks(around(0.0, 0.04, n=8), margin=0.1)
     d = np.array(around(0.0, 0.04, n=8))
     theirs = [

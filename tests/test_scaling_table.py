@@ -59,7 +59,7 @@ def test_one_run_a_side_has_an_efficiency_and_no_interval(ledger: str) -> None:
     assert (pair.word, pair.interval_90) == ("INCONCLUSIVE", None)
 
 
-def test_groups_are_held_against_one_rank_of_their_own_place(ledger: str) -> None:
+def test_groups_are_compared_with_one_rank_of_their_own_place(ledger: str) -> None:
     for place in ("host", "container"):
         for gpus in ("1gpu", "2gpu"):
             imported(f"tf_cnn/t4_{place}_{gpus}.log", "--place", place)

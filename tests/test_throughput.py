@@ -100,7 +100,7 @@ def test_steps_that_add_up_to_more_than_passed_are_flagged() -> None:
     assert "overlap" in flag
 
 
-def test_the_wall_clock_is_held_against_all_steps_not_only_the_steady_ones() -> None:
+def test_the_wall_clock_is_compared_with_all_steps_not_only_the_steady_ones() -> None:
     steps = [0.2] * 60 + [0.1] * 240
     assert judge_run(steps, 64, 36.0, TICK_S).flags == ()
     (flag,) = judge_run(steps, 64, 24.0, TICK_S).flags

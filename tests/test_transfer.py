@@ -122,7 +122,7 @@ def test_an_older_kernel_writes_the_speed_without_its_bus(tmp_path: Path) -> Non
     assert pcie_of_kernel(ADDRESS, bus_of(tmp_path, "8 GT/s", "16", "16 GT/s")) == Pcie(3, 16, 4, 16)
 
 
-def test_a_chip_on_the_same_package_as_its_host_is_not_held_against_pcie() -> None:
+def test_a_chip_on_the_same_package_as_its_host_is_not_compared_with_pcie() -> None:
     limit = host_limit(UUID, "", module=two_gpus(nvmlDeviceGetName="NVIDIA GH200 480GB"))
     assert limit.bytes_per_s == 450e9
     assert limit.words.startswith("NVLink-C2C")

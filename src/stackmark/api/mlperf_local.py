@@ -13,7 +13,7 @@ from stackmark.errors import SpecError
 from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.result import RunResult, flags_of_runs
 from stackmark.schemas import with_schema
-from stackmark.show.reference_app import NAMES, lines_beside, name_of, reference_line
+from stackmark.show.reference_app import NAMES, lines_of_log, name_of, reference_line
 from stackmark.spec import Scalar
 from stackmark.workloads.serve.definition import SERVED
 
@@ -88,24 +88,24 @@ def run_local(plan: RunPlan, ledger: LedgerLike, watcher: Watcher) -> LocalRun:
     return LocalRun(scenario, found, reference_line(scenario, served) if served else "")
 
 
-def read_beside(path: Path, scenarios: Sequence[str]) -> list[str]:
+def read_reference_log(path: Path, scenarios: Sequence[str]) -> list[str]:
     """Return the lines of these scenarios in a log of the reference application."""
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        raise SpecError(f"--beside: {path} cannot be read: {error.strerror}") from error
-    found = lines_beside(text.splitlines(), scenarios)
+        raise SpecError(f"--reference-log: {path} cannot be read: {error.strerror}") from error
+    found = lines_of_log(text.splitlines(), scenarios)
     if not found:
         names = ", ".join(map(name_of, scenarios))
         raise SpecError(
-            f"--beside: {path} has no line of {names}",
+            f"--reference-log: {path} has no line of {names}",
             hint="it is a log of the reference application: TestScenario.SingleStream qps=…",
         )
     return found
 
 
-def local_json(runs: Sequence[LocalRun], beside: Sequence[str]) -> dict[str, Any]:
+def local_json(runs: Sequence[LocalRun], reference_lines: Sequence[str]) -> dict[str, Any]:
     """Return what `stackmark mlperf local --json` prints."""
     found = [{"scenario": one.scenario, "line": one.line or None, **one.measurement.to_dict()} for one in runs]
-    return with_schema("mlperf-local", {"results": found, "beside": list(beside)})
+    return with_schema("mlperf-local", {"results": found, "reference_lines": list(reference_lines)})

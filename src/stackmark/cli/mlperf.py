@@ -34,7 +34,7 @@ Examples:
   stackmark mlperf local resnet50 cpu
   stackmark mlperf local resnet50 gpu --scenario all --mlperf
   stackmark mlperf local resnet50 cpu --scenario Server --qps 20 --max-latency 100ms
-  stackmark mlperf local resnet50 gpu --beside reference_app.log
+  stackmark mlperf local resnet50 gpu --reference-log reference_app.log
 """
 GROUP_EPILOG = """\b
 Examples:
@@ -185,7 +185,7 @@ def check(files: tuple[str, ...], ruleset: str, as_json: bool) -> int:
 )
 @click.option("--mlperf", is_flag=True, default=None, help="At least the duration and the queries of MLPerf's rules.")
 @click.option(
-    "--beside",
+    "--reference-log",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="LOG",
     callback=not_empty,
@@ -198,7 +198,7 @@ def local(
     model: str,
     device: str,
     scenario: str,
-    beside: Path | None,
+    reference_log: Path | None,
     published: bool,
     ledger: str | None,
     as_json: bool,
@@ -208,13 +208,13 @@ def local(
 
     Each scenario is one run of serve/MODEL with LoadGen, stored like any other: `stackmark show last` has everything about it.
     """
-    from stackmark.api.mlperf_local import local_json, plan_local, read_beside, read_scenarios, run_local
+    from stackmark.api.mlperf_local import local_json, plan_local, read_reference_log, read_scenarios, run_local
     from stackmark.cli.saying import watching
     from stackmark.errors import Exit
     from stackmark.show.result import nearest_text
 
     scenarios = read_scenarios(scenario)
-    others = read_beside(beside, scenarios) if beside is not None else []
+    others = read_reference_log(reference_log, scenarios) if reference_log is not None else []
     runs = []
     for plan in plan_local(model, device, scenarios, typed):
         with watching(quiet=as_json) as watcher:
@@ -232,6 +232,6 @@ def local(
         print_json(local_json(runs, others))
     else:
         for line in others:
-            click.echo(f"{beside}: {line}")
+            click.echo(f"{reference_log}: {line}")
     failed = sum(not one.line for one in runs)
     return Exit.RUN_FAILED if failed == len(runs) else Exit.PART_FAILED if failed else Exit.DONE

@@ -55,7 +55,7 @@ def _tile_s(one: Histogram, percent: float) -> float:
     return 1e-9 * known
 
 
-def lines_beside(lines: Iterable[str], scenarios: Iterable[str]) -> list[str]:
+def lines_of_log(lines: Iterable[str], scenarios: Iterable[str]) -> list[str]:
     """Return the results of these scenarios in somebody's log, in its order; at most the first twenty."""
     wanted = {name_of(one) for one in scenarios}
     found: list[str] = []

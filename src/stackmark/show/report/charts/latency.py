@@ -24,7 +24,7 @@ from stackmark.units import say_seconds
 from stackmark.verdict.examined import ExaminedArm, LatencyCurve
 
 PERCENTS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
-# A curve has the sign of its arm at these percentiles, so that arms can be told apart without colours.
+# A curve has the sign of its arm at these percentiles, so that arms can be distinguished without colours.
 SIGNED = (50.0, 90.0, 99.0)
 
 

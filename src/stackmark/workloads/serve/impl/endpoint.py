@@ -23,13 +23,13 @@ from stackmark.workloads.serve.endpoint import (
     read_lengths,
     slo_of,
 )
-from stackmark.workloads.serve.impl.client.counted import differences, held_against, read_counters
+from stackmark.workloads.serve.impl.client.counted import compared_with, differences, read_counters
 from stackmark.workloads.serve.impl.client.crew import run_load
 from stackmark.workloads.serve.impl.client.http import Reader, RequestFailure, Server
 from stackmark.workloads.serve.impl.client.load import Part, Record, Sender, headers_of, kserve_base
 from stackmark.workloads.serve.impl.client.outcome import Outcome, say_times, sum_up
 from stackmark.workloads.serve.impl.client.prompts import (
-    Asked,
+    Prompt,
     Prompts,
     Scale,
     arrivals_of,
@@ -193,7 +193,7 @@ async def _look(params: EndpointParams, found: Found) -> Found:
     return found
 
 
-async def _tried(sender: Sender, asked: Asked) -> Record:
+async def _tried(sender: Sender, asked: Prompt) -> Record:
     from stackmark.workloads.serve.impl.client.protocols import text_body
 
     params = sender.params
@@ -211,7 +211,7 @@ async def _calibrate(params: EndpointParams, server: Server, found: Found) -> No
     text = prompts.text(SHORT, source)
     sender = Sender(params, server, prompts, dict(EXTRAS), ())
     try:
-        short = await _tried(sender, Asked(text, 0, 2))
+        short = await _tried(sender, Prompt(text, 0, 2))
     except RequestFailure as failure:
         if failure.kind not in ("http_400", "http_422"):
             raise
@@ -219,12 +219,12 @@ async def _calibrate(params: EndpointParams, server: Server, found: Found) -> No
         found.flags.append(
             "no-ignore-eos: the server refuses to ignore the end of a text, so answers may be shorter than asked"
         )
-        short = await _tried(sender, Asked(text, 0, 2))
+        short = await _tried(sender, Prompt(text, 0, 2))
     found.extras = sender.extras
     if params.prompts:
         return
     more = min(max(LEAST_MORE, read_lengths(params.prompt).low // 2), MOST_MORE)
-    long = await _tried(sender, Asked(f"{text} {prompts.text(more, source)}", 0, 2))
+    long = await _tried(sender, Prompt(f"{text} {prompts.text(more, source)}", 0, 2))
     if short.prompt >= 0 and long.prompt > short.prompt:
         per_word = (long.prompt - short.prompt) / more
         found.scale = Scale(max(0.0, short.prompt - SHORT * per_word), per_word)
@@ -313,7 +313,7 @@ def _measured(params: EndpointParams, found: Found, log: Callable[[str], None], 
         before = asyncio.run(_counters(params))
         outcome = _test(params, found, params.rate)
         _usable(params, outcome, log)
-        more, flags = _held_against(before, asyncio.run(_counters(params)), outcome)
+        more, flags = _compared_with(before, asyncio.run(_counters(params)), outcome)
         for flag in flags:
             rig.flag(flag)
         value = _value(params, outcome)
@@ -389,12 +389,12 @@ def _usable(params: EndpointParams, outcome: Outcome, log: Callable[[str], None]
         )
 
 
-def _held_against(
+def _compared_with(
     before: Mapping[str, float], after: Mapping[str, float], outcome: Outcome
 ) -> tuple[list[Metric], list[str]]:
     """Hold the tokens of the answers against the server's own counters."""
     metrics, flags = [], []
-    for what, theirs, ours in held_against(differences(before, after), outcome.load.records):
+    for what, theirs, ours in compared_with(differences(before, after), outcome.load.records):
         metrics.append(Metric(f"server_{what}_tokens", theirs, "tokens", True))
         if theirs != ours:
             failed = len(outcome.load.records) - len(outcome.answered)

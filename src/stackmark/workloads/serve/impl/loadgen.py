@@ -231,7 +231,7 @@ class Answers:
             self._begun.append(_Begun(ids, came_ns, lambda: said))
 
     def _finish_but(self, ahead: int) -> None:
-        """Answer the batches that were begun, but so many of the last ones."""
+        """Answer the batches that were begun, except `ahead` of the last ones."""
         while len(self._begun) > ahead:
             self._answer(self._begun.popleft())
 

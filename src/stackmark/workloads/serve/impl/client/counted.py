@@ -1,4 +1,4 @@
-"""A server's own counters (`/metrics`, Prometheus text) before and after a load, held against what its answers said."""
+"""A server's own counters (`/metrics`, Prometheus text) before and after a load, compared with what its answers said."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,7 +32,7 @@ def differences(before: Mapping[str, float], after: Mapping[str, float]) -> dict
     return {name: after[name] - before[name] for name in after if name in before and after[name] >= before[name]}
 
 
-def held_against(counted: Mapping[str, float], records: Sequence[Record]) -> list[tuple[str, float, float]]:
+def compared_with(counted: Mapping[str, float], records: Sequence[Record]) -> list[tuple[str, float, float]]:
     """Return what a server counted next to what its answers said: what of, the server's, the answers'."""
     good = [one for one in records if not one.failure]
     found = []

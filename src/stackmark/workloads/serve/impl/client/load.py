@@ -34,7 +34,7 @@ from stackmark.workloads.serve.impl.client.protocols import (
 MOST_OPEN = 8192
 # After a failure a client of a closed loop waits, else it would send thousands of requests a second into a closed port.
 AFTER_FAILURE_S = 0.05
-# So many failures to reach the server in a row, over so long a time: it is gone, and the run ends.
+# This many failures to reach the server in a row, over this time: it is gone, and the run ends.
 GONE_FAILURES, GONE_S = 10, 2.0
 GONE_KINDS = ("refused", "reset", "unreachable", "unresolved", "tls", "timeout")
 # How often the client looks whether it is late itself.

@@ -41,7 +41,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Prompt:
     """What one request asks: a text or the messages of a chat, with its length in tokens (0: not known), and the answer's."""
 
     prompt: object
@@ -58,11 +58,11 @@ class Prompts:
 
     params: EndpointParams
     scale: Scale = Scale()
-    real: Sequence[Asked] = ()
+    real: Sequence[Prompt] = ()
     salt: str = ""
     repetition: int = 0
 
-    def number(self, index: int) -> Asked:
+    def number(self, index: int) -> Prompt:
         """Return what the request with this number asks; a warm-up's are negative."""
         if self.real:
             return self.real[index % len(self.real)]
@@ -70,7 +70,7 @@ class Prompts:
         tokens = read_lengths(self.params.prompt).draw(source)
         output = read_lengths(self.params.generate).draw(source)
         words = random.Random(f"{self.salt}:{index}")
-        return Asked(self.text(self.scale.words(tokens), words), tokens, output)
+        return Prompt(self.text(self.scale.words(tokens), words), tokens, output)
 
     def text(self, words: int, source: random.Random) -> str:
         common = round(self.params.prefix_share * words)
@@ -97,7 +97,7 @@ def _lines(name: str, option: str) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
-def read_prompts(params: EndpointParams) -> tuple[Asked, ...]:
+def read_prompts(params: EndpointParams) -> tuple[Prompt, ...]:
     """Read a file of real prompts: JSON lines with `prompt` or `messages`, and `generate` where the answer's length is known."""
     name, found = params.prompts, []
     source = random.Random(params.seed)
@@ -115,7 +115,7 @@ def read_prompts(params: EndpointParams) -> tuple[Asked, ...]:
             output = read_lengths(params.generate).draw(source)
         if not isinstance(output, int) or isinstance(output, bool) or not 1 <= output <= LONGEST_TOKENS:
             raise _bad(f"--prompts {name}, line {number}: generate is not a number of tokens", "give 1 or more")
-        found.append(Asked(prompt, 0, output))
+        found.append(Prompt(prompt, 0, output))
     if not found:
         raise _bad(f"--prompts {name} holds no prompt", "give a file with a JSON object per line")
     return tuple(found)
