@@ -8,7 +8,7 @@ import pytest
 
 from asking import ask
 from refusing import refused
-from stackmark.api.mlperf_local import plan_local, read_beside, read_scenarios
+from stackmark.api.mlperf_local import plan_local, read_reference_log, read_scenarios
 from stackmark.experiments.serving import ServingResult
 from stackmark.histogram import Histogram
 from stackmark.show.reference_app import NAMES, lines_of_log, reference_line
@@ -75,10 +75,10 @@ def test_wrong_arguments_are_sentences(tmp_path: Path) -> None:
     with refused("tpu", "cpu"):
         plan_local("resnet50", "tpu", ["single-stream"], {})
     with refused("none.log"):
-        read_beside(tmp_path / "none.log", ["server"])
+        read_reference_log(tmp_path / "none.log", ["server"])
     (tmp_path / "other.log").write_text(LINE)
     with refused("Server"):
-        read_beside(tmp_path / "other.log", ["server"])
+        read_reference_log(tmp_path / "other.log", ["server"])
 
 
 def test_only_the_server_takes_a_rate_and_a_bound() -> None:
