@@ -17,7 +17,7 @@ from stackmark.verdict.throughput import Throughput, throughput_over_runs
 from stackmark.workloads.definition import MetricType
 from stackmark.workloads.registry import known
 from stackmark.workloads.serve.definition import SINCE_START
-from stackmark.workloads.serve.endpoint import PERCENTILES, WORKLOAD
+from stackmark.workloads.serve.endpoint import CLIENT_TIMES, PERCENTILES, WORKLOAD
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,6 @@ class ServingResult:
     cached: tuple[float, float] | None = None
     # Of a server under a load from outside: what the client counted, as means over the runs that say it.
     client: Mapping[str, float] | None = None
-
-
-# The times that a client takes, in the order in which they are shown.
-CLIENT_TIMES = ("ttft", "tpot", "itl", "latency")
 
 
 def served(times: StepTimes, workload: str, good: Sequence[RunRow]) -> ServingResult | None:

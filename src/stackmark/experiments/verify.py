@@ -6,8 +6,8 @@ a decision, and each is verified in this file:
 - the spec of a probe, which all arms run, the bare host among them: `verified_spec`;
 - the facts that name a GPU for the other arms (`chip_for_others`); those that show what a place enforced are verified by the
   place itself (`not_enforced`);
-- the result: what was counted, and in how much time (`impossible_result`), and the evaluations of a model that was trained to a
-  quality, by which its time is known (`impossible_training`);
+- the result: what was counted, and in how much time (`impossible_result`), the evaluations of a model that was trained to a
+  quality, by which its time is known (`impossible_training`), and the latencies of a load (verify_latencies.py);
 - the kind of a failure, which decides what is repeated: `known_kind`.
 
 Everything else a worker says is stored and shown, and decides nothing. docs/security.md has the table.
@@ -23,17 +23,16 @@ from stackmark.events import (
     FAILURE_EXIT_CODES,
     Evaluation,
     Event,
-    Metric,
     OpRow,
     Result,
     Row,
     Steps,
     Stream,
     gathered_facts,
-    histograms,
 )
 from stackmark.experiments.list_specs import length_of, problem_of, rows_of_spec
 from stackmark.experiments.typed import extra_of
+from stackmark.experiments.verify_latencies import impossible_load
 from stackmark.model import FieldInfo, JsonValue, ValidationError
 from stackmark.places.place import OwnFiles, Place
 from stackmark.spec import AUTO, Request, Scalar, Spec, explain
@@ -155,8 +154,7 @@ def impossible_result(stream: Stream, spec: Spec | None, observed_s: float | Non
         _other_work(spec, results)
         or _other_rows(spec, stream.events)
         or impossible_training(stream, spec, observed_s)
-        or _impossible_percentiles(stream, spec)
-        or _impossible_latencies(stream)
+        or impossible_load(stream, spec, observed_s)
     )
 
 
@@ -183,14 +181,6 @@ def _step_seconds(events: Iterable[Event]) -> Iterable[float]:
 def _call_seconds(rows: Iterable[OpRow]) -> Iterable[float]:
     # Of a collective the samples are the slowest rank's, which this rank waited for too.
     return (seconds * row.calls_each for row in rows for seconds in row.call_s)
-
-
-def _impossible_latencies(stream: Stream) -> str | None:
-    try:
-        histograms(stream.events)
-    except ValueError as error:
-        return f"the worker sent latencies that cannot be: {error}"
-    return None
 
 
 def _other_work(spec: Spec, results: Sequence[Result]) -> str | None:
@@ -225,39 +215,6 @@ def _other_samples(definition: Definition, spec: Spec, result: Result) -> str | 
             f"a step of {spec.workload} has {count} {definition.samples}, but the worker counted "
             f"{result.samples_per_step} of {result.sample[:40]!r}"
         )
-    return None
-
-
-def _impossible_percentiles(stream: Stream, spec: Spec) -> str | None:
-    """Hold percentiles of one time against each other: a higher one is at least as long, and the figure is one of them.
-
-    What is in percent lies between 0 and 100.
-    """
-    definition, result = known(spec.workload), stream.ended()
-    if definition is None or not definition.compared or not isinstance(result, Result):
-        return None
-    said = {event.name: event.value for event in stream.of(0) if isinstance(event, Metric)}
-    lower: dict[str, tuple[str, float]] = {}
-    for metric in definition.compared:
-        value = said.get(metric.name)
-        if value is None:
-            continue
-        if metric.unit == "%":
-            if not 0 <= value <= 100 + ROUNDED_SHARE:
-                return f"the worker claims a {metric.name} of {value:.6g} %"
-            continue
-        time = metric.name.partition("_")[2]
-        below, least = lower.get(time, ("", 0.0))
-        if not value >= least:
-            return f"the worker claims a {metric.name} of {value:.6g} s, which is below its {below} of {least:.6g} s"
-        lower[time] = (metric.name, value)
-        figure = result.figure
-        if (
-            figure
-            and figure.name.replace(" ", "_") == metric.name
-            and abs(1e-3 * figure.value - value) > ROUNDED_SHARE * value
-        ):
-            return f"the worker's figure is {figure.value:.6g} ms, but its {metric.name} is {1e3 * value:.6g} ms"
     return None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stackmark.experiments.serving import CLIENT_TIMES, MetricOverRuns, ServingResult
+from stackmark.experiments.serving import MetricOverRuns, ServingResult
 from stackmark.figures import FigureUnit
 from stackmark.show.terminal import Line
 from stackmark.show.wording import say_change, say_changes, say_spread
@@ -11,7 +11,7 @@ from stackmark.verdict.examined import ComparedMetric, Examined
 from stackmark.verdict.suite import SuiteResult
 from stackmark.workloads.definition import MetricType
 from stackmark.workloads.registry import known
-from stackmark.workloads.serve.endpoint import WORKLOAD
+from stackmark.workloads.serve.endpoint import CLIENT_TIMES, WORKLOAD
 
 # The lines next to the figure, and which metrics stand in each: latencies of whole answers, of tokens, qualities, and the phases
 # of a server's start.
@@ -111,16 +111,25 @@ def compared_lines(examined: Examined) -> list[Line]:
     """Return a line for each metric that is judged next to the figure, and each pair of arms; of one arm its values."""
     several = len(examined.arms) > 2
     if len(examined.arms) == 1:
-        return [(short_name(one.name), say_value(one, value)) for one in examined.compared for value in one.values]
-    kinds = {one.name.partition("_")[2] for one in examined.compared}
+        return [
+            (name_among(one, examined.compared), say_value(one, value))
+            for one in examined.compared
+            for value in one.values
+        ]
     return [
         (
-            short_name(one.name) if len(kinds) == 1 else one.name.replace("_", " "),
+            name_among(one, examined.compared),
             (f"{pair.b} / {pair.a}: " if several else "") + said,
         )
         for one in examined.compared
         for pair, said in zip(one.pairs, _pairs(examined, one), strict=True)
     ]
+
+
+def name_among(one: ComparedMetric, others: Sequence[ComparedMetric]) -> str:
+    """Name a metric: `p50` where all are percentiles of one time, else `p50 latency` next to `p50 ttft`."""
+    kinds = {other.name.partition("_")[2] for other in others}
+    return short_name(one.name) if len(kinds) == 1 else one.name.removesuffix("_s").replace("_", " ")
 
 
 def _pairs(examined: Examined, one: ComparedMetric) -> Sequence[str]:
@@ -157,7 +166,7 @@ def suite_lines(result: SuiteResult) -> list[Line]:
             continue
         examined = row.examined
         metric = definition.metric_by(examined.arms[0].params)
-        said = [_in_suite(one) for one in examined.compared]
+        said = [_in_suite(name_among(one, examined.compared), one) for one in examined.compared]
         by_loadgen = [
             run for run in examined.runs if run.counted and "valid" in run.covariates and row.workload != WORKLOAD
         ]
@@ -167,11 +176,11 @@ def suite_lines(result: SuiteResult) -> list[Line]:
     return lines
 
 
-def _in_suite(one: ComparedMetric) -> str:
+def _in_suite(name: str, one: ComparedMetric) -> str:
     """`p50 2.91 µs`; of arms `p50 EQUIVALENT −0.2 % (90 %: …)`, of three and more for each pair."""
     if not one.pairs:
-        return f"{short_name(one.name)} {', '.join(say_value(one, value) for value in one.values)}"
-    return f"{short_name(one.name)} {', '.join(f'{word} {change}' for word, change in pair_words(one))}"
+        return f"{name} {', '.join(say_value(one, value) for value in one.values)}"
+    return f"{name} {', '.join(f'{word} {change}' for word, change in pair_words(one))}"
 
 
 def _say_valid(valid: int, runs: int) -> str:

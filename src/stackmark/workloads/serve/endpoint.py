@@ -36,6 +36,8 @@ BURST = 8
 # The share of requests that must be within the SLO at a rate that holds, unless the SLO says another.
 SLO_SHARE = 0.9
 SLO_TIMES = ("ttft", "tpot", "latency")
+# The times that the client takes, in the order in which they are shown.
+CLIENT_TIMES = ("ttft", "tpot", "itl", "latency")
 
 
 # --- what is typed --------------------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ def read_address(text: str) -> Address:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text[:80]!r} is not a URL like http://127.0.0.1:8000/v1")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a key does not belong into the URL: name the variable that holds it with --api-key-env")
+        raise ValueError("a key does not belong in the URL: name the variable that holds it with --api-key-env")
     if parts.query or parts.fragment:
         raise ValueError(f"{text[:80]!r} has a query or a fragment; give the address only: http://127.0.0.1:8000/v1")
     tls = parts.scheme == "https"
@@ -132,6 +134,8 @@ def read_slo(text: str) -> Slo:
             if name == "share":
                 share = parse_share(value)
             elif name in SLO_TIMES:
+                if value.replace(".", "", 1).isdigit():
+                    raise ValueError(f"{part!r} has no unit: {part}ms, or {part}s")
                 bounds[name] = parse_seconds(value)
             else:
                 raise ValueError(f"{name[:80]!r} is none of {', '.join(SLO_TIMES)} and share")
@@ -162,6 +166,12 @@ def _checked_url(text: str) -> str:
 def _checked_slo(text: str) -> str:
     if text:
         read_slo(text)
+    return text
+
+
+def _checked_arrivals(text: str) -> str:
+    if text.partition(":")[0] == "burst" and not burst_of(text):
+        raise ValueError("a burst has 1 to 9999 requests: burst, or burst:16")
     return text
 
 
@@ -205,7 +215,7 @@ class EndpointParams(AnyParams):
         default=0.0, ge=0, le=1e6, description="open loop: requests per second, however fast the answers come",
         json_schema_extra=LOAD,
     )  # fmt: skip
-    arrivals: str = Field(
+    arrivals: Annotated[str, _checked_arrivals] = Field(
         default="poisson",
         max_length=4000,
         description="open loop: poisson, constant, burst (8 at once; burst:N), or a file with a moment in seconds per line",
@@ -300,20 +310,24 @@ class EndpointParams(AnyParams):
         open_loop = is_open(self)
         if self.concurrency and open_loop:
             raise ValueError(
-                "concurrency is a closed loop, and rate, find_rate or a file of arrivals an open one: give one"
+                "--concurrency is a closed loop; --rate, --find-rate and a file of --arrivals are open ones: give one of them"
             )
         if not self.concurrency and not open_loop:
-            raise ValueError("give a load: concurrency, rate, find_rate, or a file of arrivals")
+            raise ValueError("give a load: --concurrency, --rate, --find-rate, or a file of --arrivals")
+        if self.concurrency and self.arrivals != "poisson":
+            raise ValueError("--arrivals are of an open loop: give --rate instead of --concurrency")
+        if self.find_rate and self.requests:
+            raise ValueError("each test of --find-rate lasts --seconds: leave out --requests")
         if not self.seconds and not self.requests and not is_file(self.arrivals):
-            raise ValueError("give seconds above 0, or requests")
+            raise ValueError("give --seconds above 0, or --requests")
         if self.rate and (self.find_rate or is_file(self.arrivals)):
-            raise ValueError("find_rate and a file of arrivals have their own rates; leave out rate")
+            raise ValueError("--find-rate and a file of --arrivals have their own rates: leave out --rate")
         if self.find_rate and not self.slo:
-            raise ValueError("find_rate needs an slo to keep, such as ttft=200ms,tpot=50ms")
+            raise ValueError("--find-rate needs an --slo to keep, such as ttft=200ms,tpot=50ms")
         if self.find_rate and is_file(self.arrivals):
-            raise ValueError("find_rate needs arrivals that have a rate: poisson, constant or burst")
+            raise ValueError("--find-rate needs --arrivals that have a rate: poisson, constant or burst")
         if self.protocol == "kserve" and (self.prompts or set(slo_of(self).bounds) - {"latency"}):
-            raise ValueError("protocol kserve has no tokens: no prompts, and an slo of latency only")
+            raise ValueError("--protocol kserve has no tokens: no --prompts, and an --slo of latency only")
 
 
 def is_open(params: EndpointParams) -> bool:
