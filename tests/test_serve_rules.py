@@ -18,7 +18,7 @@ from stackmark.workloads.serve.impl.batches import Batches, buckets_of, fixed_si
 from stackmark.workloads.serve.impl.loadgen import Answers
 from stackmark.workloads.serve.impl.serve import queries_of
 from stackmark.workloads.serve.impl.trials import SERVER_PATH_RATE, best_batch, stable_rate
-from stackmark.workloads.serve.rules import RULES, against_rules, judged_percent, rules_of, say_rules
+from stackmark.workloads.serve.rules import RULES, against_rules, judged_percent, rules_of, say_quick, say_rules
 
 GIVEN: dict[str, Scalar] = {
     "device": "cpu", "scenario": "single-stream", "seconds": 10.0, "rate": 0.0, "latency_bound": 0.0, "batch": 1,
@@ -65,6 +65,9 @@ def test_what_falls_short_of_the_rules_is_named() -> None:
 def test_a_network_that_mlperf_does_not_have_takes_the_rules_of_resnet_50() -> None:
     assert rules_of("vit-b16") is RULES["resnet50"]
     assert "vit-b16" in say_rules("vit-b16")
+    assert say_quick("vit-b16", "server", 2.0) == (
+        "2.00 s of queries; MLPerf's rules for ResNet-50 (v5.1) ask for 10 min 0 s, and it has none for vit-b16"
+    )
 
 
 @pytest.mark.slow

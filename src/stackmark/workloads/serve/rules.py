@@ -12,6 +12,8 @@ Each model has the rules of the last version that this table knows for it, or of
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stackmark.units import say_seconds
+
 SECONDS_NOW, SECONDS_V05 = 600.0, 60.0
 # Queries of multi-stream by v5.1; samples of offline at the least.
 MULTI_STREAM_QUERIES, OFFLINE_SAMPLES = 662, 24_576
@@ -56,6 +58,15 @@ def say_rules(network: str) -> str:
     """Say whose rules they are: `MLPerf Inference v5.1`."""
     version = f"MLPerf Inference {rules_of(network).version}"
     return version if network in RULES else f"{version} for ResNet-50, since MLPerf has none for {network}"
+
+
+def say_quick(network: str, scenario: str, seconds: float) -> str:
+    """Say how short a quick test is next to one by the rules."""
+    asked = say_seconds(rules_of(network).seconds_of(scenario))
+    if network in RULES:
+        return f"{say_seconds(seconds)} of queries; the rules of {say_rules(network)} ask for {asked}"
+    whose = f"MLPerf's rules for ResNet-50 ({rules_of(network).version})"
+    return f"{say_seconds(seconds)} of queries; {whose} ask for {asked}, and it has none for {network}"
 
 
 def judged_percent(network: str, scenario: str) -> int:

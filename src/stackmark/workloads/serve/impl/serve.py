@@ -10,7 +10,6 @@ import torch
 from stackmark.histogram import BEYOND, Histogram
 from stackmark.model import ValidationError
 from stackmark.spec import AnyParams, Request, Scalar, explain
-from stackmark.units import say_seconds
 from stackmark.workloads.impl.devices import first_device, require_device, usual_precision
 from stackmark.workloads.serve.definition import (
     LATENCY,
@@ -43,7 +42,7 @@ from stackmark.workloads.serve.impl.trials import (
     stable_rate,
     undisturbed_capacity,
 )
-from stackmark.workloads.serve.rules import against_rules, judged_percent, rules_of, say_rules
+from stackmark.workloads.serve.rules import against_rules, judged_percent, rules_of, say_quick, say_rules
 from stackmark.workloads.train.impl.choose import can_compile, require_compiler
 from stackmark.workloads.workload import Metric, Rig, TimedFigure, TimedWhole, WorkloadFailure
 
@@ -310,10 +309,7 @@ def _measured(
 ) -> TimedFigure:
     began = time.perf_counter()
     if not params.mlperf:
-        rig.flag(
-            f"quick: {say_seconds(params.seconds)} of queries; the rules of {say_rules(served.name)} ask for "
-            f"{say_seconds(rules_of(served.name).seconds_of(params.scenario))}"
-        )
+        rig.flag(f"quick: {say_quick(served.name, params.scenario, params.seconds)}")
     more: list[Metric] = []
     if params.find_rate:
         last: dict[float, Tested] = {}
