@@ -189,6 +189,18 @@ def test_an_error_about_an_arm_does_not_show_its_secret(tmp_path: Path) -> None:
         assert SECRET not in answer.err
 
 
+@pytest.mark.parametrize("option", ["--url", "--arm"])
+def test_an_error_about_a_url_does_not_show_its_password(tmp_path: Path, option: str) -> None:
+    url = f"http://user:{SECRET}@127.0.0.1:8000/v1"
+    words = ["run", "serve/endpoint", "--url", url]
+    if option == "--arm":
+        words = ["compare", "serve/endpoint", "--arm", f"host,url={url}", "--arm", "host,url=http://127.0.0.1:1/v1"]
+    answer = ask(*words, "--ledger", str(tmp_path / "ledger.sqlite3"))
+    assert answer.code == 2
+    assert "--api-key-env" in answer.err
+    assert SECRET not in answer.out + answer.err
+
+
 def test_one_secret_has_one_value(tmp_path: Path) -> None:
     arms = ["--arm", "container,env=TOKEN=one", "--arm", "container,env=TOKEN=two"]
     answer = ask("compare", "train/trivial", *arms, "--ledger", str(tmp_path / "ledger.sqlite3"))

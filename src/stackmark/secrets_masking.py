@@ -25,6 +25,7 @@ ENV_OPTION = "--env"
 ARM_OPTIONS = ("--arm", "--on")
 _ENV_KEY = "env"
 _WORD = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
+_USER_OF_URL = re.compile(r"://[^/?#\s]*@")
 # What this command was given. One value per name: a comparison of two values of one secret cannot be resumed.
 _put_aside: dict[str, str] = {}
 
@@ -39,6 +40,11 @@ def looks_secret(name: str) -> bool:
     words = [word.upper().rstrip("0123456789") for word in re.split(r"[^A-Za-z0-9]+", name)]
     words += [word.upper() for word in _WORD.findall(name)]
     return any(word.endswith(SECRET_WORDS) or word in WHOLE_WORDS for word in words)
+
+
+def masked_url(text: str) -> str:
+    """Replace the user and the password in each URL of a text."""
+    return _USER_OF_URL.sub(f"://{MASK}@", text)
 
 
 def masked_variable(text: str) -> str:
@@ -79,6 +85,7 @@ def value_of(name: str, environment: Mapping[str, str]) -> str:
 
 def masked_arm(text: str) -> str:
     """Return an arm as it was typed (`container,env=TOKEN=abc,shm=1g`) with the values of secrets masked."""
+    text = masked_url(text)
     pieces: list[str] = []
     hidden = False
     for piece in text.split(","):

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 from stackmark.errors import SpecError
 from stackmark.model import Field, Model, ValidationError
 from stackmark.ranks import MOST_DEVICES
+from stackmark.secrets_masking import masked_url
 
 SCHEMA_VERSION: Literal[1] = 1
 AUTO = "auto"
@@ -247,14 +248,14 @@ _PYDANTIC_TYPES = {
 def _said(finding: Mapping[str, Any]) -> str:
     """Say what is wrong with one value, in our words, and what was found."""
     kind = str(finding.get("type") or "")
-    said = str(finding["msg"]).removeprefix("Value error, ")  # before the sentences of our own validators
+    said = masked_url(str(finding["msg"])).removeprefix("Value error, ")  # before the sentences of our own validators
     form = _PYDANTIC.get(kind) or _PYDANTIC_TYPES.get(kind.partition("_")[0])
     if form:
         said = form.format_map({name: _plain(value) for name, value in finding.get("ctx", {}).items()})
     value = finding.get("input")
-    if not isinstance(value, str | int | float | bool) or (kind == "value_error" and str(value) in said):
+    if not isinstance(value, str | int | float | bool) or (kind == "value_error" and masked_url(str(value)) in said):
         return said
-    return f"{said}, got {_short(_plain(value, quoted=True))}"
+    return f"{said}, got {_short(masked_url(_plain(value, quoted=True)))}"
 
 
 def _plain(value: object, *, quoted: bool = False) -> str:

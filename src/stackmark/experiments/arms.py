@@ -17,7 +17,7 @@ from stackmark.experiments.typed import canonical_place, canonical_value, read_v
 from stackmark.model import FieldInfo, FieldLike, ValidationError
 from stackmark.places.place import Place, read_typed_gpus, with_gpu_ids
 from stackmark.places.registry import find_kind, find_place, place_kinds
-from stackmark.secrets_masking import masked_arm, put_aside
+from stackmark.secrets_masking import masked_arm, masked_url, put_aside
 from stackmark.spec import Scalar, explain
 from stackmark.workloads.registry import find
 
@@ -150,7 +150,8 @@ def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
             found.append((key, f"{before},{piece}"))
         else:
             raise SpecError(
-                f"{piece!r} in the arm {text!r} is not KEY=VALUE", hint="write it like: --arm container,shm=1g"
+                f"{masked_url(piece)!r} in the arm {masked_arm(text)!r} is not KEY=VALUE",
+                hint="write it like: --arm container,shm=1g",
             )
     return found
 
@@ -158,18 +159,18 @@ def _pairs(text: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
 def _option(arm: str, key: str, info: FieldLike, values: list[str]) -> OptionValue:
     several = takes_several(info)
     if len(values) > 1 and not several:
-        raise SpecError(f"the arm {arm!r} has {key!r} twice")
+        raise SpecError(f"the arm {masked_arm(arm)!r} has {key!r} twice")
     return [*values] if several else values[0]
 
 
 def _parameter(arm: str, key: str, info: FieldInfo, values: list[str]) -> Scalar:
     if len(values) > 1:
-        raise SpecError(f"the arm {arm!r} has {key!r} twice")
-    value = read_value(f"{key} in the arm {arm!r}", info, values[0])
+        raise SpecError(f"the arm {masked_arm(arm)!r} has {key!r} twice")
+    value = read_value(f"{key} in the arm {masked_arm(arm)!r}", info, values[0])
     try:
         info.validate(value)
     except ValidationError as error:
-        raise SpecError(f"{key} in the arm {arm!r}: {explain(error)}", hint=SEE_HELP) from error
+        raise SpecError(f"{key} in the arm {masked_arm(arm)!r}: {explain(error)}", hint=SEE_HELP) from error
     return value
 
 

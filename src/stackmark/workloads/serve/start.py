@@ -46,7 +46,7 @@ def read_ready(text: str) -> Target:
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError(f"{text[:80]!r} is not a URL like http://127.0.0.1:8000/health")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a user or a key does not belong into the URL")
+        raise ValueError("a user or a key does not belong in the URL")
     port = 80 if parts.port is None else parts.port
     if not 0 < port < 65_536:
         raise ValueError(f"port {port} is not between 1 and 65535")
