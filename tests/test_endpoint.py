@@ -18,7 +18,10 @@ from stackmark.spec import Scalar, Spec
 from stackmark.verdict.load_curve import LoadPoint, load_curve
 from stackmark.workloads.serve.endpoint import EndpointParams, Slo, read_address, read_lengths, read_slo
 from stackmark.workloads.serve.impl.client.counted import read_counters
+from stackmark.workloads.serve.impl.client.http import RequestFailure
+from stackmark.workloads.serve.impl.client.load import Record, take
 from stackmark.workloads.serve.impl.client.prompts import Prompts, Scale, arrivals_of
+from stackmark.workloads.serve.impl.client.protocols import TextStream
 from worker_process import environment, run_worker
 
 GIVEN: dict[str, Scalar] = {
@@ -310,6 +313,18 @@ def test_a_key_that_is_not_set_is_named() -> None:
     assert (failed.kind, "SERVER_KEY" in failed.message) == ("bad_parameter", True)
 
 
+def test_an_answer_without_content_shows_the_tokens_of_its_prompt() -> None:
+    record, answer = Record(index=-1, due_ns=0), TextStream()
+    chunk = {
+        "choices": [{"text": "", "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 31, "completion_tokens": 2},
+    }
+    answer.receive(memoryview(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()), 1)
+    with pytest.raises(RequestFailure, match="no content"):
+        take(record, answer)
+    assert record.prompt == 31
+
+
 # What is typed
 
 
@@ -321,6 +336,8 @@ def test_a_key_that_is_not_set_is_named() -> None:
         {"slo": "share=90%"}, {"slo": "ttft=1s,ttft=2s"}, {"slo": "itl=1s"}, {"prompt": "uniform:900-100"}, {"prompt": "0"},
         {"generate": "lognormal:100:9"}, {"find_rate": True, "concurrency": 0}, {"api_key_env": "sk-12"},
         {"api_key_env": "PLAIN"}, {"protocol": "kserve", "slo": "ttft=1s"}, {"requests": 0},
+        {"slo": "ttft=200"}, {"slo": "tpot=0.05"}, {"arrivals": "burst:4"}, {"arrivals": "constant"},
+        {"concurrency": 0, "rate": 2.0, "arrivals": "burst:0"}, {"concurrency": 0, "find_rate": True, "slo": "ttft=1s"},
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(more: dict[str, Scalar]) -> None:

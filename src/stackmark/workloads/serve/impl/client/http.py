@@ -326,6 +326,7 @@ class Server:
                 )
             except asyncio.TimeoutError:
                 said = f"{address.shown_host} took no connection within {CONNECT_S:g} s"
+                said += "; if it does not speak TLS, its URL begins with http://" if address.tls else ""
                 failure = RequestFailure("unreachable", said)
             except OSError as error:
                 failure = connect_failure(error, address)

@@ -138,7 +138,7 @@ class Sender:
         answer: Answer = Inference() if self.params.protocol == "kserve" else TextStream()
         try:
             await self._exchange(record, answer, body)
-            _take(record, answer)
+            take(record, answer)
         except RequestFailure as failure:
             record.failure, record.message = failure.kind, failure.message
         record.end_ns = time.monotonic_ns() - self.start_ns
@@ -165,10 +165,11 @@ class Sender:
             raise RequestFailure(f"http_{reader.status}", f"HTTP {reader.status}: {said_error(error)}")
 
 
-def _take(record: Record, answer: Answer) -> None:
-    answer.finish()
+def take(record: Record, answer: Answer) -> None:
     usage = answer.usage
+    # An answer without content shows the tokens of its prompt too, by which lengths are calibrated.
     record.prompt, record.output, record.cached = usage.prompt, usage.output, usage.cached
+    answer.finish()
     if record.asked_output and usage.output > record.asked_output:
         message = f"the server counts {usage.output:,} tokens in an answer that may have {record.asked_output:,}"
         raise RequestFailure("wrong_usage", message)

@@ -262,15 +262,15 @@ def _flags_of_client(load: Load, metrics: Sequence[Metric]) -> tuple[list[str], 
 
 def _flags_of_lengths(answered: Sequence[Record]) -> list[str]:
     flags = []
-    for what, pairs in (
-        ("prompt", [(one.asked_prompt, one.prompt) for one in answered if one.asked_prompt and one.prompt >= 0]),
-        ("answer", [(one.asked_output, one.output) for one in answered if one.asked_output and one.output >= 0]),
+    for article, what, pairs in (
+        ("a", "prompt", [(one.asked_prompt, one.prompt) for one in answered if one.asked_prompt and one.prompt >= 0]),
+        ("an", "answer", [(one.asked_output, one.output) for one in answered if one.asked_output and one.output >= 0]),
     ):
         asked, had = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
         if pairs and abs(had - asked) > OTHER_LENGTH * asked:
             mean = had / len(pairs)
-            said = f"{mean:,.0f} tokens on average, where {asked / len(pairs):,.0f} were asked"
-            flags.append(f"{what}-length: the server counts {said}")
+            said = f"{mean:,.0f} tokens on average by the server's count, where {asked / len(pairs):,.0f} were asked"
+            flags.append(f"{what}-length: {article} {what} has {said}")
     cached, prompt = sum(max(0, one.cached) for one in answered), sum(max(0, one.prompt) for one in answered)
     if prompt and cached > OTHER_LENGTH * prompt:
         flags.append(f"cached: {say_percent(cached / prompt)} of the prompts' tokens came from the server's cache")
