@@ -315,11 +315,12 @@ def test_the_figure_of_another_scenario_is_refused() -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"rate": 5.0}, "rate"),
-        ({"latency_bound": 0.1}, "latency_bound"),
-        ({"find_rate": True}, "find_rate"),
+        ({"rate": 5.0}, "--rate"),
+        ({"latency_bound": 0.1}, "--latency-bound"),
+        ({"find_rate": True}, "--find-rate"),
+        ({"scenario": "server", "latency_bound": 0.1, "rate": 5.0, "find_rate": True}, "leave out --rate"),
         ({"scenario": "server", "latency_bound": 0.1}, "rate"),
-        ({"scenario": "server", "rate": 5.0}, "latency_bound"),
+        ({"scenario": "server", "rate": 5.0}, "--latency-bound"),
         ({"precision": "fp16"}, "fp16"),
         ({"seconds": 0.0}, "seconds"),
         ({"scenario": "burst"}, "scenario"),
@@ -345,7 +346,7 @@ def test_a_weights_file_that_does_not_fit_says_what_differs(tmp_path: Path) -> N
     with fails_as("bad_data", "state dict"):
         load_weights(net, path)
     path.write_text("root:x:0:0:root:/root:/bin/bash\n")
-    with fails_as("bad_data", str(path)):
+    with fails_as("bad_data", str(path), "not a state dict"):  # and not PyTorch's advice to read it without protection
         load_weights(net, path)
     with fails_as("bad_data", "none.pt"):
         load_weights(net, tmp_path / "none.pt")

@@ -12,7 +12,7 @@ from stackmark.show.report.operators import problems
 from stackmark.show.report.tables import Cell, Row, badge, figure, numeric, paragraph, plain, section, table
 from stackmark.show.scaling import scaling_lines
 from stackmark.show.sections import ArmRow, Sections
-from stackmark.show.serving import pair_words, say_value, short_name
+from stackmark.show.serving import name_among, pair_words, say_value
 from stackmark.show.wording import Percentiles, block_ratios, letter, measured_runs, setup_parts, setup_total_s
 from stackmark.units import counted, say_seconds
 from stackmark.verdict.examined import Examined, ExaminedArm, ExaminedRun
@@ -182,7 +182,7 @@ def the_latencies(sections: Sections) -> Markup:
     rows = [
         Row(
             [
-                plain(short_name(one.name)),
+                plain(name_among(one, examined.compared)),
                 *(numeric(say_value(one, value)) for value in one.values),
                 *(plain(*said) for said in pair_words(one)),
             ]

@@ -157,17 +157,19 @@ class ServeParams(AnyParams):
             raise ValueError("cuda_graph needs a GPU")
         if self.scenario != "server":
             for name, value in (
-                ("batch_wait", self.batch_wait),
-                ("rate", self.rate),
-                ("latency_bound", self.latency_bound),
-                ("find_rate", self.find_rate),
+                ("--batch-wait", self.batch_wait),
+                ("--rate", self.rate),
+                ("--latency-bound", self.latency_bound),
+                ("--find-rate", self.find_rate),
             ):
                 if value:
-                    raise ValueError(f"{name} is for the scenario server, not {self.scenario}")
+                    raise ValueError(f"{name} is for --scenario server, not {self.scenario}")
         elif not self.latency_bound:
-            raise ValueError("the scenario server needs a latency_bound above 0")
+            raise ValueError("--scenario server needs a --latency-bound above 0")
         elif not self.rate and not self.find_rate:
-            raise ValueError("the scenario server needs a rate above 0, or find_rate")
+            raise ValueError("--scenario server needs a --rate above 0, or --find-rate")
+        elif self.rate and self.find_rate:
+            raise ValueError("--find-rate searches the rate: leave out --rate")
 
 
 # What a network does with a sample: names the image, finds the things in it, finds an answer in a text, translates, goes on.

@@ -73,7 +73,8 @@ def _read_state(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except DAMAGE as error:
-        said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        # PyTorch's own sentence advises to read the file without the protection against code in it.
+        said = error.strerror if isinstance(error, OSError) else "it is not a state dict of PyTorch, or it is damaged"
         raise WorkloadFailure("bad_data", f"--weights {path} cannot be read: {said}", HINT) from error
     if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
         raise WorkloadFailure("bad_data", f"--weights {path} is not a state dict: names with tensors", HINT)
