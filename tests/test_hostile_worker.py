@@ -16,12 +16,14 @@ from asking import Answer, ask
 from hostile_images import hostile_image
 from stackmark.cli.main import ITSELF_FAILED
 from stackmark.errors import Exit
+from stackmark.histogram import Histogram
 from stackmark.ledger.rows import RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.machine.container import READ_ONLY
 from stackmark.machine.host import boot_id
 from stackmark.places.bundle import worker_bundle
 from stackmark.places.place import SUBJECTS
+from stackmark.workloads.serve.endpoint import EndpointParams
 from stackmark.workloads.train.definition import TrainParams
 
 BATCH = 4
@@ -276,6 +278,40 @@ def test_a_figure_in_another_unit_than_the_definitions_is_a_failed_run(liar: Lia
     said = liar.run("check/vector-add")
     assert said.code == Exit.RUN_FAILED, said
     assert [row.failure_kind for row in liar.rows()] == ["impossible_result"]
+
+
+@pytest.mark.parametrize(("p99_s", "code"), [(0.035, 0), (0.0351e-3, Exit.RUN_FAILED), (0.03, Exit.RUN_FAILED)])
+def test_a_percentile_that_is_not_the_one_of_the_stored_histogram_is_a_failed_run(
+    liar: Liar, p99_s: float, code: int
+) -> None:
+    url = "http://127.0.0.1:1/v1"
+    params = EndpointParams.model_validate(
+        {"url": url, "model": "m", "device": "cpu", "concurrency": 40, "seconds": 0, "requests": 1000, "warmup_requests": 0,
+         "processes": 1}
+    ).model_dump(mode="json")  # fmt: skip
+    latency = Histogram("latency").record_all([20_000_000] * 980 + [35_000_000] * 20)
+    said = {
+        "answered": 1000.0,
+        "output_per_s": 50.0,
+        "output_tokens_total": 1000.0,
+        "p50_latency": 0.02,
+        "p99_latency": p99_s,
+    }
+    metrics = [
+        {"event": "metric", "name": name, "value": value, "unit": "s", "higher_is_better": False}
+        for name, value in said.items()
+    ]
+    times = [{"event": "latencies", "name": "latency", **vars(piece)} for piece in latency.pieces(1000)]
+    figure = {"name": "output throughput", "value": 50.0, "unit": "tokens/s"}
+    end = {"event": "result", "sample": "run", "samples_per_step": 1, "steps": 1, "wall_s": 0.5, "tick_s": 1e-9}
+    step = {"event": "steps", "phase": "measure", "first": 0, "step_s": [0.5]}
+    liar.tell(
+        probe=stream(probe(params, "serve/endpoint"), *facts()),
+        run=stream(*facts(), *metrics, *times, step, {**end, "figure": figure}),
+    )
+    answer = liar.run("serve/endpoint", "--url", url, "--model", "m", "--requests", "1000")
+    assert answer.code == code, answer
+    assert [row.failure_kind for row in liar.rows()] == ["impossible_result" if code else None]
 
 
 SCRIPTS = {
