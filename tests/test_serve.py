@@ -145,6 +145,9 @@ def test_a_run_has_its_percentiles_and_loadgens_verdict(tmp_path: Path) -> None:
     by_name = {one["name"]: one["value"] for one in result["served"]["metrics"]}
     assert 1e3 * by_name["p90_latency"] == pytest.approx(result["throughput"]["figure"]["value"])
     assert by_name["p50_latency"] <= by_name["p99_latency"]
+    shown = ask_json("show", "last", *words[-2:])
+    (p90,) = [one["value"] for one in shown["served"]["metrics"] if one["name"] == "p90_latency"]
+    assert 1e3 * p90 == pytest.approx(1 / shown["run"]["rate_per_s"])
 
 
 # What breaks a test of LoadGen. It runs in a process of its own, since LoadGen still waits when the test is over.

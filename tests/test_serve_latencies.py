@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from asking import ask
+from stackmark.experiments.serving import client_means
 from stackmark.histogram import Histogram
 from stackmark.workloads.serve.impl.latencies import disagreement, latencies_ns, schedule_ns
 from stackmark.workloads.serve.impl.loadgen import Load, LoadResult
@@ -113,3 +114,8 @@ def test_a_picture_of_latencies_that_are_not_there_is_refused(tmp_path: Path) ->
     done = ask("plot", "last", "--kind", "latency", "-o", str(tmp_path / "x.svg"), "--ledger", ledger)
     assert done.code == 2
     assert "latenc" in done.err
+
+
+def test_rates_of_a_client_are_averaged_like_its_figure() -> None:
+    each = [{"output_per_s": 50.0, "late": 0.0}, {"output_per_s": 200.0, "late": 3.0}]
+    assert client_means(each) == {"output_per_s": pytest.approx(100.0), "late": 1.5}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from stackmark.errors import Exit, SpecError
-from stackmark.events import gathered_facts
+from stackmark.events import Stream, gathered_facts
 from stackmark.experiments.fitting import curve_of
 from stackmark.experiments.judging import Facts, judged_again, read_stored, setup_parts
 from stackmark.experiments.limits import NO_LIMITS, Limits, limits_of_measured, limits_of_run
@@ -58,7 +58,7 @@ from stackmark.verdict.scaling import GroupTimes
 from stackmark.verdict.telemetry import Telemetry, read_telemetry
 from stackmark.verdict.throughput import Throughput, worth_of_runs
 from stackmark.verdict.time_to_quality import Evaluation
-from stackmark.workloads.registry import find, is_own_program
+from stackmark.workloads.registry import find, is_own_program, known
 
 # With fewer runs it is said what they are worth.
 ENOUGH_RUNS = 5
@@ -342,6 +342,8 @@ class StoredRun:
     evaluations: tuple[Evaluation, ...] = ()
     # What was sampled next to it.
     sampled: Telemetry | None = None
+    # Of a run that answered queries, also of one that failed after it had measured some.
+    served: ServingResult | None = None
 
 
 def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRun:
@@ -362,4 +364,16 @@ def stored_run(ledger: Ledger, row: RunDetail, lines: Sequence[str]) -> StoredRu
         times_of(stream.events, stream.ranks),
         curve_of(stream, row.spec),
         read_telemetry(stream.events, gathered_facts(stream.events)),
+        _served_of(ledger, row, stream),
     )
+
+
+def _served_of(ledger: Ledger, row: RunDetail, stream: Stream) -> ServingResult | None:
+    times = StepTimes(ledger)
+    times.remember(row, stream)
+    definition, said = known(row.workload), times.metrics(row)
+    counted = definition is not None and any(one.name in said for one in definition.compared)
+    # An imported run shows what its file says.
+    if "import" in gathered_facts(stream.events) or not (counted or "answered" in said):
+        return None
+    return served(times, row.workload, [row])

@@ -77,7 +77,7 @@ def served(times: StepTimes, workload: str, good: Sequence[RunRow]) -> ServingRe
         round(sum(said.get("samples", 0.0) for said in each)),
         sum(said.get("test_seconds", 0.0) for said in each),
         cached=(min(shares), max(shares)) if shares else None,
-        client=_means(each) if endpoint else None,
+        client=client_means(each) if endpoint else None,
     )
 
 
@@ -85,10 +85,17 @@ def _client_times() -> list[MetricType]:
     return [MetricType(f"p{percent:g}_{name}", "s", False) for name in CLIENT_TIMES for percent in PERCENTILES]
 
 
-def _means(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def client_means(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for said in each for name in said)
     values = {name: [said[name] for said in each if name in said] for name in names}
-    return {name: sum(those) / len(those) for name, those in values.items()}
+    return {name: _mean(name, those) for name, those in values.items()}
+
+
+def _mean(name: str, values: Sequence[float]) -> float:
+    """Return the mean over runs: of rates and costs the geometric one, as of a figure, so that a screen has one number."""
+    if min(values) > 0 and (name.endswith("_per_s") or name.startswith("cost_per_")):
+        return geometric_mean(values)
+    return sum(values) / len(values)
 
 
 def compared_metrics(

@@ -16,10 +16,20 @@ from stackmark.show.facts import Facts, say_stack
 from stackmark.show.lists import row_json
 from stackmark.show.operators import print_rows
 from stackmark.show.quality import evaluation_lines
-from stackmark.show.result import group_json, rate_line, say_data, say_flag, say_memory, say_setup, say_steps
+from stackmark.show.result import (
+    group_json,
+    rate_line,
+    say_data,
+    say_flag,
+    say_memory,
+    say_setup,
+    say_steps,
+    served_json,
+)
 from stackmark.show.roofline import say_limits, standing_json
 from stackmark.show.run_summary import say_group
 from stackmark.show.safe import SHORT_ID
+from stackmark.show.serving import served_lines
 from stackmark.show.telemetry import telemetry_json, telemetry_lines
 from stackmark.show.terminal import Column, Line, answer_last, is_screen, print_named, print_table, standard_output
 from stackmark.spec import AUTO
@@ -111,6 +121,8 @@ def print_run(run: StoredRun, console: Console) -> None:
 def run_lines(run: StoredRun) -> list[Line]:
     row = run.row
     lines = _outcome(row)
+    if run.served:
+        lines += served_lines(run.served)
     if arithmetic := say_limits(run.limits.work, run.limits.sentences):
         lines.append(("arithmetic", arithmetic))
     lines += _where(row, run.facts)
@@ -141,6 +153,8 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         shown["group"] = group_json(run.group)
     if run.sampled:
         shown["telemetry"] = telemetry_json(run.sampled)
+    if run.served:
+        shown["served"] = served_json(run.served)
     if run.evaluations:
         shown["evaluations"] = [asdict(one) for one in run.evaluations]
     return {**shown, "rows": [row_json(one) for one in run.listed.rows]} if run.listed else shown

@@ -73,7 +73,10 @@ def run_load(part: Part, processes: int) -> Load:
             one.end()
     records = sorted((record for one in crew for record in one.records), key=lambda record: record.index)
     done = tuple(one.done for one in crew if one.done is not None)
-    return Load(tuple(records), _window_ns(part, records), done)
+    window_ns = _window_ns(part, records)
+    if any(one.gone for one in done):  # rates are of the time in which there was a server
+        window_ns = min(window_ns, max((one.end_ns for one in records if not one.failure), default=1))
+    return Load(tuple(records), window_ns, done)
 
 
 def _window_ns(part: Part, records: Sequence[Record]) -> int:
