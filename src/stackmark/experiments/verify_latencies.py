@@ -1,4 +1,4 @@
-"""Verify the latencies, counts and rates that a worker reports of a load: each is held against the others.
+"""Verify the latencies, counts and rates that a worker reports of a load: each is compared with the others.
 
 A worker sends its histograms next to the percentiles, counts and rates that are judged and shown. The histograms are drawn and
 added over runs, so a run whose numbers contradict them is not a result. Within numbers that agree a program that lies can still

@@ -63,7 +63,9 @@ def open_folder(path: Path, model: Model, training: bool, outputs: int = 0) -> F
 
 def _find(path: Path, model: Model, training: bool, outputs: int) -> Folder:
     if not path.is_dir():
-        raise WorkloadFailure("bad_data", f"the folder {path} does not exist", "--data takes device, host or a folder")
+        raise WorkloadFailure(
+            "bad_data", f"the folder {path} does not exist", "--data takes a folder; of train/ also device and host"
+        )
     cifar = next((root for root in _cifar_roots(path) if _holds_cifar(root)), None)
     shards = find_shards(path)
     if shards is not None:
@@ -137,7 +139,7 @@ class ImageTree:
             raise WorkloadFailure(
                 "bad_data",
                 f"no images were found below {root}",
-                "expected: FOLDER/train/CLASS/*.jpg, or CIFAR-10's files",
+                "expected: FOLDER/train/CLASS/*.jpg (FOLDER/val/CLASS/*.jpg to judge answers), or CIFAR-10's files",
             )
         require_pillow()
 
