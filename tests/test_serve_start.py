@@ -172,7 +172,7 @@ def test_its_runs_are_shown_with_their_phases(tmp_path: Path) -> None:
         ({"cmd": "x"}, "serve/start needs --ready"),
         ({"ready": "http://127.0.0.1:8000/"}, "serve/start needs --cmd"),
         ({"cmd": "x", "ready": "https://127.0.0.1/"}, "is not a URL like http://127.0.0.1:8000/health"),
-        ({"cmd": "x", "ready": "http://me:secret@127.0.0.1/"}, "does not belong into the URL"),
+        ({"cmd": "x", "ready": "http://me:secret@127.0.0.1/"}, "does not belong in the URL"),
         ({"cmd": "x", "ready": "http://127.0.0.1:99999/"}, "ort"),
         ({"cmd": "a | b", "ready": "http://127.0.0.1:1/"}, "without a shell"),
         ({"cmd": "x", "ready": "http://127.0.0.1:1/", "request": "v1"}, "does not begin with a path"),
