@@ -530,7 +530,8 @@ def test_the_views_for_other_readers_can_be_made_in_a_copy_and_agree_with_its_ro
     path = Path(shutil.copy(ledger, tmp_path / "copy.sqlite3"))
     with sqlite3.connect(path) as connection:
         for _ in range(2):
-            connection.executescript(ask("export", "--views").out)
+            assert ask("export", "--views", "-o", str(tmp_path / "views.sql")).out == ""
+            connection.executescript((tmp_path / "views.sql").read_text())
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
         counts = {name: len(connection.execute(f"SELECT * FROM {name}").fetchall()) for name in names}
         made = connection.execute("SELECT count(*) FROM runs").fetchone()[0]
