@@ -343,6 +343,9 @@ def test_a_gpu_that_waits_is_a_headline_of_run_and_others_on_it_are_interference
         page = load("last", book).report(tmp_path / "report.html").read_text()
         assert 'id="telemetry"' in page
         assert "GPU: power" in page
+        comment = load("last", book).report(tmp_path / "report.md").read_text()
+        assert "A: the GPU waited 34 % of the time" in comment
+        assert "| GPU: power | 609 W (600 W to 618 W) |" in comment
 
 
 def test_samples_are_exported_a_row_for_each_quantity_and_moment(tmp_path: Path) -> None:
