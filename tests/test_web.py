@@ -105,6 +105,16 @@ def test_the_page_of_a_run_has_its_numbers_its_steps_its_log_and_its_facts(site:
     assert site.get(f"/runs/{row.id}/log.txt").headers["content-type"] == "text/plain; charset=utf-8"
 
 
+def test_a_suite_with_missing_cells_is_open_in_the_list_and_on_its_page(site: Client, ledger: Path) -> None:
+    with Ledger.open(str(ledger)) as book:
+        suite = next(row.experiment.id for row in book.experiments() if row.experiment.kind == "suite")
+    listed = site.get("/").body
+    assert "open</span>" in listed[listed.index(suite) :].partition("</tr>")[0]
+    page = site.get(f"/experiments/{suite}").words
+    assert "Not finished" in page
+    assert "It has no run" not in page
+
+
 def test_a_verdict_of_the_list_is_computed_apart(site: Client, ledger: Path) -> None:
     with Ledger.open(str(ledger)) as book:
         compared = next(row.experiment.id for row in book.experiments() if row.experiment.kind == "compare")
