@@ -222,7 +222,7 @@ def test_the_web_page_names_the_same_change(weeks: Path) -> None:
         assert site.get("/trends/changes?workload=trick/calm&part=1").body.startswith("<h2")
         drawn = site.get("/trends/changes.svg?workload=trick/calm").body
         assert drawn.count("stroke-dasharray") == 1
-        assert "no two series" in site.get("/trends/changes?workload=train/lenet").words
+        assert "No two series" in site.get("/trends/changes?workload=train/lenet").words
 
 
 def test_a_machine_that_is_not_there_and_a_workload_that_never_ran_are_sentences(weeks: Path) -> None:

@@ -138,7 +138,7 @@ def _change_parts(ask: Ask, workload: str) -> list[Markup]:
     try:
         found = trend(workload, machine=ask.get("machine") or None, place=ask.get("place") or None, ledger=ask.book)
     except SpecError as error:
-        return [notice(f"{error.message}: {error.hint}" if error.hint else error.message)]
+        return [notice(sentence(said)) for said in (error.message, error.hint) if said]
     parts = []
     for one in found.trends[:MOST_SERIES]:
         said = [line for change in one.changes for line in change_lines(change, figure_unit(one.unit))]
@@ -187,7 +187,7 @@ def _trend_parts(workload: str, rows: list[RunRow]) -> list[Markup]:
         values = [row.rate_per_s for row in one.runs if row.rate_per_s]
         middle = sorted(values)[len(values) // 2]
         last = one.runs[-1]
-        change = f"{100 * (own.value(values[-1]) / own.value(middle) - 1):+.1f} %"
+        change = own.say_shift(values[-1] / middle)[0]
         lines.append(
             Row(
                 [
