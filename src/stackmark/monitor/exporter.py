@@ -149,8 +149,9 @@ class Exporter(Collector):
         try:
             pushadd_to_gateway(url, JOB, self.registry, {"instance": platform.node()}, timeout=PUSH_TIMEOUT_S)
         except (OSError, ValueError) as error:
+            why = getattr(error, "reason", None) or error
             raise PlaceError(
-                f"the Pushgateway {url} did not take the metrics: {error}",
+                f"the Pushgateway {url} did not take the metrics: {getattr(why, 'strerror', None) or why}",
                 hint="is it running there? http://127.0.0.1:9091 is its usual address",
             ) from error
 
