@@ -400,7 +400,8 @@ def test_the_results_of_a_ledger_are_rendered_once_for_each_reading_and_format(
         assert len(rendered) == 1
         text = fetch(url_of(server), openmetrics)
         assert len(rendered) == 2
-        families = {one.name: one.samples[0].value for one in read_openmetrics(text) if one.samples}
+        found = read_openmetrics(text)  # type: ignore[no-untyped-call]
+        families = {one.name: one.samples[0].value for one in found if one.samples}
         assert families["stackmark_exporter_scrapes"] == 41
         assert families["stackmark_result_rate"] > 0
     with exporting(file) as exporter, served(exporter) as server:

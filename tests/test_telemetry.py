@@ -75,8 +75,8 @@ print(sampler._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
     parent = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, start_new_session=True)
+    assert parent.stdout is not None
     try:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert parent.wait() == -9
         eventually(lambda: not Path(f"/proc/{pid}").exists())
