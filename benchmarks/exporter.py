@@ -88,7 +88,7 @@ def scrape(file: str) -> tuple[list[float], int]:
     """Scrape by many clients at once, after the first reading."""
     with (
         Exporter(file, horizon_s=AGES_S, ledger_wait_s=120.0) as exporter,
-        MetricsServer(exporter.registry, "127.0.0.1", 0) as server,
+        MetricsServer(exporter, "127.0.0.1", 0) as server,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/metrics"

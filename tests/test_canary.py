@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from experiment_asking import empty_ledger
 from other_days import copied
 from refusing import refused
 from stackmark.api.canary import cron_schedule
+from stackmark.api.latest import LedgerWatch
 from stackmark.errors import Exit
 from stackmark.experiments import canary
 from stackmark.experiments.surroundings import Surroundings
@@ -118,6 +120,23 @@ def test_a_turn_that_was_disturbed_accuses_nobody(rate: Path, monkeypatch: pytes
     code, found = turn()
     assert (code, found["state"]) == (Exit.DONE, "inconclusive")
     assert "1.50 CPUs" in found["why"]
+
+
+def test_the_exporter_says_of_a_turn_what_the_canary_said(
+    rate: Path, book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate.write_text("rate: 50.0")
+    monkeypatch.setattr("stackmark.api.latest.SETTLED_S", 0.0)
+    calm = Load(0, 0, 0, other_cpus=0.0, seconds=30.0, cores=2)
+    watch = LedgerWatch(book.where)
+    words = []
+    for load in (calm, replace(calm, other_cpus=1.5)):
+        monkeypatch.setattr("stackmark.experiments.canary.StepTimes.load", lambda _self, _row, load=load: load)
+        monkeypatch.setattr(canary, "usual_cpus", lambda *_: 0.1)
+        state = turn()[1]["state"]
+        (check,) = watch.read().checks
+        words.append((state, check.word))
+    assert words == [("slower", "SLOWER"), ("inconclusive", "INCONCLUSIVE")]
 
 
 def test_two_canaries_do_not_run_at_the_same_time(rate: Path, tmp_path: Path) -> None:

@@ -110,8 +110,9 @@ def test_a_failed_cell_ends_with_its_own_exit_code(study: str) -> None:
 
 def test_lists_of_run_are_interleaved_and_one_table(ledger_file: Path) -> None:
     answer = ask(
-        "run", "trick/calm", "--step-s", "0.001,0.002", "--steps", "4", "--warmup-steps", "0", "--runs", "2", "--json"
-    )
+        "run", "trick/calm", "--step-s", "0.001,0.002", "--steps", "4", "--warmup-steps", "0", "--runs", "2",
+        "--sample-hz", "7", "--json",
+    )  # fmt: skip
     assert answer.code == Exit.DONE, answer.err
     shown = json.loads(answer.out)
     assert len(shown["results"]) == 2
@@ -121,21 +122,26 @@ def test_lists_of_run_are_interleaved_and_one_table(ledger_file: Path) -> None:
         suite = book.experiment("last")
         assert suite.kind == "suite"
         rows = sorted(book.runs(limit=10), key=lambda row: row.started_unix_s)
+        asked = {book.experiment(row.experiment_id).request["sample_hz"] for row in rows}
     order = [row.experiment_id for row in rows]
     assert len(set(order[:2])) == 2
     assert len(order) == 4
+    assert asked == {7.0}
 
 
-def test_several_workloads_are_compared_in_one_table() -> None:
+def test_several_workloads_are_compared_in_one_table(ledger_file: Path) -> None:
     answer = ask(
         "compare", "trick/calm,trick/values", "--arm", "host", "--arm", "host,step_s=0.02", "--steps", "4", "--warmup-steps",
-        "0", "--blocks", "2", "--no-primers", "--order-seed", "3", "--json",
+        "0", "--blocks", "2", "--no-primers", "--order-seed", "3", "--sample-hz", "0", "--json",
     )  # fmt: skip
     assert answer.code == Exit.DONE, answer.err
     shown = json.loads(answer.out)
     assert [len(row["cells"]) for row in shown["rows"]] == [2, 2]
     assert shown["reference"] == "host"
     assert shown["title"] == "host,step_s=0.02 against host: trick/calm, trick/values"
+    with Ledger.open(str(ledger_file)) as book:
+        rows = {row.experiment_id for row in book.runs(limit=20)}
+        assert {book.experiment(one).request["sample_hz"] for one in rows} == {0.0}
 
 
 @pytest.mark.parametrize(

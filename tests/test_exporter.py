@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from scipy import stats
 
@@ -29,6 +31,7 @@ from experiment_asking import empty_ledger
 from leaving_out import leave_out
 from other_days import MARGIN, change, checked, only, three_series, verdict
 from prometheus_parts import driver_of_gpus, fetch, free_port, running, serving, until, url_of
+from stackmark.api.latest import Latest
 from stackmark.errors import Exit
 from stackmark.experiments.baseline import held_by
 from stackmark.experiments.recorder import new_experiment
@@ -38,6 +41,7 @@ from stackmark.ledger.store import Ledger
 from stackmark.monitor.exporter import Exporter
 from stackmark.monitor.fresh import Fresh
 from stackmark.monitor.gpus import GpuWatch, dcgm_answers
+from stackmark.monitor.results import ledger_metrics
 from stackmark.monitor.server import MetricsServer
 
 # Recorded runs and those of ledger_runs are old.
@@ -363,7 +367,7 @@ def test_dcgm_on_its_port_is_left_its_gpus(file: Path) -> None:
 
 @contextmanager
 def served(exporter: Exporter, **options: Any) -> Iterator[MetricsServer]:
-    with serving(MetricsServer(exporter.registry, "127.0.0.1", 0, **options)) as server:
+    with serving(MetricsServer(exporter, "127.0.0.1", 0, **options)) as server:
         yield server
 
 
@@ -375,6 +379,35 @@ def test_a_hundred_scrapes_at_once_are_answered_by_few_readings(file: Path) -> N
             texts = list(pool.map(lambda _: fetch(url_of(server)), range(100)))
         assert all("stackmark_result_rate{" in text for text in texts)
         assert value(exporter, "stackmark_exporter_scrapes_total") == 101
+
+
+def test_the_results_of_a_ledger_are_rendered_once_for_each_reading_and_format(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.open(str(file)) as book:
+        ledger_runs.complete(book)
+    rendered = []
+
+    def counting(found: Latest) -> Iterator[Metric]:
+        rendered.append(found)
+        return ledger_metrics(found)
+
+    monkeypatch.setattr("stackmark.monitor.exporter.ledger_metrics", counting)
+    openmetrics = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    with exporting(file, ledger_age_s=3600.0) as exporter, served(exporter) as server:
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(lambda _: fetch(url_of(server)), range(40)))
+        assert len(rendered) == 1
+        text = fetch(url_of(server), openmetrics)
+        assert len(rendered) == 2
+        found = read_openmetrics(text)  # type: ignore[no-untyped-call]
+        families = {one.name: one.samples[0].value for one in found if one.samples}
+        assert families["stackmark_exporter_scrapes"] == 41
+        assert families["stackmark_result_rate"] > 0
+    with exporting(file) as exporter, served(exporter) as server:
+        for _ in range(2):
+            fetch(url_of(server))
+        assert len(rendered) == 4
 
 
 def test_a_slow_client_is_cut_off_and_holds_nobody() -> None:

@@ -265,7 +265,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     with (
         GpuWatch(module=driver_of_gpus(2)) as gpus,
         Exporter(str(file), gpus=gpus, source="nvml", ledger_age_s=0.5, horizon_s=1e12) as exporter,
-        serving(MetricsServer(exporter.registry, "127.0.0.1", 0)) as server,
+        serving(MetricsServer(exporter, "127.0.0.1", 0)) as server,
         serving(Webhook()) as webhook,
         prometheus(folder, f"127.0.0.1:{server.server_port}", rules_yaml(), webhook.server_port) as found,
     ):

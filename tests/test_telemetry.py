@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +29,7 @@ from stackmark.machine.telemetry import Rates, Telemetry, host
 from stackmark.machine.telemetry_gpu import Gpus
 from stackmark.spec import Task
 from stackmark.verdict.telemetry import moved_with_steps, read_telemetry, say_waited
-from worker_process import environment, install, trick, work
+from worker_process import environment, eventually, install, trick, work
 
 
 def test_a_worker_samples_its_machine_and_tells_it_after_the_measured_part(tmp_path: Path) -> None:
@@ -58,6 +62,27 @@ def test_only_one_rank_of_a_machine_samples(tmp_path: Path) -> None:
     spec = trick("calm").model_copy(update={"ranks": 2})
     done = work(Task(do="run", spec=spec, sample_hz=10), environment(install(tmp_path)))
     assert [one["rank"] for one in done.events if one["event"] == "sampled"] == [0]
+
+
+def test_a_sampler_ends_with_its_parent_though_a_forked_process_holds_its_input(tmp_path: Path) -> None:
+    source = """
+import os, sys, time
+from stackmark.machine.sampler import Sampler
+sampler = Sampler(os.getpid(), 0.001)
+if os.fork() == 0:
+    time.sleep(600)
+print(sampler._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, start_new_session=True)
+    assert parent.stdout is not None
+    try:
+        pid = int(parent.stdout.readline())
+        assert parent.wait() == -9
+        eventually(lambda: not Path(f"/proc/{pid}").exists())
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.stdout.close()
 
 
 def test_a_long_run_is_thinned_to_a_bound_and_keeps_its_beginning_and_its_end() -> None:
@@ -318,6 +343,9 @@ def test_a_gpu_that_waits_is_a_headline_of_run_and_others_on_it_are_interference
         page = load("last", book).report(tmp_path / "report.html").read_text()
         assert 'id="telemetry"' in page
         assert "GPU: power" in page
+        comment = load("last", book).report(tmp_path / "report.md").read_text()
+        assert "A: the GPU waited 34 % of the time" in comment
+        assert "| GPU: power | 609 W (600 W to 618 W) |" in comment
 
 
 def test_samples_are_exported_a_row_for_each_quantity_and_moment(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from stackmark.ledger import baselines
 from stackmark.ledger.rows import RunFilter
 from stackmark.ledger.store import Ledger
 from stackmark.verdict.changes import changes_in
+from web_serving import serving
 
 BEFORE = (100.1, 99.9, 100.05)
 NIGHTS = (100.1, 99.9, 97.0, 96.9)
@@ -209,6 +210,19 @@ def test_the_day_of_a_change_is_named_with_what_changed(weeks: Path, tmp_path: P
     drawn = (tmp_path / "trend.svg").read_text()
     ElementTree.fromstring(drawn)
     assert drawn.count("stroke-dasharray") == 1
+
+
+def test_the_web_page_names_the_same_change(weeks: Path) -> None:
+    (one,) = json.loads(ask("trend", "trick/calm", "--json").out)["trends"]
+    with serving(weeks) as site:
+        assert 'data-verdict="/trends/changes?' in site.get("/trends").body
+        page = site.get("/trends/changes?workload=trick/calm")
+        assert one["changes"][0]["change"] in page.words
+        assert "9.9.9-new" in page.words
+        assert site.get("/trends/changes?workload=trick/calm&part=1").body.startswith("<h2")
+        drawn = site.get("/trends/changes.svg?workload=trick/calm").body
+        assert drawn.count("stroke-dasharray") == 1
+        assert "No two series" in site.get("/trends/changes?workload=train/lenet").words
 
 
 def test_a_machine_that_is_not_there_and_a_workload_that_never_ran_are_sentences(weeks: Path) -> None:

@@ -105,6 +105,16 @@ def test_the_page_of_a_run_has_its_numbers_its_steps_its_log_and_its_facts(site:
     assert site.get(f"/runs/{row.id}/log.txt").headers["content-type"] == "text/plain; charset=utf-8"
 
 
+def test_a_suite_with_missing_cells_is_open_in_the_list_and_on_its_page(site: Client, ledger: Path) -> None:
+    with Ledger.open(str(ledger)) as book:
+        suite = next(row.experiment.id for row in book.experiments() if row.experiment.kind == "suite")
+    listed = site.get("/").body
+    assert "open</span>" in listed[listed.index(suite) :].partition("</tr>")[0]
+    page = site.get(f"/experiments/{suite}").words
+    assert "Not finished" in page
+    assert "It has no run" not in page
+
+
 def test_a_verdict_of_the_list_is_computed_apart(site: Client, ledger: Path) -> None:
     with Ledger.open(str(ledger)) as book:
         compared = next(row.experiment.id for row in book.experiments() if row.experiment.kind == "compare")
@@ -530,7 +540,8 @@ def test_the_views_for_other_readers_can_be_made_in_a_copy_and_agree_with_its_ro
     path = Path(shutil.copy(ledger, tmp_path / "copy.sqlite3"))
     with sqlite3.connect(path) as connection:
         for _ in range(2):
-            connection.executescript(ask("export", "--views").out)
+            assert ask("export", "--views", "-o", str(tmp_path / "views.sql")).out == ""
+            connection.executescript((tmp_path / "views.sql").read_text())
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
         counts = {name: len(connection.execute(f"SELECT * FROM {name}").fetchall()) for name in names}
         made = connection.execute("SELECT count(*) FROM runs").fetchone()[0]

@@ -37,6 +37,8 @@ class Announcement:
     value: str
     package: str = OURS
     summary: str = ""
+    # Under which heading our own stands in the help; empty: the last.
+    section: str = ""
 
 
 BUILT_IN = (
@@ -57,6 +59,7 @@ BUILT_IN = (
         "web",
         "stackmark.cli.web:command",
         summary="Show the ledger as web pages, live while something runs.",
+        section="Watch",
     ),
     Announcement("stackmark.list_formats", "deepbench", "stackmark.show.deepbench_table:DEEPBENCH"),
     Announcement("stackmark.cluster_means", "plugin-pod", "stackmark.cluster.faults.plugin_pod:PluginPod"),

@@ -19,6 +19,7 @@ from sqlalchemy import RowMapping
 from stackmark.api.ledgers import Ledger, RunFilter
 from stackmark.errors import StackmarkError
 from stackmark.events import LARGEST, SMALLEST
+from stackmark.experiments.canary import stored_disturbance
 from stackmark.experiments.check import check_again
 from stackmark.experiments.driver import machine_name, may_live
 from stackmark.ids import RUN, derived_id
@@ -400,7 +401,9 @@ class LedgerWatch:
 def _judged(ledger: Ledger, check: LatestCheck) -> LatestCheck:
     """Add the verdict. None is there where the baseline was deleted, or a stream of a run is damaged."""
     try:
-        stored = check_again(ledger, ledger.experiment(check.experiment_id))
+        experiment = ledger.experiment(check.experiment_id)
+        stored = check_again(ledger, experiment)
+        disturbed = bool(stored and stored_disturbance(ledger, experiment, stored))
     except StackmarkError as error:
         if error.kind == "locked":
             raise
@@ -411,12 +414,13 @@ def _judged(ledger: Ledger, check: LatestCheck) -> LatestCheck:
     interval = seen.interval_90 if seen else None
     return replace(
         check,
-        word=word_of(found),
+        # As the canary said itself: a disturbed turn accuses nobody.
+        word="INCONCLUSIVE" if disturbed else word_of(found),
         ratio=seen.ratio if seen else None,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
         margin=stored.margin,
-        alarm=bool(found.alarm and found.alarm.rings),
+        alarm=bool(not disturbed and found.alarm and found.alarm.rings),
     )
 
 

@@ -9,6 +9,8 @@ from stackmark.api.ledgers import FORMATS, export, export_format, views
 from stackmark.cli.options import filter_options, ledger_option
 from stackmark.cli.results import read_filter
 from stackmark.cli.saying import notice
+from stackmark.errors import SpecError
+from stackmark.show.writing import write_whole
 from stackmark.units import counted
 
 
@@ -34,7 +36,7 @@ Examples:
 @click.option(
     "--samples", is_flag=True, help="Write what was sampled next to the runs: one row for each quantity and moment."
 )
-@click.option("--views", "as_views", is_flag=True, help="Print SQL views for a copy of the ledger's file, and no runs.")
+@click.option("--views", "as_views", is_flag=True, help="Write SQL views for a copy of the ledger's file, and no runs.")
 @filter_options
 @ledger_option
 def command(
@@ -52,7 +54,12 @@ def command(
 ) -> int:
     """Write stored runs, one row each, to a file or to standard output: CSV, JSON, JSON lines or Parquet."""
     if as_views:
-        click.echo(views(), nl=False)
+        others = (form, samples, workload, since, until, chip, place, status)
+        if any(others):
+            raise SpecError(
+                "--views takes no other option than -o", hint="the views read all runs of a copy of the ledger"
+            )
+        _write_views(output)
         return 0
     output = None if output == Path("-") else output
     chosen = export_format(form, output)
@@ -61,3 +68,11 @@ def command(
     if output:
         notice(f"{counted(count, 'value' if samples else 'run')} written to {output} as {chosen}")
     return 0
+
+
+def _write_views(output: Path | None) -> None:
+    if output is None or output == Path("-"):
+        click.echo(views(), nl=False)
+        return
+    write_whole(output, views().encode())
+    notice(f"SQL views written to {output}")

@@ -203,7 +203,7 @@ def _repeat(exporter: "Exporter", textfile: Path | None, push: str | None, every
 def _serve(exporter: "Exporter", listen: str, port: int, token: bytes | None, tls: "SSLContext | None") -> None:
     from stackmark.monitor.server import METRICS, MetricsServer
 
-    with MetricsServer(exporter.registry, listen, port, token=token, tls=tls) as server:
+    with MetricsServer(exporter, listen, port, token=token, tls=tls) as server:
         host = f"[{listen}]" if ":" in listen else listen
         # The port is known only now where 0 was given.
         notice(f"metrics on {'https' if tls else 'http'}://{host}:{server.server_port}{METRICS}")

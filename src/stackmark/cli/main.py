@@ -55,6 +55,7 @@ SECTIONS = {
         "roofline": "Show how close runs come to the limits of their machine.",
     },
     "Watch": {
+        "watch": "Watch an experiment that another process runs.",
         "canary": "Check a baseline for ever, or once before a job.",
         "trend": "Show when a workload became slower, and what changed.",
         "exporter": "Show results and GPUs to Prometheus.",
@@ -72,7 +73,6 @@ SECTIONS = {
         "recover": "Store runs that were saved in files when the ledger failed.",
     },
     "Other": {
-        "watch": "Watch an experiment that another process runs.",
         "bundle": "Write the worker as one zip file for images with Python.",
         "config": "Show and change defaults of options.",
         "completion": "Print a script that lets your shell complete commands.",
@@ -81,6 +81,8 @@ SECTIONS = {
 }
 VERBS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 OTHER = "Other"
+# Commands that measure nothing, so that nothing is stored when they end.
+ONLY_READ = ("exporter", "watch", "web")
 # Of these the short help says nothing.
 LONG_ONLY = ("Watch", "Stored data", OTHER)
 GROUP = "stackmark.commands"
@@ -138,9 +140,10 @@ class Verbs(ShortHelp):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the tables: asking each command for its help would import them all."""
-        added = {name: text for name, text in our_verbs().items() if name not in VERBS}
+        added = [one for one in built_in(GROUP).values() if one.name not in VERBS]
         for title, verbs in SECTIONS.items():
-            _write_section(formatter, title, verbs | added if title == OTHER else verbs)
+            here = {one.name: one.summary for one in added if (one.section or OTHER) == title}
+            _write_section(formatter, title, verbs | here)
         if others := _others():
             with formatter.section("Commands of other packages"):
                 formatter.write_dl(list(others.items()))
@@ -212,6 +215,10 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
+def _ended(how: str, arguments: Sequence[str]) -> str:
+    return how if arguments and arguments[0] in ONLY_READ else f"{how}; what was finished is stored"
+
+
 def _part_anywhere(typed: Sequence[str]) -> tuple[list[str], list[str]]:
     """Part what may stand anywhere from the rest. After `--` nothing is an option."""
     end = typed.index("--") if "--" in typed else len(typed)
@@ -243,13 +250,13 @@ def _answer(arguments: list[str], debug: bool, verbosity: int) -> int:
         say(error.message, _with_source(hint, error.message, taken), error.command)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        say("interrupted; what was finished is stored")
+        say(_ended("interrupted", arguments))
         return Exit.INTERRUPTED
     except HungUp:
-        say("the terminal was closed; what was finished is stored")
+        say(_ended("the terminal was closed", arguments))
         return Exit.HANGUP
     except Terminated:
-        say("terminated; what was finished is stored")
+        say(_ended("terminated", arguments))
         return Exit.TERMINATED
     except BrokenPipeError:
         return Exit.DONE  # whoever read our output (head, less) has seen enough

@@ -123,11 +123,14 @@ def command(
         )
         for request in requests
     ]  # fmt: skip
-    if len(plans) > 1 and published is None and form is None and seeds is None and sample_hz is None:
+    if len(plans) > 1 and published is None and form is None and seeds is None:
         from stackmark.api.suites import plan_lists
         from stackmark.cli.suites import SuiteWanted, measure_lists
 
-        several = plan_lists("run", requests, [place], place_options=options, blocks=runs, choose_again=choose_again)
+        several = plan_lists(
+            "run", requests, [place], place_options=options, blocks=runs, choose_again=choose_again,
+            sample_hz=check_sample_hz(sample_hz),
+        )  # fmt: skip
         wanted = SuiteWanted(
             ledger=ledger, as_json=as_json, time_limit_s=limit_s, details=details, again=True, yes=True,
             command=repeatable(asked),

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from stackmark.api.ledgers import Ledger
+from stackmark.api.measuring import check_sample_hz
 from stackmark.api.options import check_margin, repeatable
 from stackmark.api.stored import SUITE, Experiment, load
 from stackmark.api.suites import (
@@ -115,7 +116,8 @@ def compare_several(requests: Sequence[Request], wanted: Wanted) -> Exit:
     design: dict[str, int] = {} if wanted.order_seed is None else {"seed": wanted.order_seed}
     plan = plan_lists(
         "compare", requests, wanted.arms, place_options=wanted.place_options, blocks=wanted.blocks, margin=margin,
-        pause_s=wanted.pause_s, most_repeats=wanted.repeats, primers=wanted.primers, **design,
+        pause_s=wanted.pause_s, most_repeats=wanted.repeats, primers=wanted.primers,
+        sample_hz=check_sample_hz(wanted.sample_hz), **design,
     )  # fmt: skip
     return measure(
         plan,

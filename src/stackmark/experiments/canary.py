@@ -17,7 +17,7 @@ from typing import Literal
 
 from stackmark.errors import Exit, SpecError
 from stackmark.experiments.baseline import HeldWorkload, SeriesOptions, Trouble, held_by
-from stackmark.experiments.check import Checked, check_held, decided
+from stackmark.experiments.check import Checked, StoredCheck, check_held, decided
 from stackmark.experiments.driver import machine_name
 from stackmark.experiments.estimate import run_time
 from stackmark.experiments.manifesting import read_pod_options
@@ -25,7 +25,7 @@ from stackmark.experiments.progress import StepTimes
 from stackmark.experiments.recorder import Watcher
 from stackmark.experiments.surroundings import Surroundings, look_around
 from stackmark.experiments.sweep.plan import find_slots
-from stackmark.ledger.rows import RunRow
+from stackmark.ledger.rows import Experiment, RunRow
 from stackmark.ledger.store import Ledger
 from stackmark.places.pod.place import PodPlace
 from stackmark.units import say_seconds
@@ -167,7 +167,7 @@ def _checked(ledger: Ledger, plan: CanaryPlan, held: HeldWorkload, watcher: Watc
         return replace(blank, trouble=late)
     limit_s = None if left_s is None else left_s / runs_of(plan, held)
     how = SeriesOptions(watcher, plan.runs, limit_s, plan.command)
-    return check_held(ledger, plan.name, held, how, plan.margin, plan.anyway)
+    return check_held(ledger, plan.name, held, how, plan.margin, plan.anyway, canary=True)
 
 
 def _state(checked: Sequence[Checked], disturbed: Sequence[str]) -> tuple[State, str]:
@@ -223,6 +223,13 @@ def disturbance(ledger: Ledger, checked: Checked, usual: float) -> str:
             for found in disturbances([times.load(row)], usual):
                 return f"{checked.label}: {found.sentence} while run {row.id} was measured"
     return ""
+
+
+def stored_disturbance(ledger: Ledger, experiment: Experiment, stored: StoredCheck) -> str:
+    """Say what disturbed a stored turn of a canary; nothing where nobody did, and of a check that a person made."""
+    if experiment.request.get("canary") is not True or stored.checked.comparison is None:
+        return ""
+    return disturbance(ledger, stored.checked, usual_cpus(ledger, stored.before))
 
 
 @contextmanager

@@ -141,9 +141,19 @@ def decided(checked: Sequence[Checked]) -> list[Checked]:
 
 
 def check_held(
-    ledger: Ledger, name: str, held: HeldWorkload, how: SeriesOptions, margin: float, anyway: bool
+    ledger: Ledger,
+    name: str,
+    held: HeldWorkload,
+    how: SeriesOptions,
+    margin: float,
+    anyway: bool,
+    *,
+    canary: bool = False,
 ) -> Checked:
-    """Check one workload of a baseline; its word is not decided together with others yet."""
+    """Check one workload of a baseline; its word is not decided together with others yet.
+
+    `canary` is stored with it: whoever judges it later leaves out what was disturbed (experiments/canary.py).
+    """
     began = time.monotonic()
     before = _rate(by_series(held.rows))
     unit, metric = held.rows[0].rate_unit or "", metric_name(held.spec.params)
@@ -152,6 +162,8 @@ def check_held(
         # Known beforehand, so nobody has to wait for it.
         return replace(blank, trouble=_incomparable(name, ["it was measured on a different machine"]))
     request: Json = {"baseline": name, "workload": held.spec.workload, "margin": margin, "anyway": anyway}
+    if canary:
+        request["canary"] = True
     experiment = new_experiment(kind="check", command=how.command, note=name, request=request)
     series = measure_series(ledger, held, experiment, how)
     blank = replace(blank, experiment_id=series.experiment_id, seconds=time.monotonic() - began)
@@ -167,6 +179,8 @@ class StoredCheck:
     baseline: str
     margin: float
     checked: Checked
+    # The runs of the baseline that it was compared with.
+    before: tuple[RunDetail, ...] = ()
 
 
 def words_of_check(ledger: Ledger, experiment: Experiment) -> tuple[str, ...]:
@@ -213,7 +227,7 @@ def check_again(ledger: Ledger, experiment: Experiment) -> StoredCheck | None:
     if len(every) > 1:
         alone = f"judged alone: {name} has {counted(len(every), 'workload')}, whose words a check decides together"
         found = replace(found, doubts=(*found.doubts, Remark(alone, "judged-alone")))
-    return StoredCheck(name, chosen, found)
+    return StoredCheck(name, chosen, found, before)
 
 
 def _compare(

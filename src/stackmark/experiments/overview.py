@@ -89,6 +89,7 @@ def _suite(ledger: Ledger, suite: Experiment, left: int) -> tuple[ListedExperime
         workloads = tuple(dict.fromkeys(row.workload for row in plan.rows))
         arms = tuple(arm for arm in plan.arms if arm)
         is_whole = len(begun_rows(ledger, suite)) == len(plan.rows)
+        is_whole = is_whole and all(_listed(ledger, row, False).state in ("done", "failed", "short") for row in rows)
         if costs or not sum(runs.values()):
             result = examine_suite(ledger, suite)
             verdicts, is_whole = tuple(one.word for one in result.comparisons), not result.is_open

@@ -28,11 +28,13 @@ from stackmark.machine.telemetry_gpu import Gpus
 MOST_SAMPLES = 1200
 # How long a sampler may take to write what it has; a machine that is busy to the last CPU runs it late.
 ANSWER_S = 10.0
+# How long it outlives its parent at most, where a process that the parent forked holds its standard input open.
+ORPHAN_S = 2.0
 # Of a name and its number with all that JSON puts around them: this many fit into an event.
 NAMES_PER_EVENT = 150
 _RUN = (
     "import sys; sys.path[0] = sys.argv[1]; from stackmark.machine.sampler import main; "
-    "main(int(sys.argv[2]), float(sys.argv[3]))"
+    "main(int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))"
 )
 
 
@@ -73,12 +75,15 @@ def sample(telemetry: Telemetry, hz: float, over: Callable[[float], bool]) -> Sa
             return samples
 
 
-def main(pid: int, hz: float) -> None:
-    """Sample until standard input ends, then write what was read: a line about it, and a line for each sample."""
+def main(pid: int, hz: float, parent: int) -> None:
+    """Sample until standard input ends, then write what was read: a line about it, and a line for each sample.
+
+    Without its parent it ends and writes nothing: nobody reads it.
+    """
     began_s = time.monotonic()
     with Gpus() as gpus:
         telemetry = Telemetry({**host(pid), **dict(gpus.collectors())})
-        samples = sample(telemetry, hz, _input_ended)
+        samples = sample(telemetry, hz, lambda wait_s: _is_over(wait_s, parent))
         about: dict[str, Any] = {
             "gpus": gpus.facts(),
             "hz": hz,
@@ -88,6 +93,8 @@ def main(pid: int, hz: float) -> None:
             "elapsed_s": round(time.monotonic() - began_s, 3),
             "problems": list(telemetry.problems.values()),
         }
+    if os.getppid() != parent:
+        return
     out = sys.stdout
     out.write(json.dumps(about) + "\n")
     for at_s, values in samples.taken:
@@ -95,9 +102,16 @@ def main(pid: int, hz: float) -> None:
     out.flush()
 
 
-def _input_ended(wait_s: float) -> bool:
-    ready, _, _ = select.select([0], [], [], wait_s)
-    return bool(ready) and not os.read(0, 4096)
+def _is_over(wait_s: float, parent: int) -> bool:
+    """Wait, and tell whether standard input or the parent ended meanwhile."""
+    until_s = time.monotonic() + wait_s
+    while True:
+        left_s = until_s - time.monotonic()
+        ready, _, _ = select.select([0], [], [], max(0.0, min(left_s, ORPHAN_S)))
+        if (ready and not os.read(0, 4096)) or os.getppid() != parent:
+            return True
+        if left_s <= ORPHAN_S:
+            return False
 
 
 # --- The sampler from the side of the process that starts it ---------------------------------------------------------------
@@ -144,11 +158,12 @@ def _finite(values: Values) -> Values:
 
 def _command(pid: int, hz: float) -> list[str]:
     """Return the command of the sampler, from where our own code is: never with the working folder on the path."""
+    arguments = str(pid), str(hz), str(os.getpid())
     bundle = bundle_file()
     if bundle:
-        return [sys.executable, "-c", _RUN, str(bundle), str(pid), str(hz)]
-    return [sys.executable, "-P", "-m", "stackmark.machine.sampler", str(pid), str(hz)]
+        return [sys.executable, "-c", _RUN, str(bundle), *arguments]
+    return [sys.executable, "-P", "-m", "stackmark.machine.sampler", *arguments]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

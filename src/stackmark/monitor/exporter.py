@@ -7,7 +7,7 @@ they go, since nothing stands behind them.
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
@@ -38,6 +38,10 @@ PUSH_TIMEOUT_S = 10.0
 JOB = "stackmark"
 # Who reads the GPUs.
 SOURCES = ("nvml", "dcgm", "none")
+# Ends a text in OpenMetrics' format.
+END = b"# EOF\n"
+# One of prometheus_client's encoders of a format.
+Encoder = Callable[[CollectorRegistry], bytes]
 
 
 class Exporter(Collector):
@@ -70,12 +74,14 @@ class Exporter(Collector):
         if gpus is not None:
             entered = self._held.enter_context(gpus)
             self._gpus = Fresh("gpus", entered.read, (OSError,), GPU_AGE_S, GPU_WAIT_S)
+        # The results of a ledger change every ten seconds at most, and to render thousands of series takes a tenth of a second:
+        # the bytes of each format are kept with the reading that they show.
+        self._rendering = Lock()
+        self._rendered: dict[str, tuple[Latest, bytes]] = {}
         self._counting = Lock()
         self._scrapes = 0
         self._scrape_s = 0.0
-        self.registry = CollectorRegistry()
-        # Without describing: that would read everything once more.
-        self.registry.register(_Once(self))
+        self.registry = _registry(self.collect)
 
     def __enter__(self) -> Self:
         return self
@@ -87,11 +93,32 @@ class Exporter(Collector):
 
     def collect(self) -> Iterator[Metric]:
         began = time.monotonic()
-        if self._ledger is not None:
-            ledger = self._ledger.get()
+        ledger = self._ledger.get() if self._ledger is not None else None
+        if latest := _shown(ledger):
+            yield from ledger_metrics(latest)
+        yield from self._collect_others(ledger, began)
+
+    def render(self, encode: Encoder, format_: str) -> bytes:
+        """Return all series for a scrape, in a format by its name; those of the ledger are rendered once for each reading."""
+        began = time.monotonic()
+        ledger = self._ledger.get() if self._ledger is not None else None
+        results = self._render_results(_shown(ledger), encode, format_)
+        return results + encode(_registry(lambda: self._collect_others(ledger, began)))
+
+    def _render_results(self, latest: Latest | None, encode: Encoder, format_: str) -> bytes:
+        if latest is None:
+            return b""
+        with self._rendering:
+            known = self._rendered.get(format_)
+            if known is None or known[0] is not latest:
+                known = latest, encode(_registry(lambda: ledger_metrics(latest))).removesuffix(END)
+                self._rendered[format_] = known
+            return known[1]
+
+    def _collect_others(self, ledger: Reading[Latest] | None, began: float) -> Iterator[Metric]:
+        """Yield what is new in each scrape: how the ledger was read, the GPUs, the exporter itself."""
+        if ledger is not None:
             yield from _ledger_health(ledger)
-            if ledger.value is not None and time.time() - ledger.read_unix_s < KEPT_S:
-                yield from ledger_metrics(ledger.value)
         if self._gpus is not None:
             yield from _gpus(self._gpus.get())
         with self._counting:
@@ -122,23 +149,37 @@ class Exporter(Collector):
         try:
             pushadd_to_gateway(url, JOB, self.registry, {"instance": platform.node()}, timeout=PUSH_TIMEOUT_S)
         except (OSError, ValueError) as error:
+            why = getattr(error, "reason", None) or error
             raise PlaceError(
-                f"the Pushgateway {url} did not take the metrics: {error}",
+                f"the Pushgateway {url} did not take the metrics: {getattr(why, 'strerror', None) or why}",
                 hint="is it running there? http://127.0.0.1:9091 is its usual address",
             ) from error
 
 
 class _Once(Collector):
-    """Collects without being asked for a description at registration."""
+    """Collects without being asked for a description at registration: that would read everything once more."""
 
-    def __init__(self, exporter: Exporter) -> None:
-        self._exporter = exporter
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
 
-    def collect(self) -> Iterator[Metric]:
-        return self._exporter.collect()
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
 
     def describe(self) -> list[Metric]:
         return []
+
+
+def _registry(collect: Callable[[], Iterable[Metric]]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Once(collect))
+    return registry
+
+
+def _shown(ledger: Reading[Latest] | None) -> Latest | None:
+    """Return the results that a ledger shows; none where the last reading that succeeded is too long ago."""
+    if ledger is None or time.time() - ledger.read_unix_s >= KEPT_S:
+        return None
+    return ledger.value
 
 
 def _ledger_health(ledger: Reading[Latest]) -> Iterator[Metric]:

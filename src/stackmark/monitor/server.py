@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import CollectorRegistry
 
 from stackmark.errors import PlaceError, SpecError
+from stackmark.monitor.exporter import Exporter
 
 LIFETIME_S = 15.0
 MOST_CONNECTIONS = 256
@@ -80,14 +80,14 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Serves one registry until `shutdown`, or until a signal ends `serve_forever`."""
+    """Serves one exporter until `shutdown`, or until a signal ends `serve_forever`."""
 
     daemon_threads = True
     request_queue_size = BACKLOG
 
     def __init__(
         self,
-        registry: CollectorRegistry,
+        exporter: Exporter,
         address: str,
         port: int,
         *,
@@ -96,7 +96,7 @@ class MetricsServer(ThreadingHTTPServer):
         lifetime_s: float = LIFETIME_S,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self.registry = registry
+        self.exporter = exporter
         self.token = token
         self._tls = tls
         self._lifetime_s = lifetime_s
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, b"stackmark exporter: /metrics\n")
         else:
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(200, encode(self.server.registry), ("Content-Type", kind))
+            self._answer(200, self.server.exporter.render(encode, kind), ("Content-Type", kind))
 
     def do_HEAD(self) -> None:
         self.do_GET()

@@ -83,7 +83,7 @@ def _reasons(found: Telemetry) -> set[str]:
 def telemetry_lines(found: Telemetry) -> list[Line]:
     """Return the lines about one run's samples: each quantity with its mean, and from where to where it went."""
     told = [f"{found.hz:g} times a second, {say_measured(found)}"]
-    told += _lines(found.spans, "", OF_HOST)
+    told += _lines(found.spans, "", OF_HOST) if found.spans else ["no sample was taken in the measured part"]
     lines: list[Line] = [("sampled", "\n".join(told))]
     names = sorted(found.gpus, key=lambda name: (name != found.gpu, name))
     for name in names[:MOST_GPUS]:

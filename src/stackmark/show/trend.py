@@ -120,6 +120,11 @@ def say_change(one: TrendChange, unit: FigureUnit) -> str:
     )
 
 
+def change_lines(one: TrendChange, unit: FigureUnit) -> list[str]:
+    """Say a change, what changed in the stack with it, and what else differs, in a line each."""
+    return [say_change(one, unit), *(f"{name}: {line}" for name, line in _behind(one))]
+
+
 def say_no_change(trend: Trend) -> str:
     count = len(trend.points)
     if count < ENOUGH_SERIES:

@@ -78,6 +78,8 @@ PAGES: tuple[tuple[str, Handler, bool], ...] = (
     ("/runs/{id}/log.txt", stored.log_file, True),
     ("/machines", looks.machines, False),
     ("/trends", looks.trends, False),
+    ("/trends/changes", looks.changes, True),
+    ("/trends/changes.svg", looks.changes_picture, True),
     ("/published", looks.published, True),
     ("/baselines", looks.baselines, False),
     ("/baselines/{name}", looks.baseline, True),

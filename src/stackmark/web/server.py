@@ -80,7 +80,7 @@ def listening(asked: Serving) -> socket.socket:
     except OSError as error:
         taken.close()
         hint = "choose another with --port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else None
-        raise PlaceError(f"{asked.listen}:{asked.port} cannot be listened at: {error.strerror}", hint=hint) from error
+        raise PlaceError(f"cannot listen on {asked.listen} port {asked.port}: {error.strerror}", hint=hint) from error
     return taken
 
 

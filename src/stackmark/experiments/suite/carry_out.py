@@ -373,7 +373,7 @@ class _Session:
             asked = CompareRequest(
                 request=row.request, arms=arms, blocks=self._plan.blocks, margin=self._plan.margin, seed=seed,
                 command=command, member=member, pause_s=self._plan.pause_s, most_repeats=self._plan.most_repeats,
-                primers=self._plan.primers,
+                primers=self._plan.primers, sample_hz=self._plan.sample_hz,
             )  # fmt: skip
             return compare.start(asked, self._ledger, self._watcher)
         return self._start_one_arm(row, arms[0], member)
@@ -389,7 +389,7 @@ class _Session:
             return listed.experiment
         begun = run_kind.start(
             request, place, self._ledger, self._watcher, self._plan.blocks, self._suite.command, member=member,
-            choose_again=self._plan.choose_again,
+            choose_again=self._plan.choose_again, sample_hz=self._plan.sample_hz,
         )  # fmt: skip
         run_kind.go_through(begun, place, self._ledger, self._watcher, self._time_limit_s, at_most=1)
         return begun.experiment

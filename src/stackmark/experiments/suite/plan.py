@@ -30,7 +30,7 @@ from stackmark.places.place import PlaceKind
 from stackmark.places.registry import find_kind, place_kinds
 from stackmark.ranks import MOST_RANKS
 from stackmark.secrets_masking import masked_arm, masked_variable
-from stackmark.spec import Request, Scalar, Spec, explain
+from stackmark.spec import MOST_SAMPLE_HZ, SAMPLE_HZ, Request, Scalar, Spec, explain
 from stackmark.units import counted, parse_seconds, parse_share
 from stackmark.workloads.registry import check_ranks, check_request, definitions, find
 
@@ -127,6 +127,8 @@ class SuitePlan(Frozen):
     primers: bool = True
     # As `run` has it: choose what is not typed again, and not as it was chosen before.
     choose_again: bool = False
+    # How runs are observed, and nothing of what they measure.
+    sample_hz: float = Field(default=SAMPLE_HZ, ge=0, le=MOST_SAMPLE_HZ)
     missing: list[str] = []
     rows: list[PlannedRow] = Field(min_length=1, max_length=MOST_CELLS)
 
@@ -142,7 +144,7 @@ class SuitePlan(Frozen):
     @property
     def digest(self) -> str:
         """Return the same for two plans that measure the same; the order is drawn again for each."""
-        whole = self.model_dump(mode="json", exclude={"seed", "title", "about", "missing"})
+        whole = self.model_dump(mode="json", exclude={"seed", "title", "about", "missing", "sample_hz"})
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 

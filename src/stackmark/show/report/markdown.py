@@ -11,6 +11,7 @@ from stackmark.figures import figure_unit
 from stackmark.show.answer import answers, beware, is_interference, say_with_counts, title_of, what_to_do
 from stackmark.show.report.heading import NO_HEADING, Heading
 from stackmark.show.report.operators import published_notes, table_of
+from stackmark.show.report.telemetry import DRAWN_OF_GPU, DRAWN_OF_HOST, sampled_rows, waits
 from stackmark.show.safe import safe_line
 from stackmark.show.scaling import point_lines, scaling_lines
 from stackmark.show.sections import Headline, Sections
@@ -86,6 +87,7 @@ def experiment_parts(sections: Sections) -> list[str]:
         _differences(sections),
         items("What moved with the ratio:", examined.associations),
         _failures(sections),
+        _sampled(sections),
         items("Not held equal:", examined.not_held),
         "To repeat it:",
         fenced(examined.repeat),
@@ -220,6 +222,22 @@ def _failures(sections: Sections) -> str:
         block = f", block {one.run.block + 1}" if one.run.block is not None else ""
         said.append(f"{letter(one.run.arm)}{block}: {one.kind}: {one.message}")
     return items("Runs that failed, and are in no number:", said)
+
+
+def _sampled(sections: Sections) -> str:
+    """What the machine did while it ran: of what the page draws, the numbers."""
+    examined = sections.examined
+    drawn = {*(f"gpu.{name}" for name in DRAWN_OF_GPU), *DRAWN_OF_HOST}
+    rows = [
+        [plain(row.words), *("–" if cell is None else f"{inline(cell[0])} ({inline(cell[1])})" for cell in row.cells)]
+        for row in sampled_rows(examined)
+        if row.name in drawn
+    ]
+    if not rows:
+        return ""
+    head = ["while it ran: mean (lowest to highest sample)", *(f"**{letter(arm.index)}**" for arm in examined.arms)]
+    made = table(head, [False, *(True for _ in examined.arms)], rows)
+    return "\n\n".join(part for part in (items("While it ran:", waits(examined)), made) if part)
 
 
 def items(title: str, said: Sequence[str]) -> str:

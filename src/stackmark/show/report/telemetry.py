@@ -1,6 +1,7 @@
 """The section about what the machine did while it ran: power, temperature, clocks, use, memory, CPUs, pressure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stackmark.show.report.charts import telemetry as charts
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
@@ -34,8 +35,7 @@ def while_it_ran(sections: Sections) -> Markup:
     shown = [arm for arm, mine in zip(examined.arms, runs, strict=True) if mine][:MOST_ARMS]
     pictures = [_pictures(name, words, examined, shown, runs) for name, words in _drawn(every)]
     problems = sorted({problem for one in every for problem in one.problems})
-    said = [f"{letter(arm.index)}: {told}" for arm, mine in zip(examined.arms, runs, strict=True)
-            if (told := say_waited(mine, None))]  # fmt: skip
+    said = waits(examined)
     more = len(examined.arms) - len(shown)
     return section(
         "What the machine did while it ran",
@@ -43,7 +43,7 @@ def while_it_ran(sections: Sections) -> Markup:
         bullets(said) if said else NOTHING,
         *pictures,
         paragraph(f"{counted(more, 'more arm')} not drawn.", "note") if more and len(shown) == MOST_ARMS else NOTHING,
-        _table(examined, runs, every),
+        _table(examined),
         paragraph("; ".join(problems), "note") if problems else NOTHING,
         name="telemetry",
     )
@@ -90,22 +90,44 @@ def _pictures(
     return element("div", element("h3", text(words)), element("div", *figures, class_="small-ones"))
 
 
-def _table(examined: Examined, runs: Sequence[Sequence[Telemetry]], every: Sequence[Telemetry]) -> Markup:
-    """The mean of each quantity over the measured parts of an arm's runs, with the lowest and the highest sample."""
+@dataclass(frozen=True)
+class SampledRow:
+    """A quantity over the measured parts: of each arm its mean, and from the lowest to the highest sample; None without one."""
+
+    name: str
+    words: str
+    cells: tuple[tuple[str, str] | None, ...]
+
+
+def sampled_rows(examined: Examined) -> list[SampledRow]:
+    """Return what was sampled of the GPU under test and of the host, in the order in which it is shown."""
+    runs = [_sampled(examined, arm) for arm in examined.arms]
     wanted = [*((f"gpu.{name}", f"GPU: {words}") for name, words in OF_GPU), *OF_HOST]
-    rows = []
-    for name, words in wanted:
-        cells = []
-        for mine in runs:
-            spans = [span for one in mine if (span := one.spans.get(_name(name, one)))]
-            if not spans:
-                cells.append(numeric("–"))
-                continue
-            mean = sum(span.mean for span in spans) / len(spans)
-            low, high = min(span.minimum for span in spans), max(span.maximum for span in spans)
-            cells.append(numeric(say_value(name, mean), f"{say_value(name, low)} to {say_value(name, high)}"))
-        if any(_name(name, one) in one.spans for one in every):
-            rows.append(Row([plain(words), *cells]))
+    rows = [SampledRow(name, words, tuple(_mean_and_reach(name, mine) for mine in runs)) for name, words in wanted]
+    return [row for row in rows if any(row.cells)]
+
+
+def _mean_and_reach(name: str, runs: Sequence[Telemetry]) -> tuple[str, str] | None:
+    spans = [span for one in runs if (span := one.spans.get(_name(name, one)))]
+    if not spans:
+        return None
+    mean = sum(span.mean for span in spans) / len(spans)
+    low, high = min(span.minimum for span in spans), max(span.maximum for span in spans)
+    return say_value(name, mean), f"{say_value(name, low)} to {say_value(name, high)}"
+
+
+def waits(examined: Examined) -> list[str]:
+    """Say of each arm how long its GPU waited, where one was sampled."""
+    told = ((letter(arm.index), say_waited(_sampled(examined, arm), None)) for arm in examined.arms)
+    return [f"{name}: {said}" for name, said in told if said]
+
+
+def _table(examined: Examined) -> Markup:
+    """The mean of each quantity over the measured parts of an arm's runs, with the lowest and the highest sample."""
+    rows = [
+        Row([plain(row.words), *(numeric(*cell) if cell else numeric("–") for cell in row.cells)])
+        for row in sampled_rows(examined)
+    ]
     head = [("Mean over the measured part", False)]
     head += [(f"{letter(arm.index)}  {arm.label}", True) for arm in examined.arms]
     summary = element("summary", text("All that was sampled"))

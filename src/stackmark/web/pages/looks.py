@@ -1,18 +1,18 @@
 """Looks over many runs: machines and chips, trends, published numbers next to ours, baselines and their checks."""
 
 from stackmark.api import browsing
-from stackmark.api.baselines import BaselineTrend, list_baselines, show_baseline
+from stackmark.api.baselines import BaselineTrend, list_baselines, show_baseline, trend
 from stackmark.api.browsing import Chip, RunFilter, RunRow
 from stackmark.api.published import search_published
 from stackmark.api.published_charts import published_chart
-from stackmark.errors import StackmarkError
+from stackmark.errors import SpecError, StackmarkError
 from stackmark.figures import figure_unit
 from stackmark.show.report.charts.published import NARROW, WIDE, caption, drawn_pairs, footnotes, published_bars
 from stackmark.show.report.markup import NOTHING, Markup, element, join, text
-from stackmark.show.report.tables import Cell, Row, badge_of, figure, numeric, plain, table
+from stackmark.show.report.tables import Cell, Row, badge_of, bullets, figure, numeric, plain, table
 from stackmark.show.sections import SIGNS
-from stackmark.show.trend import trends_svg
-from stackmark.show.wording import say_spread
+from stackmark.show.trend import change_lines, say_no_change, trends_svg
+from stackmark.show.wording import say_spread, sentence
 from stackmark.units import counted, say_moment
 from stackmark.verdict.published_pairs import PublishedPair
 from stackmark.web.asking import Answer, Ask, as_glob
@@ -108,7 +108,62 @@ def trends(ask: Ask) -> Answer:
     timed = [row for row in rows if row.rate_per_s and row.role == "measured"]
     if not timed:
         return Answer("Trends", join([*head, element("p", text("No run with a figure fits."))]), here="/trends")
-    return Answer("Trends", join([*head, *_trend_parts(cut(workload, 80), timed)]), here="/trends")
+    parts = [
+        *_trend_parts(cut(workload, 80), timed),
+        _changes_link(ask, timed[0].workload, few=len(rows) < MOST_POINTS),
+    ]
+    return Answer("Trends", join([*head, *parts]), here="/trends")
+
+
+def _changes_link(ask: Ask, workload: str, *, few: bool) -> Markup:
+    """Link to what `stackmark trend` shows. Where that takes a moment, a script puts it in this place."""
+    values = {"workload": workload, "place": ask.get("place"), "machine": ask.get("chip")}
+    where = query("/trends/changes", values)
+    shown = element("p", link(where, "When did it change, and what changed with it?"))
+    part = query("/trends/changes", {**values, "part": "1"})
+    return element("section", shown, id="changes", data_verdict=part if few else None)
+
+
+def changes(ask: Ask) -> Answer:
+    """Show when the figure of a workload changed, computed as `stackmark trend` does."""
+    workload = ask.get("workload")
+    parts = [element("h2", text(f"When did {cut(workload, 80)} change?")), *_change_parts(ask, workload)]
+    if ask.get("part"):
+        return Answer("Changes", join(parts), fragment=True)
+    back = element("p", link(query("/trends", {"workload": workload}), "All runs as points"), class_="note")
+    return Answer("Changes", join([element("h1", text("Trends")), *parts, back]), here="/trends")
+
+
+def _change_parts(ask: Ask, workload: str) -> list[Markup]:
+    try:
+        found = trend(workload, machine=ask.get("machine") or None, place=ask.get("place") or None, ledger=ask.book)
+    except SpecError as error:
+        return [notice(sentence(said)) for said in (error.message, error.hint) if said]
+    parts = []
+    for one in found.trends[:MOST_SERIES]:
+        said = [line for change in one.changes for line in change_lines(change, figure_unit(one.unit))]
+        about = element("h3", text(cut(one.about or one.label, 160)))
+        parts += [about, bullets([cut(line, 400) for line in said]) if said else notice(sentence(say_no_change(one)))]
+    if any(one.changes for one in found.trends):
+        where = {"workload": workload, "machine": ask.get("machine"), "place": ask.get("place")}
+        picture = element(
+            "img", src=query("/trends/changes.svg", where), class_="paper", loading="lazy",
+            alt=f"The series of {cut(workload, 80)} over time, with a line where each change begins",
+        )  # fmt: skip
+        parts.append(Markup(picture.removesuffix("</img>")))
+    left = len(found.trends) - MOST_SERIES
+    if left > 0:
+        parts.append(notice(f"{counted(left, 'more trend')}: `stackmark trend {cut(workload, 80)}` shows all."))
+    note = "Computed from series, as `stackmark trend` does. What changed at the same time need not be the cause."
+    return [*parts, notice(note)]
+
+
+def changes_picture(ask: Ask) -> Answer:
+    found = trend(
+        ask.get("workload"), machine=ask.get("machine") or None, place=ask.get("place") or None, ledger=ask.book
+    )
+    svg = trends_svg(found.workload, found.trends[:MOST_SERIES], "Trend of")
+    return Answer("Trend", file=(svg.encode(), "image/svg+xml", ""))
 
 
 def _newest_workload(ask: Ask) -> str:
@@ -132,7 +187,7 @@ def _trend_parts(workload: str, rows: list[RunRow]) -> list[Markup]:
         values = [row.rate_per_s for row in one.runs if row.rate_per_s]
         middle = sorted(values)[len(values) // 2]
         last = one.runs[-1]
-        change = f"{100 * (own.value(values[-1]) / own.value(middle) - 1):+.1f} %"
+        change = own.say_shift(values[-1] / middle)[0]
         lines.append(
             Row(
                 [

@@ -10,7 +10,7 @@ from pathlib import Path
 from stackmark.api import browsing
 from stackmark.api.baselines import list_baselines
 from stackmark.api.browsing import Progress, RunRow
-from stackmark.api.stored import load, load_run
+from stackmark.api.stored import SUITE, load, load_run
 from stackmark.errors import LedgerError, SpecError, StackmarkError
 from stackmark.figures import say_figure
 from stackmark.show.facts import say_fact
@@ -47,7 +47,7 @@ def experiment(ask: Ask) -> Answer:
             element(
                 "p",
                 element("strong", text(f"Experiment {found.id}")),
-                text(f", {counted(len(progress.runs), 'run')}. "),
+                text(f", {counted(len(progress.runs), 'run')}. " if progress.runs else ". "),
                 link(
                     path("experiments", found.id, "report.html"),
                     "Report as one file",
@@ -59,7 +59,9 @@ def experiment(ask: Ask) -> Answer:
         ]
     )
     body = [head, element("div", report_of(ask, progress), id="report")]
-    body.append(element("section", element("h2", text("Its runs")), _runs(progress), id="its-runs"))
+    # Those of a suite are on the pages of its rows.
+    if found.kind() is not SUITE:
+        body.append(element("section", element("h2", text("Its runs")), _runs(progress), id="its-runs"))
     if found.row.command:
         said = element("h2", text("The command that made it"))
         body.append(element("section", said, command(cut(found.row.command, LONG), "its-command")))
@@ -203,7 +205,7 @@ def _actions(ask: Ask, experiment_id: str, progress: Progress) -> Markup:
         text_input("name", "Save in the baseline", "", hint="a new name, or one that exists", list="baselines", required=""),
         element("button", text("Save"), type="submit"), method="post", action="/baselines", class_="action",
     )  # fmt: skip
-    runs = counted(len(progress.runs), "run")
+    runs = counted(len(progress.runs), "run") if progress.runs else "all that belongs to it"
     delete = element(
         "form", hidden("secret", ask.secret),
         element("div", element("label", text(f"To delete it with {runs} for good, type its id"), for_="in-sure"),
