@@ -24,11 +24,15 @@ _CODE = "import sys, json; sys.path[:] = json.loads({path!r}); from {module} imp
 
 @dataclass(frozen=True)
 class Load:
-    """What all processes did. Times are nanoseconds after the start; `window_ns` is the time in which requests were sent."""
+    """What all processes did. Times are nanoseconds after the start; `window_ns` is the time in which requests were sent.
+
+    `start_ns` is the start itself, by the monotonic clock.
+    """
 
     records: tuple[Record, ...]
     window_ns: int
     processes: tuple[Done, ...]
+    start_ns: int = 0
 
     @property
     def gone(self) -> str:
@@ -73,7 +77,7 @@ def run_load(part: Part, processes: int) -> Load:
             one.end()
     records = sorted((record for one in crew for record in one.records), key=lambda record: record.index)
     done = tuple(one.done for one in crew if one.done is not None)
-    return Load(tuple(records), _window_ns(part, records), done)
+    return Load(tuple(records), _window_ns(part, records), done, start_ns)
 
 
 def _window_ns(part: Part, records: Sequence[Record]) -> int:
