@@ -188,6 +188,18 @@ def test_where_no_table_can_be_kept_it_is_made_each_time(monkeypatch: pytest.Mon
     assert "host" in load_table()["places"]
 
 
+def test_making_the_table_for_a_command_leaves_a_timer_of_its_process_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before_s, _ = signal.setitimer(signal.ITIMER_REAL, 900)
+    try:
+        load_table()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 600
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, before_s)
+
+
 def test_completion_with_its_table_imports_no_package() -> None:
     load_table()
     code = (

@@ -285,7 +285,7 @@ def test_nine_lines_that_mean_a_billion_values_are_refused_at_once(tmp_path: Pat
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
     path = written(tmp_path, "\n".join([*lines, "request_performance:", ""]))
     answer = ask("import", str(path), "--ledger", str(tmp_path / "l.sqlite3"))
-    assert (answer.code, "line 2: it has an alias" in answer.err) == (2, True)
+    assert (answer.code, "has an alias in line 2" in answer.err) == (2, True)
 
 
 def test_a_file_past_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:

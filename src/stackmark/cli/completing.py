@@ -54,7 +54,7 @@ def answer(environment: Mapping[str, str]) -> int:
             # bash replaces what follows the last of these characters only: `cuda:0`, `shm=1g`.
             breaks = [mark for mark in "=:" if mark in environment.get(BREAKS_VARIABLE, "")]
             cut = max((incomplete.rfind(mark) + 1 for mark in breaks), default=0)
-        lines = [_line(one, cut) for one in candidates(words, incomplete, load_table())]
+        lines = [_line(one, cut) for one in candidates(words, incomplete, load_table(_take_longer))]
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
     return 0
@@ -308,7 +308,11 @@ def _ledger(typed: Typed) -> str | None:
 # --- the table ----------------------------------------------------------------------------------------------------------
 
 
-def load_table() -> Table:
+def _take_longer() -> None:
+    signal.setitimer(signal.ITIMER_REAL, TABLE_LIMIT_S)
+
+
+def load_table(before_making: Callable[[], None] = lambda: None) -> Table:
     """Return the table from the cache, or make it and keep it there."""
     key, path = table_key(), table_path()
     with suppress(OSError, ValueError):
@@ -317,6 +321,7 @@ def load_table() -> Table:
         if kept["key"] == key:
             found: Table = kept["table"]
             return found
+    before_making()
     return make_and_keep_table(key, path)
 
 
@@ -324,8 +329,6 @@ def make_and_keep_table(key: str, path: str) -> Table:
     """Make the table from the commands, and keep it where that is possible."""
     from stackmark.cli.completion import make_table
 
-    if signal.getitimer(signal.ITIMER_REAL)[0]:
-        signal.setitimer(signal.ITIMER_REAL, TABLE_LIMIT_S)
     table = make_table()
     with suppress(OSError):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

@@ -5,6 +5,7 @@ by resvg (an extra), with a font that is part of this package: a machine that ha
 draws the same picture, and not one without words. Letters that the font lacks come from the machine's fonts.
 """
 
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 
 from stackmark.errors import SpecError
@@ -60,23 +61,17 @@ def plot_svg(examined: Examined) -> str:
 
 def quality_svg(examined: Examined) -> str:
     """Draw the curves of quality against time of every run, with the target, as an SVG file."""
-    parts = [words(0, 34, fitted(title_of(examined), WIDTH, 15), "strong", size=15)]
-    y = 60.0
-    for arm in examined.arms:
-        said = fitted(f"{LETTERS[arm.index % 9]}  {arm.label}: {say_arm_rate(arm)}", WIDTH - 20)
-        parts += [sign(arm.index, 6, y + 4, 5), words(20, y + 8, said)]
-        y += 20
-    y += 12
-    for name in quality.drawable(examined.quality):
-        drawn = quality.curves(examined.quality, name)
-        parts.append(words(0, y + 8, f"{name} against time", "strong", size=13))
-        parts.append(moved(drawn, y + 20))
-        y += 20 + picture_height(drawn) + 18
-    return whole(join(parts), y)
+    drawn = ((name, quality.curves(examined.quality, name)) for name in quality.drawable(examined.quality))
+    return _curves(examined, [(f"{name} against time", curves, picture_height(curves)) for name, curves in drawn])
 
 
 def latency_svg(examined: Examined) -> str:
     """Draw the latencies of each arm by percentile, as an SVG file."""
+    return _curves(examined, _latency_charts(examined))
+
+
+def _curves(examined: Examined, charts: Sequence[tuple[str, Markup, float]]) -> str:
+    """Draw charts below each other, under the arms with their signs."""
     parts = [words(0, 34, fitted(title_of(examined), WIDTH, 15), "strong", size=15)]
     y = 60.0
     for arm in examined.arms:
@@ -84,7 +79,7 @@ def latency_svg(examined: Examined) -> str:
         parts += [sign(arm.index, 6, y + 4, 5), words(20, y + 8, said)]
         y += 20
     y += 12
-    for title, drawn, height in _latency_charts(examined):
+    for title, drawn, height in charts:
         parts.append(words(0, y + 8, title, "strong", size=13))
         parts.append(moved(drawn, y + 20))
         y += 20 + height + 18

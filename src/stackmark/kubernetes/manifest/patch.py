@@ -9,11 +9,11 @@ that nothing is started twice.
 
 import json
 import os
-from typing import Any
 
 from stackmark.errors import SpecError
 from stackmark.kubernetes import names
 from stackmark.kubernetes.client import Json
+from stackmark.plain_yaml import read_documents
 
 # The lists whose items are merged, and by which of their fields.
 MERGE_KEYS = {
@@ -68,30 +68,7 @@ def _parsed(path: str, text: str) -> object:
     except (ValueError, RecursionError) as error:
         if path.endswith(".json"):
             raise SpecError(f"the patch {path} is not JSON: {error}") from error
-    try:
-        import yaml
-    except ImportError as error:
-        raise SpecError(
-            f"the patch {path} is not JSON, and reading YAML needs a package",
-            hint="install it: pip install 'stackmark[k8s]'",
-        ) from error
-
-    class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses aliases: nine lines that refer to each other can mean a billion values."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                line = self.peek_event().start_mark.line + 1
-                raise SpecError(
-                    f"the patch {path} has an alias in line {line}; aliases are not supported",
-                    hint="write the value out where it is used",
-                )
-            return super().compose_node(parent, index)
-
-    try:
-        found = list(yaml.load_all(text, PlainLoader)) or [None]
-    except (yaml.YAMLError, RecursionError, ValueError, OverflowError, TypeError, AttributeError) as error:
-        raise SpecError(f"the patch {path} is not YAML: {' '.join(str(error).split())[:300]}") from error
+    found = read_documents(text, f"the patch {path}") or [None]
     if len(found) != 1:
         raise SpecError(f"the patch {path} has {len(found)} documents; only one is supported")
     return found[0]

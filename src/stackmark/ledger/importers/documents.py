@@ -10,12 +10,12 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stackmark.errors import SpecError
 from stackmark.ledger.importers.found import BadNumber, Line, number
 from stackmark.ledger.importers.reading import Log
 from stackmark.model import DEEPEST
+from stackmark.plain_yaml import read_documents
 
 # Python's objects need some ten times as much memory as their text.
 LARGEST_JSON = 64 * 1024**2
@@ -122,7 +122,7 @@ def read_yaml(log: Log) -> list[Node]:
         raise SpecError(
             f"{log.name} is larger than {LARGEST_YAML >> 20} MiB, the limit for YAML", hint="write it as JSON"
         )
-    return [_node(one, log) for one in _yaml_documents(text, log) if one is not None]
+    return [_node(one, log) for one in read_documents(text, log.name, cut_off="was it cut off?") if one is not None]
 
 
 def read_csv(log: Log) -> list[list[str]]:
@@ -181,32 +181,6 @@ def _deeper(value: object, allowed: int) -> bool:
             return False
         level = inner
     return True
-
-
-def _yaml_documents(text: str, log: Log) -> list[object]:
-    try:
-        import yaml
-    except ImportError as error:
-        raise SpecError(
-            f"{log.name} is YAML, and reading YAML needs a package", hint="install it: pip install 'stackmark[k8s]'"
-        ) from error
-
-    class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses aliases: nine lines that refer to each other can mean a billion values."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                line = self.peek_event().start_mark.line + 1
-                raise SpecError(
-                    f"{log.name}, line {line}: it has an alias; aliases are not supported",
-                    hint="write the value out where it is used",
-                )
-            return super().compose_node(parent, index)
-
-    try:
-        return list(yaml.load_all(text, PlainLoader))
-    except (yaml.YAMLError, RecursionError, ValueError, OverflowError, TypeError, AttributeError) as error:
-        raise _not(log, "YAML", error) from error
 
 
 def _not(log: Log, kind: str, error: Exception) -> SpecError:
