@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from asking import ask
-from fit_rig import Course, fit_params, trained
+from fit_rig import Course, FitRig, fit_params, trained
 from refusing import fails_as
 from stackmark import events
 from stackmark.events import Evaluation, Facts, Failed, Result, Stream
-from stackmark.spec import Scalar, Spec, Task
+from stackmark.spec import Request, Scalar, Spec, Task
+from stackmark.workloads.fit.definition import TASKS
+from stackmark.workloads.fit.impl import fit
 from stackmark.workloads.fit.impl.checkpoint import Checkpoints, Saved
 from stackmark.workloads.workload import Evaluated, WorkloadFailure
 from worker_process import SOURCE, Finished, environment, eventually, finish, give, read_until, start, work
@@ -370,6 +373,23 @@ def test_a_checkpoint_that_cannot_be_written_is_a_failure_in_words(tmp_path: Pat
 @pytest.fixture(scope="module")
 def two_ranks() -> Told:
     return run(spec(ranks=2))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_ranks_of_a_tiny_task_share_the_batch_of_one(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "module_of", lambda _task: SimpleNamespace(data_sha256=lambda _params: "0" * 64))
+
+    def batch(ranks: int, **params: Scalar) -> int:
+        asked = Request(workload=f"fit/{task}", params={"device": "cpu", **params}, ranks=ranks)
+        return fit.probe(asked, FitRig())[0].batch
+
+    alone = batch(1)
+    assert alone == TASKS[task].presets["tiny"]["batch"]
+    assert batch(2) * 2 == alone
+    assert batch(1_000_000) == 1
+    # What somebody typed, and what MLPerf's submission had on each rank, stays.
+    assert batch(2, batch=7) == 7
+    assert batch(2, preset="full") == TASKS[task].presets["full"]["batch"]
 
 
 @pytest.mark.slow

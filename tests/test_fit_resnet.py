@@ -638,3 +638,19 @@ def test_tiny_reaches_its_target_by_the_worker() -> None:
     for key in ("resnet", "model_bn_span", "sgd_opt_end_learning_rate", "eval_accuracy", "run_stop"):
         assert [line for line in lines if line.startswith(":::MLLOG") and f'"{key}"' in line], key
     assert [line for line in lines if "submission_division" in line and '"open"' in line]
+
+
+@pytest.mark.slow
+def test_two_ranks_reach_the_target_of_tiny_as_one_does() -> None:
+    """By a request, so with the batch that the probe chooses for each of them."""
+    request = Request(workload="fit/resnet", params={"device": "cpu"}, ranks=2)
+    finished = work(Task(do="run", request=request), environment())
+    stream = Stream()
+    for line in finished.lines:
+        stream.feed(line)
+    assert isinstance(stream.ended(), Result), finished.stderr
+    (probe,) = (event for event in stream.events if isinstance(event, Probe))
+    assert (probe.spec.ranks, probe.spec.params["batch"]) == (2, 32)
+    evaluations = [event for event in stream.events if isinstance(event, Evaluation) and event.rank == 0]
+    assert evaluations[-1].quality["top-1"] >= 0.9
+    assert 4 <= evaluations[-1].epoch <= 8

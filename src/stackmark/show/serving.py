@@ -66,12 +66,26 @@ def _client_lines(found: ServingResult, said: Mapping[str, float]) -> list[Line]
     costs = [(name, said.get(f"cost_per_million_{name}")) for name in ("output", "prompt", "total")]
     if known := [f"{cost:.4g} for {name}" for name, cost in costs if cost is not None]:
         lines.append(("cost", f"per million tokens, as if only these were paid: {', '.join(known)}"))
+    if "energy_per_output_token" in said:
+        lines.append(("energy", _say_energy(said)))
     cpu = say_percent(said.get("client_cpu", 0.0))
     number = round(said.get("client_processes", 1.0))
     processes = "1 process" if number == 1 else f"{number} processes, the busiest"
     valid = "" if found.valid == found.runs else f"; it kept up in {found.valid} of {counted(found.runs, 'run')}"
     lines.append(("client", f"{processes} with {cpu} of a core; {late:,} sent late{valid}"))
     return lines
+
+
+def _say_energy(said: Mapping[str, float]) -> str:
+    """Say joules per output token, gross and without idle power, and whose counters they come from."""
+    gpus = [name.removeprefix("energy_gpu") for name in said if name.startswith("energy_gpu")]
+    whose = f"GPU {'+'.join(gpus)}, {'its own counter' if len(gpus) == 1 else 'their own counters'}"
+    gross = f"{said['energy_per_output_token']:.3g} J per output token ({whose})"
+    if "energy_per_output_token_net" not in said or "idle_power" not in said:
+        return f"{gross}, idle power included"
+    net, error = said["energy_per_output_token_net"], said.get("energy_per_output_token_net_error", 0.0)
+    idle = f"the {said['idle_power']:.4g} W of idling"
+    return f"{gross}; {net:.3g} ± {error:.2g} J without {idle}"
 
 
 def _say_tokens(said: Mapping[str, float]) -> str:

@@ -46,9 +46,11 @@ class FitParams(AnyParams):
         json_schema_extra={**AUTO, **TRAINING, "plain": True, "one_value": True},
     )
     batch: int = Field(
-        ge=1, le=10_000_000, description="samples per step and device (fit/transformer: tokens)",
+        ge=1,
+        le=10_000_000,
+        description="samples per step and device (fit/transformer: tokens); auto: the preset's, which ranks of tiny share",
         json_schema_extra=AUTO,
-    )  # fmt: skip
+    )
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         description="arithmetic of the matrix products; bf16 by autocast, weights stay fp32", json_schema_extra=AUTO
     )

@@ -188,6 +188,21 @@ def _checked_key(text: str) -> str:
     return text
 
 
+def gpu_ids(text: str) -> list[int]:
+    """Read `0+1`; raise ValueError. Empty: none are named."""
+    if text and not re.fullmatch(r"\d{1,3}(\+\d{1,3})*", text):
+        raise ValueError(f"{text[:80]!r} is not the numbers of GPUs with + between them, like 0+1")
+    found = [int(one) for one in text.split("+")] if text else []
+    if len({*found}) < len(found):
+        raise ValueError(f"{text!r} names a GPU twice")
+    return found
+
+
+def _checked_gpus(text: str) -> str:
+    gpu_ids(text)
+    return text
+
+
 class EndpointParams(AnyParams):
     url: Annotated[str, _checked_url] = Field(
         max_length=2000,
@@ -304,6 +319,13 @@ class EndpointParams(AnyParams):
     server_gpus: int = Field(
         default=1, ge=1, le=10_000, description="GPUs of the server, for --price-per-gpu-hour", json_schema_extra=LOAD
     )
+    server_gpu_ids: Annotated[str, _checked_gpus] = Field(
+        default="",
+        max_length=200,
+        description="GPUs that serve, by nvidia-smi's numbers, for the energy per token: 0+1; empty: all on which a program "
+        "computes, where the server is on this machine",
+        json_schema_extra={**LOAD, "plain": True, "later": True},
+    )
     seed: int = Field(default=1, ge=0, lt=2**31, description="random seed of prompts, lengths and arrivals")
 
     def _validate(self) -> None:
@@ -341,8 +363,10 @@ def slo_of(params: EndpointParams) -> Slo:
 # --- figures --------------------------------------------------------------------------------------------------------------
 
 PERCENTILES = (50.0, 90.0, 99.0)
-COMPARED = tuple(
-    MetricType(f"p{percent:g}_{name}", "s", False) for name in ("ttft", "tpot", "latency") for percent in (50, 99)
+ENERGY = (MetricType("energy_per_output_token", "J", False), MetricType("energy_per_output_token_net", "J", False))
+COMPARED = (
+    *(MetricType(f"p{percent:g}_{name}", "s", False) for name in ("ttft", "tpot", "latency") for percent in (50, 99)),
+    *ENERGY,
 )
 
 

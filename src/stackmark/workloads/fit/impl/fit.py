@@ -79,6 +79,8 @@ def probe(request: Request, rig: Rig) -> tuple[FitParams, dict[str, str]]:
     usual = dict(task.presets[preset])  # type: ignore[index]
     if preset == "tiny" and values.get("source") == "real":
         usual |= task.real
+    if preset == "tiny":
+        usual["batch"] = batch_of_rank(usual["batch"], request.ranks)
     values = {**usual, **values}  # of a table, so not choices: the same in every place
     gpu = device != "cpu"
     if preset == "tiny":
@@ -101,6 +103,17 @@ def probe(request: Request, rig: Rig) -> tuple[FitParams, dict[str, str]]:
             sha256 = module_of(task).data_sha256(params)
         params = params.model_copy(update={"data_sha256": sha256})
     return params, reasons
+
+
+def batch_of_rank(batch: Scalar, ranks: int) -> int:
+    """Return what each rank takes of a tiny preset's batch, which is that of a whole step.
+
+    So N ranks make as many updates of as many samples as one does, and its learning rate, warm-up and epochs are theirs. With
+    a whole batch for each rank a tiny task has too few updates to reach its target. The presets `full` are for the ranks that
+    MLPerf's submission had, so theirs is a rank's.
+    """
+    assert isinstance(batch, int)
+    return max(1, round(batch / ranks))
 
 
 def _require_folder(task: FitTask, params: FitParams) -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from stackmark.workloads.serve.endpoint import (
 )
 from stackmark.workloads.serve.impl.client.counted import compared_with, differences, read_counters
 from stackmark.workloads.serve.impl.client.crew import run_load
+from stackmark.workloads.serve.impl.client.energy import Meter, Refused, no_energy, open_meter
 from stackmark.workloads.serve.impl.client.http import Reader, RequestFailure, Server
 from stackmark.workloads.serve.impl.client.load import Part, Record, Sender, headers_of, kserve_base
 from stackmark.workloads.serve.impl.client.outcome import Outcome, say_times, sum_up
@@ -98,12 +100,31 @@ def run(name: str, params: AnyParams, rig: Rig) -> Generator[TimedWhole, None, N
         found = asyncio.run(_look(params, Found(os.urandom(8).hex(), rig.repetition)))
     for flag in found.flags:
         rig.flag(_masked(params, flag))
-    yield TimedWhole(
-        run=lambda log: _measured(params, found, lambda line: log(_masked(params, line)), rig),
-        device=params.device,
-        facts=found.facts,
-        subject="serve",
-    )
+    with ExitStack() as held:
+        meter = _rested(params, found, rig, held)
+        yield TimedWhole(
+            run=lambda log: _measured(params, found, lambda line: log(_masked(params, line)), rig, meter),
+            device=params.device,
+            facts=found.facts,
+            subject="serve",
+        )
+
+
+def _rested(params: EndpointParams, found: "Found", rig: Rig, held: ExitStack) -> Meter | None:
+    """Return the meter of the GPUs that serve, which has seen them idle; None where energy cannot be given."""
+    if params.protocol == "kserve":
+        return None
+    try:
+        meter = open_meter(read_address(params.url), params.server_gpu_ids, held)
+        if meter is None:
+            return None
+        with rig.part("idle power"):
+            meter.rest()
+    except Refused as refused:
+        rig.flag(no_energy(str(refused)))
+        return None
+    found.facts |= {"energy_gpus": meter.names, "energy_resolution_s": meter.resolution_s}
+    return meter
 
 
 def _masked(params: EndpointParams, text: str) -> str:
@@ -303,20 +324,31 @@ def _test(params: EndpointParams, found: Found, rate: float, first_index: int = 
     return sum_up(load, params, len(part.arrivals) or len(load.records))
 
 
-def _measured(params: EndpointParams, found: Found, log: Callable[[str], None], rig: Rig) -> TimedFigure:
+def _measured(
+    params: EndpointParams, found: Found, log: Callable[[str], None], rig: Rig, meter: Meter | None
+) -> TimedFigure:
     began = time.perf_counter()
     more: list[Metric] = []
+    value: float | None
     if params.find_rate:
-        outcome, more = _searched(params, found, log)
-        value: float | None = more[0].value
+        with meter.reading() if meter else nullcontext():
+            outcome, more = _searched(params, found, log)
+        value = more[0].value
     else:
         before = asyncio.run(_counters(params))
-        outcome = _test(params, found, params.rate)
+        with meter.reading() if meter else nullcontext():
+            outcome = _test(params, found, params.rate)
         _usable(params, outcome, log)
         more, flags = _compared_with(before, asyncio.run(_counters(params)), outcome)
         for flag in flags:
             rig.flag(flag)
         value = _value(params, outcome)
+    if meter and (rate := outcome.number("output_per_s")):
+        start_ns, window_ns = outcome.load.start_ns, outcome.load.window_ns
+        energy, flags = meter.per_token(start_ns, start_ns + window_ns, rate * window_ns * 1e-9)
+        more = [*more, *energy]
+        for flag in flags:
+            rig.flag(flag)
     for flag in outcome.flags:
         rig.flag(_masked(params, flag))
     if value is None:

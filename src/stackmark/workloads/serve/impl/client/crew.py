@@ -24,11 +24,15 @@ _CODE = "import sys, json; sys.path[:] = json.loads({path!r}); from {module} imp
 
 @dataclass(frozen=True)
 class Load:
-    """What all processes did. Times are nanoseconds after the start; `window_ns` is the time in which requests were sent."""
+    """What all processes did. Times are nanoseconds after the start; `window_ns` is the time in which requests were sent.
+
+    `start_ns` is the start itself, by the monotonic clock.
+    """
 
     records: tuple[Record, ...]
     window_ns: int
     processes: tuple[Done, ...]
+    start_ns: int = 0
 
     @property
     def gone(self) -> str:
@@ -76,7 +80,7 @@ def run_load(part: Part, processes: int) -> Load:
     window_ns = _window_ns(part, records)
     if any(one.gone for one in done):  # rates are of the time in which there was a server
         window_ns = min(window_ns, max((one.end_ns for one in records if not one.failure), default=1))
-    return Load(tuple(records), window_ns, done)
+    return Load(tuple(records), window_ns, done, start_ns)
 
 
 def _window_ns(part: Part, records: Sequence[Record]) -> int:
