@@ -458,7 +458,9 @@ def test_a_killed_driver_leaves_nothing_running_and_the_next_command_says_so(
 def test_what_a_killed_driver_s_worker_cannot_end_the_next_command_ends(env: dict[str, str], tmp_path: Path) -> None:
     """The worker stands still and notices nothing."""
     ledger, file = tmp_path / "ledger.sqlite3", tmp_path / "pids"
-    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, "trick/orphan", "--steps", "10000000")
+    # A sampler would be one process more, if it began yet.
+    words = ("trick/orphan", "--steps", "10000000", "--sample-hz", "0")
+    process = driver({**env, PIDS_VARIABLE: str(file)}, ledger, *words)
     pids = read_pids(file, 4)
     process.kill()
     process.communicate()

@@ -33,7 +33,9 @@ USUAL = {
     "folders": str(LOG.parent.parent / "mlperf_v0.6" / "ssd"), "file": str(ROOT / "fuzz/corpus/published/template.csv"),
 }  # fmt: skip
 # Commands that measure or go to a cluster: with a path alone they would begin to.
-MEASURES = {"run", "compare", "noise", "ceilings", "resume", "check", "cluster", "tf-cnn", "facts"}
+# Commands that serve until they are ended: with a path alone they would.
+SERVES = {"exporter", "web"}
+MEASURES = {"run", "compare", "noise", "ceilings", "resume", "check", "cluster", "tf-cnn", "facts", "canary"}
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -109,7 +111,7 @@ def test_every_argument_of_every_command(
     monkeypatch.setenv("HOME", str(tmp_path))
     before = ledger.read_bytes()
     for param in filter(takes_text, command.params):
-        if is_path(param) and path[0] in MEASURES | {"baseline", "image", "manifest"}:
+        if is_path(param) and path[0] in MEASURES | SERVES | {"baseline", "image", "manifest"}:
             continue
         monkeypatch.setenv("STACKMARK_LEDGER", str(ledger if path[0] not in ("delete", "import") else tmp_path / "new"))
         words = line_for(path, command, param, experiment)

@@ -301,9 +301,16 @@ def test_a_comparison_without_an_interval_is_a_point() -> None:
 def test_json_is_complete_and_is_json() -> None:
     made = json.loads(json.dumps(verdict_json(sample_examined()), allow_nan=False))
     # The rows of an operator list are in `show --json`, with all their numbers; scaling is in that of `scale` alone, quality in
-    # that of training to a target, and compared in that of networks that answer queries. The line `repeat` of one arm is in that
+    # that of training to a target, compared and latencies in that of what answers. The line `repeat` of one arm is in that
     # of its measurement.
-    assert {field.name for field in fields(Examined)} - {"operators", "scaling", "quality", "compared", "pinned"} | {
+    assert {field.name for field in fields(Examined)} - {
+        "operators",
+        "scaling",
+        "quality",
+        "compared",
+        "latencies",
+        "pinned",
+    } | {
         "schema",
         "usable",
         "why",

@@ -370,8 +370,10 @@ def test_a_workload_is_found_by_its_name() -> None:
         *(f"train/{name}" for name in MODELS),
         *(f"fit/{name}" for name in TASKS),
         *(f"serve/{name}" for name in SERVED),
+        "serve/endpoint",
         *(f"op/{name}" for name in OPERATORS),
         "command/own",
+        "serve/start",
         "check/vector-add",
     ]
 

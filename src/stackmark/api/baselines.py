@@ -49,7 +49,7 @@ from stackmark.show.trend import history_json, print_history, print_trends, tren
 from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Request
 from stackmark.units import say_moment
-from stackmark.workloads.registry import check_request, definitions, find
+from stackmark.workloads.registry import check_typed, definitions, find
 
 # Makes a watcher for one series or one check. It is over before a result is printed: both may go to one screen.
 Watching = Callable[[], AbstractContextManager[Watcher]]
@@ -129,7 +129,7 @@ def plan_baseline(
     """Refuse what can be refused before anything is measured."""
     check_name(name)
     for request in requests:
-        check_request(request)
+        check_typed(request)
     places = tuple(place_of(on, request.workload, place_options or {}) for request in requests)
     return BaselinePlan(name, tuple(requests), places, runs, time_limit_s, command)
 

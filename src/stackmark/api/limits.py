@@ -28,7 +28,7 @@ from stackmark.show.terminal import printed
 from stackmark.show.writing import check_picture, write_picture
 from stackmark.spec import Request
 from stackmark.verdict.roofline import Roofline
-from stackmark.workloads.registry import check_request
+from stackmark.workloads.registry import check_typed
 
 # The workload that measures ceilings.
 CEILINGS = WORKLOAD
@@ -70,7 +70,7 @@ def plan_ceilings(
     command: str = "",
 ) -> RunPlan:
     """Refuse what can be refused before anything is measured."""
-    check_request(request)
+    check_typed(request)
     return RunPlan(request, place_of(on, CEILINGS, place_options or {}), runs, time_limit_s, command=command)
 
 

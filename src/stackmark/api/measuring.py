@@ -32,7 +32,7 @@ from stackmark.published.lookup import known_rows
 from stackmark.show.callbacks import Progress as Progress
 from stackmark.show.callbacks import ProgressLike, watcher_of
 from stackmark.spec import MOST_SAMPLE_HZ, SAMPLE_HZ, Request
-from stackmark.workloads.registry import check_request, find
+from stackmark.workloads.registry import check_typed, find
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RunPlan:
 
 def check_run(request: Request) -> None:
     """Refuse what can be refused without a worker."""
-    check_request(request)
+    check_typed(request)
     wanted = find(request.workload)[1]
     if wanted.verb:
         raise SpecError(f"{wanted.name} has its own command", hint=f"use: stackmark {wanted.verb}")

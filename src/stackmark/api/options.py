@@ -25,7 +25,7 @@ from stackmark.model import ValidationError
 from stackmark.secrets_masking import masked_command
 from stackmark.spec import Request, Scalar, explain
 from stackmark.workloads.command.definition import OWN_COMMAND
-from stackmark.workloads.registry import check_request, definitions, find
+from stackmark.workloads.registry import check_typed, definitions, find
 
 if TYPE_CHECKING:
     from stackmark.places.place import PlaceKind
@@ -98,7 +98,7 @@ def read_request(workload: str, ranks: int, options: Mapping[str, Option]) -> tu
         request = Request(workload=workload, params=params, ranks=ranks)
     except ValidationError as error:
         raise SpecError(f"ranks: {explain(error)}") from error
-    check_request(request)
+    check_typed(request)
     return request, place_options
 
 

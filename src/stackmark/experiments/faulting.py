@@ -40,7 +40,7 @@ from stackmark.places.place import Handle, Outcome, Watch
 from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.setup import PodSetup
 from stackmark.spec import Request, Spec, Task
-from stackmark.workloads.registry import check_request, find
+from stackmark.workloads.registry import check_typed, find
 
 # What else a fault takes besides its own time: set-up of pods before, and answers after.
 SLACK_S = 600.0
@@ -124,7 +124,7 @@ def _rights(namespace: str) -> tuple[Right, ...]:
 
 
 def _check(asked: FaultRequest) -> None:
-    check_request(asked.request)
+    check_typed(asked.request)
     all_means.choose(asked.means, asked.part)
     if find(asked.request.workload)[1].timed != "steps":
         raise SpecError(

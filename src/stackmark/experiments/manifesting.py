@@ -30,7 +30,7 @@ from stackmark.places.pod.options import PodOptions
 from stackmark.places.pod.request import gpus_of, group_of, pod_request, remarks
 from stackmark.places.process import worker_environment
 from stackmark.spec import Request, Spec, Task, explain
-from stackmark.workloads.registry import check_ranks, check_request, find
+from stackmark.workloads.registry import check_ranks, check_typed, find
 
 Kind = Literal["job", "pod", "cronjob"]
 HOURLY = "0 * * * *"
@@ -80,7 +80,7 @@ def manifest_for(
     with_worker: bool = True,
 ) -> Manifest:
     """Make the manifest; without the worker the ConfigMap that the pod mounts is left out, for a cluster that has it."""
-    check_request(request)
+    check_typed(request)
     check_ranks(request)
     check_list(request)
     if kind != "cronjob" and (schedule is not None or history is not None):

@@ -33,7 +33,7 @@ from stackmark.spec import AUTO, Request, Scalar, Spec
 from stackmark.units import counted
 from stackmark.verdict.rules import RULES
 from stackmark.verdict.scaling import MARGIN
-from stackmark.workloads.registry import check_request, find, with_ranks
+from stackmark.workloads.registry import check_typed, find, with_ranks
 
 # Parameters of a group alone, how its ranks exchange what they learn: one rank exchanges nothing, so it is not asked for them,
 # and what it has of them does not hold for many.
@@ -67,7 +67,7 @@ def label_of(ranks: int) -> str:
 def check_scale(asked: ScaleRequest) -> None:
     """Refuse what can be refused without a worker."""
     check_margin(asked.margin)
-    check_request(asked.request)
+    check_typed(asked.request)
     _check_ranks(asked)
     if asked.strong:
         total = asked.request.params.get(_batch_name(asked.request.workload))

@@ -33,7 +33,7 @@ def families() -> dict[str, Family]:
         endpoint.FAMILY,
         op.family(),
         command.FAMILY,
-        serve_start.FAMILY,
+        serve_start.FAMILY,  # after it: `--cmd` is first of all the option of a user's own program
         check.FAMILY,
     )
     names = {one.name for one in ours}
@@ -91,12 +91,19 @@ def is_own_program(workload: str) -> bool:
     return family is not None and family.own_program
 
 
-def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
-    """Refuse what can be refused without seeing the device: names, types and ranges of what was typed.
+def check_typed(request: Request, in_arms: Collection[str] = ()) -> None:
+    """Refuse what a person typed, where that is possible without seeing the device.
 
     `in_arms` are the parameters that each arm of a comparison types for itself.
     """
-    family, definition = find(request.workload)
+    check_request(request, in_arms)
+    if why := find(request.workload)[1].refuses(request.typed()):
+        raise SpecError(f"{request.workload}: {why}", hint=SEE_HELP)
+
+
+def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
+    """Refuse names, types and ranges of parameters, also of a request that has the values of a specification."""
+    family, _ = find(request.workload)
     fields = family.params.model_fields
     for name, field in fields.items():
         if field.is_required() and name not in {*request.typed(), *in_arms} and not _may_be_auto(field):
@@ -115,8 +122,6 @@ def check_request(request: Request, in_arms: Collection[str] = ()) -> None:
         except ValidationError as error:
             option = f"--{name.replace('_', '-')}"
             raise SpecError(f"{option}: {explain(error)}", hint=SEE_HELP) from error
-    if why := definition.refuses(request.typed()):
-        raise SpecError(f"{request.workload}: {why}", hint=SEE_HELP)
 
 
 def check_ranks(request: Request) -> None:
