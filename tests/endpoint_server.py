@@ -169,8 +169,9 @@ class KnownServer:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             text = " token" * min(how.tokens_each, tokens - number)
             choice = {"delta": {"content": text}} if chat else {"text": text}
-            self._chunk(writer, json.dumps({"choices": [{"index": 0, "finish_reason": None, **choice}]}))
+            # Before it is written: a server that has to wait for a CPU after it would have written later than a client reads.
             seen.wrote_ns.append(time.monotonic_ns())
+            self._chunk(writer, json.dumps({"choices": [{"index": 0, "finish_reason": None, **choice}]}))
             due += how.itl_s * how.tokens_each
         self._prompt_tokens += prompt
         self._output_tokens += tokens
