@@ -88,6 +88,6 @@ def test_without_the_package_the_command_that_installs_it_is_said(monkeypatch: p
         connect()
 
 
-def test_a_number_of_gpus_for_both_a_pod_and_a_container_is_refused() -> None:
-    with refused("--gpus", "pod"):
-        read_arms(["container", "pod"], "train/resnet20", {"gpus": "1"})
+def test_a_number_of_gpus_holds_for_a_pod_and_a_container_alike() -> None:
+    arms = read_arms(["container", "pod"], "train/resnet20", {"gpus": "1"})
+    assert [int(str(arm.place_options["gpus"])) for arm in arms] == [1, 1]
