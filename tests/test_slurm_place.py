@@ -24,7 +24,17 @@ from stackmark.machine.orphans import marked
 from stackmark.places.place import Handle, Outcome, Place
 from stackmark.places.registry import find_place
 from stackmark.spec import Spec, Task
-from worker_process import PIDS_VARIABLE, environment, eventually, gone, install, read_pids, time_is_up_when, trick
+from worker_process import (
+    PIDS_VARIABLE,
+    environment,
+    eventually,
+    gone,
+    install,
+    read_pids,
+    stands_still,
+    time_is_up_when,
+    trick,
+)
 
 pytestmark = pytest.mark.slurm
 MARK = f"r-test-{os.getpid()}"
@@ -240,7 +250,8 @@ def test_a_killed_rank_fails_the_run_and_ends_the_others(test_slurm: TestSlurm) 
 
 def test_a_rank_that_stands_still_is_ended_by_the_time_limit(test_slurm: TestSlurm) -> None:
     notes = Notes()
-    with time_is_up_when(lambda: any('"phase":"measure"' in line for line in notes.lines)):
+    # The nodes of the test's Slurm are on this machine. A rank that is ended before it stands still answers.
+    with time_is_up_when(lambda: any(stands_still(one.pid) for one in notes.stream.events if isinstance(one, Hello))):
         outcome, _ = run(ranked("stands", step_s=0.1), 600, notes, ranks_per_node="1")
     assert outcome.failure is not None
     assert outcome.failure.kind == "timeout"
