@@ -142,7 +142,7 @@ def take_turn(ledger: Ledger, plan: CanaryPlan, watcher: Watcher) -> CanaryTurn:
             return turn("overlap", "another canary runs on this machine")
         usual = usual_cpus(ledger, [row for one in held for row in one.rows])
         places = [one.place for one in held]
-        # The first look is short, and a shell that just started is no job: what is still there in the second is.
+        # The first look is short, and a shell that just started does not count as a job: what is still there in the second does.
         if in_use(look_around(_silent, places), usual) and (
             why := in_use(look_around(_silent, places, AGAIN_S), usual)
         ):

@@ -18,7 +18,7 @@ SELECT e.id, strftime('%Y-%m-%d %H:%M:%S', e.created_unix_s, 'unixepoch') AS cre
 FROM experiments AS e LEFT JOIN runs AS r ON r.experiment_id = e.id
 GROUP BY e.id;
 
--- What was measured under which conditions, and how much it spread. It is no verdict: runs of different days lie in one row.
+-- What was measured under which conditions, and how much it spread. It cannot replace a verdict: runs of different days lie in one row.
 DROP VIEW IF EXISTS v_rates;
 CREATE VIEW v_rates AS
 SELECT workload, chip, place, precision, batch, framework, rate_unit, count(*) AS runs,

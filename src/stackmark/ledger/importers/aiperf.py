@@ -10,8 +10,8 @@ import re
 from datetime import datetime
 
 from stackmark.ledger.importers.documents import Node, first_line, read_csv, read_json
-from stackmark.ledger.importers.found import BadNumber, Found, Line
-from stackmark.ledger.importers.load_point import LoadPoint, counted, impossible
+from stackmark.ledger.importers.found import Found, Line
+from stackmark.ledger.importers.load_point import LoadPoint, counted, filled
 from stackmark.ledger.importers.reading import Log
 
 FORMAT = "aiperf"
@@ -57,11 +57,7 @@ def read_table(log: Log) -> list[Found]:
 
 def _found(form: str, said: Node, lines: tuple[Line, ...]) -> Found:
     point = LoadPoint(form, version=said["aiperf_version"].text())
-    try:
-        _fill(point, said)
-    except BadNumber as error:
-        return impossible(point, error, lines)
-    return point.found(lines)
+    return filled(point, lambda: _fill(point, said), lines)
 
 
 def _fill(point: LoadPoint, said: Node) -> None:

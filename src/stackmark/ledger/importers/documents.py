@@ -52,7 +52,7 @@ class Node:
         return self.value is not None
 
     def items(self) -> list["Node"]:
-        """Return the values of a list; none where it is no list."""
+        """Return the values of a list; nothing of any other value."""
         found = self.value if isinstance(self.value, list) else []
         return [Node(one, f"{self.path}[{i}]") for i, one in enumerate(found)]
 

@@ -8,8 +8,8 @@ token. So the first is imported as TPOT, and the second as the latency per token
 import re
 
 from stackmark.ledger.importers.documents import Node, first_line, read_yaml
-from stackmark.ledger.importers.found import BadNumber, Found, Line, LoggedNumber
-from stackmark.ledger.importers.load_point import LoadPoint, counted, impossible
+from stackmark.ledger.importers.found import Found, Line, LoggedNumber
+from stackmark.ledger.importers.load_point import LoadPoint, counted, filled
 from stackmark.ledger.importers.reading import Log
 
 FORMAT = "guidellm"
@@ -38,11 +38,7 @@ def read(log: Log) -> list[Found]:
 
 def _found(report: Node, one: Node, lines: tuple[Line, ...]) -> Found:
     point = LoadPoint(FORMAT, version=report["metadata"]["guidellm_version"].text())
-    try:
-        _fill(point, report, one)
-    except BadNumber as error:
-        return impossible(point, error, lines)
-    return point.found(lines)
+    return filled(point, lambda: _fill(point, report, one), lines)
 
 
 def _fill(point: LoadPoint, report: Node, one: Node) -> None:

@@ -9,8 +9,8 @@ arrivals: `--param` adds them.
 import re
 
 from stackmark.ledger.importers.documents import Node, first_line, read_json
-from stackmark.ledger.importers.found import BadNumber, Found, Line
-from stackmark.ledger.importers.load_point import LoadPoint, counted, error_name, impossible
+from stackmark.ledger.importers.found import Found, Line
+from stackmark.ledger.importers.load_point import LoadPoint, counted, error_name, filled
 from stackmark.ledger.importers.reading import Log
 
 FORMAT = "inference-perf"
@@ -32,11 +32,7 @@ def read(log: Log) -> list[Found]:
 
 def _found(said: Node, lines: tuple[Line, ...]) -> Found:
     point = LoadPoint(FORMAT)
-    try:
-        _fill(point, said)
-    except BadNumber as error:
-        return impossible(point, error, lines)
-    return point.found(lines)
+    return filled(point, lambda: _fill(point, said), lines)
 
 
 def _fill(point: LoadPoint, said: Node) -> None:

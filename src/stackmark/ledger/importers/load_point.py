@@ -7,7 +7,7 @@ sent, a median gap between tokens of zero, tokens that the server did not count.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from stackmark.events import Figure
@@ -60,7 +60,7 @@ class LoadPoint:
     facts: dict[str, Scalar] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     when_unix_s: float | None = None
-    # Zero, too, which is no latency.
+    # Zero, too: an answer takes time.
     _median_gap_s: float | None = None
 
     def latency(self, kind: str, statistic: str, node: Node, scale: float) -> None:
@@ -181,6 +181,15 @@ class LoadPoint:
                 f"other-rate: {self.rate:g} requests/s were asked for, {reached:.4g} were answered: the server did not keep up, "
                 "or the load generator did not send what it was asked for"
             )
+
+
+def filled(point: LoadPoint, fill: Callable[[], None], lines: tuple[Line, ...]) -> Found:
+    """Fill a load point, and return its run; with an impossible number, a failed one."""
+    try:
+        fill()
+    except BadNumber as error:
+        return impossible(point, error, lines)
+    return point.found(lines)
 
 
 def impossible(point: LoadPoint, error: BadNumber, lines: tuple[Line, ...]) -> Found:

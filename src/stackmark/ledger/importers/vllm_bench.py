@@ -2,15 +2,15 @@
 
 The file holds each request too where `--save-detailed` asked for it. Its lengths of prompts and answers are taken as asked for
 only where all requests had the same. `request_rate` is "inf" where all requests were sent at once, or as `--max-concurrency`
-let them. Latencies are in milliseconds; where all requests failed they are 0.0, which is no latency.
+let them. Latencies are in milliseconds; where all requests failed they are 0.0, which does not mean that it answered at once.
 """
 
 import re
 from collections import Counter
 
 from stackmark.ledger.importers.documents import Node, first_line, read_json
-from stackmark.ledger.importers.found import BadNumber, Found, Line, ResultLines
-from stackmark.ledger.importers.load_point import LoadPoint, error_name, impossible, whole_mean
+from stackmark.ledger.importers.found import Found, Line, ResultLines
+from stackmark.ledger.importers.load_point import LoadPoint, error_name, filled, whole_mean
 from stackmark.ledger.importers.reading import Log
 
 FORMAT = "vllm-bench"
@@ -37,11 +37,7 @@ def read(log: Log) -> list[Found]:
 
 def _found(said: Node, lines: tuple[Line, ...]) -> Found:
     point = LoadPoint(FORMAT, model=said["model_id"].text())
-    try:
-        _fill(point, said)
-    except BadNumber as error:
-        return impossible(point, error, lines)
-    return point.found(lines)
+    return filled(point, lambda: _fill(point, said), lines)
 
 
 def _fill(point: LoadPoint, said: Node) -> None:
